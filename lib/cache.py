@@ -1,8 +1,8 @@
 """A key/value cache for draft trees: appends in place, keeps the accepted path only, one length a row.
 
 A forward appends a block of nodes behind each row's committed length; further forwards before `keep` append behind that
-(a drafter grows its tree a level at a time). `keep` moves the accepted nodes to the front of the block and commits them;
-the rest is forgotten by being overwritten. Rows are right-padded: row b's slots 0 .. lengths[b] - 1 are committed.
+(a drafter grows its tree a level at a time). `keep` moves the accepted nodes to the front of the block and commits
+them; the rest is forgotten by being overwritten. Rows are right-padded: row b's slots 0 .. lengths[b] - 1 are committed.
 """
 
 from functools import partial
@@ -55,8 +55,10 @@ class TreeLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if key_states.shape[0] != len(self.rows.as_list):
-            raise ValueError(f"{key_states.shape[0]} rows are appended to a cache of {len(self.rows.as_list)}; "
-                             "start a new TreeCache, or select the rows that remain")
+            raise ValueError(
+                f"{key_states.shape[0]} rows are appended to a cache of {len(self.rows.as_list)}; "
+                "start a new TreeCache, or select the rows that remain"
+            )
         start, nodes = self.pending, key_states.shape[2]
         self.pending += nodes
         end = self.rows.longest + self.pending
@@ -134,8 +136,11 @@ class TreeCache(Cache):
         """Commit lengths int64[B] as they are: after a right-padded prefill, the prompts' own lengths."""
         lengths = torch.as_tensor(lengths, dtype=torch.long, device=self.lengths.device)
         stored = [length + self.pending for length in self.rows.as_list]
-        if lengths.shape != self.lengths.shape or any(not 0 <= new <= old for new, old in zip(lengths.tolist(), stored)):
-            raise ValueError(f"lengths {lengths.tolist()} for rows that hold {stored} tokens; give one a row, none longer")
+        fits = lengths.shape == self.lengths.shape
+        if not fits or any(not 0 <= new <= old for new, old in zip(lengths.tolist(), stored)):
+            raise ValueError(
+                f"lengths {lengths.tolist()} for rows that hold {stored} tokens; give one a row, none longer"
+            )
         self.rows.set(lengths)
         for layer in self.layers:
             layer.pending = 0
@@ -151,10 +156,14 @@ class TreeCache(Cache):
         """
         lists = [row[:count] for row, count in zip(nodes.tolist(), counts.tolist())]
         if len(lists) != len(self.rows.as_list) or max(counts.tolist(), default=0) > nodes.shape[1]:
-            raise ValueError(f"nodes {tuple(nodes.shape)} and counts {counts.tolist()} for {len(self.rows.as_list)} rows; "
-                             "give one list of nodes a row, and counts no larger than it")
+            raise ValueError(
+                f"nodes {tuple(nodes.shape)} and counts {counts.tolist()} for {len(self.rows.as_list)} rows; "
+                "give one list of nodes a row, and counts no larger than it"
+            )
         if any(not 0 <= node < self.pending for kept in lists for node in kept):
-            raise ValueError(f"nodes {lists} are not all among the {self.pending} appended; count within the block, from 0")
+            raise ValueError(
+                f"nodes {lists} are not all among the {self.pending} appended; count within the block, from 0"
+            )
         nodes = nodes.to(self.lengths.device)
         for layer in self.layers:
             layer.keep(nodes, lists)

@@ -8,8 +8,18 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from lib.attention import register, tree_forward
 from lib.cache import TreeCache
 
-SMALL = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=2, head_dim=8, max_position_embeddings=256, tie_word_embeddings=False, initializer_range=0.3)
+SMALL = dict(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=256,
+    tie_word_embeddings=False,
+    initializer_range=0.3,  # large enough for a wrong mask to show
+)
 MODELS = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen3": (Qwen3ForCausalLM, Qwen3Config)}
 
 
@@ -81,8 +91,10 @@ def test_a_tree_grown_level_by_level_equals_the_tree_at_once(kind):
         tree_forward(model, prompt, torch.arange(5), None, cache)
         cache.set_lengths([5])
     at_once = tree_forward(model, tokens, depth, mask, caches[0]).logits
-    by_level = [tree_forward(model, tokens[:, level], depth[level], mask[level, : level[-1] + 1], caches[1]).logits
-                for level in levels]
+    by_level = [
+        tree_forward(model, tokens[:, level], depth[level], mask[level, : level[-1] + 1], caches[1]).logits
+        for level in levels
+    ]
     torch.testing.assert_close(torch.cat(by_level, 1), at_once, rtol=0, atol=1e-12)
     assert caches[0].pending == caches[1].pending == 6
 
@@ -96,8 +108,8 @@ def test_plain_generate_equals_sdpa(kind, own_cache):
     tokens = torch.randint(1, 64, (2, 6), generator=torch.Generator().manual_seed(1))
     padding = torch.ones_like(tokens)
     padding[1, :3] = 0
-    settings = dict(attention_mask=padding, max_new_tokens=12, do_sample=False, pad_token_id=0, output_logits=True,
-                    return_dict_in_generate=True)
+    settings = dict(attention_mask=padding, max_new_tokens=12, do_sample=False, pad_token_id=0)
+    settings |= dict(output_logits=True, return_dict_in_generate=True)
     ours = tree_model.generate(tokens, **settings, **({"past_key_values": TreeCache()} if own_cache else {}))
     theirs = sdpa.generate(tokens, **settings)
     assert torch.equal(ours.sequences, theirs.sequences)
@@ -113,18 +125,19 @@ def test_direct_calls_need_no_helper_and_ignore_what_lies_beyond():
     for padding in (0, 33):
         prompts = torch.tensor([[1, 2, 3, 4, 5], [6, 7, padding, padding, padding]])
         cache = TreeCache()
-        model(input_ids=prompts, position_ids=torch.arange(5)[None].expand(2, -1), past_key_values=cache, prefix_length=0)
+        positions = torch.arange(5)[None].expand(2, -1)
+        model(input_ids=prompts, position_ids=positions, past_key_values=cache, prefix_length=0)
         cache.set_lengths([5, 2])
         for keyword in ({}, {"tree_mask": mask}):  # a chain may also say so by leaving the mask out
+            block = dict(input_ids=torch.tensor([[1, 2, 3], [4, 5, 6]]), prefix_length=cache.lengths)
             positions = cache.lengths[:, None] + torch.arange(3)
-            answers.append(model(input_ids=torch.tensor([[1, 2, 3], [4, 5, 6]]), position_ids=positions,
-                                 past_key_values=cache, prefix_length=cache.lengths, **keyword).logits)
+            answers.append(model(**block, position_ids=positions, past_key_values=cache, **keyword).logits)
             cache.crop(cache.lengths)
     for answer in answers[1:]:
         torch.testing.assert_close(answer, answers[0], rtol=0, atol=1e-12)
 
 
-def block(batch, nodes, start):
+def numbered(batch, nodes, start):
     """Keys that carry their own number, to follow them through the buffers."""
     return (start + torch.arange(nodes, dtype=torch.float64)).expand(batch, 1, nodes).unsqueeze(-1).contiguous()
 
@@ -135,7 +148,8 @@ def test_the_cache_holds_exactly_the_kept_tokens_through_growth_and_selection():
     cache, rows, number = TreeCache(), [[], [], []], 0
     for _ in range(60):
         nodes = int(rng.integers(1, 20))
-        keys, values = cache.update(block(len(rows), nodes, number), -block(len(rows), nodes, number), 0)
+        states = numbered(len(rows), nodes, number)
+        keys, values = cache.update(states, -states, 0)
         assert torch.equal(keys, -values) and keys.shape[2] == max(map(len, rows)) + nodes
         kept = [sorted(rng.choice(nodes, int(rng.integers(1, nodes + 1)), replace=False)) for _ in rows]
         padded = torch.zeros(len(rows), nodes, dtype=torch.long)
@@ -156,17 +170,17 @@ def test_the_cache_holds_exactly_the_kept_tokens_through_growth_and_selection():
 
 def test_appending_is_in_place_until_the_buffer_is_full():
     cache = TreeCache()
-    first, _ = cache.update(block(1, 8, 0), block(1, 8, 0), 0)
-    second, _ = cache.update(block(1, 8, 8), block(1, 8, 8), 0)
+    first, _ = cache.update(numbered(1, 8, 0), numbered(1, 8, 0), 0)
+    second, _ = cache.update(numbered(1, 8, 8), numbered(1, 8, 8), 0)
     assert first.data_ptr() == second.data_ptr() and second.shape[2] == 16 and cache.pending == 16
 
 
 def test_wrong_commits_name_the_value():
     cache = TreeCache()
-    cache.update(block(1, 4, 0), block(1, 4, 0), 0)
+    cache.update(numbered(1, 4, 0), numbered(1, 4, 0), 0)
     with pytest.raises(ValueError, match="not all among the 4 appended"):
         cache.keep(torch.tensor([[0, 4]]), torch.tensor([2]))
     with pytest.raises(ValueError, match="hold \\[4\\] tokens"):
         cache.set_lengths([5])
     with pytest.raises(ValueError, match="2 rows are appended to a cache of 1"):
-        cache.update(block(2, 4, 0), block(2, 4, 0), 0)
+        cache.update(numbered(2, 4, 0), numbered(2, 4, 0), 0)

@@ -1,0 +1,134 @@
+"""The backends of tree attention: the plain definition, and faster forms that must agree with it.
+
+A backend maps (query, key, value, tree_mask, prefix: list of B ints, scale, return_lse) to (output, lse or None), with
+the shapes of `attention.tree_attention`, which has checked them. Rows whose prefixes differ are taken one at a time: each
+then reads its own keys only, and garbage behind a short row cannot leak in, NaN included.
+"""
+
+from typing import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+
+def reference(query, key, value, tree_mask, prefix, scale, return_lse=True):
+    """The definition, in float64: softmax(q k^T scale + mask) v with an explicit mask, row by row."""
+    group, mk = query.shape[1] // key.shape[1], tree_mask.shape[-1]
+    tree_mask = tree_mask.expand(len(prefix), -1, -1)
+    outputs, lses = [], []
+    for row, length in enumerate(prefix):
+        k = key[row, :, : length + mk].double().repeat_interleave(group, 0)  # [Hq, prefix + mk, d]
+        v = value[row, :, : length + mk].double().repeat_interleave(group, 0)
+        scores = query[row].double() @ k.mT * scale  # [Hq, mq, prefix + mk]
+        scores[..., length:].masked_fill_(~tree_mask[row], float("-inf"))
+        lse = scores.logsumexp(-1)
+        outputs.append((scores - lse[..., None]).exp() @ v)
+        lses.append(lse)
+    return torch.stack(outputs).to(query.dtype), torch.stack(lses).to(_lse_dtype(query))
+
+
+def folded(query, key, value, tree_mask, prefix, scale, return_lse=True):
+    """One fused attention call, the G heads that share a key folded into the query's rows: row i is node i % mq.
+
+    The bias holds zeros for the longest prefix and the tree at its right end; a row with a shorter one takes its tail.
+    """
+    group, mk, longest = query.shape[1] // key.shape[1], tree_mask.shape[-1], max(prefix)
+    rows, bias = _fold(query, group), folded_bias(query, tree_mask, longest, group)
+    parts = []
+    for batch, length in _same_length(prefix):
+        keys, values = (x[batch, :, : length + mk] for x in (key, value))
+        own_bias = (bias[batch] if len(bias) > 1 else bias)[..., longest - length :]
+        parts.append(_attend(rows[batch], keys, values, own_bias, scale, return_lse))
+    return _joined(parts, query, value)
+
+
+def split(query, key, value, tree_mask, prefix, scale, return_lse=True):
+    """Prefix without a mask, tree with one, merged by their log-sum-exps: for kernels that take no mask."""
+    group, mk = query.shape[1] // key.shape[1], tree_mask.shape[-1]
+    rows, bias = _fold(query, group), folded_bias(query, tree_mask, 0, group)
+    parts = []
+    for batch, length in _same_length(prefix):
+        own_bias = bias[batch] if len(bias) > 1 else bias
+        keys, values = (x[batch, :, length : length + mk] for x in (key, value))
+        part = _softmax_attention(rows[batch], keys, values, own_bias, scale)
+        if length:
+            keys, values = key[batch, :, :length], value[batch, :, :length]
+            part = merge(*_attend(rows[batch], keys, values, None, scale, True), *part)
+        parts.append(part)
+    return _joined(parts, query, value)
+
+
+BACKENDS: dict[str, Callable] = {"reference": reference, "folded": folded, "split": split}
+
+
+def merge(output_a: Tensor, lse_a: Tensor, output_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over the union of two disjoint sets of keys, from the attention over each.
+
+    outputs [..., m, d], lse [..., m]; an empty set has lse -inf. In float32 at least, whatever the outputs' dtype:
+    o = (e^la oa + e^lb ob) / (e^la + e^lb). Two empty sets give zeros and -inf, not NaN.
+    """
+    top = torch.maximum(lse_a, lse_b).clamp_min(torch.finfo(lse_a.dtype).min)
+    weight_a, weight_b = (lse_a - top).exp()[..., None], (lse_b - top).exp()[..., None]
+    total = weight_a + weight_b
+    parts = [weight * output.to(total.dtype).masked_fill(weight == 0, 0) for weight, output in
+             ((weight_a, output_a), (weight_b, output_b))]
+    smallest = torch.finfo(total.dtype).tiny
+    return (parts[0] + parts[1]) / total.clamp_min(smallest), torch.logaddexp(lse_a, lse_b)
+
+
+def _same_length(prefix: list[int]) -> list[tuple[slice, int]]:
+    """Rows that one call can serve: all of them where the prefixes agree, else one at a time."""
+    if len(set(prefix)) == 1:
+        return [(slice(None), prefix[0])]
+    return [(slice(row, row + 1), length) for row, length in enumerate(prefix)]
+
+
+def _fold(query: Tensor, group: int) -> Tensor:
+    """[B, Hkv * G, m, d] -> [B, Hkv, G * m, d], head-major."""
+    batch, heads, nodes, dim = query.shape
+    return query.reshape(batch, heads // group, group * nodes, dim)
+
+
+def folded_bias(query: Tensor, tree_mask: Tensor, prefix: int, group: int) -> Tensor:
+    """The additive mask of folded queries, [B or 1, 1, G * mq, prefix + mk]: 0 where a node sees, else -inf."""
+    *_, nodes, mk = tree_mask.shape
+    bias = query.new_zeros(tree_mask.shape[0] if tree_mask.dim() == 3 else 1, 1, nodes, prefix + mk)
+    bias[..., prefix:].masked_fill_(~tree_mask.view(-1, 1, nodes, mk), float("-inf"))
+    return bias.repeat(1, 1, group, 1)
+
+
+def _joined(parts, query: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The calls' results as one batch, unfolded to [B, Hq, mq, dv] and [B, Hq, mq]."""
+    outputs, lses = zip(*parts)
+    output = outputs[0] if len(parts) == 1 else torch.cat(outputs)
+    lse = None if lses[0] is None else torch.cat(lses).reshape(query.shape[:-1])
+    return output.to(query.dtype).reshape(*query.shape[:-1], value.shape[-1]), lse
+
+
+def _lse_dtype(query: Tensor) -> torch.dtype:
+    return torch.float64 if query.dtype == torch.float64 else torch.float32
+
+
+def _attend(query, key, value, bias, scale, return_lse):
+    """Fused attention, `bias` None or additive [B or 1, 1, rows, keys]; torch's public call returns no log-sum-exp."""
+    if not return_lse:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale), None
+    if query.device.type == "cpu" and key.shape[-1] == value.shape[-1]:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return flash(query, key, value, attn_mask=bias, scale=scale)
+    if bias is None and query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+        return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, scale=scale)[:2]
+    return _softmax_attention(query, key, value, bias, scale)
+
+
+def _softmax_attention(query, key, value, bias, scale):
+    """Unfused attention with its log-sum-exp, in float32 at least."""
+    wide = _lse_dtype(query)
+    scores = (query.to(wide) @ key.to(wide).mT) * scale
+    if bias is not None:
+        scores += bias
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.clamp_min(torch.finfo(wide).min)[..., None]).exp()  # a row that sees nothing stays zero
+    return weights @ value.to(wide), lse
