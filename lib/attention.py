@@ -107,7 +107,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor, prefix:
 
 
 def register() -> None:
-    """Teach transformers the name "tree", for attention and for masks: without the latter padding is lost in silence."""
+    """Teach transformers the name "tree", for attention and for masks (else padding would be lost in silence)."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 

@@ -1,8 +1,8 @@
 """The backends of tree attention: the plain definition, and faster forms that must agree with it.
 
 A backend maps (query, key, value, tree_mask, prefix: list of B ints, scale, return_lse) to (output, lse or None), with
-the shapes of `attention.tree_attention`, which has checked them. Rows whose prefixes differ are taken one at a time: each
-then reads its own keys only, and garbage behind a short row cannot leak in, NaN included.
+the shapes of `attention.tree_attention`, which has checked them. Rows whose prefixes differ are taken one at a time:
+each then reads its own keys only, and garbage behind a short row cannot leak in, NaN included.
 """
 
 from typing import Callable

@@ -1,8 +1,8 @@
 """A key/value cache for draft trees: appends in place, keeps the accepted path only, one length a row.
 
 A forward appends a block of nodes behind each row's committed length; further forwards before `keep` append behind that
-(a drafter grows its tree a level at a time). `keep` moves the accepted nodes to the front of the block and commits
-them; the rest is forgotten by being overwritten. Rows are right-padded: row b's slots 0 .. lengths[b] - 1 are committed.
+(a drafter grows its tree a level at a time). `keep` moves the accepted nodes to the block's front and commits them;
+the rest is forgotten by being overwritten. Rows are right-padded: slots 0 .. lengths[b] - 1 of row b are committed.
 """
 
 from functools import partial

@@ -118,7 +118,7 @@ def test_plain_generate_equals_sdpa(kind, own_cache):
 
 @torch.no_grad()
 def test_direct_calls_need_no_helper_and_ignore_what_lies_beyond():
-    """The model's own keywords do; padding tokens of a prefill and rejected nodes of earlier rounds matter to nothing."""
+    """The model's own keywords do; a prefill's padding and earlier rounds' rejected nodes matter to nothing."""
     model = small_model("llama", "tree")
     mask = torch.ones(3, 3, dtype=torch.bool).tril()
     answers = []

@@ -1,0 +1,180 @@
+"""What tree attention replaces, each in its best form: sequential decoding, per-branch batching, the dense mask.
+
+A baseline is prepared once and then called: `PREPARE[name](problem)` returns a function without arguments that computes
+[B, Hq, m, d]. Preparation holds what a decoder would have at hand anyway (index lists, a cache with room behind the
+prefix); whatever a decoder must do anew for each tree (copies of keys, masks) happens in the call and is timed.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lib.attention import tree_attention
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call of tree attention: the same tree and prefix length in every row."""
+
+    query: Tensor  # [B, Hq, m, d]
+    key: Tensor  # [B, Hkv, prefix + m, d]
+    value: Tensor  # [B, Hkv, prefix + m, d]
+    tree_mask: Tensor  # bool [m, m], nodes in topological order
+    prefix: int
+
+    @property
+    def group(self) -> int:
+        return self.query.shape[1] // self.key.shape[1]
+
+    @cached_property
+    def scratch(self) -> tuple[Tensor, Tensor]:
+        """A sequential decoder's cache: keys and values whose slots behind the prefix are overwritten path by path."""
+        return self.key.clone(), self.value.clone()
+
+    @property
+    def paths(self) -> list[Tensor]:
+        """Node indices root .. leaf, one int64 tensor a leaf."""
+        seen_by = self.tree_mask.sum(0)  # a leaf is seen by itself alone
+        return [self.tree_mask[leaf].nonzero().flatten() for leaf in (seen_by == 1).nonzero().flatten()]
+
+
+def in_backend(backend: str) -> Callable[[Problem], Callable[[], Tensor]]:
+    """`tree_attention` itself as an alternative."""
+
+    def prepare(problem: Problem) -> Callable[[], Tensor]:
+        p = problem
+        return lambda: tree_attention(p.query, p.key, p.value, p.tree_mask, p.prefix, backend=backend)
+
+    return prepare
+
+
+def sequential_nodes(problem: Problem) -> Callable[[], Tensor]:
+    """One node after another, as plain decoding would: one query row a call, heads folded, its path behind the prefix."""
+    ancestors = [row.nonzero().flatten() for row in problem.tree_mask]
+    return _sequential(problem, ancestors, [1] * len(ancestors), fold=True)
+
+
+def sequential_paths(problem: Problem, fold: bool = False) -> Callable[[], Tensor]:
+    """One root-to-leaf path after another, causal, each computing only the nodes that no earlier path has done."""
+    done, paths, fresh = set(), problem.paths, []
+    for path in paths:
+        fresh.append(len([node for node in path.tolist() if node not in done]))
+        done.update(path.tolist())
+    return _sequential(problem, paths, fresh, fold)
+
+
+def _sequential(problem: Problem, paths: list[Tensor], fresh: list[int], fold: bool) -> Callable[[], Tensor]:
+    """For each path: append its keys in place behind the prefix, attend with its last `fresh` nodes, causally."""
+    p, group = problem, problem.group
+    cache_key, cache_value = p.scratch
+    masks = [_causal_tail(p, len(path), new, group if fold else 1) for path, new in zip(paths, fresh)]
+
+    def run() -> Tensor:
+        output = torch.empty_like(p.query)
+        for path, new, mask in zip(paths, fresh, masks):
+            end = p.prefix + len(path)
+            cache_key[:, :, p.prefix : end] = p.key[:, :, p.prefix + path]
+            cache_value[:, :, p.prefix : end] = p.value[:, :, p.prefix + path]
+            keys, values, query = cache_key[:, :, :end], cache_value[:, :, :end], p.query[:, :, path[-new:]]
+            rows = query.reshape(*keys.shape[:2], group * new, -1) if fold else query
+            out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask, enable_gqa=not fold and group > 1)
+            output[:, :, path[-new:]] = out.reshape(query.shape)
+        return output
+
+    return run
+
+
+def _causal_tail(problem: Problem, length: int, new: int, repeat: int) -> Tensor | None:
+    """Additive mask [repeat * new, prefix + length] of a path's last `new` nodes; one node sees everything."""
+    if new == 1:
+        return None
+    hidden = torch.ones(new, problem.prefix + length, dtype=torch.bool, device=problem.query.device)
+    hidden = hidden.triu(problem.prefix + length - new + 1)
+    return torch.zeros_like(hidden, dtype=problem.query.dtype).masked_fill_(hidden, float("-inf")).repeat(repeat, 1)
+
+
+def branch_batch(problem: Problem) -> Callable[[], Tensor]:
+    """Every path a row of its own, with its own copy of the prefix: one causal call, heads folded."""
+    p, group = problem, problem.group
+    lengths = torch.tensor([len(path) for path in p.paths])
+    nodes = torch.nn.utils.rnn.pad_sequence(p.paths, batch_first=True).to(p.query.device)  # [leaves, longest], padded
+    leaves, longest = nodes.shape
+    mask = _causal_tail(p, longest, longest, group)
+    first = {node: (leaf, at) for leaf in range(leaves) for at, node in enumerate(nodes[leaf, : lengths[leaf]].tolist())}
+    leaf_of, place_of = (torch.tensor([first[node][i] for node in range(p.query.shape[2])]) for i in (0, 1))
+
+    def copied(x: Tensor) -> Tensor:  # [B, H, S, d] -> [B * leaves, H, prefix + longest, d]
+        batch, heads, _, dim = x.shape
+        copy = x.new_empty(batch, leaves, heads, p.prefix + longest, dim)
+        copy[..., : p.prefix, :] = x[:, None, :, : p.prefix]
+        copy[..., p.prefix :, :] = x[:, :, p.prefix + nodes].transpose(1, 2)
+        return copy.flatten(0, 1)
+
+    def run() -> Tensor:
+        query = p.query[:, :, nodes].transpose(1, 2).flatten(0, 1)  # [B * leaves, Hq, longest, d]
+        rows = query.reshape(query.shape[0], p.key.shape[1], group * longest, -1)
+        out = F.scaled_dot_product_attention(rows, copied(p.key), copied(p.value), attn_mask=mask)
+        out = out.reshape(p.query.shape[0], leaves, p.query.shape[1], longest, -1)
+        return out[:, leaf_of, :, place_of].permute(1, 2, 0, 3)  # the index pair comes first: [m, B, Hq, d]
+
+    return run
+
+
+def dense_mask(problem: Problem) -> Callable[[], Tensor]:
+    """transformers' own "sdpa" path: a mask over the prefix too, built for the tree, keys and values repeated per head."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    p, module = problem, SimpleNamespace(num_key_value_groups=problem.group, is_causal=True)
+
+    def run() -> Tensor:
+        batch, _, m, _ = p.query.shape
+        mask = torch.ones(batch, 1, m, p.prefix + m, dtype=torch.bool, device=p.query.device)
+        mask[..., p.prefix :] = p.tree_mask
+        output, _ = sdpa_attention_forward(module, p.query, p.key, p.value, mask)
+        return output.transpose(1, 2)
+
+    return run
+
+
+PREPARE: dict[str, Callable[[Problem], Callable[[], Tensor]]] = {
+    "folded": in_backend("folded"),
+    "split": in_backend("split"),
+    "dense mask": dense_mask,
+    "branch batch": branch_batch,
+    "path by path": sequential_paths,
+    "path by path, folded": lambda problem: sequential_paths(problem, fold=True),
+    "node by node": sequential_nodes,
+}
+OURS = ("folded", "split")
+SEQUENTIAL = ("path by path", "path by path, folded", "node by node")
+
+
+def reads_and_operations(name: str, problem: Problem) -> tuple[int, int, int]:
+    """What an alternative must at least move and compute, and what it allocates: (bytes, operations, extra bytes).
+
+    Bytes: keys and values read, copies read and written. Operations: 4 d a (query row, key) pair, for q k^T and p v.
+    Extra bytes: the largest temporary buffers that live at the same time. Used to skip what cannot fit, never as a result.
+    """
+    p = problem
+    batch, heads, m, dim = p.query.shape
+    keys, width = p.prefix + m, p.query.element_size()
+    once = 2 * batch * p.key.shape[1] * keys * dim * width  # keys and values, read once
+    pairs = batch * heads * m * keys
+    lengths = [len(path) for path in p.paths]
+    longest, leaves = max(lengths), len(lengths)
+    bias = p.group * m * keys * width
+    if name in OURS:
+        return once, 4 * dim * pairs, bias
+    if name == "dense mask":
+        return (1 + 2 * p.group) * once, 4 * dim * pairs, p.group * once + batch * m * keys * (1 + width)
+    if name == "branch batch":
+        copies = leaves * once * (p.prefix + longest) // keys
+        return 3 * copies, 4 * dim * batch * leaves * heads * longest * (p.prefix + longest), copies
+    calls = m if name == "node by node" else leaves
+    per_path = bias // m * longest * (leaves if "path" in name else 0)
+    return calls * once * p.prefix // keys, 4 * dim * pairs, once + per_path

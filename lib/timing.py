@@ -1,0 +1,176 @@
+"""A fair clock: alternatives in shuffled rounds, synchronised, bounded in time; and what the machine is and can do."""
+
+import os
+import platform
+import time
+from dataclasses import dataclass
+from typing import Callable
+
+import psutil
+import torch
+
+LEAST_REPEATS = 3  # quartiles of fewer say nothing
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call of one alternative: quartiles over its repeats; or, with `skipped`, why there are none."""
+
+    median: float = float("nan")
+    lower: float = float("nan")
+    upper: float = float("nan")
+    repeats: int = 0
+    skipped: str = ""
+
+
+def interleaved(
+    alternatives: dict[str, Callable[[], object]],
+    *,
+    repeats: int,
+    seconds: float,
+    generator: torch.Generator,
+    device: str | torch.device = "cpu",
+    warmup: int = 1,
+) -> dict[str, Timing]:
+    """Time alternatives against each other: rounds in shuffled order, so that a drift of the machine meets all alike.
+
+    Each alternative may take an equal share of `seconds`, its warm-up apart; one that fits fewer than `repeats` into it
+    takes part in evenly spread rounds, one that does not fit LEAST_REPEATS is skipped with the reason.
+    """
+    share, counts, results = seconds / max(1, len(alternatives)), {}, {}
+    for name, call in alternatives.items():
+        once = min(_timed(call, device) for _ in range(max(1, warmup)))
+        counts[name] = min(repeats, int(share / max(once, 1e-9)))
+        if counts[name] < LEAST_REPEATS:
+            reason = f"time: one call took {once:.3g} s, {LEAST_REPEATS} repeats do not fit into {share:.3g} s"
+            results[name] = Timing(skipped=reason)
+    samples = {name: [] for name in alternatives if name not in results}
+    rounds = max((counts[name] for name in samples), default=0)
+    names = list(samples)
+    for index in range(rounds):
+        for at in torch.randperm(len(names), generator=generator).tolist():
+            name = names[at]
+            if (index + 1) * counts[name] // rounds > index * counts[name] // rounds:
+                samples[name].append(_timed(alternatives[name], device))
+    return {name: results[name] if name in results else _quartiles(samples[name]) for name in alternatives}
+
+
+def _timed(call: Callable[[], object], device: str | torch.device) -> float:
+    """Seconds of one call, from idle device to idle device."""
+    synchronise(device)
+    start = time.perf_counter()
+    call()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def synchronise(device: str | torch.device) -> None:
+    """Wait until the device has done all that was asked of it; the CPU always has."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _quartiles(samples: list[float]) -> Timing:
+    lower, median, upper = torch.tensor(samples).double().quantile(torch.tensor([0.25, 0.5, 0.75]).double()).tolist()
+    return Timing(median, lower, upper, len(samples))
+
+
+# ------------------------------------------------------------------------------------------------------- the machine
+
+
+def machine(device: str | torch.device = "cpu") -> dict[str, object]:
+    """What a timing depends on: processor, cores, threads, memory, versions, dtypes. Names no host, user or path."""
+    import transformers
+
+    facts = {
+        "device": torch.device(device).type,
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "vector_units": torch.backends.cpu.get_cpu_capability(),
+        "matrix_units": "AMX" if _flag("amx_tile") else "none",
+        "bfloat16_units": any(_flag(flag) for flag in ("avx512_bf16", "amx_bf16", "bf16")),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    if torch.device(device).type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts |= {
+            "gpu": properties.name,
+            "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
+            "gpu_processors": properties.multi_processor_count,
+            "cuda": torch.version.cuda,
+        }
+    return facts
+
+
+def free_memory(device: str | torch.device = "cpu") -> int:
+    """Bytes that can still be allocated on the device."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+def _cpu_info() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _processor() -> str:
+    names = [line.split(":", 1)[1].strip() for line in _cpu_info().splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _flag(name: str) -> bool:
+    flags = [line.split() for line in _cpu_info().splitlines() if line.startswith(("flags", "Features"))]
+    return bool(flags) and name in flags[0]
+
+
+# ------------------------------------------------------------------------------------------------------------ probes
+
+
+def bandwidth(
+    device: str | torch.device = "cpu", *, megabytes: tuple[int, ...] = (64, 256), seconds: float = 0.3
+) -> float:
+    """Bytes a second at which the device reads memory: the best of several kernels and sizes, each its best call.
+
+    For key/value caches that fit no processor cache; with small `megabytes` it measures the caches instead.
+    """
+    best = 0.0
+    for size in megabytes:
+        data = torch.ones(1024, size * 1024 // 4, device=device)  # float32, `size` MiB
+        vector, target = torch.ones(data.shape[1], device=device), torch.empty_like(data)
+        kernels = [(1, data.sum), (1, lambda: data @ vector), (2, lambda: target.copy_(data))]  # a copy moves twice
+        for passes, kernel in kernels:
+            best = max(best, passes * data.nbytes / _best_call(kernel, device, seconds))
+    return best
+
+
+def throughput(
+    dtype: torch.dtype,
+    device: str | torch.device = "cpu",
+    *,
+    sizes: tuple[int, ...] = (512, 1024, 2048),
+    seconds: float = 0.3,
+) -> float:
+    """Operations a second of matrix products in `dtype` (2 n^3 each): the best of several sizes, each its best call."""
+    best = 0.0
+    for size in sizes:
+        left, right = torch.ones(2, size, size, dtype=dtype, device=device)
+        best = max(best, 2 * size**3 / _best_call(lambda: left @ right, device, seconds))
+    return best
+
+
+def _best_call(call: Callable[[], object], device: str | torch.device, seconds: float) -> float:
+    """Shortest of at least three calls, and of as many as `seconds` hold."""
+    call()
+    times, stop = [], time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < stop:
+        times.append(_timed(call, device))
+    return min(times)
