@@ -54,7 +54,7 @@ def in_backend(backend: str) -> Callable[[Problem], Callable[[], Tensor]]:
 
 
 def sequential_nodes(problem: Problem) -> Callable[[], Tensor]:
-    """One node after another, as plain decoding would: one query row a call, heads folded, its path behind the prefix."""
+    """Node after node, as plain decoding does: one query row a call, heads folded, its path behind the prefix."""
     ancestors = [row.nonzero().flatten() for row in problem.tree_mask]
     return _sequential(problem, ancestors, [1] * len(ancestors), fold=True)
 
@@ -101,12 +101,11 @@ def _causal_tail(problem: Problem, length: int, new: int, repeat: int) -> Tensor
 def branch_batch(problem: Problem) -> Callable[[], Tensor]:
     """Every path a row of its own, with its own copy of the prefix: one causal call, heads folded."""
     p, group = problem, problem.group
-    lengths = torch.tensor([len(path) for path in p.paths])
     nodes = torch.nn.utils.rnn.pad_sequence(p.paths, batch_first=True).to(p.query.device)  # [leaves, longest], padded
     leaves, longest = nodes.shape
     mask = _causal_tail(p, longest, longest, group)
-    first = {node: (leaf, at) for leaf in range(leaves) for at, node in enumerate(nodes[leaf, : lengths[leaf]].tolist())}
-    leaf_of, place_of = (torch.tensor([first[node][i] for node in range(p.query.shape[2])]) for i in (0, 1))
+    found = {node: (leaf, at) for leaf, path in enumerate(p.paths) for at, node in enumerate(path.tolist())}
+    leaf_of, place_of = (torch.tensor([found[node][i] for node in range(p.query.shape[2])]) for i in (0, 1))
 
     def copied(x: Tensor) -> Tensor:  # [B, H, S, d] -> [B * leaves, H, prefix + longest, d]
         batch, heads, _, dim = x.shape
@@ -126,7 +125,7 @@ def branch_batch(problem: Problem) -> Callable[[], Tensor]:
 
 
 def dense_mask(problem: Problem) -> Callable[[], Tensor]:
-    """transformers' own "sdpa" path: a mask over the prefix too, built for the tree, keys and values repeated per head."""
+    """transformers' own "sdpa": a mask over prefix and tree, built for each tree, keys and values repeated per head."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     p, module = problem, SimpleNamespace(num_key_value_groups=problem.group, is_causal=True)
@@ -158,7 +157,7 @@ def reads_and_operations(name: str, problem: Problem) -> tuple[int, int, int]:
     """What an alternative must at least move and compute, and what it allocates: (bytes, operations, extra bytes).
 
     Bytes: keys and values read, copies read and written. Operations: 4 d a (query row, key) pair, for q k^T and p v.
-    Extra bytes: the largest temporary buffers that live at the same time. Used to skip what cannot fit, never as a result.
+    Extra bytes: the largest temporary buffers that live at the same time. They decide what to skip, and are estimates.
     """
     p = problem
     batch, heads, m, dim = p.query.shape

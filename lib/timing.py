@@ -71,7 +71,8 @@ def synchronise(device: str | torch.device) -> None:
 
 
 def _quartiles(samples: list[float]) -> Timing:
-    lower, median, upper = torch.tensor(samples).double().quantile(torch.tensor([0.25, 0.5, 0.75]).double()).tolist()
+    quarters = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+    lower, median, upper = torch.tensor(samples, dtype=torch.float64).quantile(quarters).tolist()
     return Timing(median, lower, upper, len(samples))
 
 

@@ -1,7 +1,7 @@
 """The baselines compute what the reference does; the clock is fair, bounded, and says what it left out."""
 
+import itertools
 import platform
-import time
 
 import pytest
 import torch
@@ -38,38 +38,52 @@ def test_every_alternative_computes_tree_attention(name, data, nodes, prefix, gr
     assert bytes_moved >= 0 and operations > 0 and extra >= 0
 
 
-def sleeper(seconds, log, name):
-    def call():
-        log.append(name)
-        time.sleep(seconds)
+class Simulation:
+    """A clock that advances only by what the alternatives say they take, and the order in which they were called."""
 
-    return call
+    def __init__(self, monkeypatch):
+        self.now, self.calls = 0.0, []
+        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
+
+    def taking(self, name, *seconds):
+        durations = itertools.cycle(seconds)
+
+        def call():
+            self.calls.append(name)
+            self.now += next(durations)
+
+        return call
+
+    def time(self, repeats, seconds, **durations):
+        calls = {name: self.taking(name, *each) for name, each in durations.items()}
+        generator = torch.Generator().manual_seed(0)
+        return timing.interleaved(calls, repeats=repeats, seconds=seconds, generator=generator)
 
 
-def timed(alternatives, **settings):
-    generator = torch.Generator().manual_seed(0)
-    return timing.interleaved(alternatives, **{"repeats": 8, "seconds": 4.0, "generator": generator, **settings})
-
-
-def test_alternatives_are_interleaved_in_changing_order():
+def test_alternatives_are_interleaved_in_changing_order(monkeypatch):
     """After the warm-up each round holds every alternative once, and not always in the same order."""
-    log, names = [], ["a", "b", "c"]
-    times = timed({name: sleeper(0.0005, log, name) for name in names})
-    rounds = [tuple(log[3 + 3 * i : 6 + 3 * i]) for i in range(8)]
-    assert log[:3] == names and all(sorted(each) == names for each in rounds) and len(set(rounds)) > 1
-    for time_ in times.values():
-        assert time_.repeats == 8 and 0.0005 <= time_.lower <= time_.median <= time_.upper and not time_.skipped
+    simulation = Simulation(monkeypatch)
+    times = simulation.time(8, 4.0, a=[0.16, 0.1], b=[0.1], c=[0.01])
+    rounds = [tuple(simulation.calls[3 + 3 * i : 6 + 3 * i]) for i in range(8)]
+    assert simulation.calls[:3] == ["a", "b", "c"]
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds) and len(set(rounds)) > 1
+    assert times["b"].repeats == times["c"].repeats == 8 and times["b"].median == pytest.approx(0.1)
 
 
-def test_a_slow_alternative_repeats_less_or_is_skipped_with_the_reason():
+def test_the_quartiles_are_those_of_the_repeats(monkeypatch):
+    """The warm-up is left out of them."""
+    times = Simulation(monkeypatch).time(5, 100.0, only=[7.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (times["only"].lower, times["only"].median, times["only"].upper) == pytest.approx((2.0, 3.0, 4.0))
+
+
+def test_a_slow_alternative_repeats_less_or_is_skipped_with_the_reason(monkeypatch):
     """Each has an equal share of the cell's time; the slow one's few calls are spread over all rounds."""
-    log = []
-    calls = {"fast": sleeper(0.0, log, "fast"), "slow": sleeper(0.02, log, "slow"), "stuck": sleeper(0.2, log, "stuck")}
-    times = timed(calls, repeats=40, seconds=0.3)
-    assert times["fast"].repeats == 40 and 3 <= times["slow"].repeats < 5
+    simulation = Simulation(monkeypatch)
+    times = simulation.time(40, 0.3, fast=[0.001], slow=[0.02], stuck=[0.2])
+    assert times["fast"].repeats == 40 and times["slow"].repeats == 4
     assert times["stuck"].repeats == 0 and "3 repeats do not fit into 0.1 s" in times["stuck"].skipped
-    at = [i for i, name in enumerate(log[3:]) if name == "slow"]
-    assert at[0] < 20 < at[-1] and log.count("stuck") == 1
+    at = [i for i, name in enumerate(simulation.calls[3:]) if name == "slow"]
+    assert at[0] < 10 and at[-1] > 35 and simulation.calls.count("stuck") == 1
 
 
 def test_the_machine_is_described_without_naming_it():
