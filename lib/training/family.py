@@ -1,0 +1,100 @@
+"""The members of the shipped family: their sizes, what each learns from, and the steps from text to a model folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from lib.corpus import mixture
+from lib.training import data, loop
+
+WINDOW = 512
+CHARACTERS = 70_000_000  # of generated and real text together, as the shares of the generated kinds count them
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model: hidden size, layers, feed-forward size, query and key/value heads, head size; its teacher, if distilled."""
+
+    hidden: int
+    layers: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    plan: loop.Plan
+    teacher: str | None = None
+
+    def config(self) -> LlamaConfig:
+        """The transformers configuration."""
+        return LlamaConfig(
+            vocab_size=data.VOCABULARY, hidden_size=self.hidden, num_hidden_layers=self.layers, intermediate_size=self.feed_forward,
+            num_attention_heads=self.heads, num_key_value_heads=self.kv_heads, head_dim=self.head_dim, tie_word_embeddings=True,
+            max_position_embeddings=WINDOW, bos_token_id=0, eos_token_id=0, rope_theta=10_000.0, use_cache=True)
+
+
+def _one_layer(teacher: str | None, steps: int) -> Member:
+    return Member(128, 1, 256, 4, 2, 32, loop.Plan(steps, 16, WINDOW, 1e-2, seed=3), teacher)
+
+
+FAMILY = {
+    "base": Member(384, 5, 1024, 6, 2, 64, loop.Plan(3700, 16, WINDOW, 8e-3, seed=1)),
+    "small": Member(192, 3, 512, 3, 1, 64, loop.Plan(1800, 16, WINDOW, 1e-2, seed=2)),
+    "tiny": _one_layer(None, 1200),
+    "tiny-base": _one_layer("base", 1200),
+    "tiny-small": _one_layer("small", 1200),
+}
+
+
+def prepare(folder: Path) -> Tokenizer:
+    """The tokenizer and the token streams, made once under `folder`."""
+    path = folder / "tokenizer.json"
+    if path.exists() and (folder / "lengths.json").exists():
+        return Tokenizer.from_file(str(path))
+    texts = data.documents(CHARACTERS)
+    tokenizer = data.train_tokenizer({kind: texts[kind, False] for kind in mixture.KINDS})
+    encoded = {split: {kind: data.encode(tokenizer, texts[kind, split == "held_out"]) for kind in mixture.KINDS}
+               for split in ("train", "held_out")}
+    data.save_streams(data.Streams(**encoded), folder)
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def make(name: str, folder: Path, *, plan: loop.Plan | None = None, device: str = "cpu") -> LlamaForCausalLM:
+    """Trains a member (plain, or by distillation from its trained teacher under `folder`) and saves it in bfloat16."""
+    member = FAMILY[name]
+    plan = plan or member.plan
+    tokenizer = prepare(folder)
+    streams = data.load_streams(folder)
+    torch.manual_seed(plan.seed)  # initial weights only; every window is a function of seed and step
+    model = LlamaForCausalLM(member.config()).to(device)
+    loss = loop.plain_loss
+    if member.teacher:
+        teacher = LlamaForCausalLM.from_pretrained(folder / member.teacher, dtype=torch.float32).to(device).eval()
+        loss = loop.distilling_loss(teacher)
+
+    def draw(step: int) -> torch.Tensor:
+        return data.windows(streams.train, mixture.SHARES, plan.rows, plan.length + 1, plan.seed, step)
+
+    loop.train(model, draw, plan, loss, folder / "checkpoints" / name,
+               report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True))
+    save(model, tokenizer, folder / name)
+    return model
+
+
+def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes the ordinary transformers layout: config, bfloat16 safetensors, tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = LlamaForCausalLM(model.config)
+    copy.load_state_dict(model.state_dict())
+    copy.to(torch.bfloat16).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=data.END, eos_token=data.END, pad_token=data.END,
+                            model_max_length=WINDOW).save_pretrained(folder)
+
+
+def losses(model: LlamaForCausalLM, folder: Path, rows: int = 24) -> dict[str, float]:
+    """Held-out loss by kind, in nats a token."""
+    streams = data.load_streams(folder)
+    return {kind: loop.held_out_loss(model, streams.held_out[kind], WINDOW, rows) for kind in mixture.KINDS}
