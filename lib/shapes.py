@@ -30,6 +30,7 @@ FAMILIES = {
     "optimal": "longest expected path by rank (Sequoia)",
 }
 ENDLESS = sys.maxsize
+MOST_NODES = 1 << 16  # far beyond what a forward can verify; a typed "kary:9,9" must not fill the memory
 
 
 def chain(length: int) -> Tree:
@@ -73,12 +74,12 @@ def at_budget(name: str, budget: int, *, acceptance=None) -> Tree:
     are grown from `acceptance`: float[R] by rank, for "sparse" also float[D, R] by depth and rank.
     """
     family, arguments = _split(name)
+    _check_count(name, arguments, family.family_takes)
     budget = whole_number(budget, "budget", least=0)
     if family.grow is not None:
         if acceptance is None:
             raise ValueError(f"shape {name!r} is grown from data: pass acceptance=, the acceptance by rank")
         return family.grow(acceptance, budget, *arguments)
-    family.expect(name, arguments, family.family_arguments)
     return _level_order(family.children(*arguments), budget)
 
 
@@ -90,7 +91,7 @@ def parse(shape: str | Tree, *, acceptance=None) -> Tree:
     """
     if isinstance(shape, Tree):
         return shape
-    name, at, budget = shape.partition("@")
+    name, at, budget = str(shape).partition("@")
     if at:
         if not budget.isdecimal():
             raise ValueError(f"shape {shape!r} has budget {budget!r}: give a whole number after the @, as in 'chain@8'")
@@ -98,24 +99,29 @@ def parse(shape: str | Tree, *, acceptance=None) -> Tree:
     family, arguments = _split(name)
     if family.fixed is None:
         raise ValueError(f"shape {shape!r} needs a budget: write '{name}@16'")
-    family.expect(name, arguments, family.fixed_arguments)
+    _check_count(name, arguments, family.fixed_takes)
     return family.fixed(*arguments)
 
 
 @dataclass(frozen=True)
 class _Family:
-    """How a family is made: `fixed` from its own parameters, `children` of a path without end, `grow` from data."""
+    """How a family is made: `fixed` from its own parameters, `children` of a path without end, `grow` from data.
+
+    Each comes with how many whole numbers a name may give it.
+    """
 
     fixed: Callable[..., Tree] | None = None
-    fixed_arguments: int | None = None  # None: any number from one on
+    fixed_takes: range = range(1, 2)
     children: Callable[..., Callable[[Path], int]] | None = None
-    family_arguments: int | None = None
     grow: Callable[..., Tree] | None = None
+    family_takes: range = range(1, 2)
 
-    def expect(self, name: str, arguments: list[int], count: int | None) -> None:
-        if len(arguments) != count if count is not None else not arguments:
-            raise ValueError(f"shape {name!r} has {len(arguments)} parameters, not {count or 'one or more'}: write a "
-                             f"fixed shape ({_EXAMPLES}) or a family at a budget ('kary:2@16', 'chain@8')")
+
+def _check_count(name: str, arguments: list[int], takes: range) -> None:
+    if len(arguments) not in takes:
+        wanted = "one or more" if takes.stop == ENDLESS else " or ".join(map(str, takes))
+        raise ValueError(f"shape {name!r} has {len(arguments)} parameters where {wanted} belong: write a fixed shape "
+                         f"({_EXAMPLES}) or a family at a budget ('kary:2@16', 'chain@8', 'optimal@32')")
 
 
 def _expansion(*branching: int) -> Callable[[Path], int]:
@@ -140,6 +146,8 @@ def _star() -> Callable[[Path], int]:
 
 def _level_order(children_of: Callable[[Path], int], nodes: int) -> Tree:
     """The first `nodes` drafted nodes, level by level and left to right, where `children_of(path)` counts children."""
+    if nodes > MOST_NODES:
+        raise ValueError(f"the shape has {nodes} nodes, more than {MOST_NODES}: give fewer branches, levels or budget")
     parents, level = [NO_PARENT], [(ROOT, ())]
     while len(parents) <= nodes:
         below = []
@@ -153,22 +161,21 @@ def _level_order(children_of: Callable[[Path], int], nodes: int) -> Tree:
 
 
 _REGISTRY = {
-    "chain": _Family(chain, 1, lambda: _expansion(1), 0),
-    "star": _Family(star, 1, _star, 0),
-    "independent": _Family(independent, 2, lambda count: _expansion(count), 1),
-    "kary": _Family(kary, 2, _kary, 1),
-    "comb": _Family(comb, 2, _comb, 1),
-    "expansion": _Family(lambda *branching: expansion(branching), None, _expansion, None),
-    "sparse": _Family(grow=sparse),
-    "optimal": _Family(grow=optimal),
+    "chain": _Family(chain, children=lambda: _expansion(1), family_takes=range(1)),
+    "star": _Family(star, children=_star, family_takes=range(1)),
+    "independent": _Family(independent, range(2, 3), children=lambda count: _expansion(count)),
+    "kary": _Family(kary, range(2, 3), children=_kary),
+    "comb": _Family(comb, range(2, 3), children=_comb),
+    "expansion": _Family(lambda *branching: expansion(branching), range(1, ENDLESS), children=_expansion,
+                         family_takes=range(1, ENDLESS)),
+    "sparse": _Family(grow=sparse, family_takes=range(1)),
+    "optimal": _Family(grow=optimal, family_takes=range(2)),
 }
 _EXAMPLES = "'chain:5', 'star:4', 'independent:4x8', 'kary:2,3', 'comb:3,4', 'expansion:2,2,1'"
 
 
 def _split(name: str) -> tuple[_Family, list[int]]:
     """A name's family and its whole-number parameters."""
-    if not isinstance(name, str):
-        raise ValueError(f"shape {name!r} is no name: give a Tree or text such as {_EXAMPLES}")
     family, colon, parameters = name.strip().partition(":")
     if family not in _REGISTRY:
         raise ValueError(f"shape {name!r} is unknown: the families are {', '.join(_REGISTRY)}; write {_EXAMPLES}")
