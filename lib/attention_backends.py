@@ -33,14 +33,15 @@ def folded(query, key, value, tree_mask, prefix, scale, return_lse=True):
     """One fused attention call, the G heads that share a key folded into the query's rows: row i is node i % mq.
 
     The bias holds zeros for the longest prefix and the tree at its right end; a row with a shorter one takes its tail.
+    Plain decoding, one key that its node sees, takes no bias at all.
     """
     group, mk, longest = query.shape[1] // key.shape[1], tree_mask.shape[-1], max(prefix)
-    rows, bias = _fold(query, group), folded_bias(query, tree_mask, longest, group)
-    parts = []
+    rows, parts = _fold(query, group), []
+    plain = mk == 1 and not tree_mask.is_cuda and tree_mask.all()  # on a GPU the question would cost a synchronisation
+    bias = None if plain else folded_bias(query, tree_mask, longest, group)
     for batch, length in _same_length(prefix):
         keys, values = (x[batch, :, : length + mk] for x in (key, value))
-        own_bias = (bias[batch] if len(bias) > 1 else bias)[..., longest - length :]
-        parts.append(_attend(rows[batch], keys, values, own_bias, scale, return_lse))
+        parts.append(_attend(rows[batch], keys, values, _own(bias, batch, longest - length), scale, return_lse))
     return _joined(parts, query, value)
 
 
@@ -50,9 +51,8 @@ def split(query, key, value, tree_mask, prefix, scale, return_lse=True):
     rows, bias = _fold(query, group), folded_bias(query, tree_mask, 0, group)
     parts = []
     for batch, length in _same_length(prefix):
-        own_bias = bias[batch] if len(bias) > 1 else bias
         keys, values = (x[batch, :, length : length + mk] for x in (key, value))
-        part = _softmax_attention(rows[batch], keys, values, own_bias, scale)
+        part = _softmax_attention(rows[batch], keys, values, _own(bias, batch), scale)
         if length:
             keys, values = key[batch, :, :length], value[batch, :, :length]
             part = merge(*_attend(rows[batch], keys, values, None, scale, True), *part)
@@ -97,6 +97,11 @@ def folded_bias(query: Tensor, tree_mask: Tensor, prefix: int, group: int) -> Te
     bias = query.new_zeros(tree_mask.shape[0] if tree_mask.dim() == 3 else 1, 1, nodes, prefix + mk)
     bias[..., prefix:].masked_fill_(~tree_mask.view(-1, 1, nodes, mk), float("-inf"))
     return bias.repeat(1, 1, group, 1)
+
+
+def _own(bias: Tensor | None, batch: slice, skip: int = 0) -> Tensor | None:
+    """The rows of a bias that serve these rows of the batch, without its first `skip` keys."""
+    return None if bias is None else (bias[batch] if len(bias) > 1 else bias)[..., skip:]
 
 
 def _joined(parts, query: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:

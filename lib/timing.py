@@ -34,25 +34,45 @@ def interleaved(
 ) -> dict[str, Timing]:
     """Time alternatives against each other: rounds in shuffled order, so that a drift of the machine meets all alike.
 
-    Each alternative may take an equal share of `seconds`, its warm-up apart; one that fits fewer than `repeats` into it
-    takes part in evenly spread rounds, one that does not fit LEAST_REPEATS is skipped with the reason.
+    All share `seconds`, warm-up apart. Where LEAST_REPEATS of each do not fit, the slowest are skipped, and say so; of the
+    rest, one that cannot have all its `repeats` takes part in evenly spread rounds.
     """
-    share, counts, results = seconds / max(1, len(alternatives)), {}, {}
-    for name, call in alternatives.items():
-        once = min(_timed(call, device) for _ in range(max(1, warmup)))
-        counts[name] = min(repeats, int(share / max(once, 1e-9)))
-        if counts[name] < LEAST_REPEATS:
-            reason = f"time: one call took {once:.3g} s, {LEAST_REPEATS} repeats do not fit into {share:.3g} s"
-            results[name] = Timing(skipped=reason)
-    samples = {name: [] for name in alternatives if name not in results}
-    rounds = max((counts[name] for name in samples), default=0)
-    names = list(samples)
+    once = {name: min(_timed(call, device) for _ in range(max(1, warmup))) for name, call in alternatives.items()}
+    counts = _repeats({name: once[name] for name in affordable(once, seconds)}, repeats, seconds)
+    samples, names = {name: [] for name in counts}, list(counts)
+    rounds = max(counts.values(), default=0)
     for index in range(rounds):
         for at in torch.randperm(len(names), generator=generator).tolist():
             name = names[at]
             if (index + 1) * counts[name] // rounds > index * counts[name] // rounds:
                 samples[name].append(_timed(alternatives[name], device))
-    return {name: results[name] if name in results else _quartiles(samples[name]) for name in alternatives}
+    return {
+        name: _quartiles(samples[name]) if name in samples else Timing(skipped=too_long(once[name], seconds))
+        for name in alternatives
+    }
+
+
+def affordable(once: dict[str, float], seconds: float) -> list[str]:
+    """The alternatives, cheapest first, of which LEAST_REPEATS each fit into `seconds` together."""
+    kept = sorted(once, key=once.get)
+    while kept and LEAST_REPEATS * sum(once[name] for name in kept) > seconds:
+        kept.pop()
+    return kept
+
+
+def too_long(once: float, seconds: float) -> str:
+    """The reason for skipping an alternative that takes `once` seconds a call."""
+    return f"time: {LEAST_REPEATS} calls of {once:.3g} s and those of the faster ones do not fit into {seconds:g} s"
+
+
+def _repeats(once: dict[str, float], repeats: int, seconds: float) -> dict[str, int]:
+    """Repeats of each, cheapest first: an equal share of the time left; what one does not need is passed on."""
+    counts, left = {}, seconds
+    for index, (name, each) in enumerate(once.items()):
+        share = left / (len(once) - index)
+        counts[name] = min(repeats, max(LEAST_REPEATS, int(share / max(each, 1e-9))))
+        left -= counts[name] * each
+    return counts
 
 
 def _timed(call: Callable[[], object], device: str | torch.device) -> float:

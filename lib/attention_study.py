@@ -1,0 +1,166 @@
+"""How long tree attention takes: a grid of cells, in each of them every alternative on the same inputs, interleaved."""
+
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Iterable
+
+import torch
+from torch import Tensor
+
+from lib import shapes, timing
+from lib.baselines import PREPARE, Problem, reads_and_operations
+from lib.tree import Tree
+
+GIGA = 1e9
+
+COLUMNS = {
+    "batch": "sequences verified together",
+    "prefix": "committed tokens before the tree, per sequence",
+    "draft": "tree nodes in the call, root included; 1 is plain one-token decoding",
+    "dtype": "number format of queries, keys and values",
+    "query_heads": "attention heads of the queries",
+    "kv_heads": "heads of the keys and values, each shared by query_heads / kv_heads query heads",
+    "head_dim": "numbers a head holds for a token",
+    "shape": "family of the draft tree",
+    "alternative": "how the attention is computed",
+    "median_ms": "median time of a call in milliseconds, over interleaved repeats",
+    "lower_ms": "lower quartile of the same",
+    "upper_ms": "upper quartile of the same",
+    "repeats": "timed calls behind the quartiles",
+    "bytes": "bytes that the alternative must at least read and write",
+    "operations": "floating-point operations that it must at least do, 4 head_dim a query row and key",
+    "extra_bytes": "temporary memory that it allocates, estimated",
+    "skipped": "why the cell was not timed; empty if it was",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid; its fields are columns of the table."""
+
+    batch: int
+    prefix: int
+    draft: int
+    dtype: str
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    shape: str = "kary:2"
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of the keys and values."""
+        width = getattr(torch, self.dtype).itemsize
+        return 2 * self.batch * self.kv_heads * (self.prefix + self.draft) * self.head_dim * width
+
+    @property
+    def tree(self) -> Tree:
+        return shapes.at_budget(self.shape, self.draft - 1) if self.draft > 1 else Tree([-1])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a cell may use: seconds for all its alternatives together, gigabytes for any one of them."""
+
+    seconds: float
+    memory_gb: float
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Measured peaks: bytes a second from memory and from the caches, operations a second by dtype."""
+
+    bandwidth: float
+    cached_bandwidth: float
+    throughput: dict[str, float]
+
+
+def grid(batches, prefixes, drafts, dtypes, query_heads, kv_heads, head_dim, shape="kary:2") -> list[Cell]:
+    """Every combination, the draft length innermost. ValueError for a dtype or a number of heads that cannot be."""
+    unknown = [name for name in dtypes if not isinstance(getattr(torch, name, None), torch.dtype)]
+    if unknown:
+        raise ValueError(f"dtypes holds {unknown[0]!r}; choose among float32, bfloat16, float16, float64")
+    if query_heads % kv_heads:
+        raise ValueError(f"query_heads {query_heads} over kv_heads {kv_heads}: give a multiple")
+    if min([*batches, *drafts]) < 1 or min(prefixes) < 0:
+        raise ValueError(f"batches {batches}, drafts {drafts} start at 1 and prefixes {prefixes} at 0")
+    heads = query_heads, kv_heads, head_dim, shape
+    return [Cell(b, p, n, t, *heads) for t, b, p, n in product(dtypes, batches, prefixes, drafts)]
+
+
+def probe(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.1) -> Peaks:
+    """The machine's peaks, each the best of several probes."""
+    return Peaks(
+        timing.bandwidth(device, seconds=seconds),
+        timing.bandwidth(device, megabytes=(1, 2), seconds=seconds),
+        {name: timing.throughput(getattr(torch, name), device, seconds=seconds) for name in dtypes},
+    )
+
+
+def make_problem(cell: Cell, generator: torch.Generator, device: str = "cpu") -> Problem:
+    """Random inputs of a cell. The batch's rows repeat one row's numbers (at other addresses), to be made quickly."""
+    dtype, slots = getattr(torch, cell.dtype), cell.prefix + cell.draft
+
+    def normal(heads: int, tokens: int) -> Tensor:
+        row = torch.randn(1, heads, tokens, cell.head_dim, generator=generator).to(device, dtype)
+        return row.repeat(cell.batch, 1, 1, 1)
+
+    query = normal(cell.query_heads, cell.draft)
+    mask = torch.from_numpy(cell.tree.mask.copy()).to(device)
+    return Problem(query, normal(cell.kv_heads, slots), normal(cell.kv_heads, slots), mask, cell.prefix)
+
+
+def measure(
+    cell: Cell,
+    *,
+    limits: Limits,
+    peaks: Peaks,
+    generator: torch.Generator,
+    alternatives: Iterable[str] = tuple(PREPARE),
+    device: str = "cpu",
+) -> list[dict]:
+    """One row an alternative: its times, or why it was skipped (memory, or a time that it could not possibly keep)."""
+    names = list(alternatives)
+    if cell.key_bytes > limits.memory_gb * GIGA:
+        reason = f"memory: keys and values need {cell.key_bytes / GIGA:.2f} GB, the limit is {limits.memory_gb:g} GB"
+        return [_row(cell, name, timing.Timing(skipped=reason)) for name in names]
+    problem = make_problem(cell, generator, device)
+    costs = {name: reads_and_operations(name, problem) for name in names}
+    skipped = _hopeless(cell, costs, limits, peaks)
+    chosen = {name: PREPARE[name](problem) for name in names if name not in skipped}
+    with torch.inference_mode():
+        times = timing.interleaved(
+            chosen, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device
+        )
+    times |= {name: timing.Timing(skipped=reason) for name, reason in skipped.items()}
+    return [_row(cell, name, times[name], costs[name]) for name in names]
+
+
+def _hopeless(cell: Cell, costs: dict[str, tuple[int, int, int]], limits: Limits, peaks: Peaks) -> dict[str, str]:
+    """Alternatives that cannot fit the limits even at the machine's peak, with the reason: nobody waits for those."""
+    reasons, least = {}, {}
+    for name, (moved, operations, extra) in costs.items():
+        needed = (cell.key_bytes + extra) / GIGA
+        if needed > limits.memory_gb:
+            reasons[name] = f"memory: needs {needed:.2f} GB, the limit is {limits.memory_gb:g} GB"
+        else:
+            least[name] = max(moved / peaks.cached_bandwidth, operations / peaks.throughput[cell.dtype])
+    kept = timing.affordable(least, limits.seconds)
+    too_long = {name: timing.too_long(each, limits.seconds) for name, each in least.items() if name not in kept}
+    return reasons | {name: f"{reason}, at the machine's peak" for name, reason in too_long.items()}
+
+
+def _row(cell: Cell, name: str, timed: timing.Timing, cost: tuple[int, int, int] = (0, 0, 0)) -> dict:
+    times = {"median_ms": 1e3 * timed.median, "lower_ms": 1e3 * timed.lower, "upper_ms": 1e3 * timed.upper}
+    costs = dict(zip(("bytes", "operations", "extra_bytes"), cost))
+    return {**asdict(cell), "alternative": name, **times, "repeats": timed.repeats, **costs, "skipped": timed.skipped}
+
+
+def balanced_draft(peaks: Peaks, dtype: str, query_heads: int, kv_heads: int) -> float:
+    """The draft length at which arithmetic takes as long as reading the prefix: below it, more nodes should be free.
+
+    Reading: 2 Hkv L d w bytes. Arithmetic: 4 Hq m L d operations. Equal at m = w throughput / (2 G bandwidth).
+    """
+    width = getattr(torch, dtype).itemsize
+    return width * peaks.throughput[dtype] / (2 * query_heads / kv_heads * peaks.bandwidth)

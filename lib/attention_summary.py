@@ -1,0 +1,75 @@
+"""What the timing table says: ratios between alternatives, who wins where, and how many draft tokens are free."""
+
+import numpy as np
+import pandas as pd
+
+SETTING = ["dtype", "batch", "prefix", "draft"]  # what makes two rows comparable, with the heads of one run
+BASE = "folded"
+
+
+def timed(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that hold a time."""
+    return rows[rows["repeats"] > 0]
+
+
+def ratios(rows: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
+    """Each timed row with `ratio`: its median over that of `base` in the same cell (2 = twice the time)."""
+    own = timed(rows)
+    reference = own.loc[own["alternative"] == base, [*SETTING, "median_ms"]]
+    joined = own.merge(reference, on=SETTING, suffixes=("", "_base"))
+    return joined.assign(ratio=joined["median_ms"] / joined["median_ms_base"])
+
+
+def geometric_means(rows: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
+    """By dtype and alternative: geometric mean, smallest and largest ratio to `base`, and the number of cells."""
+    groups = ratios(rows, base).groupby(["dtype", "alternative"])["ratio"]
+    return groups.agg(
+        mean=lambda ratio: float(np.exp(np.log(ratio).mean())), smallest="min", largest="max", cells="size"
+    ).reset_index()
+
+
+def winners(rows: pd.DataFrame) -> pd.DataFrame:
+    """The fastest alternative of each cell, and `lead`: how many times longer the second took (NaN without one)."""
+    ordered = timed(rows).sort_values([*SETTING, "median_ms"])
+    groups = ordered.groupby(SETTING, sort=False)
+    best = groups.head(1).set_index(SETTING)
+    second = groups["median_ms"].nth(1)
+    second.index = pd.MultiIndex.from_frame(ordered.loc[second.index, SETTING])
+    return best.assign(lead=second / best["median_ms"]).reset_index()
+
+
+def growth(rows: pd.DataFrame, alternative: str = BASE) -> pd.DataFrame:
+    """Times of one alternative with `growth`: median over that of the shortest draft, same batch, prefix and dtype."""
+    own = timed(rows)
+    own = own[own["alternative"] == alternative].sort_values("draft")
+    shortest = own.groupby(["dtype", "batch", "prefix"])["median_ms"].transform("first")
+    return own.assign(growth=own["median_ms"] / shortest)
+
+
+def free_until(rows: pd.DataFrame, tolerance: float = 0.25, alternative: str = BASE) -> pd.DataFrame:
+    """By dtype, batch and prefix: `free`, the draft up to which a call takes at most 1 + tolerance times one token.
+
+    Interpolated between measured drafts, linearly in the logarithms of length and time; the longest measured draft if
+    none takes longer (`beyond` is then true).
+    """
+    return pd.DataFrame(
+        {"dtype": dtype, "batch": batch, "prefix": prefix, **_crossing(own, 1 + tolerance)}
+        for (dtype, batch, prefix), own in growth(rows, alternative).groupby(["dtype", "batch", "prefix"])
+    )
+
+
+def _crossing(own: pd.DataFrame, limit: float) -> dict[str, object]:
+    draft, times = np.log(own["draft"].to_numpy(float)), np.log(own["growth"].to_numpy(float))
+    over = np.flatnonzero(times > np.log(limit))
+    if not len(over):
+        return {"free": float(np.exp(draft[-1])), "beyond": True}
+    after = over[0]  # at least 1: the shortest draft has growth 1
+    share = (np.log(limit) - times[after - 1]) / (times[after] - times[after - 1])
+    return {"free": float(np.exp(draft[after - 1] + share * (draft[after] - draft[after - 1]))), "beyond": False}
+
+
+def skipped(rows: pd.DataFrame) -> pd.DataFrame:
+    """How many cells of each alternative were skipped, by the kind of reason (its first word)."""
+    left_out = rows[rows["repeats"] == 0]
+    kinds = left_out["skipped"].str.split(":").str[0].rename("reason")
+    return left_out.groupby(["alternative", kinds]).size().rename("cells").reset_index()

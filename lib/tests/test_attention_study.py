@@ -1,0 +1,82 @@
+"""The study: every cell gives one row an alternative, timed or with its reason; summaries say what the rows say."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib import attention_study as study
+from lib import attention_summary as summary
+from lib.baselines import PREPARE
+
+PEAKS = study.Peaks(1e10, 1e11, {"float32": 1e11})
+
+
+def measured(cell, **changes):
+    limits = study.Limits(**{"seconds": 2.0, "memory_gb": 1.0, "repeats": 3, **changes})
+    return study.measure(cell, limits=limits, peaks=PEAKS, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_cell_gives_a_row_for_every_alternative_with_every_column():
+    rows = measured(study.Cell(2, 16, 5, "float32", 4, 2, 8))
+    assert [row["alternative"] for row in rows] == list(PREPARE)
+    assert all(set(row) == set(study.COLUMNS) for row in rows)
+    assert all(row["repeats"] == 3 and 0 < row["lower_ms"] <= row["median_ms"] <= row["upper_ms"] for row in rows)
+
+
+def test_a_plain_token_is_a_cell_like_any_other():
+    assert all(row["repeats"] for row in measured(study.Cell(1, 8, 1, "float32", 4, 2, 8)))
+
+
+def test_what_does_not_fit_is_skipped_with_the_reason_before_it_is_made():
+    """Inputs over the memory limit, one alternative's copies over it, or a time that even the peak cannot keep."""
+    huge = study.Cell(10**6, 10**6, 64, "float32", 32, 8, 128)
+    assert all("keys and values need" in row["skipped"] and row["repeats"] == 0 for row in measured(huge))
+    rows = {row["alternative"]: row for row in measured(study.Cell(1, 512, 32, "float32", 4, 2, 8), memory_gb=5e-4)}
+    assert "memory: needs" in rows["branch batch"]["skipped"] and not rows["folded"]["skipped"]
+    rows = {row["alternative"]: row for row in measured(study.Cell(1, 512, 64, "float32", 4, 2, 8), seconds=1e-4)}
+    assert "at the machine's peak" in rows["node by node"]["skipped"]
+
+
+def test_a_grid_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="'float33'"):
+        study.grid([1], [8], [1], ["float33"], 4, 2, 8)
+    with pytest.raises(ValueError, match="5 over kv_heads 2"):
+        study.grid([1], [8], [1], ["float32"], 5, 2, 8)
+    assert len(study.grid([1, 2], [8, 16], [1, 4, 8], ["float32", "bfloat16"], 4, 2, 8)) == 24
+
+
+def test_the_balanced_draft_is_where_reading_and_arithmetic_take_equally_long():
+    draft = study.balanced_draft(PEAKS, "float32", 8, 2)
+    prefix, dim = 1000, 64
+    reading, arithmetic = 2 * 2 * prefix * dim * 4 / 1e10, 4 * 8 * draft * prefix * dim / 1e11
+    assert reading == pytest.approx(arithmetic)
+
+
+def table(times, prefix=128):
+    """Rows with the given medians, one list over drafts 1, 4, 16 for each alternative; None is skipped."""
+    return pd.DataFrame(
+        {"dtype": "float32", "batch": 1, "prefix": prefix, "draft": draft, "alternative": name,
+         "median_ms": np.nan if ms is None else ms, "repeats": 0 if ms is None else 5,
+         "skipped": "time: too long" if ms is None else ""}
+        for name, each in times.items() for draft, ms in zip((1, 4, 16), each))
+
+
+def test_summaries_of_a_table_made_by_hand():
+    rows = table({"folded": [1.0, 1.0, 4.0], "dense mask": [2.0, 8.0, 2.0], "branch batch": [1.0, None, None]})
+    means = summary.geometric_means(rows).set_index("alternative")
+    assert means.loc["dense mask", "mean"] == pytest.approx(2.0) and means.loc["dense mask", "cells"] == 3
+    assert (means.loc["dense mask", "smallest"], means.loc["dense mask", "largest"]) == (0.5, 8.0)
+    assert means.loc["branch batch", "cells"] == 1
+    best = summary.winners(rows).set_index("draft")
+    assert best.loc[4, "alternative"] == "folded" and best.loc[4, "lead"] == 8.0
+    assert best.loc[16, "alternative"] == "dense mask" and best.loc[16, "lead"] == 2.0
+    assert summary.skipped(rows).to_dict("records") == [{"alternative": "branch batch", "reason": "time", "cells": 2}]
+
+
+def test_free_until_interpolates_in_logarithms():
+    """Time 1 at 4 tokens and 4 at 16: it doubles at 8."""
+    free = summary.free_until(table({"folded": [1.0, 1.0, 4.0]}), tolerance=1.0).iloc[0]
+    assert free["free"] == pytest.approx(8.0) and not free["beyond"]
+    free = summary.free_until(table({"folded": [1.0, 1.0, 1.1]})).iloc[0]
+    assert free["free"] == pytest.approx(16.0) and free["beyond"]
