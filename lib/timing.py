@@ -34,8 +34,8 @@ def interleaved(
 ) -> dict[str, Timing]:
     """Time alternatives against each other: rounds in shuffled order, so that a drift of the machine meets all alike.
 
-    All share `seconds`, warm-up apart. Where LEAST_REPEATS of each do not fit, the slowest are skipped, and say so; of the
-    rest, one that cannot have all its `repeats` takes part in evenly spread rounds.
+    All share `seconds`, warm-up apart. Where LEAST_REPEATS of each do not fit, the slowest are skipped, saying so; of
+    the rest, one that cannot have all its `repeats` takes part in evenly spread rounds.
     """
     once = {name: min(_timed(call, device) for _ in range(max(1, warmup))) for name, call in alternatives.items()}
     counts = _repeats({name: once[name] for name in affordable(once, seconds)}, repeats, seconds)
