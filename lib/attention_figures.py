@@ -8,19 +8,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from lib import attention_summary as summary
+from lib import styles
+from lib.styles import Style
 
-# One colour (Okabe and Ito's, safe for colour-blind readers), marker and dash an alternative, in this order everywhere.
+# A style an alternative, in this order everywhere.
 STYLES = {
-    "folded": ("#0072B2", "o", "-"),
-    "split": ("#56B4E9", "s", "--"),
-    "dense mask": ("#D55E00", "^", "-"),
-    "branch batch": ("#CC79A7", "v", "--"),
-    "path by path": ("#E69F00", "D", ":"),
-    "path by path, folded": ("#009E73", "P", "-."),
-    "node by node": ("#000000", "X", ":"),
+    "folded": Style(styles.BLUE, "o", styles.SOLID),
+    "split": Style(styles.SKY, "s", styles.DASHED),
+    "dense mask": Style(styles.VERMILLION, "^", styles.SOLID),
+    "branch batch": Style(styles.PURPLE, "v", styles.DASHED),
+    "path by path": Style(styles.ORANGE, "D", styles.DOTTED),
+    "path by path, folded": Style(styles.GREEN, "P", styles.DASH_DOT),
+    "node by node": Style(styles.BLACK, "X", styles.DOTTED),
 }
-PALE = ("split", "branch batch", "path by path")  # colours that want dark letters
-PREDICTED = "#D55E00"
+LIGHT = (styles.SKY, styles.PURPLE, styles.ORANGE)  # colours that want dark letters
+MARKERS = "osDv^P"
+PREDICTED = {"color": styles.VERMILLION, "linewidth": 1.2, "linestyle": styles.DASHED}
 
 
 def time_over_draft(rows: pd.DataFrame, dtype: str) -> Figure:
@@ -63,29 +66,32 @@ def growth_over_draft(rows: pd.DataFrame, balanced: dict[str, float], tolerance:
         axis = axes[dtypes.index(dtype), batches.index(batch)]
         for prefix, line in panel.groupby("prefix"):
             at = prefixes.index(prefix)
-            axis.plot(line["draft"], line["growth"], color=colours[at], marker="osDv^P"[at % 6], markersize=4)
-        axis.axvline(balanced[dtype], color=PREDICTED, linewidth=1.2, linestyle=(0, (2, 1)))
+            axis.plot(line["draft"], line["growth"], color=colours[at], marker=MARKERS[at % 6])
+        axis.axvline(balanced[dtype], **PREDICTED)
     for axis in axes.flat:
-        axis.axhspan(0.5, 1 + tolerance, color="0.9", zorder=0)
+        axis.axhspan(0.5, 1 + tolerance, color=styles.PALE, alpha=0.6, zorder=0)
         _log_axes(axis, sorted(rows["draft"].unique()), unit="×")
-        axis.set_ylim(bottom=0.8)
+        axis.set_ylim(bottom=min(0.7, 0.9 * grown["growth"].min()))
     for axis, dtype in zip(axes[:, 0], dtypes):
         axis.set_ylabel(f"{dtype}\ntime / one token's")
     for column, batch in enumerate(batches):
         axes[0, column].set_title(f"batch {batch}")
         axes[-1, column].set_xlabel("draft length (nodes)")
     handles = [
-        plt.Line2D([], [], color=colour, marker="osDv^P"[at % 6], markersize=4, label=f"prefix {prefix:,}")
+        plt.Line2D([], [], color=colour, marker=MARKERS[at % 6], label=f"prefix {prefix:,}")
         for at, (prefix, colour) in enumerate(zip(prefixes, colours))
     ]
-    handles.append(plt.Rectangle((0, 0), 1, 1, color="0.9", label=f"free: up to {1 + tolerance:g}×"))
-    handles.append(plt.Line2D([], [], color=PREDICTED, linestyle=(0, (2, 1)), label="predicted:\narithmetic = reading"))
+    handles.append(plt.Rectangle((0, 0), 1, 1, color=styles.PALE, alpha=0.6, label=f"free: up to {1 + tolerance:g}×"))
+    handles.append(plt.Line2D([], [], **PREDICTED, label="predicted:\narithmetic = reading"))
     figure.legend(handles=handles, loc="outside right center")
     return figure
 
 
 def who_wins(rows: pd.DataFrame) -> Figure:
-    """A panel a dtype: the fastest alternative of each cell by colour, and how many times longer the second took."""
+    """A panel a dtype: each cell's fastest alternative by colour, and how many times longer the second took.
+
+    White cells were not timed at all.
+    """
     best = summary.winners(rows)
     names = [name for name in STYLES if name in set(best["alternative"])]
     dtypes, drafts = list(rows["dtype"].unique()), sorted(rows["draft"].unique())
@@ -94,14 +100,15 @@ def who_wins(rows: pd.DataFrame) -> Figure:
         1, len(dtypes), figsize=(0.62 * len(drafts) * len(dtypes) + 3.2, 0.3 * len(settings) + 1.4),
         sharey=True, squeeze=False, layout="constrained",
     )
-    colours = ListedColormap([STYLES[name][0] for name in names])
+    colours = ListedColormap([STYLES[name].colour for name in names])
     for axis, dtype in zip(axes.flat, dtypes):
         grid = np.full((len(settings), len(drafts)), np.nan)
         for cell in best[best["dtype"] == dtype].itertuples():
             at = settings.index((cell.batch, cell.prefix)), drafts.index(cell.draft)
             grid[at] = names.index(cell.alternative)
-            ink = "black" if cell.alternative in PALE else "white"
-            axis.text(at[1], at[0], f"{cell.lead:.2f}", ha="center", va="center", fontsize=7, color=ink)
+            ink = "black" if STYLES[cell.alternative].colour in LIGHT else "white"
+            lead = "alone" if np.isnan(cell.lead) else f"{cell.lead:.2f}"
+            axis.text(at[1], at[0], lead, ha="center", va="center", fontsize=7, color=ink)
         axis.imshow(grid, cmap=colours, norm=BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)), aspect="auto")
         axis.set_xticks(range(len(drafts)), drafts)
         axis.set_yticks(range(len(settings)), [f"{batch} × {prefix:,}" for batch, prefix in settings])
@@ -109,7 +116,7 @@ def who_wins(rows: pd.DataFrame) -> Figure:
         axis.set_xlabel("draft length (nodes)")
         axis.grid(False)
     axes[0, 0].set_ylabel("batch × prefix")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=STYLES[name][0], label=name) for name in names]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=STYLES[name].colour, label=name) for name in names]
     figure.legend(handles=handles, loc="outside right center", title="fastest\n(second / first)")
     return figure
 
@@ -127,10 +134,9 @@ def ratio_to_base(rows: pd.DataFrame) -> Figure:
         for at, (name, line) in enumerate(lines):
             spread = np.exp(line.assign(log=np.log(line["ratio"])).groupby("draft")["log"].agg(["mean", "min", "max"]))
             aside = spread.index * 2 ** (0.22 * (at - (len(lines) - 1) / 2))  # beside each other, not on top
-            colour, marker, dash = STYLES[name]
-            axis.plot(aside, spread["mean"], dash, color=colour, marker=marker, markersize=5)
-            axis.vlines(aside, spread["min"], spread["max"], color=colour, linewidth=1.0, alpha=0.6)
-        axis.axhline(1.0, color=STYLES[summary.BASE][0], linewidth=1.2)
+            axis.plot(aside, spread["mean"], **STYLES[name].line)
+            axis.vlines(aside, spread["min"], spread["max"], color=STYLES[name].colour, linewidth=1.0, alpha=0.6)
+        axis.axhline(1.0, color=STYLES[summary.BASE].colour, linewidth=1.2)
         axis.set_title(dtype)
         axis.set_xlabel("draft length (nodes)")
         _log_axes(axis, sorted(rows["draft"].unique()), steps=(1, 2, 5), unit="×")
@@ -146,9 +152,8 @@ def _in_order(rows: pd.DataFrame):
 
 
 def _banded(axis, x, middle, lower, upper, name: str) -> None:
-    colour, marker, dash = STYLES[name]
-    axis.plot(x, middle, dash, color=colour, marker=marker, markersize=4, label=name)
-    axis.fill_between(x, lower, upper, color=colour, alpha=0.15, linewidth=0)
+    axis.plot(x, middle, **STYLES[name].line, label=name)
+    axis.fill_between(x, lower, upper, color=STYLES[name].colour, alpha=0.15, linewidth=0)
 
 
 def _log_axes(axis, drafts: list[int], steps: tuple[int, ...] = (1,), unit: str = "") -> None:
@@ -161,9 +166,5 @@ def _log_axes(axis, drafts: list[int], steps: tuple[int, ...] = (1,), unit: str 
 
 
 def _legend(figure: Figure, names) -> None:
-    present = [name for name in STYLES if name in set(names)]
-    handles = [
-        plt.Line2D([], [], color=colour, marker=marker, linestyle=dash, label=name)
-        for name, (colour, marker, dash) in ((name, STYLES[name]) for name in present)
-    ]
+    handles = [plt.Line2D([], [], **style.line, label=name) for name, style in STYLES.items() if name in set(names)]
     figure.legend(handles=handles, loc="outside right center")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lib import shapes, timing
+from lib.attention import tree_attention
 from lib.baselines import PREPARE, Problem, reads_and_operations
 from lib.tree import Tree
 
@@ -135,6 +136,15 @@ def measure(
         )
     times |= {name: timing.Timing(skipped=reason) for name, reason in skipped.items()}
     return [_row(cell, name, times[name], costs[name]) for name in names]
+
+
+def relative_errors(cell: Cell, generator: torch.Generator, device: str = "cpu") -> dict[str, float]:
+    """||ours - truth|| / ||truth|| of every alternative against the float64 reference, on one cell's inputs."""
+    problem = make_problem(cell, generator, device)
+    p, wide = problem, [x.double() for x in (problem.query, problem.key, problem.value)]
+    truth = tree_attention(*wide, p.tree_mask, p.prefix, backend="reference")
+    outputs = {name: prepare(problem)().double() for name, prepare in PREPARE.items()}
+    return {name: ((output - truth).norm() / truth.norm()).item() for name, output in outputs.items()}
 
 
 def _hopeless(cell: Cell, costs: dict[str, tuple[int, int, int]], limits: Limits, peaks: Peaks) -> dict[str, str]:

@@ -105,7 +105,8 @@ def branch_batch(problem: Problem) -> Callable[[], Tensor]:
     leaves, longest = nodes.shape
     mask = _causal_tail(p, longest, longest, group)
     found = {node: (leaf, at) for leaf, path in enumerate(p.paths) for at, node in enumerate(path.tolist())}
-    leaf_of, place_of = (torch.tensor([found[node][i] for node in range(p.query.shape[2])]) for i in (0, 1))
+    of_node = torch.tensor([found[node] for node in range(p.query.shape[2])], device=nodes.device)
+    leaf_of, place_of = of_node.unbind(1)
 
     def copied(x: Tensor) -> Tensor:  # [B, H, S, d] -> [B * leaves, H, prefix + longest, d]
         batch, heads, _, dim = x.shape

@@ -38,6 +38,12 @@ def test_what_does_not_fit_is_skipped_with_the_reason_before_it_is_made():
     assert "at the machine's peak" in rows["node by node"]["skipped"]
 
 
+def test_all_alternatives_agree_with_the_reference_to_their_dtype_s_precision():
+    for dtype, most in (("float32", 1e-6), ("bfloat16", 6e-3)):
+        errors = study.relative_errors(study.Cell(2, 64, 9, dtype, 8, 2, 16), torch.Generator().manual_seed(0))
+        assert set(errors) == set(PREPARE) and max(errors.values()) < most
+
+
 def test_a_grid_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="'float33'"):
         study.grid([1], [8], [1], ["float33"], 4, 2, 8)
