@@ -112,8 +112,8 @@ def _layers(acceptance: np.ndarray, largest: int, max_depth: int) -> list[_Subtr
     return layers
 
 
-def expected_accepted(tree: Tree, acceptance) -> float:
-    """Mean accepted length under the rank model: the sum over drafted nodes of the path product of acceptance.
+def reach(tree: Tree, acceptance) -> np.ndarray:
+    """float[m]: each node's chance of being accepted under the rank model, the product of acceptance along its path.
 
     acceptance: float[R] by rank, or float[D, R] by depth and rank; what lies beyond it is never accepted.
     The model takes each step's acceptance as independent of the path (Sequoia, Prop. 3.4).
@@ -127,7 +127,12 @@ def expected_accepted(tree: Tree, acceptance) -> float:
         depth, rank = tree.depth[node], tree.rank[node]
         step = acceptance[depth - 1, rank] if depth <= depths and rank < ranks else 0.0
         reach[node] = reach[tree.parents[node]] * step
-    return float(reach[1:].sum())
+    return reach
+
+
+def expected_accepted(tree: Tree, acceptance) -> float:
+    """Mean accepted length under the rank model: the sum of `reach` over the drafted nodes."""
+    return float(reach(tree, acceptance)[1:].sum())
 
 
 def whole_number(value, name: str, least: int = 1) -> int:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.grown_shapes import Path, expected_accepted, optimal, sparse, whole_number
+from lib.grown_shapes import Path, expected_accepted, optimal, reach, sparse, whole_number
 from lib.tree import NO_PARENT, ROOT, Tree
 
 __all__ = ["FAMILIES", "at_budget", "chain", "comb", "expansion", "expected_accepted", "independent", "kary", "optimal",
-           "parse", "sparse", "star"]
+           "parse", "reach", "sparse", "split_name", "star"]
 
 # The families that figures and tables compare, each at any budget, and what each is in a few words.
 FAMILIES = {
@@ -73,7 +73,8 @@ def at_budget(name: str, budget: int, *, acceptance=None) -> Tree:
     larger one; an expansion goes on as chains below its last level (k = 1). "sparse", "optimal" and "optimal:MAX_DEPTH"
     are grown from `acceptance`: float[R] by rank, for "sparse" also float[D, R] by depth and rank.
     """
-    family, arguments = _split(name)
+    key, arguments = split_name(name)
+    family = _REGISTRY[key]
     _check_count(name, arguments, family.family_takes)
     budget = whole_number(budget, "budget", least=0)
     if family.grow is not None:
@@ -96,7 +97,8 @@ def parse(shape: str | Tree, *, acceptance=None) -> Tree:
         if not budget.isdecimal():
             raise ValueError(f"shape {shape!r} has budget {budget!r}: give a whole number after the @, as in 'chain@8'")
         return at_budget(name, int(budget), acceptance=acceptance)
-    family, arguments = _split(name)
+    key, arguments = split_name(name)
+    family = _REGISTRY[key]
     if family.fixed is None:
         raise ValueError(f"shape {shape!r} needs a budget: write '{name}@16'")
     _check_count(name, arguments, family.fixed_takes)
@@ -174,12 +176,12 @@ _REGISTRY = {
 _EXAMPLES = "'chain:5', 'star:4', 'independent:4x8', 'kary:2,3', 'comb:3,4', 'expansion:2,2,1'"
 
 
-def _split(name: str) -> tuple[_Family, list[int]]:
-    """A name's family and its whole-number parameters."""
+def split_name(name: str) -> tuple[str, list[int]]:
+    """A name's family and its whole-number parameters: "kary:2,3" is "kary" and [2, 3]."""
     family, colon, parameters = name.strip().partition(":")
     if family not in _REGISTRY:
         raise ValueError(f"shape {name!r} is unknown: the families are {', '.join(_REGISTRY)}; write {_EXAMPLES}")
     pieces = re.split("[x,]", parameters) if colon else []
     if not all(piece.strip().isdecimal() for piece in pieces):
         raise ValueError(f"shape {name!r} has parameters {parameters!r}: give whole numbers, as in {_EXAMPLES}")
-    return _REGISTRY[family], [int(piece) for piece in pieces]
+    return family, [int(piece) for piece in pieces]
