@@ -46,13 +46,17 @@ def folded(query, key, value, tree_mask, prefix, scale, return_lse=True):
 
 
 def split(query, key, value, tree_mask, prefix, scale, return_lse=True):
-    """Prefix without a mask, tree with one, merged by their log-sum-exps: for kernels that take no mask."""
+    """Prefix without a mask, tree with one, merged by their log-sum-exps.
+
+    For kernels that take no mask, and for long prefixes, over which a mask costs as much to read as the keys.
+    """
     group, mk = query.shape[1] // key.shape[1], tree_mask.shape[-1]
-    rows, bias = _fold(query, group), folded_bias(query, tree_mask, 0, group)
-    parts = []
+    rows, bias, parts = _fold(query, group), folded_bias(query, tree_mask, 0, group), []
+    blind = (bias == float("-inf")).all(-1)  # nodes that see no tree key, whose log-sum-exp fused kernels get wrong
     for batch, length in _same_length(prefix):
         keys, values = (x[batch, :, length : length + mk] for x in (key, value))
-        part = _softmax_attention(rows[batch], keys, values, _own(bias, batch), scale)
+        output, lse = _attend(rows[batch], keys, values, _own(bias, batch), scale, True)
+        part = output, lse.masked_fill(_own(blind, batch), float("-inf"))
         if length:
             keys, values = key[batch, :, :length], value[batch, :, :length]
             part = merge(*_attend(rows[batch], keys, values, None, scale, True), *part)
@@ -100,8 +104,11 @@ def folded_bias(query: Tensor, tree_mask: Tensor, prefix: int, group: int) -> Te
 
 
 def _own(bias: Tensor | None, batch: slice, skip: int = 0) -> Tensor | None:
-    """The rows of a bias that serve these rows of the batch, without its first `skip` keys."""
-    return None if bias is None else (bias[batch] if len(bias) > 1 else bias)[..., skip:]
+    """The part of a bias that serves these rows of the batch, without its first `skip` keys."""
+    if bias is None:
+        return None
+    own = (bias[batch] if len(bias) > 1 else bias)[..., skip:]
+    return own.contiguous() if own.is_cuda else own  # CUDA kernels want their masks aligned
 
 
 def _joined(parts, query: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:

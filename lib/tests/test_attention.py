@@ -166,6 +166,19 @@ def test_a_level_of_a_tree_sees_the_levels_before_it(backend):
 
 
 @each_backend
+def test_a_node_may_see_the_prefix_alone(backend):
+    """No tree does this, but the mask can say it, and a fused kernel's empty row must not count as a key of score 0."""
+    torch.manual_seed(0)
+    mask = torch.tensor([[True, False], [False, False]])
+    query, key, value = torch.randn(2, 4, 2, 8), torch.randn(2, 2, 12, 8), torch.randn(2, 2, 12, 8)
+    inputs = query, key, value, mask, torch.tensor([10, 3])
+    truth, true_lse = tree_attention(*inputs, backend="reference", return_lse=True)
+    ours, lse = tree_attention(*inputs, backend=backend, return_lse=True)
+    torch.testing.assert_close(ours, truth)
+    torch.testing.assert_close(lse, true_lse)
+
+
+@each_backend
 def test_strided_views_need_no_copy_by_the_caller(backend):
     """Queries as a model's projection leaves them, keys and values as slices of one interleaved buffer."""
     torch.manual_seed(0)
