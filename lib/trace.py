@@ -57,23 +57,30 @@ class Trace:
         return self.ranks[drafter]
 
 
-@torch.inference_mode()
 def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *, names: Sequence[str], kinds: Sequence[str],
            max_new_tokens: int, temperature: float = 0.0, eos_token_id: int | None = None,
            generator: torch.Generator | None = None, rows: int = 32, about: Mapping[str, object] | None = None) -> Trace:
-    """Lets the target continue prompts int64[T], then reads target and drafters over the result in large forwards.
+    """Lets the target continue prompts int64[T] by a root and `max_new_tokens` transitions, and reads the result.
 
     `drafters` are causal language models of the target's vocabulary, whose proposal depends on the path alone.
     """
     written = continuations(target, prompts, max_new_tokens=max_new_tokens + 1, temperature=temperature, rows=rows,
                             eos_token_id=eos_token_id, generator=generator)
+    return read(target, drafters, prompts, written, names=names, kinds=kinds, temperature=temperature, about=about)
+
+
+@torch.inference_mode()
+def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], written: Sequence[Sequence[int]], *,
+         names: Sequence[str], kinds: Sequence[str], temperature: float = 0.0, about: Mapping[str, object] | None = None) -> Trace:
+    """The trace of continuations that are there already, each at least a root: target and drafters in large forwards."""
     lengths = np.array([len(row) - 1 for row in written])
-    tokens = np.full((len(written), max_new_tokens + 1), -1, dtype=np.int32)
+    width = max(1, int(lengths.max(initial=0)))
+    tokens = np.full((len(written), width + 1), -1, dtype=np.int32)
     for i, row in enumerate(written):
         tokens[i, : len(row)] = row
-    read = _read_all(target, drafters, prompts, written, temperature, max_new_tokens)
-    per = {kind: {name: read[f"{kind}.{name}"] for name in drafters} for kind in ("ranks", "probs", "alpha")}
-    return Trace(tokens, lengths, np.array([loop_start(row) for row in written]), read["target_probs"], read["target_entropy"],
+    arrays = _read_all(target, drafters, prompts, written, temperature, width)
+    per = {kind: {name: arrays[f"{kind}.{name}"] for name in drafters} for kind in ("ranks", "probs", "alpha")}
+    return Trace(tokens, lengths, np.array([loop_start(row) for row in written]), arrays["target_probs"], arrays["target_entropy"],
                  **per, prompts=tuple(names), kinds=tuple(kinds), about=dict(about or {}, temperature=temperature))
 
 

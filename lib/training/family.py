@@ -7,10 +7,13 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from lib import attention
 from lib.corpus import mixture
-from lib.training import data, loop
+from lib.training import data, loop, own_text
 
 WINDOW = 512
+OWN_TEXT_SHARE = 0.5  # of a distilled member's windows: text that its teacher wrote
+OWN_TEXT_MOST = 800_000  # tokens that a teacher writes at most; windows are drawn from them more than once
 CHARACTERS = 70_000_000  # of generated and real text together, as the shares of the generated kinds count them
 
 
@@ -70,13 +73,17 @@ def make(name: str, folder: Path, *, plan: loop.Plan | None = None, device: str 
     streams = data.load_streams(folder)
     torch.manual_seed(plan.seed)  # initial weights only; every window is a function of seed and step
     model = LlamaForCausalLM(member.config()).to(device)
-    loss = loop.plain_loss
+    loss, texts, shares = loop.plain_loss, streams.train, mixture.SHARES
     if member.teacher:
-        teacher = LlamaForCausalLM.from_pretrained(folder / member.teacher, dtype=torch.float32).to(device).eval()
+        attention.register()
+        teacher = LlamaForCausalLM.from_pretrained(folder / member.teacher, dtype=torch.float32, attn_implementation="tree").to(device).eval()
         loss = loop.distilling_loss(teacher)
+        own = own_text.own_text(teacher, folder, member.teacher, tokens=int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST)), seed=plan.seed)
+        texts = {**texts, "own": own}
+        shares = {**{kind: share * (1 - OWN_TEXT_SHARE) for kind, share in shares.items()}, "own": OWN_TEXT_SHARE}
 
     def draw(step: int) -> torch.Tensor:
-        return data.windows(streams.train, mixture.SHARES, plan.rows, plan.length + 1, plan.seed, step)
+        return data.windows(texts, shares, plan.rows, plan.length + 1, plan.seed, step)
 
     loop.train(model, draw, plan, loss, folder / "checkpoints" / name,
                report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True))

@@ -1,0 +1,137 @@
+"""The acceptance study's arithmetic: which rounds count, what they add up to by prompt, and what a trace says of ranks."""
+
+from typing import Sequence
+
+import numpy as np
+import pandas as pd
+
+from lib import replay, shapes
+from lib.trace import Trace
+from lib.tree import Tree
+
+DEEPEST = 64  # depths and ranks that trees may be grown from
+RANKS = 16
+
+
+def rounds_of(trace: Trace, tree: Tree, drafter: str) -> replay.Walk:
+    """The rounds that the trace's protocol has: one a row for real-text starts, chained ones for continuations."""
+    everywhere = replay.walk(trace, tree, drafter)
+    if trace.about["protocol"] == "real-text starts":
+        return everywhere.select(everywhere.starts == 0)
+    return replay.chained(everywhere, trace.lengths)
+
+
+def tally(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:
+    """One row a prompt and stretch: rounds, drafted and accepted tokens of uncut rounds, and how many rounds were cut.
+
+    stretch: "before" the row's first loop, or "loop" within it.
+    """
+    names = sorted(set(trace.prompts))
+    prompt = np.array([names.index(name) for name in trace.prompts])[rounds.rows]
+    looped = rounds.starts >= trace.loops[rounds.rows]
+    key = prompt * 2 + looped
+    full = ~rounds.cut
+    size = 2 * len(names)
+    counted = np.bincount(key[full], minlength=size)
+    frame = pd.DataFrame({
+        "prompt": np.repeat(names, 2),
+        "kind": np.repeat([trace.kinds[trace.prompts.index(name)] for name in names], 2),
+        "stretch": ["before", "loop"] * len(names),
+        "rounds": counted,
+        "drafted": counted * tree.budget,
+        "accepted": np.bincount(key[full], rounds.accepted[full], minlength=size).astype(int),
+        "cut": np.bincount(key[~full], minlength=size),
+    })
+    return frame[(frame.rounds > 0) | (frame.cut > 0)]
+
+
+def by_depth(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:
+    """One row a prompt and depth, over uncut rounds before a loop: all rounds, those at a node with children one level up
+    (`reached`), and those that accepted this depth. Accepted / reached is the conditional acceptance, accepted / rounds the
+    unconditional one.
+    """
+    keep = ~rounds.cut & (rounds.starts < trace.loops[rounds.rows])
+    kept = rounds.select(keep)
+    parent = np.zeros(tree.size, dtype=bool)
+    parent[tree.parents[1:]] = True
+    open_end = parent[kept.nodes]
+    names = np.array(trace.prompts)[kept.rows]
+    kinds = dict(zip(trace.prompts, trace.kinds))
+    found = []
+    for name in np.unique(names):
+        a, ends = kept.accepted[names == name], open_end[names == name]
+        for depth in range(1, tree.max_depth + 1):
+            found.append((name, kinds[name], depth, len(a), int(((a >= depth) | ((a == depth - 1) & ends)).sum()), int((a >= depth).sum())))
+    return pd.DataFrame(found, columns=["prompt", "kind", "depth", "rounds", "reached", "accepted"])
+
+
+def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
+    """One row a prompt: positions before a loop, how many had the target's token at rank 0 .. 15, and the mean alpha."""
+    ranks, valid = trace.drafter_ranks(drafter), _before_loops(trace)
+    names = np.array(trace.prompts)
+    kinds = dict(zip(trace.prompts, trace.kinds))
+    rows = []
+    for name in sorted(kinds):
+        inside = valid & (names == name)[:, None]
+        counts = np.bincount(np.minimum(ranks[inside], RANKS), minlength=RANKS + 1)[:RANKS]
+        rows.append({"prompt": name, "kind": kinds[name], "positions": int(inside.sum()),
+                     "alpha_sum": float(trace.alpha[drafter][inside].sum())} | {f"rank_{r}": int(c) for r, c in enumerate(counts)})
+    return pd.DataFrame(rows)
+
+
+def repetition(trace: Trace) -> pd.DataFrame:
+    """One row a continuation: its transitions, whether it loops, and from where."""
+    return pd.DataFrame({"prompt": trace.prompts, "kind": trace.kinds, "transitions": trace.lengths,
+                         "loops": trace.loops < trace.lengths, "loop_start": trace.loops})
+
+
+def acceptance_by_rank(trace: Trace, drafter: str) -> np.ndarray:
+    """float[16]: how often the target's token has each rank, over all positions before a loop (Sequoia's p_k)."""
+    return _frequencies(trace.drafter_ranks(drafter)[_before_loops(trace)])
+
+
+def acceptance_by_depth_and_rank(trace: Trace, drafter: str) -> np.ndarray:
+    """float[64, 16]: the same at each depth of a round, among starts whose earlier tokens all had a rank below 16.
+
+    Depths that fewer than 50 starts reach repeat the deepest one that has them.
+    """
+    ranks, valid = trace.drafter_ranks(drafter), _before_loops(trace)
+    alive, table = valid.copy(), []
+    for depth in range(DEEPEST):
+        shifted = np.full_like(ranks, -1)
+        shifted[:, : ranks.shape[1] - depth] = ranks[:, depth:]
+        alive &= shifted >= 0
+        if alive.sum() < 50:
+            break
+        table.append(_frequencies(shifted[alive]))
+        alive &= shifted < RANKS
+    return np.stack(table + [table[-1]] * (DEEPEST - len(table)))
+
+
+def grown(family: str, budget: int, trace: Trace, drafter: str) -> Tree:
+    """A family at a budget, where needed grown from what a trace says of the drafter's ranks."""
+    acceptance = {"sparse": acceptance_by_depth_and_rank, "optimal": acceptance_by_rank}.get(family)
+    return shapes.at_budget(family, budget, acceptance=acceptance(trace, drafter) if acceptance else None)
+
+
+def evaluate(trace: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
+    """`tally` of every (family, budget, tree) for one drafter, under one another."""
+    frames = [tally(trace, tree, rounds_of(trace, tree, drafter)).assign(family=family, budget=budget, depth=tree.max_depth)
+              for family, budget, tree in trees]
+    return pd.concat(frames, ignore_index=True).assign(drafter=drafter, **{key: trace.about[key] for key in ("target", "protocol", "temperature")})
+
+
+def subset(trace: Trace, rows: np.ndarray) -> Trace:
+    """The trace of some rows, bool[N] or int64."""
+    rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+    pick = {name: getattr(trace, name)[rows] for name in ("tokens", "lengths", "loops", "target_probs", "target_entropy")}
+    per = {name: {drafter: array[rows] for drafter, array in getattr(trace, name).items()} for name in ("ranks", "probs", "alpha")}
+    return Trace(**pick, **per, prompts=tuple(trace.prompts[i] for i in rows), kinds=tuple(trace.kinds[i] for i in rows), about=trace.about)
+
+
+def _before_loops(trace: Trace) -> np.ndarray:
+    return np.arange(trace.tokens.shape[1] - 1)[None] < np.minimum(trace.loops, trace.lengths)[:, None]
+
+
+def _frequencies(ranks: np.ndarray) -> np.ndarray:
+    return np.bincount(np.minimum(ranks, RANKS), minlength=RANKS + 1)[:RANKS] / max(1, len(ranks))

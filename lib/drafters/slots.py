@@ -1,0 +1,39 @@
+"""The plan by which a static shape is filled: which nodes a level forwards, and what each of them sees."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lib.tree import ROOT, Tree
+
+
+@dataclass(frozen=True)
+class Level:
+    """One forward: the drafted nodes of one depth that have children; `sees` bool[k, internal nodes above + k]."""
+
+    nodes: tuple[int, ...]
+    sees: Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Levels in order of depth, from depth 1; `place` maps a forwarded node to its place among all of them, from 0."""
+
+    levels: tuple[Level, ...]
+    place: dict[int, int]
+
+
+@lru_cache(maxsize=256)
+def plan(tree: Tree) -> Plan:
+    """How a language model fills a tree: the root comes first, with what is not cached yet; leaves are never forwarded."""
+    parents = set(tree.parents[1:].tolist()) - {ROOT}
+    levels, place = [], {}
+    for depth in range(1, tree.max_depth):
+        nodes = [node for node in np.flatnonzero(tree.depth == depth).tolist() if node in parents]
+        for node in nodes:
+            place[node] = len(place)
+        levels.append(Level(tuple(nodes), torch.tensor(tree.mask[np.ix_(nodes, list(place))])))
+    return Plan(tuple(levels), place)

@@ -1,0 +1,24 @@
+"""Several token sequences behind one root as one tree: common prefixes are one path."""
+
+from typing import Iterable, Sequence
+
+import torch
+
+from lib.tree import Tree
+from lib.verify import Draft
+
+
+def merge(root: int, sequences: Iterable[Sequence[int]], budget: int | None = None) -> Draft:
+    """The trie of the sequences, in their order, up to `budget` nodes; siblings are ranked by the order in which they came."""
+    parents, tokens, child = [-1], [root], {}
+    for sequence in sequences:
+        node = 0
+        for token in sequence:
+            if (node, token) not in child:
+                if budget is not None and len(parents) > budget:
+                    break
+                child[node, token] = len(parents)
+                parents.append(node)
+                tokens.append(token)
+            node = child[node, token]
+    return Draft(Tree(parents), torch.tensor(tokens), "top_k")

@@ -1,0 +1,107 @@
+"""The acceptance study: traces of every target under both protocols, and every family at every budget replayed on them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lib import acceptance, trace
+from lib.trace import Trace
+from lib.tree import Tree
+
+CONTINUATION, REAL_TEXT = "continuation", "real-text starts"
+SHORTEST_CONTEXT = 64  # tokens before the first real-text start
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Tokenised prompts: names, kinds of text, ids int64[T]; `choosing` bool: those that trees are grown from, not judged on."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    ids: tuple[Tensor, ...]
+    choosing: np.ndarray
+
+    def select(self, rows: Iterable[int]) -> "Prompts":
+        """The prompts of these rows."""
+        rows = list(rows)
+        return Prompts(*(tuple(values[i] for i in rows) for values in (self.names, self.kinds, self.ids)), self.choosing[rows])
+
+
+def split_prompts(names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tensor], *, choose: int, judge: int) -> Prompts:
+    """The first `choose` prompts of each kind to grow trees from, the next `judge` to judge all trees on."""
+    place: dict[str, int] = {}
+    kept, choosing = [], []
+    for i, kind in enumerate(kinds):
+        place[kind] = place.get(kind, -1) + 1
+        if place[kind] < choose + judge:
+            kept.append(i)
+            choosing.append(place[kind] < choose)
+    short = [kind for kind, last in place.items() if last + 1 < choose + judge]
+    if short:
+        raise ValueError(f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts or judge_prompts, "
+                         "or give more prompts")
+    return Prompts(tuple(names[i] for i in kept), tuple(kinds[i] for i in kept), tuple(ids[i] for i in kept), np.array(choosing))
+
+
+def real_text_starts(prompts: Prompts, starts: int) -> Prompts:
+    """Each prompt cut at so many evenly spaced places: a round begins at every one, in the middle of real text."""
+    rows, cut = [], []
+    for i, ids in enumerate(prompts.ids):
+        for end in np.linspace(min(SHORTEST_CONTEXT, len(ids)), len(ids), starts).astype(int):
+            rows.append(i)
+            cut.append(ids[:end])
+    chosen = prompts.select(rows)
+    return Prompts(chosen.names, chosen.kinds, tuple(cut), chosen.choosing)
+
+
+def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, *, temperatures: Sequence[float], tokens: int,
+           starts: int, horizon: int, eos_token_id: int | None, seed: int, folder: Path,
+           report: Callable[[str], None] = print) -> list[Trace]:
+    """The traces of one target: continuations of `tokens` tokens, and `starts` real-text starts a prompt of `horizon` tokens,
+    at each temperature. One file each under `folder`; one that is there is read, not made again.
+    """
+    made = []
+    for protocol, asked, length in ((CONTINUATION, prompts, tokens), (REAL_TEXT, real_text_starts(prompts, starts), horizon)):
+        for temperature in temperatures:
+            path = folder / f"{name}.{protocol.split('-')[0]}.t{temperature:g}.safetensors".replace("/", "_")
+            if not path.exists():
+                about = {"target": name, "protocol": protocol, "seed": seed, "choosing": asked.choosing.astype(int).tolist()}
+                recorded = trace.record(
+                    target, drafters, asked.ids, names=asked.names, kinds=asked.kinds, max_new_tokens=length, temperature=temperature,
+                    eos_token_id=eos_token_id, generator=torch.Generator().manual_seed(seed), about=about)
+                trace.save(recorded, path)
+            made.append(trace.load(path))
+            report(f"{name}, {protocol}, temperature {temperature:g}: {made[-1].positions:,} positions of {len(asked.ids)} prompts")
+    return made
+
+
+def halves(recorded: Trace) -> tuple[Trace, Trace]:
+    """The part of a trace that trees are grown from, and the part that they are judged on."""
+    choosing = np.array(recorded.about["choosing"], dtype=bool)
+    return acceptance.subset(recorded, choosing), acceptance.subset(recorded, ~choosing)
+
+
+def forest(choosing: Trace, drafter: str, families: Sequence[str], budgets: Sequence[int]) -> list[tuple[str, int, Tree]]:
+    """Every family at every budget; grown families from the choosing part of the trace."""
+    return [(family, budget, acceptance.grown(family, budget, choosing, drafter)) for family in families for budget in budgets]
+
+
+def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int], depth_budget: int) -> dict[str, pd.DataFrame]:
+    """Tables of one trace, for all its drafters: `acceptance`, `depth` (at one budget), `rank`."""
+    choosing, judged = halves(recorded)
+    tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "rank": []}
+    about = {key: recorded.about[key] for key in ("target", "protocol", "temperature")}
+    for drafter in recorded.ranks:
+        trees = forest(choosing, drafter, families, budgets)
+        tables["acceptance"].append(acceptance.evaluate(judged, drafter, trees))
+        for family, budget, tree in trees:
+            if budget == depth_budget:
+                found = acceptance.by_depth(judged, tree, acceptance.rounds_of(judged, tree, drafter))
+                tables["depth"].append(found.assign(family=family, budget=budget, drafter=drafter, **about))
+        tables["rank"].append(acceptance.by_rank(judged, drafter).assign(drafter=drafter, **about))
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
