@@ -14,30 +14,10 @@ from lib.tree import Tree
 
 GIGA = 1e9
 
-COLUMNS = {
-    "batch": "sequences verified together",
-    "prefix": "committed tokens before the tree, per sequence",
-    "draft": "tree nodes in the call, root included; 1 is plain one-token decoding",
-    "dtype": "number format of queries, keys and values",
-    "query_heads": "attention heads of the queries",
-    "kv_heads": "heads of the keys and values, each shared by query_heads / kv_heads query heads",
-    "head_dim": "numbers a head holds for a token",
-    "shape": "family of the draft tree",
-    "alternative": "how the attention is computed",
-    "median_ms": "median time of a call in milliseconds, over interleaved repeats",
-    "lower_ms": "lower quartile of the same",
-    "upper_ms": "upper quartile of the same",
-    "repeats": "timed calls behind the quartiles",
-    "bytes": "bytes that the alternative must at least read and write",
-    "operations": "floating-point operations that it must at least do, 4 head_dim a query row and key",
-    "extra_bytes": "temporary memory that it allocates, estimated",
-    "skipped": "why the cell was not timed; empty if it was",
-}
-
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the grid; its fields are columns of the table."""
+    """One point of the grid; its fields are the first columns of the table "attention", in their order."""
 
     batch: int
     prefix: int

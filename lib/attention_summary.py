@@ -1,5 +1,7 @@
 """What the timing table says: ratios between alternatives, who wins where, and how many draft tokens are free."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
@@ -8,8 +10,8 @@ BASE = "folded"
 
 
 def timed(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that hold a time."""
-    return rows[rows["repeats"] > 0]
+    """The rows that hold a time, numbered afresh."""
+    return rows[rows["repeats"] > 0].reset_index(drop=True)
 
 
 def ratios(rows: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
@@ -28,9 +30,17 @@ def geometric_means(rows: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
     ).reset_index()
 
 
+def with_best(rows: pd.DataFrame, names: Iterable[str], label: str) -> pd.DataFrame:
+    """The rows, and for each cell one more named `label`: the fastest of the alternatives `names` that were timed."""
+    own = timed(rows)
+    own = own[own["alternative"].isin(list(names))]
+    best = own.loc[own.groupby(SETTING)["median_ms"].idxmin()].assign(alternative=label)
+    return pd.concat([rows, best], ignore_index=True)
+
+
 def winners(rows: pd.DataFrame) -> pd.DataFrame:
     """The fastest alternative of each cell, and `lead`: how many times longer the second took (NaN without one)."""
-    ordered = timed(rows).sort_values([*SETTING, "median_ms"])
+    ordered = timed(rows).sort_values([*SETTING, "median_ms"], ignore_index=True)
     groups = ordered.groupby(SETTING, sort=False)
     best = groups.head(1).set_index(SETTING)
     second = groups["median_ms"].nth(1)

@@ -1,13 +1,18 @@
 """The study: every cell gives one row an alternative, timed or with its reason; summaries say what the rows say."""
 
+import dataclasses
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from lib import attention_figures as figures
 from lib import attention_study as study
 from lib import attention_summary as summary
 from lib.baselines import PREPARE
+from lib.schemas import SCHEMAS
 
 PEAKS = study.Peaks(1e10, 1e11, {"float32": 1e11})
 
@@ -17,11 +22,16 @@ def measured(cell, **changes):
     return study.measure(cell, limits=limits, peaks=PEAKS, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_cell_gives_a_row_for_every_alternative_with_every_column():
+def test_a_cell_gives_a_row_for_every_alternative_in_the_table_s_columns():
     rows = measured(study.Cell(2, 16, 5, "float32", 4, 2, 8))
     assert [row["alternative"] for row in rows] == list(PREPARE)
-    assert all(set(row) == set(study.COLUMNS) for row in rows)
+    assert all(list(row) == list(SCHEMAS["attention"].columns) for row in rows)
     assert all(row["repeats"] == 3 and 0 < row["lower_ms"] <= row["median_ms"] <= row["upper_ms"] for row in rows)
+
+
+def test_a_cell_and_an_alternative_name_a_row_of_the_table():
+    names = [field.name for field in dataclasses.fields(study.Cell)]
+    assert (*names, "alternative") == SCHEMAS["attention"].key
 
 
 def test_a_plain_token_is_a_cell_like_any_other():
@@ -78,6 +88,26 @@ def test_summaries_of_a_table_made_by_hand():
     assert best.loc[4, "alternative"] == "folded" and best.loc[4, "lead"] == 8.0
     assert best.loc[16, "alternative"] == "dense mask" and best.loc[16, "lead"] == 2.0
     assert summary.skipped(rows).to_dict("records") == [{"alternative": "branch batch", "reason": "time", "cells": 2}]
+
+
+def test_the_best_of_several_is_chosen_cell_by_cell():
+    rows = table({"folded": [1.0, 1.0, 1.0], "path by path": [2.0, 4.0, None], "node by node": [1.0, 9.0, 8.0]})
+    best = summary.with_best(rows, ["path by path", "node by node"], "best")
+    assert best.loc[best["alternative"] == "best", "median_ms"].tolist() == [1.0, 4.0, 8.0]
+    means = summary.geometric_means(best).set_index("alternative")
+    assert means.loc["best", "mean"] == pytest.approx(32 ** (1 / 3))
+
+
+def test_every_figure_shows_every_dtype_even_with_gaps():
+    gappy = {"folded": [1.0, 1.0, 4.0], "dense mask": [2.0, None, None], "node by node": [1.0, 2.0, None]}
+    rows = pd.concat([table(gappy), table(gappy, prefix=512), table(gappy).assign(dtype="bfloat16")])
+    rows = rows.assign(lower_ms=rows["median_ms"] * 0.9, upper_ms=rows["median_ms"] * 1.1)
+    drawn = [figures.growth_over_draft(rows, {"float32": 2.0, "bfloat16": 3.0}), figures.who_wins(rows),
+             figures.ratio_to_base(rows), figures.time_over_draft(rows, "float32")]
+    titles = [[axis.get_title() + axis.get_title("left") for axis in figure.axes] for figure in drawn]
+    assert titles[1] == titles[2] == ["float32", "bfloat16"] and len(titles[0]) == 2 and len(titles[3]) == 2
+    for figure in drawn:
+        plt.close(figure)
 
 
 def test_free_until_interpolates_in_logarithms():
