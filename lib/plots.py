@@ -10,7 +10,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from lib.styles import ROLES, STYLES, Style, close, save, styles_of, use_theme
 from lib.tree_figures import draw_mask, draw_tree, gallery, shape_card
@@ -20,8 +20,8 @@ __all__ = ["ROLES", "STYLES", "Style", "close", "draw_mask", "draw_tree", "galle
 
 
 def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label: str, lower: str | None = None,
-          upper: str | None = None, panels: str | None = None, log_x: bool = False, order: Sequence[str] | None = None,
-          columns: int = 3, title: str = "", bound: float | None = None) -> Figure:
+          upper: str | None = None, panels: str | None = None, log_x: bool = False, log_y: bool = False,
+          order: Sequence[str] | None = None, columns: int = 3, title: str = "", bound: float | None = None) -> Figure:
     """A line for each value of column `by`, with a band from column `lower` to `upper`; a panel a value of `panels`.
 
     order: the names in the order that gives them colours where they have none of their own. bound: a ceiling, drawn as
@@ -43,6 +43,11 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
             axis.axhline(bound, color="#666666", linestyle=":", linewidth=1)
         if log_x:
             _log_axis(axis, ticks)
+        if log_y:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_minor_locator(NullLocator())
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_title(str(name) or title)
         axis.set_xlabel(x_label)
         axis.tick_params(labelbottom=True)
@@ -78,7 +83,7 @@ def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: st
 def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
     columns = min(columns, count)
     rows = -(-count // columns)
-    size = (7.4, 4.4) if count == 1 else (3.3 * columns + 2.0, 2.9 * rows)
+    size = {1: (7.4, 4.4), 2: (10.6, 4.2)}.get(columns, (3.3 * columns + 2.0, 2.9 * rows))
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharex=True, sharey=True,
                                 layout="constrained")
     for axis in axes.flat[count:]:

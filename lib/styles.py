@@ -78,17 +78,15 @@ def use_theme() -> None:
         "legend.fontsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "svg.hashsalt": "tree"})
 
 
-def save(figure: Figure, run_dir: str, name: str) -> list[Path]:
+def save(figure: Figure, run_dir: str, name: str) -> None:
     """Write a figure as run_dir/figures/NAME.png and .svg; nothing where no run is given (run_dir == "")."""
     if not run_dir:
-        return []
+        return
     folder = Path(run_dir) / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
-    for path in paths:
-        # Without a date the same figure is the same file, and a committed one changes only when its content does.
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths
+    figure.savefig(folder / f"{name}.png")
+    # Without a date the same figure is the same file, and a committed one changes only when its content does.
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
 
 
 def close(figure: Figure) -> None:

@@ -114,12 +114,12 @@ def test_a_heat_map_frames_the_best_of_each_column_ties_too():
         plots.heat_map(values, value_label="", x_label="", y_label="", best_of="all")
 
 
-def test_a_figure_is_written_twice_alike_and_only_into_a_run(tmp_path):
-    def written():
-        paths = plots.save(plots.draw_tree(TREE), str(tmp_path), "tree")
-        return [path.read_bytes() for path in paths]
-
-    assert plots.save(plots.draw_tree(TREE), "", "tree") == []
+def test_a_figure_is_written_twice_alike_and_only_into_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     plots.use_theme()
-    assert written() == written()
-    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["tree.png", "tree.svg"]
+    plots.save(plots.draw_tree(TREE), "", "tree")
+    assert not list(tmp_path.iterdir())
+    for run in ("first", "second"):
+        plots.save(plots.draw_tree(TREE), run, "tree")
+    for name in ("tree.png", "tree.svg"):
+        assert (tmp_path / "first/figures" / name).read_bytes() == (tmp_path / "second/figures" / name).read_bytes()

@@ -49,6 +49,10 @@ def test_a_smaller_budget_keeps_the_node_inside_the_tree(explorer):
     assert explorer.node.value == 0 and "0 nodes" in explorer.numbers.value
 
 
+def test_an_explorer_opens_on_the_last_of_the_families_that_it_is_given():
+    assert ShapeExplorer(ACCEPTANCE, families=["chain", "kary:4"], budget=4).tree == shapes.star(4)
+
+
 def test_explorers_leave_no_open_figures(explorer):
     matplotlib.pyplot.close("all")
     for budget in range(1, 6):

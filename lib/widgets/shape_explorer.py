@@ -19,14 +19,14 @@ class ShapeExplorer:
     """Controls for family, budget, prefix length and one node, over a picture and the numbers that belong to it.
 
     acceptance_by_rank: float[R], from which sparse and optimal trees are grown and lengths are expected.
-    Show `view`; the controls are `family`, `budget`, `prefix_length`, `node`, the results `picture` and `numbers`.
+    It opens on `family`, by default the last of `families`. Show `view`; the controls are `family`, `budget`, `prefix_length`, `node`, the results `picture` and `numbers`.
     """
 
     def __init__(self, acceptance_by_rank: Sequence[float], *, families: Sequence[str] = tuple(shapes.FAMILIES),
-                 family: str = "optimal", budget: int = 16, max_budget: int = 64, prefix_length: int = 128):
+                 family: str | None = None, budget: int = 16, max_budget: int = 64, prefix_length: int = 128):
         self.acceptance = list(acceptance_by_rank)
         wide = {"continuous_update": False, "layout": ipywidgets.Layout(width="420px")}
-        self.family = ipywidgets.Dropdown(options=list(families), value=family, description="family")
+        self.family = ipywidgets.Dropdown(options=list(families), value=family or families[-1], description="family")
         self.budget = ipywidgets.IntSlider(budget, 0, max_budget, description="budget", **wide)
         self.prefix_length = ipywidgets.BoundedIntText(prefix_length, 0, 1 << 20, description="prefix")
         self.node = ipywidgets.IntSlider(NO_NODE, 0, budget, description="lift node", **wide)
