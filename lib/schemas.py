@@ -1,0 +1,147 @@
+"""The tables that notebooks hand over: each column's type, meaning and unit, declared once for writers and readers."""
+
+from dataclasses import dataclass
+from typing import Mapping
+
+FINGERPRINT = "fingerprint"  # every table has it: what made the row (see `provenance.fingerprint`)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: `kind` is "text", "integer", "real" (may be missing: NaN) or "flag"; `meaning` says the unit too."""
+
+    kind: str
+    meaning: str
+
+
+def text(meaning: str) -> Column:
+    """Words without line breaks; missing is the empty string."""
+    return Column("text", meaning)
+
+
+def integer(meaning: str) -> Column:
+    """A whole number, never missing."""
+    return Column("integer", meaning)
+
+
+def real(meaning: str) -> Column:
+    """A floating-point number; missing is NaN."""
+    return Column("real", meaning)
+
+
+def flag(meaning: str) -> Column:
+    """True or false."""
+    return Column("flag", meaning)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """One table: what a row is (`about`), its columns in order, the columns that name a row (`key`), and whether it is
+    kept compressed because it is large.
+    """
+
+    name: str
+    about: str
+    key: tuple[str, ...]
+    columns: Mapping[str, Column]
+    compressed: bool = False
+
+    def __post_init__(self):
+        unknown = [name for name in self.key if name not in self.columns]
+        if unknown or not self.key:
+            raise ValueError(f"table {self.name}: the key {self.key} must name columns of it; {unknown} are none")
+        if FINGERPRINT in self.columns:
+            raise ValueError(f"table {self.name}: {FINGERPRINT!r} is added to every table, leave it out")
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}.csv.gz" if self.compressed else f"{self.name}.csv"
+
+    @property
+    def names(self) -> list[str]:
+        """All columns as the file has them, the fingerprint last."""
+        return [*self.columns, FINGERPRINT]
+
+
+SETTING = {
+    "target": text("model that verifies"),
+    "drafter": text("what proposes"),
+    "protocol": text("continuation (rounds follow one another) or real-text starts (rounds begin in held-out text)"),
+    "temperature": real("temperature of the target; 0 is greedy"),
+}
+PROMPT = {"prompt": text("name of the prompt"), "kind": text("kind of text")}
+TREE = {"family": text("family of the draft tree"), "budget": integer("drafted tokens a round, root excluded")}
+
+_DECLARED = [
+    Schema(
+        "acceptance",
+        "what replay finds for one prompt, tree and setting; cut rounds are counted but left out of the sums",
+        (*SETTING, "family", "budget", "prompt", "stretch"),
+        SETTING | TREE | {"depth": integer("depth of the tree")} | PROMPT | {
+            "stretch": text("before the trace's first loop, or loop: within it"),
+            "rounds": integer("rounds not cut short"),
+            "drafted": integer("tokens drafted in them"),
+            "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
+            "cut": integer("rounds that the end of the text or the length limit cut short"),
+        },
+        compressed=True,
+    ),
+    Schema(
+        "depth",
+        "acceptance at one depth of a tree for one prompt: accepted / reached is conditional, accepted / rounds is not",
+        (*SETTING, "family", "budget", "prompt", "depth"),
+        SETTING | TREE | PROMPT | {
+            "depth": integer("depth in the tree, 1 for the root's children"),
+            "rounds": integer("rounds not cut short, before a loop"),
+            "reached": integer("of these, rounds that accepted depth - 1 at a node with children"),
+            "accepted": integer("of these, rounds that accepted this depth"),
+        },
+        compressed=True,
+    ),
+    Schema(
+        "rank",
+        "where the target's next token stands among the drafter's candidates, for one prompt",
+        (*SETTING, "prompt"),
+        SETTING | PROMPT | {
+            "positions": integer("positions before a loop"),
+            "alpha_sum": real("sum over them of 1 - total variation between target and drafter (Leviathan's alpha)"),
+        } | {f"rank_{r}": integer(f"positions where it has rank {r}") for r in range(16)},
+        compressed=True,
+    ),
+    Schema(
+        "repetition",
+        "how far one continuation of a target goes before it loops",
+        ("target", "protocol", "temperature", "prompt"),
+        {name: SETTING[name] for name in ("target", "protocol", "temperature")} | PROMPT | {
+            "transitions": integer("tokens of the continuation"),
+            "loops": flag("whether it loops"),
+            "loop_start": integer("token at which the first loop starts; beyond the last token if there is none"),
+        },
+    ),
+    Schema(
+        "attention",
+        "time of one way to compute tree attention in one cell of the grid, among interleaved alternatives",
+        ("batch", "prefix", "draft", "dtype", "query_heads", "kv_heads", "head_dim", "shape", "alternative"),
+        {
+            "batch": integer("sequences verified together"),
+            "prefix": integer("committed tokens before the tree, per sequence"),
+            "draft": integer("tree nodes in the call, root included; 1 is plain one-token decoding"),
+            "dtype": text("number format of queries, keys and values"),
+            "query_heads": integer("attention heads of the queries"),
+            "kv_heads": integer("heads of the keys and values, each shared by query_heads / kv_heads query heads"),
+            "head_dim": integer("numbers a head holds for a token"),
+            "shape": text("family of the draft tree"),
+            "alternative": text("how the attention is computed"),
+            "median_ms": real("median time of a call in milliseconds, over interleaved repeats"),
+            "lower_ms": real("lower quartile of the same"),
+            "upper_ms": real("upper quartile of the same"),
+            "repeats": integer("timed calls behind the quartiles"),
+            "bytes": integer("bytes that the alternative must at least read and write"),
+            "operations": integer("floating-point operations that it must at least do"),
+            "extra_bytes": integer("temporary memory that it allocates, estimated"),
+            "skipped": text("why the cell was not timed; empty if it was"),
+        },
+    ),
+]
+
+SCHEMAS: dict[str, Schema] = {schema.name: schema for schema in _DECLARED}
