@@ -59,6 +59,7 @@ def growth_over_draft(rows: pd.DataFrame, balanced: dict[str, float], tolerance:
     dtypes, prefixes, batches = (list(rows[name].unique()) for name in ("dtype", "prefix", "batch"))
     colours = plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(prefixes)))
     size = 2.7 * len(batches) + 2.4, 2.3 * len(dtypes) + 0.6
+    steps = (1, 2, 5) if grown["growth"].max() < 50 else (1,)
     figure, axes = plt.subplots(
         len(dtypes), len(batches), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
@@ -70,7 +71,7 @@ def growth_over_draft(rows: pd.DataFrame, balanced: dict[str, float], tolerance:
         axis.axvline(balanced[dtype], **PREDICTED)
     for axis in axes.flat:
         axis.axhspan(0.5, 1 + tolerance, color=styles.PALE, alpha=0.6, zorder=0)
-        _log_axes(axis, sorted(rows["draft"].unique()), unit="×")
+        _log_axes(axis, sorted(rows["draft"].unique()), steps, unit="×")
         axis.set_ylim(bottom=min(0.7, 0.9 * grown["growth"].min()))
     for axis, dtype in zip(axes[:, 0], dtypes):
         axis.set_ylabel(f"{dtype}\ntime / one token's")
@@ -117,7 +118,7 @@ def who_wins(rows: pd.DataFrame) -> Figure:
         axis.grid(False)
     axes[0, 0].set_ylabel("batch × prefix")
     handles = [plt.Rectangle((0, 0), 1, 1, color=STYLES[name].colour, label=name) for name in names]
-    figure.legend(handles=handles, loc="outside right center", title="fastest\n(second / first)")
+    figure.legend(handles=handles, loc="outside right center", title="fastest\n(second / first)", title_fontsize=9)
     return figure
 
 

@@ -70,7 +70,7 @@ def grid(batches, prefixes, drafts, dtypes, query_heads, kv_heads, head_dim, sha
     return [Cell(b, p, n, t, *heads) for t, b, p, n in product(dtypes, batches, prefixes, drafts)]
 
 
-def probe(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.1) -> Peaks:
+def probe(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06) -> Peaks:
     """The machine's peaks, each the best of several probes."""
     return Peaks(
         timing.bandwidth(device, seconds=seconds),
