@@ -13,6 +13,7 @@ from lib import attention_study as study
 from lib import attention_summary as summary
 from lib.baselines import PREPARE
 from lib.schemas import SCHEMAS
+from lib.tables import Table
 
 PEAKS = study.Peaks(1e10, 1e11, {"float32": 1e11})
 
@@ -32,6 +33,18 @@ def test_a_cell_gives_a_row_for_every_alternative_in_the_table_s_columns():
 def test_a_cell_and_an_alternative_name_a_row_of_the_table():
     names = [field.name for field in dataclasses.fields(study.Cell)]
     assert (*names, "alternative") == SCHEMAS["attention"].key
+
+
+def test_a_stopped_study_goes_on_with_the_next_cell(tmp_path):
+    """What the table holds is not measured again, also when its cells were skipped; its rows come back as they went in."""
+    cells = study.grid([1], [8], [1, 4], ["float32"], 4, 2, 8)
+    first = measured(cells[0], memory_gb=1e-9)
+    Table(tmp_path, "attention", "same").extend(first)
+    table = Table(tmp_path, "attention", "same")
+    done = {key[:-1] for key in table.keys()}
+    assert [dataclasses.astuple(cell) in done for cell in cells] == [True, False]
+    table.extend(measured(cells[1]))
+    assert len(table.frame()) == 2 * len(PREPARE) and table.frame()["skipped"].iloc[0] == first[0]["skipped"]
 
 
 def test_a_plain_token_is_a_cell_like_any_other():
