@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from lib.styles import ROLES, STYLES, Style, close, save, styles_of, use_theme
-from lib.tree_figures import draw_mask, draw_tree, gallery, shape_card
+from lib.tree_figures import describe, draw_mask, draw_tree, gallery, shape_card
 
-__all__ = ["ROLES", "STYLES", "Style", "close", "draw_mask", "draw_tree", "gallery", "heat_map", "lines", "save",
-           "shape_card", "styles_of", "use_theme"]
+__all__ = ["ROLES", "STYLES", "Style", "close", "describe", "draw_mask", "draw_tree", "gallery", "heat_map", "lines",
+           "save", "shape_card", "styles_of", "use_theme"]
 
 
 def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label: str, lower: str | None = None,

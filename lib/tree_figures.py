@@ -76,10 +76,16 @@ def shape_card(tree: Tree, *, prefix_length: int, node: int | None = None, title
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.6), width_ratios=(1.25, 1), layout="constrained")
     path = None if node is None else tree.path(node)[1:]
     draw_tree(tree, accepted=path, prefix_length=prefix_length, weights=weights, colour=colour, axis=left,
-              title=title or f"{tree.budget} nodes, depth {tree.max_depth}, {len(tree.leaves)} leaves")
+              title=title or describe(tree))
     row = "who attends to whom" if node is None else f"node {node} attends to its ancestors"
     draw_mask(tree, prefix_length=prefix_length, node=node, axis=right, title=f"Mask: {row}")
     return figure
+
+
+def describe(tree: Tree) -> str:
+    """A tree's form in words: nodes, depth, leaves."""
+    nodes, leaves = tree.budget, len(tree.leaves)
+    return f"{nodes} node{'s' * (nodes != 1)}, depth {tree.max_depth}, {leaves} {'leaf' if leaves == 1 else 'leaves'}"
 
 
 def gallery(trees: Mapping[str, Tree], *, weights: Mapping[str, Sequence[float]] | None = None,

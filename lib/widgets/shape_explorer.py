@@ -19,7 +19,8 @@ class ShapeExplorer:
     """Controls for family, budget, prefix length and one node, over a picture and the numbers that belong to it.
 
     acceptance_by_rank: float[R], from which sparse and optimal trees are grown and lengths are expected.
-    It opens on `family`, by default the last of `families`. Show `view`; the controls are `family`, `budget`, `prefix_length`, `node`, the results `picture` and `numbers`.
+    It opens on `family`, by default the last of `families`. Show `view`; the controls are `family`, `budget`,
+    `prefix_length` and `node`, the results `picture` and `numbers`.
     """
 
     def __init__(self, acceptance_by_rank: Sequence[float], *, families: Sequence[str] = tuple(shapes.FAMILIES),
@@ -63,9 +64,9 @@ class ShapeExplorer:
 
     def _describe(self, tree: Tree) -> str:
         expected = shapes.expected_accepted(tree, self.acceptance)
-        lines = [f"<b>{escape(shapes.FAMILIES.get(self.family.value, self.family.value))}</b>: {tree.budget} nodes, "
-                 f"depth {tree.max_depth}, {len(tree.leaves)} leaves; the rank model expects {expected:.2f} accepted "
-                 f"tokens a round, {expected + 1:.2f} with the target's own"]
+        lines = [f"<b>{escape(shapes.FAMILIES.get(self.family.value, self.family.value))}</b>: {plots.describe(tree)}; "
+                 f"the rank model expects {expected:.2f} accepted tokens a round, {expected + 1:.2f} with the target's "
+                 "own"]
         if self.node.value != NO_NODE:
             node, prefix = self.node.value, self.prefix_length.value
             depth, seen = tree.depth[node], ", ".join(map(str, tree.path(node)))
