@@ -10,6 +10,7 @@ import os
 import zlib
 from numbers import Integral, Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Iterable, Mapping
 
 import numpy as np
@@ -23,12 +24,16 @@ KINDS = {"text": "str", "integer": "int64", "real": "float64", "flag": "bool"}  
 class Table:
     """One table of a run, opened for writing; a row counts as done only where its fingerprint is this one.
 
-    Rows of other fingerprints (older code, other models or parameters) leave the file when it is opened.
+    Rows of other fingerprints (older code, other models or parameters) leave the file when it is opened. Without a run
+    (run_dir == "") rows are kept no longer than the table itself.
     """
 
-    def __init__(self, run_folder: str | Path, name: str, fingerprint: str):
+    def __init__(self, run_dir: str | Path, name: str, fingerprint: str):
         self.schema, self.fingerprint = schema_of(name), fingerprint
-        self.path = path_of(run_folder, name)
+        if not run_dir:
+            self._scratch = TemporaryDirectory()  # goes with the table
+            run_dir = self._scratch.name
+        self.path = path_of(run_dir, name)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = self._own_rows()
         _replace(self.path, _encode(self.schema, kept, header=True))
@@ -81,37 +86,41 @@ def schema_of(name: str) -> Schema:
     return SCHEMAS[name]
 
 
-def path_of(run_folder: str | Path, name: str) -> Path:
+def path_of(run_dir: str | Path, name: str) -> Path:
     """Where a run keeps a table."""
-    return Path(run_folder) / "tables" / schema_of(name).file_name
+    return Path(run_dir) / "tables" / schema_of(name).file_name
 
 
-def exists(run_folder: str | Path, name: str) -> bool:
+def exists(run_dir: str | Path, name: str) -> bool:
     """Whether the run has this table."""
-    return path_of(run_folder, name).exists()
+    return path_of(run_dir, name).exists()
 
 
-def read(run_folder: str | Path, name: str) -> pd.DataFrame:
+def read(run_dir: str | Path, name: str) -> pd.DataFrame:
     """All rows of a run's table, checked against its schema.
 
     FileNotFoundError where the run has no such table; ValueError where the file's columns or values do not fit.
     """
-    path = path_of(run_folder, name)
+    path = path_of(run_dir, name)
     if not path.exists():
-        raise FileNotFoundError(f"no table {name!r} in run {run_folder} ({path}); run the notebook that makes it first")
+        raise FileNotFoundError(f"no table {name!r} in run {run_dir} ({path}); run the notebook that makes it first")
     return _decode(schema_of(name), path)
 
 
-def write(run_folder: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> Path:
-    """Write a whole table at once, in the place of what was there; the file is always the old one or the new one."""
-    schema, path = schema_of(name), path_of(run_folder, name)
+def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> None:
+    """Write a whole table at once, in the place of what was there; the file is always the old one or the new one.
+
+    Without a run (run_dir == "") the rows are checked and not kept.
+    """
+    schema, path = schema_of(name), path_of(run_dir, name)
     frame = _validated(schema, rows, fingerprint)
     _refuse_twins(schema, _key_tuples(schema, frame))
+    if not run_dir:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         _roll_back(path)
     _replace(path, _encode(schema, frame, header=True))
-    return path
 
 
 def dictionary(names: Iterable[str] | None = None) -> pd.DataFrame:

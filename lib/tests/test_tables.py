@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from lib import schemas, tables
 from lib.schemas import Schema, flag, integer, real, text
 
-COLUMNS = {"prompt": text("its name"), "budget": integer("drafted tokens"), "rate": real("share"), "cut": flag("or not")}
+COLUMNS = {"prompt": text("its name"), "budget": integer("drafted tokens"), "rate": real("share"), "cut": flag("cut")}
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +152,17 @@ def test_a_table_written_whole_takes_the_place_of_the_old_one(tmp_path, name):
     assert list(found.budget) == [2, 3] and set(found.fingerprint) == {"g"}
     tables.write(tmp_path, name, [], "h")
     assert len(tables.read(tmp_path, name)) == 0
+
+
+def test_without_a_run_rows_go_with_their_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = tables.Table("", "plain", "f")
+    rows.append(**row(1))
+    assert len(rows.frame()) == 1
+    tables.write("", "plain", [row(1)], "f")
+    path = rows.path
+    del rows
+    assert not path.exists() and not list(tmp_path.iterdir())
 
 
 def test_tables_that_are_not_there_or_do_not_fit_say_so(tmp_path):
