@@ -1,6 +1,7 @@
 """Verification rules: (draft, warped target probabilities, draws) -> accepted path and bonus token."""
 
-from lib.verify.draft import Draft, Draws, GeneratorDraws
+from lib.verify.draft import Draft, Draws
+from lib.verify.draws import GeneratorDraws
 from lib.verify.rules import RULES, Rule, verify
 from lib.verify.warp import warp
 

@@ -1,4 +1,4 @@
-"""What a drafter proposes in a round, and where a rule's randomness comes from."""
+"""What a rule is given: a draft, and draws."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,10 +15,11 @@ PROPOSALS = ("top_k", "iid", "without_replacement")
 class Draft:
     """A tree with its tokens, and how they were chosen.
 
-    tokens int64[m], the root's first. proposal: "top_k" (children by probability: one-hot), "iid" (independent samples) or
-    "without_replacement"; the tree's rank is the order of probability, or for samples the order of drawing. probs
-    float[m, V]: row u is the drafter's distribution that the children of u were drawn from (rows of leaves are unused; may
-    be None for "top_k"). counts int64[m]: how often a node's token was drawn, for "iid", whose repeats are one node.
+    tokens int64[m], the root's first. proposal: "top_k" (children by probability: one-hot), "iid" (independent samples)
+    or "without_replacement"; the tree's rank is the order of probability, or for samples the order of drawing.
+    probs float[m, V]: row u is the distribution that the children of u were drawn from, after the drafter's own
+    temperature (rows of leaves are unused); for "top_k" the drafter's confidence, which only lossy rules ask for, or None.
+    counts int64[m]: how often a node's token was drawn, for "iid", whose repeats are one node; None: each once.
     """
 
     tree: Tree
@@ -28,16 +29,33 @@ class Draft:
     counts: Tensor | None = None
 
     def __post_init__(self):
+        size = self.tree.size
         if self.proposal not in PROPOSALS:
             raise ValueError(f"proposal is {self.proposal!r}; choose one of {', '.join(PROPOSALS)}")
-        if self.tokens.shape != (self.tree.size,):
-            raise ValueError(f"tokens are {tuple(self.tokens.shape)} for a tree of {self.tree.size} nodes; give one a node, the root's first")
+        if self.tokens.shape != (size,):
+            raise ValueError(f"tokens are {tuple(self.tokens.shape)} for a tree of {size} nodes; give one a node, the root's first")
         if self.proposal != "top_k" and self.probs is None:
-            raise ValueError(f"proposal {self.proposal!r} comes without probs; sampled children need the distribution they were drawn from")
+            raise ValueError(f"proposal {self.proposal!r} comes without probs; sampled children need the distribution "
+                             "that they were drawn from")
+        if self.probs is not None and (self.probs.dim() != 2 or len(self.probs) != size):
+            raise ValueError(f"probs are {tuple(self.probs.shape)} for a tree of {size} nodes; give one row a node: [{size}, V]")
+        if self.counts is not None and self.counts.shape != (size,):
+            raise ValueError(f"counts are {tuple(self.counts.shape)} for a tree of {size} nodes; give one a node, 1 for the root")
+
+    def times_drawn(self) -> list[int]:
+        """How often each node's token was drawn: its count, or once."""
+        return [1] * self.tree.size if self.counts is None else self.counts.tolist()
+
+    def proposal_at(self, node: int, like: Tensor) -> Tensor:
+        """float[V]: what the children of a node were drawn from, with dtype and device of `like`."""
+        if self.probs is None:
+            raise ValueError(f"the draft is {self.proposal!r} and comes without probs; this rule compares with the drafter's "
+                             "probabilities: let the drafter give them")
+        return self.probs[node].to(like)
 
 
 class Draws(Protocol):
-    """Randomness as the rules and drafters ask for it."""
+    """Randomness as the rules and drafters ask for it, one number at a time, so that it can be drawn or enumerated."""
 
     def uniform(self):
         """A number in [0, 1), comparable with <= and <."""
@@ -46,21 +64,8 @@ class Draws(Protocol):
         """An index of probs float[V], which need not sum to one, in proportion to it."""
 
 
-class GeneratorDraws:
-    """Draws from a torch.Generator; None is allowed where nothing random is asked for."""
-
-    def __init__(self, generator: torch.Generator | None):
-        self.generator = generator
-
-    def uniform(self) -> float:
-        """A float64 in [0, 1)."""
-        return torch.rand((), dtype=torch.float64, generator=self.generator, device=self._device()).item()
-
-    def categorical(self, probs: Tensor) -> int:
-        """By inversion, with one uniform number."""
-        cumulative = probs.to(torch.float64).cumsum(-1)
-        place = torch.searchsorted(cumulative, cumulative[-1] * self.uniform(), right=True)
-        return min(int(place), probs.shape[-1] - 1)
-
-    def _device(self) -> torch.device | str:
-        return self.generator.device if self.generator is not None else "cpu"
+def one_hot(token: int, like: Tensor) -> Tensor:
+    """float[V] with all mass on a token: what a child was drawn from that was chosen, not sampled."""
+    mass = torch.zeros_like(like)
+    mass[token] = 1.0
+    return mass

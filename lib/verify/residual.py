@@ -3,84 +3,106 @@
 import torch
 from torch import Tensor
 
-from lib.tree import ROOT
+from lib.verify.descent import descend
 from lib.verify.draft import Draft, Draws
+
+
+class Remaining:
+    """What rejections leave at a node: p float[V], of the target, and q float[V], of the drafter's next sibling.
+
+    Both are kept with their masses instead of being normalised, which saves a pass over the vocabulary each time.
+    """
+
+    def __init__(self, p: Tensor, q: Tensor):
+        self.p, self.p_mass = p, 1.0
+        self.q, self.q_mass = q, 1.0
+        self.tried: list[int] = []
+
+    def ratio(self, token: int) -> float:
+        """p / q, each normalised. A token that was drawn has q > 0; without q nothing is owed to the draft: 0."""
+        q = float(self.q[token])
+        return float(self.p[token]) / self.p_mass / q * self.q_mass if q > 0 else 0.0
+
+    def reject(self, weight: float = 1.0) -> float:
+        """p becomes (weight p - q)+, both normalised before; returns the mass of that. What has no mass is left as it was."""
+        left = torch.sub(self.p, self.q, alpha=self.p_mass / (weight * self.q_mass)).clamp_min_(0) if weight > 0 else None
+        mass = float(left.sum()) if left is not None else 0.0
+        if mass <= 0:  # p = q, which is never rejected: only rounding comes here
+            return 0.0
+        rest = mass * weight / self.p_mass
+        self.p, self.p_mass = left, mass
+        return rest
+
+    def drop(self, token: int) -> None:
+        """q loses a token: the next sibling was drawn without it; uniformly among the untried where no mass is left."""
+        self.tried.append(token)
+        self.q = without_mass(self.q, self.tried)
+        self.q_mass = float(self.q.sum())
 
 
 def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
     """SpecInfer's multi-step speculative sampling (Miao et al. 2024, Alg. 2), for children drawn independently from q.
 
-    The drawn children, repeats counted, are tried in random order: x is accepted if U <= p(x) / q(x), else p becomes the
+    The drawn children, repeats counted, are tried in random order: x is accepted if U < p(x) / q(x), else p becomes the
     normalised (p - q)+ and one draw of x is used up. None left: emit from p.
     """
-    tokens, node, accepted = draft.tokens.tolist(), ROOT, []
-    counts = draft.counts.tolist() if draft.counts is not None else [1] * draft.tree.size
-    while True:
-        p, q = target_probs[node], draft.probs[node] if draft.tree.children(node) else None
-        left = {child: counts[child] for child in draft.tree.children(node)}
-        taken = None
-        while left and taken is None:
-            children = list(left)
-            weights = torch.tensor([float(left[child]) for child in children], dtype=torch.float64)
-            child = children[draws.categorical(weights)] if len(children) > 1 else children[0]
-            if draws.uniform() <= ratio(p[tokens[child]], q[tokens[child]]):
-                taken = child
-                continue
-            p = residual(p, q)
-            left[child] -= 1
-            if not left[child]:
-                del left[child]
-        if taken is None:
-            return accepted, draws.categorical(p)
-        node = taken
-        accepted.append(node)
+    counts = draft.times_drawn()
+
+    def decide(node: int, tokens: dict[int, int]):
+        rest = Remaining(target_probs[node], draft.proposal_at(node, target_probs))
+        left = {child: counts[child] for child in tokens}
+        while left:
+            child = any_of(left, draws)
+            if draws.uniform() < rest.ratio(tokens[child]):
+                return child, None
+            rest.reject()
+        return None, rest.p
+
+    return descend(draft, target_probs, draws, decide)
 
 
 def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
     """Sequoia's rule (Chen et al. 2024, Alg. 2), for children drawn from q without replacement, tried in draw order.
 
-    x is accepted if U < R(x) / D(x); else R becomes the normalised (R - D)+, D loses x and is normalised again. Where D has
-    no mass left, the drafter drew uniformly from the tokens not yet drawn, and so does the rule. None left: emit from R.
+    x is accepted if U < p(x) / q(x); else p becomes the normalised (p - q)+, q loses x and is normalised again. Where q has
+    no mass left, the drafter drew uniformly from the tokens not yet drawn, and so does the rule. None left: emit from p.
     """
-    tokens, node, accepted = draft.tokens.tolist(), ROOT, []
-    while True:
-        r = target_probs[node]
-        d = draft.probs[node] if draft.tree.children(node) else None
-        tried: list[int] = []
-        taken = None
-        for child in draft.tree.children(node):
-            token = tokens[child]
-            if draws.uniform() < ratio(r[token], d[token]):
-                taken = child
-                break
-            r = residual(r, d)
-            tried.append(token)
-            d = without(d, tried)
-        if taken is None:
-            return accepted, draws.categorical(r)
-        node = taken
-        accepted.append(node)
+    def decide(node: int, tokens: dict[int, int]):
+        rest = Remaining(target_probs[node], draft.proposal_at(node, target_probs))
+        last = next(reversed(tokens))
+        for child, token in tokens.items():
+            if draws.uniform() < rest.ratio(token):
+                return child, None
+            rest.reject()
+            if child != last:
+                rest.drop(token)
+        return None, rest.p
+
+    return descend(draft, target_probs, draws, decide)
 
 
-def ratio(p: Tensor, q: Tensor) -> float:
-    """p / q as a float, where a token that was drawn has q > 0; without draft mass nothing is owed to the draft: 0."""
-    return float(p) / float(q) if q > 0 else 0.0
+def any_of(left: dict[int, int], draws: Draws) -> int:
+    """Use up one of the draws that are left (child -> times), each as likely, and return its child."""
+    children = list(left)
+    weights = torch.tensor([float(left[child]) for child in children], dtype=torch.float64)
+    child = children[draws.categorical(weights)] if len(children) > 1 else children[0]
+    left[child] -= 1
+    if not left[child]:
+        del left[child]
+    return child
 
 
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """The normalised (p - q)+, float[V]; p itself where nothing is left, which happens only where p = q and so never matters."""
-    left = (p - q).clamp_min(0)
-    mass = left.sum()
-    return left / mass if mass > 0 else p
+def without(q: Tensor, tokens: list[int]) -> Tensor:
+    """The distribution q float[V] with these tokens taken out, normalised; uniform over the others where no mass is left."""
+    left = without_mass(q, tokens)
+    return left / left.sum().clamp_min(torch.finfo(left.dtype).tiny)
 
 
-def without(d: Tensor, tokens: list[int]) -> Tensor:
-    """The distribution with these tokens taken out, normalised; uniform over the other tokens where no mass is left."""
-    d = d.clone()
-    d[tokens] = 0
-    mass = d.sum()
-    if mass > 0:
-        return d / mass
-    d = torch.ones_like(d)
-    d[tokens] = 0
-    return d / d.sum().clamp_min(1)
+def without_mass(q: Tensor, tokens: list[int]) -> Tensor:
+    """As `without`, not normalised."""
+    left = q.clone()
+    left[tokens] = 0
+    if not left.any():
+        left = torch.ones_like(q)
+        left[tokens] = 0
+    return left

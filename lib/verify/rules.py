@@ -8,41 +8,57 @@ from torch import Tensor
 from lib.verify import naive, residual
 from lib.verify.draft import PROPOSALS, Draft, Draws
 
+ANY = frozenset(PROPOSALS)
+
 
 @dataclass(frozen=True)
 class Rule:
-    """A verification rule: its function, whether its output has the target's law, and the proposals that it is valid for."""
+    """A verification rule: its function, whether its output has the target's law, and what it is valid for.
+
+    proposals: how the children may have been chosen. shapes: "any" or "chain".
+    """
 
     name: str
     function: Callable[[Draft, Tensor, Draws], tuple[list[int], int]]
     lossless: bool
     proposals: frozenset[str]
-    shapes: str  # "any" or "chain"
+    shapes: str
     paper: str
 
 
 RULES = {rule.name: rule for rule in (
-    Rule("greedy", naive.greedy, True, frozenset(PROPOSALS), "any", "Leviathan et al. 2023, temperature 0"),
-    Rule("naive", naive.naive, True, frozenset(PROPOSALS), "any", "Miao et al. 2024, naive sampling"),
+    Rule("greedy", naive.greedy, True, ANY, "any", "Leviathan et al. 2023, temperature 0"),
+    Rule("naive", naive.naive, True, ANY, "any", "Miao et al. 2024, naive sampling"),
     Rule("multi_step", residual.multi_step, True, frozenset(["iid"]), "any", "Miao et al. 2024, Alg. 2"),
-    Rule("without_replacement", residual.without_replacement, True, frozenset(["without_replacement"]), "any", "Chen et al. 2024, Alg. 2"),
+    Rule("without_replacement", residual.without_replacement, True, frozenset(["without_replacement"]), "any",
+         "Chen et al. 2024, Alg. 2"),
 )}
 
 
-def verify(name: str, draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
+def verify(name: str, draft: Draft, target_probs: Tensor, draws: Draws, **settings) -> tuple[list[int], int]:
     """Accepted nodes, root excluded, in the order of the path; and the bonus token.
 
-    target_probs float[m, V]: at every node the warped target's distribution of the next token. ValueError for an unknown
-    rule, a proposal or shape it is not valid for, or probabilities of another size than the tree.
+    target_probs float[m, V]: at every node the warped target's distribution of the next token. settings: what a rule can
+    be told, such as a threshold. ValueError for an unknown rule, a proposal or shape that it is not valid for, or
+    probabilities of another size than the tree or the drafter's.
     """
     if name not in RULES:
         raise ValueError(f"rule is {name!r}; choose one of {', '.join(RULES)}")
     rule = RULES[name]
+    _check(rule, draft, target_probs)
+    return rule.function(draft, target_probs, draws, **settings)
+
+
+def _check(rule: Rule, draft: Draft, target_probs: Tensor) -> None:
+    tree = draft.tree
     if draft.proposal not in rule.proposals:
-        raise ValueError(f"rule {name!r} is not valid for {draft.proposal!r} drafts, only for {', '.join(sorted(rule.proposals))}; "
-                         "draft otherwise, or verify with 'naive', which takes any")
-    if rule.shapes == "chain" and draft.tree.max_depth != draft.tree.budget:
-        raise ValueError(f"rule {name!r} is defined for chains, the draft is {draft.tree}; draft a chain, or choose another rule")
-    if target_probs.shape[0] != draft.tree.size:
-        raise ValueError(f"target_probs has {target_probs.shape[0]} rows for a tree of {draft.tree.size} nodes; give one a node")
-    return rule.function(draft, target_probs, draws)
+        raise ValueError(f"rule {rule.name!r} is not valid for {draft.proposal!r} drafts, only for "
+                         f"{', '.join(sorted(rule.proposals))}; draft otherwise, or verify with 'naive', which takes any")
+    if rule.shapes == "chain" and tree.max_depth != tree.budget:
+        raise ValueError(f"rule {rule.name!r} is defined for chains, the draft is {tree}; draft a chain, or choose another rule")
+    if target_probs.dim() != 2 or len(target_probs) != tree.size:
+        raise ValueError(f"target_probs is {tuple(target_probs.shape)} for a tree of {tree.size} nodes; "
+                         f"give one row a node: [{tree.size}, V]")
+    if tree.budget and draft.probs is not None and draft.probs.shape[-1] != target_probs.shape[-1]:
+        raise ValueError(f"the drafter's probabilities are over {draft.probs.shape[-1]} tokens, the target's over "
+                         f"{target_probs.shape[-1]}; cut both to the tokens that the two share")
