@@ -36,8 +36,7 @@ class Remaining:
     def drop(self, token: int) -> None:
         """q loses a token: the next sibling was drawn without it; uniformly among the untried where no mass is left."""
         self.tried.append(token)
-        self.q = without_mass(self.q, self.tried)
-        self.q_mass = float(self.q.sum())
+        self.q, self.q_mass = without_mass(self.q, self.tried)
 
 
 def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
@@ -94,15 +93,17 @@ def any_of(left: dict[int, int], draws: Draws) -> int:
 
 def without(q: Tensor, tokens: list[int]) -> Tensor:
     """The distribution q float[V] with these tokens taken out, normalised; uniform over the others where no mass is left."""
-    left = without_mass(q, tokens)
-    return left / left.sum().clamp_min(torch.finfo(left.dtype).tiny)
+    left, mass = without_mass(q, tokens)
+    return left / mass if mass > 0 else left
 
 
-def without_mass(q: Tensor, tokens: list[int]) -> Tensor:
-    """As `without`, not normalised."""
+def without_mass(q: Tensor, tokens: list[int]) -> tuple[Tensor, float]:
+    """As `without`, not normalised, and its mass."""
     left = q.clone()
     left[tokens] = 0
-    if not left.any():
+    mass = float(left.sum())
+    if mass <= 0:
         left = torch.ones_like(q)
         left[tokens] = 0
-    return left
+        mass = float(left.sum())
+    return left, mass
