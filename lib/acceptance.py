@@ -1,5 +1,6 @@
 """The acceptance study's arithmetic: which rounds count, what they add up to by prompt, and what a trace says of ranks."""
 
+from dataclasses import replace
 from typing import Sequence
 
 import numpy as np
@@ -9,16 +10,23 @@ from lib import replay, shapes
 from lib.trace import Trace
 from lib.tree import Tree
 
+CONTINUATION, REAL_TEXT = "continuation", "real-text starts"  # the protocols
 DEEPEST = 64  # depths and ranks that trees may be grown from
 RANKS = 16
 
 
 def rounds_of(trace: Trace, tree: Tree, drafter: str) -> replay.Walk:
-    """The rounds that the trace's protocol has: one a row for real-text starts, chained ones for continuations."""
+    """The rounds that the trace's protocol has: one a row for real-text starts, chained ones for continuations.
+
+    A real-text start looks ahead a fixed number of tokens. A round that accepts them all counts as such (it would be a
+    bias to drop just the longest), so that there a is capped at the horizon; only EOS cuts a round short.
+    """
     everywhere = replay.walk(trace, tree, drafter)
-    if trace.about["protocol"] == "real-text starts":
-        return everywhere.select(everywhere.starts == 0)
-    return replay.chained(everywhere, trace.lengths)
+    if trace.about["protocol"] != REAL_TEXT:
+        return replay.chained(everywhere, trace.lengths)
+    first = everywhere.select(everywhere.starts == 0)
+    horizon = trace.tokens.shape[1] - 1
+    return replace(first, cut=first.cut & (trace.lengths[first.rows] < horizon))
 
 
 def tally(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:

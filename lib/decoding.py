@@ -6,7 +6,7 @@ plain decoding in the same loop: a tree that is a root alone.
 
 import time
 from dataclasses import dataclass
-from typing import Iterable, Sequence
+from typing import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from lib.cache import TreeCache
 from lib.shapes import parse
 from lib.tree import Tree
 from lib.verify import Draft, GeneratorDraws, verify, warp
+
+
+Observer = Callable[[list[int], list[Draft], list[tuple[list[int], int]]], None]  # (rows, drafts, (accepted, bonus) of each)
 
 
 @dataclass(frozen=True)
@@ -81,17 +84,18 @@ class NoDrafter:
 def generate(target, drafter, input_ids: Tensor, *, shape: str | Tree, rule: str = "greedy", temperature: float = 0.0,
              top_k: int | None = None, top_p: float | None = None, max_new_tokens: int = 128,
              eos_token_id: int | Sequence[int] | None = None, attention_mask: Tensor | None = None,
-             generator: torch.Generator | None = None) -> Generation:
+             generator: torch.Generator | None = None, observe: Observer | None = None) -> Generation:
     """Decodes input_ids int64[B, T] by speculation with draft trees.
 
     target: a transformers model with attn_implementation "tree". drafter: see `lib.drafters`. shape: a name, a `Tree`, or a
     growth rule that the drafter knows. attention_mask bool or int [B, T] marks padding, on either side. Temperature 0 is
-    greedy and takes the rule "greedy"; above it, `generator` is needed. ValueError names what cannot be.
+    greedy and takes the rule "greedy"; above it, `generator` is needed. observe: called after every round with the rows that
+    ran, their drafts, and what was decided of each. ValueError names what cannot be.
     """
     prompts = _prompts(input_ids, attention_mask)
     shape = parse(shape) if isinstance(shape, (str, Tree)) else shape
     _check(target, prompts, shape, rule, temperature, max_new_tokens, generator)
-    loop = _Loop(target, drafter, shape, rule, (temperature, top_k, top_p), max_new_tokens, _ids(eos_token_id), generator)
+    loop = _Loop(target, drafter, shape, rule, (temperature, top_k, top_p), max_new_tokens, _ids(eos_token_id), generator, observe)
     loop.run(prompts)
     width = max(map(len, loop.written), default=0)
     padding = next(iter(sorted(loop.eos)), 0)
@@ -116,10 +120,10 @@ def continuations(target, prompts: Sequence[Tensor], *, max_new_tokens: int, tem
 class _Loop:
     """The state of a batch while it is decoded; `alive` maps the rows still running to the rows asked for."""
 
-    def __init__(self, target, drafter, shape, rule, warping, limit, eos, generator):
+    def __init__(self, target, drafter, shape, rule, warping, limit, eos, generator, observe):
         self.target, self.drafter, self.shape, self.rule = target, drafter, shape, rule
         self.warping, self.limit, self.eos = warping, limit, eos
-        self.draws = GeneratorDraws(generator)
+        self.draws, self.observe = GeneratorDraws(generator), observe
         self.cache = TreeCache()
         self.rounds: list[Round] = []
 
@@ -168,6 +172,8 @@ class _Loop:
         held = self.cache.bytes + self.drafter.cache_bytes
         for row, draft, (accepted, bonus) in zip(self.alive, drafts, decided):
             self.rounds.append(self.write(row, draft, accepted, bonus, self.drafter.calls - calls, spent, held))
+        if self.observe:
+            self.observe(self.alive, drafts, decided)
         self.retire()
 
     def write(self, row: int, draft: Draft, accepted: list[int], bonus: int, calls: int, spent: list[float], held: int) -> Round:

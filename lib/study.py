@@ -9,11 +9,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib import acceptance, trace
+from lib import acceptance, stats, trace
+from lib.acceptance import CONTINUATION, REAL_TEXT
 from lib.trace import Trace
 from lib.tree import Tree
 
-CONTINUATION, REAL_TEXT = "continuation", "real-text starts"
 SHORTEST_CONTEXT = 64  # tokens before the first real-text start
 
 
@@ -105,3 +105,32 @@ def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int],
                 tables["depth"].append(found.assign(family=family, budget=budget, drafter=drafter, **about))
         tables["rank"].append(acceptance.by_rank(judged, drafter).assign(drafter=drafter, **about))
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+
+
+def by_target(pairs: Sequence) -> dict[str, list]:
+    """Pairs grouped by their target's name: one recording of a target serves all its drafters."""
+    groups: dict[str, list] = {}
+    for pair in pairs:
+        groups.setdefault(pair.target_name, []).append(pair)
+    return groups
+
+
+def repetition(traces: Sequence[Trace]) -> pd.DataFrame:
+    """One row a continuation: whether and where it begins to loop."""
+    return pd.concat([acceptance.repetition(recorded).assign(**{key: recorded.about[key] for key in ("target", "protocol", "temperature")})
+                      for recorded in traces if recorded.about["protocol"] == CONTINUATION], ignore_index=True)
+
+
+def coverage(ranks: pd.DataFrame, by: Sequence[str], generator: np.random.Generator) -> pd.DataFrame:
+    """How often the target's token is among the k best, for k = 1 .. 16, from the table `rank`; with intervals."""
+    within = ranks[[f"rank_{r}" for r in range(acceptance.RANKS)]].cumsum(axis=1).to_numpy()
+    long = [ranks[[*by, "prompt", "positions"]].assign(k=k + 1, covered=within[:, k]) for k in range(acceptance.RANKS)]
+    return stats.summarise(pd.concat(long), [*by, "k"], "covered", "positions", generator, rounds="positions")
+
+
+def where(rows: pd.DataFrame, **wanted) -> pd.DataFrame:
+    """The rows in which every named column has the wanted value. ValueError where there are none."""
+    keep = np.logical_and.reduce([rows[name] == value for name, value in wanted.items()])
+    if not keep.any():
+        raise ValueError(f"no row has {wanted}; there are " + "; ".join(f"{name}: {sorted(rows[name].unique())}" for name in wanted))
+    return rows[keep]

@@ -55,7 +55,7 @@ def distilling_loss(teacher: nn.Module, temperature: float = 1.0, plain_share: f
 
 
 def train(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan, loss: Loss, folder: Path, *,
-          compiled: bool = True, checkpoint_every: int = 100, report: Callable[[dict], None] = print) -> dict:
+          compiled: bool = True, checkpoint_every: int = 50, report: Callable[[dict], None] = print) -> dict:
     """Trains in place, resuming from `folder` where a checkpoint is, and returns the last report.
 
     `draw(step)` gives the windows of a step, int64[rows, length + 1]. Every report holds step, loss, tokens and tokens a second.

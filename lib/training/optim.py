@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from lib.training.muon import Muon
+
 WARMUP_STEPS = 60
 DECAY_SHARE = 0.3
 
@@ -15,7 +17,7 @@ def build(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name and "head" not in name]
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
-    muon = torch.optim.Muon(matrices, lr=learning_rate, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
+    muon = Muon(matrices, lr=learning_rate, weight_decay=0.05)
     adam = torch.optim.AdamW(others, lr=learning_rate / 2, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     for group in (*muon.param_groups, *adam.param_groups):
         group["peak"] = group["lr"]
