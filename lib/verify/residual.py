@@ -19,9 +19,8 @@ class Remaining:
         self.tried: list[int] = []
 
     def ratio(self, token: int) -> float:
-        """p / q, each normalised. A token that was drawn has q > 0; without q nothing is owed to the draft: 0."""
-        q = float(self.q[token])
-        return float(self.p[token]) / self.p_mass / q * self.q_mass if q > 0 else 0.0
+        """p / q, each normalised."""
+        return ratio(self.p, self.q, token) / self.p_mass * self.q_mass
 
     def reject(self, weight: float = 1.0) -> float:
         """p becomes (weight p - q)+, both normalised before; returns the mass of that. What has no mass is left as it was."""
@@ -78,6 +77,12 @@ def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> tup
         return None, rest.p
 
     return descend(draft, target_probs, draws, decide)
+
+
+def ratio(p: Tensor, q: Tensor, token: int) -> float:
+    """p / q at a token. One that was drawn has q > 0; where it has not, nothing is owed to the draft: 0."""
+    drawn = float(q[token])
+    return float(p[token]) / drawn if drawn > 0 else 0.0
 
 
 def any_of(left: dict[int, int], draws: Draws) -> int:

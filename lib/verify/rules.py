@@ -5,7 +5,7 @@ from typing import Callable
 
 from torch import Tensor
 
-from lib.verify import naive, residual
+from lib.verify import k_seq, lossy, naive, residual, whole_path
 from lib.verify.draft import PROPOSALS, Draft, Draws
 
 ANY = frozenset(PROPOSALS)
@@ -32,6 +32,13 @@ RULES = {rule.name: rule for rule in (
     Rule("multi_step", residual.multi_step, True, frozenset(["iid"]), "any", "Miao et al. 2024, Alg. 2"),
     Rule("without_replacement", residual.without_replacement, True, frozenset(["without_replacement"]), "any",
          "Chen et al. 2024, Alg. 2"),
+    Rule("k_seq", k_seq.k_seq, True, frozenset(["iid"]), "any", "Sun et al. 2023, Alg. 2"),
+    Rule("block", whole_path.block, True, ANY, "chain", "Sun et al. 2024, Alg. 2"),
+    Rule("traversal", whole_path.traversal, True, frozenset(["top_k", "without_replacement"]), "any", "Weng et al. 2025, Alg. 2"),
+    Rule("typical", lossy.typical, False, ANY, "any", "Cai et al. 2024, section 2.3.1"),
+    Rule("deterministic", lossy.deterministic, False, ANY, "any", "p >= q, as weblogs give it"),
+    Rule("conservative", lossy.conservative, False, ANY, "any", "p >= q / 2, as weblogs give it"),
+    Rule("threshold", lossy.threshold, False, ANY, "any", "SGLang, speculative_accept_threshold_single and _acc"),
 )}
 
 
