@@ -1,4 +1,4 @@
-"""What made a number: code, versions, machine, models, prompts, parameters; as a record to read and a fingerprint to compare.
+"""What made a number: code, versions, machine, models, prompts, parameters; to read, and as a fingerprint to compare.
 
 Nothing here names a host, a user or a path outside the project.
 """
@@ -8,10 +8,11 @@ import json
 import subprocess
 from functools import cache
 from hashlib import sha256
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Iterable, Iterator, Mapping
+
+from lib import environment
 
 LIB = Path(__file__).resolve().parent
 HOME = LIB.parent
@@ -40,7 +41,7 @@ def digest(facts: object) -> str:
 
 
 def file_digest(path: str | Path) -> str:
-    """SHA-256 of a file's content, or of a folder's files with their names. FileNotFoundError where there is neither."""
+    """SHA-256 of a file's content, or of a folder's files with their names. FileNotFoundError where none is."""
     path = Path(path)
     if path.is_dir():
         inside = sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
@@ -105,13 +106,8 @@ def _files_of(module: str) -> Iterator[Path]:
 @cache
 def versions() -> dict[str, str]:
     """Installed versions of what requirements.txt names; "absent" where something is missing."""
-    return {name: _version(name) for name in requirements(HOME / "requirements.txt")}
-
-
-def requirements(path: Path) -> dict[str, str]:
-    """name -> version of a requirements file of `name==version  # reason` lines."""
-    lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    return {name.strip(): version.strip() for name, _, version in (line.partition("==") for line in lines if line)}
+    asked = environment.wanted((HOME / "requirements.txt").read_text(encoding="utf-8"))
+    return {name: environment.installed(name) or "absent" for name, _ in asked}
 
 
 @cache
@@ -137,13 +133,6 @@ def read(run_dir: str | Path) -> dict:
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} holds no run (no run.json); ./run_notebooks.sh makes one")
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "absent"
 
 
 def _git(*arguments: str) -> str:

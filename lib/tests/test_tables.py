@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st
 from lib import schemas, tables
 from lib.schemas import Schema, flag, integer, real, text
 
-COLUMNS = {"prompt": text("its name"), "budget": integer("drafted tokens"), "rate": real("share"), "cut": flag("cut")}
+COLUMNS = {"prompt": text("its name"), "budget": integer("drafted tokens"), "rate": real("a share"),
+           "cut": flag("cut short")}
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,109 @@
+"""One notebook through papermill, so that Ctrl-C ends it, its error is short, and its copy is clean; and the report."""
+
+import logging
+import os
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import nbformat
+import psutil
+
+from lib.runner.errors import StageFailed
+from lib.runner.plan import Plan, Stage
+from lib.runner.record import executed
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def run(plan: Plan, stage: Stage, show_progress: bool = False) -> None:
+    """Run a stage's notebook; its executed copy takes its place when it has finished.
+
+    StageFailed with the cell's error. Whatever else stops it (Ctrl-C) ends the kernel and goes through.
+    """
+    final = executed(plan, stage.name)
+    partial = final.with_name(f".{stage.name}.partial.ipynb")
+    final.parent.mkdir(parents=True, exist_ok=True)
+    final.unlink(missing_ok=True)
+    failed_copy(final).unlink(missing_ok=True)
+    with ThreadPoolExecutor(1) as pool:  # not in the main thread, where the engine would take over Ctrl-C
+        work = pool.submit(_papermill, plan, stage, partial, show_progress)
+        try:
+            error = work.result()
+        except BaseException:
+            _end(work)
+            raise
+    if error:
+        kept = ""
+        if partial.exists():
+            os.replace(partial, failed_copy(final))
+            kept = f"\n  the notebook up to there: {os.path.relpath(failed_copy(final), plan.layout.home)}"
+        raise StageFailed(f"{stage.name} stopped {error}{kept}")
+    write_clean(nbformat.read(partial, as_version=4), final)
+    partial.unlink()
+
+
+def failed_copy(final: Path) -> Path:
+    """Where the copy of a notebook is kept that stopped with an error."""
+    return final.with_name(f"{final.stem}.failed.ipynb")
+
+
+def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
+    """Write a notebook without widgets' state and views, which break its rendering elsewhere, and without the paths and
+    times of this machine.
+    """
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata.pop("papermill", None)
+    for cell in notebook.cells:
+        for key in ("papermill", "execution"):
+            cell.metadata.pop(key, None)
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET_VIEW, None)
+    nbformat.write(notebook, path)
+
+
+def report(notebook: Path, target: Path) -> None:
+    """An executed notebook as one HTML file, without the code."""
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(
+        exclude_input=True, exclude_input_prompt=True, exclude_output_prompt=True, embed_images=True)
+    read = nbformat.read(notebook, as_version=4)
+    body, _ = exporter.from_notebook_node(read, resources={"metadata": {"name": read.metadata.get("title", "Report")}})
+    beside = target.with_name(f".{target.name}")
+    beside.write_text(body, encoding="utf-8")
+    os.replace(beside, target)
+
+
+def _papermill(plan: Plan, stage: Stage, partial: Path, show_progress: bool) -> str | None:
+    """None, or where and with what the notebook stopped."""
+    import papermill
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from papermill.exceptions import PapermillExecutionError, strip_color
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    try:
+        papermill.execute_notebook(
+            plan.layout.notebooks / f"{stage.name}.ipynb", partial, parameters=dict(stage.values),
+            cwd=plan.layout.notebooks, progress_bar={"desc": stage.name, "leave": False} if show_progress else False,
+            kernel_name="python3", extra_arguments=["--IPKernelApp.log_level=40"])  # errors, not warnings
+    except PapermillExecutionError as error:
+        line = next((text for text in strip_color("\n".join(error.traceback)).splitlines() if "-> " in text), "")
+        where = f"\n  at {line.strip()}" if line else ""
+        return f"in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}{where}"
+    except DeadKernelError:
+        return ("because its process ended, which is what too little memory looks like; close other programs, or lower "
+                "the notebook's parameters with --set")
+    except (CellTimeoutError, RuntimeError) as error:
+        return f"because it could not be run: {error}"
+    return None
+
+
+def _end(work: Future) -> None:
+    """End the kernels that this process started, until the work that waits for them has ended too."""
+    while not work.done():
+        for child in psutil.Process().children(recursive=True):
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                continue
+        wait([work], timeout=0.5)
