@@ -108,8 +108,8 @@ def measure(
         return [_row(cell, name, timing.Timing(skipped=reason)) for name in names]
     problem = make_problem(cell, generator, device)
     costs = {name: reads_and_operations(name, problem) for name in names}
-    skipped = _hopeless(cell, costs, limits, peaks)
-    chosen = {name: PREPARE[name](problem) for name in names if name not in skipped}
+    kept, skipped = _feasible(cell, costs, limits, peaks)
+    chosen = {name: PREPARE[name](problem) for name in kept}
     with torch.inference_mode():
         times = timing.interleaved(
             chosen, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device
@@ -127,8 +127,10 @@ def relative_errors(cell: Cell, generator: torch.Generator, device: str = "cpu")
     return {name: ((output - truth).norm() / truth.norm()).item() for name, output in outputs.items()}
 
 
-def _hopeless(cell: Cell, costs: dict[str, tuple[int, int, int]], limits: Limits, peaks: Peaks) -> dict[str, str]:
-    """Alternatives that cannot fit the limits even at the machine's peak, with the reason: nobody waits for those."""
+def _feasible(
+    cell: Cell, costs: dict[str, tuple[int, int, int]], limits: Limits, peaks: Peaks
+) -> tuple[list[str], dict[str, str]]:
+    """Alternatives that may fit the limits, cheapest first, and why the others cannot, even at the machine's peak."""
     reasons, least = {}, {}
     for name, (moved, operations, extra) in costs.items():
         needed = (cell.key_bytes + extra) / GIGA
@@ -138,7 +140,7 @@ def _hopeless(cell: Cell, costs: dict[str, tuple[int, int, int]], limits: Limits
             least[name] = max(moved / peaks.cached_bandwidth, operations / peaks.throughput[cell.dtype])
     kept = timing.affordable(least, limits.seconds)
     too_long = {name: timing.too_long(each, limits.seconds) for name, each in least.items() if name not in kept}
-    return reasons | {name: f"{reason}, at the machine's peak" for name, reason in too_long.items()}
+    return kept, reasons | {name: f"{reason}, at the machine's peak" for name, reason in too_long.items()}
 
 
 def _row(cell: Cell, name: str, timed: timing.Timing, cost: tuple[int, int, int] = (0, 0, 0)) -> dict:

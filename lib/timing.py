@@ -30,14 +30,17 @@ def interleaved(
     seconds: float,
     generator: torch.Generator,
     device: str | torch.device = "cpu",
-    warmup: int = 1,
 ) -> dict[str, Timing]:
     """Time alternatives against each other: rounds in shuffled order, so that a drift of the machine meets all alike.
 
-    All share `seconds`, warm-up apart. Where LEAST_REPEATS of each do not fit, the slowest are skipped, saying so; of
-    the rest, one that cannot have all its `repeats` takes part in evenly spread rounds.
+    Each is first called once, in the order given, until that has taken `seconds`; then all share `seconds` again. Where
+    LEAST_REPEATS of each do not fit, the slowest are skipped, saying so; of the rest, one that cannot have all its
+    `repeats` takes part in evenly spread rounds.
     """
-    once = {name: min(_timed(call, device) for _ in range(max(1, warmup))) for name, call in alternatives.items()}
+    once = {}
+    for name, call in alternatives.items():
+        if sum(once.values()) <= seconds:
+            once[name] = _timed(call, device)
     counts = _repeats({name: once[name] for name in affordable(once, seconds)}, repeats, seconds)
     samples, names = {name: [] for name in counts}, list(counts)
     rounds = max(counts.values(), default=0)
@@ -46,9 +49,10 @@ def interleaved(
             name = names[at]
             if (index + 1) * counts[name] // rounds > index * counts[name] // rounds:
                 samples[name].append(_timed(alternatives[name], device))
+    untried = f"time: not tried, one call of each of those before it took more than {seconds:g} s"
+    skipped = {name: too_long(once[name], seconds) if name in once else untried for name in alternatives}
     return {
-        name: _quartiles(samples[name]) if name in samples else Timing(skipped=too_long(once[name], seconds))
-        for name in alternatives
+        name: _quartiles(samples[name]) if name in samples else Timing(skipped=skipped[name]) for name in alternatives
     }
 
 

@@ -36,7 +36,7 @@ def test_a_cell_and_an_alternative_name_a_row_of_the_table():
 
 
 def test_a_stopped_study_goes_on_with_the_next_cell(tmp_path):
-    """What the table holds is not measured again, also when its cells were skipped; its rows come back as they went in."""
+    """What the table holds is not measured again, also where it was skipped; rows come back as they went in."""
     cells = study.grid([1], [8], [1, 4], ["float32"], 4, 2, 8)
     first = measured(cells[0], memory_gb=1e-9)
     Table(tmp_path, "attention", "same").extend(first)

@@ -87,6 +87,13 @@ def test_a_slow_alternative_repeats_less_or_is_skipped_with_the_reason(monkeypat
     assert at[0] < 10 and at[-1] > 45 and simulation.calls.count("stuck") == 1
 
 
+def test_what_comes_after_a_call_that_used_up_the_time_is_not_even_tried(monkeypatch):
+    simulation = Simulation(monkeypatch)
+    times = simulation.time(5, 1.0, fast=[0.01], endless=[2.0], never=[0.01])
+    assert times["fast"].repeats == 5 and simulation.calls.count("endless") == 1 and "never" not in simulation.calls
+    assert "3 calls of 2 s" in times["endless"].skipped and "not tried" in times["never"].skipped
+
+
 def test_the_machine_is_described_without_naming_it():
     facts = timing.machine()
     assert facts["threads"] == torch.get_num_threads() and facts["cores"] >= 1 and facts["torch"] == torch.__version__
