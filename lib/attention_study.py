@@ -79,6 +79,13 @@ def probe(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06) -> 
     )
 
 
+def in_words(peaks: Peaks) -> dict[str, str]:
+    """The peaks with their units, to be read."""
+    reading = {"memory": peaks.bandwidth, "cache": peaks.cached_bandwidth}
+    told = {f"reads from {place}": f"{rate / GIGA:,.1f} GB/s" for place, rate in reading.items()}
+    return told | {f"multiplies {name}": f"{rate / GIGA:,.0f} GFLOP/s" for name, rate in peaks.throughput.items()}
+
+
 def make_problem(cell: Cell, generator: torch.Generator, device: str = "cpu") -> Problem:
     """Random inputs of a cell. The batch's rows repeat one row's numbers (at other addresses), to be made quickly."""
     dtype, slots = getattr(torch, cell.dtype), cell.prefix + cell.draft
