@@ -9,8 +9,8 @@ from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
 
 
-class _Control:
-    """Fills a shape from the number of tokens generated so far; no model."""
+class RandomDrafter:
+    """Uniform random tokens, siblings distinct: what a tree of a shape gets for nothing."""
 
     calls = 0
     cache_bytes = 0
@@ -19,57 +19,82 @@ class _Control:
         self.vocabulary, self.generator = vocabulary, generator
 
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Begins a batch; the prompts themselves do not matter."""
-        self.rows = list(range(len(prompts)))
-        self.written = [0] * len(prompts)
+        """Begins a batch; what the prompts say does not matter."""
         self.roots = [0] * len(prompts)
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Counts what was kept."""
-        self.written = [count + len(nodes) + 1 for count, nodes in zip(self.written, accepted)]
-        self.roots = list(bonus)
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
-        self.rows, self.written, self.roots = ([values[row] for row in rows] for values in (self.rows, self.written, self.roots))
-
-    def _random(self, shape: Tree, root: int) -> Tensor:
-        tokens = torch.full((shape.size,), root)
-        for node in range(shape.size):
-            children = list(shape.children(node))
-            tokens[children] = torch.randperm(self.vocabulary, generator=self.generator)[: len(children)]
-        return tokens
-
-
-class RandomDrafter(_Control):
-    """Uniform random tokens, siblings distinct: what a tree of a shape gets for nothing."""
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The shape filled at random."""
         return [Draft(shape, self._random(shape, root), "top_k") for root in self.roots]
 
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """The bonus tokens become the roots."""
+        self.roots = list(bonus)
 
-class OracleDrafter(_Control):
-    """Given each prompt's continuation, puts it on the path of favourites: the most that a shape can do."""
+    def select(self, rows: list[int]) -> None:
+        """Keeps these rows."""
+        self.roots = [self.roots[row] for row in rows]
 
-    def __init__(self, continuations: Sequence[Sequence[int]], vocabulary: int, generator: torch.Generator):
+    def _random(self, shape: Tree, root: int) -> Tensor:
+        tokens = torch.full((shape.size,), root)
+        for node in range(shape.size):
+            children = list(shape.children(node))
+            if len(children) > self.vocabulary:
+                raise ValueError(f"node {node} has {len(children)} children, the vocabulary {self.vocabulary} tokens; "
+                                 "give a node no more children than that")
+            if children:
+                tokens[children] = torch.tensor(self._distinct(len(children)))
+        return tokens
+
+    def _distinct(self, count: int) -> list[int]:
+        found: dict[int, None] = {}
+        while len(found) < count:
+            more = torch.randint(self.vocabulary, (count - len(found),), generator=self.generator)
+            found.update(dict.fromkeys(more.tolist()))
+        return list(found)
+
+
+class OracleDrafter(RandomDrafter):
+    """Given what the target says behind each prompt, puts it on the path of favourites: the most that a shape can do.
+
+    Beside that path, and where a continuation has ended, tokens are random.
+    """
+
+    def __init__(self, prompts: Sequence[Tensor], continuations: Sequence[Sequence[int]], vocabulary: int,
+                 generator: torch.Generator):
         super().__init__(vocabulary, generator)
-        self.continuations = continuations
+        self.known = {tuple(prompt.tolist()): list(said) for prompt, said in zip(prompts, continuations, strict=True)}
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Finds each prompt's continuation."""
+        super().start(prompts)
+        missing = [row for row, prompt in enumerate(prompts) if tuple(prompt.tolist()) not in self.known]
+        if missing:
+            raise ValueError(f"the oracle has no continuation of prompts {missing} of the batch; give it one for each")
+        self.ahead = [self.known[tuple(prompt.tolist())] for prompt in prompts]
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The continuation down the favourites, anything else beside it."""
-        return [Draft(shape, self._known(shape, *state), "top_k") for state in zip(self.rows, self.written, self.roots)]
+        return [Draft(shape, self._along(self._random(shape, root), shape, ahead), "top_k")
+                for root, ahead in zip(self.roots, self.ahead)]
 
-    def _known(self, shape: Tree, row: int, written: int, root: int) -> Tensor:
-        tokens = self._random(shape, root)
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """Goes on behind what was kept."""
+        super().commit(accepted, bonus)
+        self.ahead = [ahead[len(nodes) + 1 :] for ahead, nodes in zip(self.ahead, accepted)]
+
+    def select(self, rows: list[int]) -> None:
+        """Keeps these rows."""
+        super().select(rows)
+        self.ahead = [self.ahead[row] for row in rows]
+
+    def _along(self, tokens: Tensor, shape: Tree, ahead: list[int]) -> Tensor:
         node = ROOT
-        for said in self.continuations[row][written:]:
+        for said in ahead:
             children = list(shape.children(node))
             if not children:
                 break
-            said_elsewhere = [child for child in children if tokens[child] == said]
-            for twin in said_elsewhere:  # siblings stay distinct
-                tokens[twin] = tokens[children[0]]
-            tokens[children[0]] = said
             node = children[0]
+            twins = [child for child in children if tokens[child] == said]
+            tokens[twins] = tokens[node].clone()  # siblings stay distinct
+            tokens[node] = said
         return tokens

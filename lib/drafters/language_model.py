@@ -4,54 +4,64 @@ from typing import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention import tree_forward
 from lib.cache import TreeCache
-from lib.drafters import proposals
-from lib.drafters.slots import Level, Plan, plan
+from lib.drafters.filling import Filling
+from lib.drafters.slots import Level, plan
 from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws, warp
+from lib.verify import Draft, Draws
 
 
 class LanguageModelDrafter:
     """Drafts with a causal language model (attn_implementation "tree").
 
     proposal: "top_k" (children are the most likely tokens), "iid" or "without_replacement" (samples at `temperature`).
-    vocabulary: how many tokens the target knows, where the model has more (padding).
+    vocabulary: how many tokens the target knows, where the model has more (padding). keep_probs: whether "top_k" drafts
+    carry the distributions, at `temperature`, that their children were chosen from; sampled ones always do.
+
+    The cache holds what was forwarded: the prompt, then of each accepted path the nodes that had children. A leaf is
+    never forwarded, so the last accepted node may be missing; it waits with the bonus token in the row's tail, and the
+    next round's first forward takes the whole tail.
     """
 
-    def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, vocabulary: int | None = None):
+    def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, vocabulary: int | None = None,
+                 keep_probs: bool = False):
         if proposal != "top_k" and temperature <= 0:
             raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
-        self.model, self.proposal, self.temperature, self.vocabulary = model, proposal, temperature, vocabulary
+        self.model, self.proposal, self.temperature = model, proposal, temperature
+        self.vocabulary, self.keep_probs = vocabulary, keep_probs
         self.calls = 0
+        self.cache = TreeCache()
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of keys and values held."""
         return self.cache.bytes
 
+    @torch.no_grad()
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Prefills the prompts int64[T] in one right-padded forward."""
         self.cache = TreeCache()
-        tokens = torch.nn.utils.rnn.pad_sequence(list(prompts), batch_first=True).to(self.model.device)
+        tokens = pad_sequence(list(prompts), batch_first=True).to(self.model.device)
+        self._check_window(tokens.shape[1])
         depth = torch.arange(tokens.shape[1], device=tokens.device)
         tree_forward(self.model, tokens, depth, None, self.cache, logits_to_keep=1)
         self.calls += 1
         self.cache.set_lengths(torch.tensor([len(prompt) for prompt in prompts]))
-        self.tails: list[list[int]] = [[] for _ in prompts]  # committed tokens that the cache does not hold; the root is the last
+        self.tails: list[list[int]] = [[] for _ in prompts]  # committed tokens that the cache lacks, the root last
         self.shape = Tree([-1])
         self.drafts: list[Draft] = []
 
+    @torch.no_grad()
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The shape filled for every row; with samples, repeated draws are one node and the tree is smaller."""
-        self.shape, steps = shape, plan(shape)
-        if not shape.budget:
-            self.drafts = [Draft(shape, torch.tensor(tail[-1:]), self.proposal, torch.zeros(1, 1)) for tail in self.tails]
-            return self.drafts
-        filling = _Filling(shape, [tail[-1] for tail in self.tails], self.proposal, self.temperature)
-        filling.grow([ROOT], self._forward_tails(), draws)
-        for level in steps.levels:
+        self.shape = shape
+        filling = Filling(shape, [tail[-1] for tail in self.tails], self.proposal, self.temperature, self.keep_probs)
+        if shape.budget:
+            filling.grow([ROOT], self._forward_tails(), draws)
+        for level in plan(shape).levels:
             filling.grow(level.nodes, self._forward_level(level, filling.tokens), draws)
         self.drafts, self.slots = filling.drafts()
         return self.drafts
@@ -62,18 +72,19 @@ class LanguageModelDrafter:
 
     def advance(self, accepted: list[list[int]], following: list[list[int]]) -> None:
         """As `commit`, with any number of tokens behind the accepted nodes, the last of them the new root."""
-        place = plan(self.shape).place
+        place, forwarded = plan(self.shape).place, bool(self.cache.pending)
         kept = []
         for row, nodes in enumerate(accepted):
             slots = [self.slots[row][node] for node in nodes]
-            forwarded = [place[slot] for slot in slots if slot in place]
-            late = self.drafts[row].tokens[nodes[len(forwarded):]].tolist() if nodes else []
-            held = range(self.width - len(self.tails[row]), self.width) if self.cache.pending else ()
-            kept.append([*held, *(self.width + index for index in forwarded)])
-            self.tails[row] = ([] if self.cache.pending else self.tails[row]) + late + following[row]
-        if self.cache.pending:
-            counts = torch.tensor([len(slots) for slots in kept])
-            self.cache.keep(torch.nn.utils.rnn.pad_sequence([torch.tensor(slots) for slots in kept], batch_first=True), counts)
+            held = [self.width + place[slot] for slot in slots if slot in place]
+            late = self.drafts[row].tokens[nodes[len(held):]].tolist() if nodes else []
+            if forwarded:
+                kept.append([*range(self.width - len(self.tails[row]), self.width), *held])
+                self.tails[row] = []
+            self.tails[row] += late + following[row]
+        if forwarded:
+            nodes = pad_sequence([torch.tensor(slots) for slots in kept], batch_first=True)
+            self.cache.keep(nodes, torch.tensor([len(slots) for slots in kept]))
 
     def select(self, rows: list[int]) -> None:
         """Lets the other rows leave the cache."""
@@ -81,88 +92,35 @@ class LanguageModelDrafter:
         self.tails = [self.tails[row] for row in rows]
 
     def _forward_tails(self) -> Tensor:
-        """The tokens that the cache lacks, right-aligned so that every root has the same slot; the root's logits [B, 1, V]."""
-        self.width = max(map(len, self.tails))
+        """The tokens that the cache lacks, right-aligned so that every root has the same slot; its logits [B, 1, V]."""
         lengths = torch.tensor([len(tail) for tail in self.tails])
+        self.width = int(lengths.max())
+        self.offsets = lengths - 1  # the root's distance from the cache's end
+        self._check_window(int((self.cache.lengths.cpu() + lengths).max()) + self.shape.max_depth - 1)
         tokens = torch.tensor([[0] * (self.width - len(tail)) + tail for tail in self.tails])
         depth = (torch.arange(self.width) - (self.width - lengths[:, None])).clamp_min(0)
-        self.offsets = lengths - 1  # the root's distance from the cache's end
-        real = torch.arange(self.width) >= self.width - lengths[:, None]
-        self.visible = real  # bool[B, width]: what is no padding
-        mask = torch.ones(self.width, self.width, dtype=torch.bool).tril() & real[:, None] | torch.eye(self.width, dtype=torch.bool)
+        self.visible = torch.arange(self.width) >= self.width - lengths[:, None]  # bool[B, width]: what is no padding
+        itself = torch.eye(self.width, dtype=torch.bool)
+        mask = itself | torch.ones_like(itself).tril() & self.visible[:, None]
         return self._forward(tokens, depth, mask, logits_to_keep=1)
 
     def _forward_level(self, level: Level, tokens: Tensor) -> Tensor:
         """The logits [B, k, V] of a level's nodes, which see the tail, their ancestors and themselves."""
-        nodes = list(level.nodes)
-        rows = len(self.tails)
+        nodes, rows = list(level.nodes), len(self.tails)
         depth = self.offsets[:, None] + int(self.shape.depth[nodes[0]])
-        sees = torch.cat([self.visible[:, None].expand(-1, len(nodes), -1), level.sees.expand(rows, -1, -1)], dim=-1)
+        tail = self.visible[:, None].expand(-1, len(nodes), -1)
+        sees = torch.cat([tail, level.sees.expand(rows, -1, -1)], dim=-1)
         return self._forward(tokens[:, nodes], depth.expand(-1, len(nodes)), sees)
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.model.device
         self.calls += 1
         mask = mask[0] if len(mask) == 1 else mask
-        logits = tree_forward(self.model, tokens.to(device), depth.to(device), mask.to(device), self.cache, **kwargs).logits
-        return logits[..., : self.vocabulary].cpu()
+        out = tree_forward(self.model, tokens.to(device), depth.to(device), mask.to(device), self.cache, **kwargs)
+        return out.logits[..., : self.vocabulary]
 
-
-class _Filling:
-    """A shape while it is filled: tokens int64[B, m] by slot (a node of the shape), and what was drawn where."""
-
-    def __init__(self, shape: Tree, roots: list[int], proposal: str, temperature: float):
-        self.shape, self.proposal, self.temperature = shape, proposal, temperature
-        self.tokens = torch.zeros(len(roots), shape.size, dtype=torch.long)
-        self.tokens[:, ROOT] = torch.tensor(roots)
-        self.probs: list[dict[int, Tensor]] = [{} for _ in roots]
-        self.counts: list[dict[int, int]] = [{ROOT: 1} for _ in roots]  # slots that hold a node, and its times drawn
-
-    def grow(self, slots: Sequence[int], logits: Tensor, draws: Draws) -> None:
-        """Gives these slots their children, from logits [B, len(slots), V]."""
-        if self.proposal == "top_k":
-            self._best(slots, logits)
-            return
-        probs = warp(logits, self.temperature)
-        for row in range(len(probs)):
-            for index, slot in enumerate(slots):
-                if slot in self.counts[row]:
-                    self._sample(row, slot, probs[row, index], draws)
-
-    def drafts(self) -> tuple[list[Draft], list[list[int]]]:
-        """The drafts, and for each the slot of every node."""
-        if self.proposal == "top_k":
-            every = list(range(self.shape.size))
-            return [Draft(self.shape, tokens, "top_k") for tokens in self.tokens], [every] * len(self.tokens)
-        pairs = [self._compact(row) for row in range(len(self.tokens))]
-        return [draft for draft, _ in pairs], [slots for _, slots in pairs]
-
-    def _best(self, slots: Sequence[int], logits: Tensor) -> None:
-        children = [list(self.shape.children(slot)) for slot in slots]
-        most = max(int(self.shape.rank[nodes].max()) for nodes in children) + 1
-        best = proposals.top_tokens(logits.flatten(0, 1), most).view(*logits.shape[:2], -1)
-        for index, nodes in enumerate(children):
-            self.tokens[:, nodes] = best[:, index, torch.tensor(self.shape.rank[nodes])]
-
-    def _sample(self, row: int, slot: int, probs: Tensor, draws: Draws) -> None:
-        children = self.shape.children(slot)
-        self.probs[row][slot] = probs
-        if self.proposal == "iid":
-            tokens, counts = proposals.independent(probs, len(children), draws)
-        else:
-            tokens = proposals.distinct(probs, len(children), draws)
-            counts = [1] * len(tokens)
-        for child, token, count in zip(children, tokens, counts):
-            self.tokens[row, child] = token
-            self.counts[row][child] = count
-
-    def _compact(self, row: int) -> tuple[Draft, list[int]]:
-        slots = sorted(self.counts[row])
-        node = {slot: index for index, slot in enumerate(slots)}
-        tree = Tree([-1] + [node[int(self.shape.parents[slot])] for slot in slots[1:]])
-        vocabulary = next(iter(self.probs[row].values())).shape[-1]
-        probs = torch.zeros(len(slots), vocabulary, dtype=next(iter(self.probs[row].values())).dtype)
-        for slot, drawn_from in self.probs[row].items():
-            probs[node[slot]] = drawn_from
-        counts = torch.tensor([self.counts[row][slot] for slot in slots])
-        return Draft(tree, self.tokens[row, slots], self.proposal, probs, counts), slots
+    def _check_window(self, needed: int) -> None:
+        window = getattr(self.model.config, "max_position_embeddings", None)
+        if window and needed > window:
+            raise ValueError(f"the drafter needs {needed} positions, its window has {window}; shorten the prompt, "
+                             "max_new_tokens or the tree, or take a drafter with a larger window")

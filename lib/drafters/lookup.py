@@ -1,6 +1,7 @@
 """Prompt look-up: what followed the last few tokens when they stood in the text before (Saxena 2023); no model."""
 
-from typing import Sequence
+from collections import Counter, defaultdict
+from typing import Iterable, Iterator, Sequence
 
 from torch import Tensor
 
@@ -8,44 +9,83 @@ from lib.drafters.token_trie import merge
 from lib.tree import Tree
 from lib.verify import Draft, Draws
 
+ORDERS = ("recent", "frequent")
+
 
 class LookupDrafter:
-    """Looks up the text's last n tokens, n from `longest` down to `shortest`, and proposes what followed, most recent first.
+    """Looks up the text's last n tokens, n from `longest` down to `shortest`, and proposes what followed them.
 
-    A shape gives the number of nodes and their depth; the matches' continuations fill it as a trie, so that agreeing matches
-    share a path. Without a match nothing is drafted.
+    Of one n's matches the most recent comes first, or with order="frequent" whatever followed most often (the most
+    recent of equals). A shape gives the number of nodes and their depth; the continuations fill it as a trie, so that
+    agreeing matches share a path. Without a match nothing is drafted.
     """
 
     calls = 0
     cache_bytes = 0
 
-    def __init__(self, longest: int = 4, shortest: int = 1):
+    def __init__(self, longest: int = 4, shortest: int = 1, order: str = "recent"):
         if not 1 <= shortest <= longest:
             raise ValueError(f"n-grams from {shortest} to {longest}: give 1 <= shortest <= longest")
-        self.longest, self.shortest = longest, shortest
+        if order not in ORDERS:
+            raise ValueError(f"order is {order!r}; choose one of {', '.join(ORDERS)}")
+        self.longest, self.shortest, self.order = longest, shortest, order
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]."""
-        self.texts = [prompt.tolist() for prompt in prompts]
+        self.texts = [_Text(self.longest, self.shortest) for _ in prompts]
+        for text, prompt in zip(self.texts, prompts):
+            text.extend(prompt.tolist())
         self.drafts: list[Draft] = []
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
-        self.drafts = [merge(text[-1], self._continuations(text, shape.max_depth), shape.budget) for text in self.texts]
+        self.drafts = [merge(text.tokens[-1], self._ordered(text, shape.max_depth), shape.budget)
+                       for text in self.texts]
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Appends what was kept to the texts, where it can be looked up from now on."""
         for row, (nodes, token) in enumerate(zip(accepted, bonus)):
-            self.texts[row] += (self.drafts[row].tokens[nodes].tolist() if nodes else []) + [token]
+            self.texts[row].extend((self.drafts[row].tokens[nodes].tolist() if nodes else []) + [token])
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows."""
         self.texts = [self.texts[row] for row in rows]
 
-    def _continuations(self, text: list[int], length: int):
-        for n in range(min(self.longest, len(text) - 1), self.shortest - 1, -1):
-            wanted = text[-n:]
-            for end in range(len(text) - 1, n - 1, -1):
-                if text[end - n : end] == wanted:
-                    yield text[end : end + length]
+    def _ordered(self, text: "_Text", length: int) -> Iterator[Sequence[int]]:
+        for matches in text.continuations(length):
+            yield from matches if self.order == "recent" else by_frequency(matches)
+
+
+class _Text:
+    """A growing text, and where each of its n-grams ends."""
+
+    def __init__(self, longest: int, shortest: int):
+        self.sizes = range(longest, shortest - 1, -1)
+        self.tokens: list[int] = []
+        self.ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends tokens and indexes the n-grams that they complete."""
+        for token in tokens:
+            self.tokens.append(token)
+            end = len(self.tokens)
+            for n in self.sizes:
+                if n <= end:
+                    self.ends[tuple(self.tokens[end - n :])].append(end)
+
+    def continuations(self, length: int) -> Iterator[list[list[int]]]:
+        """For each n, longest first: the tokens behind every earlier place of the last n, most recent place first."""
+        for n in self.sizes:
+            if n < len(self.tokens):
+                earlier = self.ends[tuple(self.tokens[-n:])][-2::-1]  # the last one is the text's own end
+                yield [self.tokens[end : end + length] for end in earlier]
+
+
+def by_frequency(continuations: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Every prefix of the continuations, those that more of them share first; of equals the first to come.
+
+    A prefix is shared by no more of them than its own prefixes are, so that a trie grows from the root outwards.
+    """
+    shared = Counter(tuple(sequence[:n]) for sequence in continuations for n in range(1, len(sequence) + 1))
+    return sorted(shared, key=lambda prefix: -shared[prefix])  # stable: a Counter remembers who came first

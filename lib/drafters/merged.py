@@ -1,26 +1,56 @@
 """Several language models' drafts merged into one token tree (SpecInfer, section 3)."""
 
+from dataclasses import dataclass
 from typing import Sequence
 
 from torch import Tensor
 
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.token_trie import merge
-from lib.tree import Tree
+from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Drafted nodes, over all rounds so far, in three ways of verifying the same drafts.
+
+    sequences: every root-to-leaf sequence of every drafter apart; trees: every drafter's tree apart; merged: one tree.
+    """
+
+    rounds: int = 0
+    sequences: int = 0
+    trees: int = 0
+    merged: int = 0
+
+    @property
+    def saved(self) -> float:
+        """The share of the sequences' nodes that merging spares, 0 to 1; 0 before the first round."""
+        return 1 - self.merged / self.sequences if self.sequences else 0.0
+
+    def bytes_saved(self, target) -> float:
+        """Bytes of the target's cache that a row's round needs less than with the sequences apart."""
+        return (self.sequences - self.merged) * node_bytes(target) / max(1, self.rounds)
+
+    def and_round(self, own: Sequence[Draft], merged: Draft) -> "Sharing":
+        """With one more row's round."""
+        sequences = sum(len(path) - 1 for draft in own for path in draft.tree.paths())
+        trees = sum(draft.tree.budget for draft in own)
+        return Sharing(self.rounds + 1, self.sequences + sequences, self.trees + trees,
+                       self.merged + merged.tree.budget)
 
 
 class MergedDrafter:
     """Lets every drafter fill the shape and merges the results: paths that they share are verified once.
 
-    `nodes_apart` and `nodes_merged` count drafted nodes before and after merging, over all rounds: what sharing saves.
+    The merged tree has up to as many times the shape's nodes as there are drafters; `sharing` counts what it spares.
     """
 
     def __init__(self, drafters: Sequence[LanguageModelDrafter]):
         if len(drafters) < 2:
             raise ValueError(f"{len(drafters)} drafters to merge; give two or more")
         self.drafters = list(drafters)
-        self.nodes_apart = self.nodes_merged = 0
+        self.sharing = Sharing()
 
     @property
     def calls(self) -> int:
@@ -45,16 +75,15 @@ class MergedDrafter:
         self.drafts = []
         for own in zip(*self.apart):
             paths = [draft.tokens[list(path)[1:]].tolist() for draft in own for path in draft.tree.paths()]
-            self.drafts.append(merge(int(own[0].tokens[0]), paths))
-            self.nodes_apart += sum(draft.tree.budget for draft in own)
-            self.nodes_merged += self.drafts[-1].tree.budget
+            self.drafts.append(merge(int(own[0].tokens[ROOT]), paths))
+            self.sharing = self.sharing.and_round(own, self.drafts[-1])
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Every drafter keeps what it had proposed of the accepted path, and takes the rest as new text."""
         kept = [self.drafts[row].tokens[nodes].tolist() if nodes else [] for row, nodes in enumerate(accepted)]
         for index, drafter in enumerate(self.drafters):
-            own = [_follow(self.apart[index][row], tokens) if self.apart else [] for row, tokens in enumerate(kept)]
+            own = [follow(self.apart[index][row], tokens) if tokens else [] for row, tokens in enumerate(kept)]
             drafter.advance(own, [tokens[len(nodes):] + [token] for tokens, nodes, token in zip(kept, own, bonus)])
 
     def select(self, rows: list[int]) -> None:
@@ -63,12 +92,20 @@ class MergedDrafter:
             drafter.select(rows)
 
 
-def _follow(draft: Draft, tokens: list[int]) -> list[int]:
+def follow(draft: Draft, tokens: Sequence[int]) -> list[int]:
     """The nodes of a draft along these tokens, as far as it has them."""
-    node, path = 0, []
+    node, path = ROOT, []
     for token in tokens:
         node = next((child for child in draft.tree.children(node) if int(draft.tokens[child]) == token), None)
         if node is None:
             break
         path.append(node)
     return path
+
+
+def node_bytes(model) -> int:
+    """Bytes that one token takes in a model's cache: key and value of every layer."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize

@@ -9,7 +9,11 @@ from lib.verify.residual import without
 
 def top_tokens(scores: Tensor, count: int) -> Tensor:
     """The best tokens of each row of scores [S, V], int64[S, count]; of equals the one with the lower index first."""
-    found = scores.topk(min(count + 1, scores.shape[-1]), dim=-1)
+    vocabulary = scores.shape[-1]
+    if count > vocabulary:
+        raise ValueError(f"the tree has a child of rank {count - 1}, the drafter knows {vocabulary} tokens; "
+                         f"give a node at most {vocabulary} children")
+    found = scores.topk(min(count + 1, vocabulary), dim=-1)
     # topk promises no order among equals, so that rows with a tie are sorted in full.
     tied = (found.values[:, 1:] == found.values[:, :-1]).any(-1)
     best = found.indices[:, :count]
@@ -18,18 +22,23 @@ def top_tokens(scores: Tensor, count: int) -> Tensor:
     return best
 
 
-def independent(probs: Tensor, count: int, draws: Draws) -> tuple[list[int], list[int]]:
-    """`count` independent samples of probs float[V]: the distinct tokens in the order first drawn, and how often each came."""
+def independent(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:
+    """`count` independent samples of probs float[V]: each distinct token as (place of its first draw, token, count)."""
     drawn = [draws.categorical(probs) for _ in range(count)]
-    tokens = list(dict.fromkeys(drawn))
-    return tokens, [drawn.count(token) for token in tokens]
+    return [(drawn.index(token), token, drawn.count(token)) for token in dict.fromkeys(drawn)]
 
 
-def distinct(probs: Tensor, count: int, draws: Draws) -> list[int]:
-    """`count` samples of probs float[V] without replacement, in draw order; uniform over the rest where no mass is left."""
+def distinct(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:
+    """`count` samples of probs float[V] without replacement, as (place, token, 1) in draw order, at most V of them.
+
+    Where no mass is left the rest is drawn uniformly from the tokens not yet drawn, as Sequoia's rule supposes.
+    """
     tokens: list[int] = []
     left = probs
     for _ in range(min(count, probs.shape[-1])):
         tokens.append(draws.categorical(left))
         left = without(left, tokens)
-    return tokens
+    return [(place, token, 1) for place, token in enumerate(tokens)]
+
+
+SAMPLERS = {"iid": independent, "without_replacement": distinct}

@@ -18,13 +18,13 @@ class Drafter(Protocol):
     cache_bytes: int
 
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Begins a batch of prompts int64[T], forgetting the last one. The first `commit` brings each row's first root."""
+        """Begins a batch of prompts int64[T], forgetting the last; the first `commit` brings each row's first root."""
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """One draft a row, its root the row's last committed token."""
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """What the target kept: each row's accepted nodes of the last draft (root excluded) and its bonus token, the new root."""
+        """What the target kept: each row's accepted nodes, root excluded, and its bonus token, the new root."""
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows of the batch, in this order; the others have ended."""

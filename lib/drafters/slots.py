@@ -28,7 +28,7 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def plan(tree: Tree) -> Plan:
-    """How a language model fills a tree: the root comes first, with what is not cached yet; leaves are never forwarded."""
+    """How a language model fills a tree: first the root, with what is not cached yet; leaves are never forwarded."""
     parents = set(tree.parents[1:].tolist()) - {ROOT}
     levels, place = [], {}
     for depth in range(1, tree.max_depth):
