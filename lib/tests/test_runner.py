@@ -372,3 +372,10 @@ def test_what_is_required_is_named_with_version_and_reason():
     assert environment.lacks(environment.wanted("\n".join(lines))) == []
     lacks = environment.lacks([("no-such-package", "1"), ("pytest", "0.0")])
     assert lacks[0] == "no-such-package is not installed" and lacks[1].endswith("not 0.0")
+
+
+def test_every_package_that_prompts_are_cut_from_is_required_by_version():
+    lines = (HOME / "data" / "prompts" / "family.jsonl").read_text().splitlines()
+    sources = {row["source"]["package"] for row in map(json.loads, lines) if "source" in row}
+    required = {name.lower() for name, _ in environment.wanted((HOME / "requirements.txt").read_text())}
+    assert not {name for name in sources if name.lower() not in required}, "add these to requirements.txt"
