@@ -47,6 +47,16 @@ class Pair:
         """Tokens that both models know; what either has beyond is padding."""
         return min(self.target.config.vocab_size, self.drafter.model.config.vocab_size)
 
+    @property
+    def folders(self) -> list[str]:
+        """The models' folders, where they are local: their content is what results depend on."""
+        return [model.name_or_path for model in (self.target, self.drafter.model) if Path(model.name_or_path).is_dir()]
+
+    @property
+    def revisions(self) -> list[str | None]:
+        """The models' commits on the hub; None for local folders."""
+        return [getattr(model.config, "_commit_hash", None) for model in (self.target, self.drafter.model)]
+
 
 def load_pair(name: str, *, dtype: str | torch.dtype = "float32", device: str = "cpu") -> Pair:
     """Loads a pair: a name of `PAIRS`, or "TARGET|DRAFTER", each a hub id (with "@REVISION" if wanted) or a local folder.

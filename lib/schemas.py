@@ -119,6 +119,25 @@ _DECLARED = [
         },
     ),
     Schema(
+        "live",
+        "what live decoding finds for one prompt and setting: rules and drafters that replay cannot give exactly",
+        ("pair", "drafter", "rule", "shape", "temperature", "prompt", "stretch"),
+        {
+            "pair": text("target/drafter model"),
+            "drafter": text("kind of drafter: top_k, iid, without_replacement, lookup, merged, random, oracle"),
+            "rule": text("verification rule"),
+            "shape": text("name of the draft tree's shape"),
+            "temperature": SETTING["temperature"],
+            "budget": integer("drafted tokens of the shape, root excluded"),
+        } | PROMPT | {
+            "stretch": text("before the output's first loop, or loop: within it"),
+            "rounds": integer("rounds not cut short"),
+            "drafted": integer("tokens drafted in them"),
+            "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
+            "cut": integer("rounds that the end of the text or the length limit cut short"),
+        },
+    ),
+    Schema(
         "attention",
         "time of one way to compute tree attention in one cell of the grid, among interleaved alternatives",
         ("batch", "prefix", "draft", "dtype", "query_heads", "kv_heads", "head_dim", "shape", "alternative"),

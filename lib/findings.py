@@ -1,0 +1,92 @@
+"""What the acceptance tables say: shapes against each other, against the best tree and against knowing the future."""
+
+from typing import Sequence
+
+import numpy as np
+import pandas as pd
+
+from lib import stats
+from lib.acceptance import REAL_TEXT
+from lib.grown_shapes import optimal
+from lib.tree import Tree
+
+GROWN = ("sparse", "optimal")  # chosen from data; the other families are fixed in advance
+SETTING = ["pair", "protocol", "temperature", "family", "budget"]
+MEMORISED = 0.3  # nats a token: a kind that the target knows better than this says nothing about tasks
+
+
+def clean(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows before a loop, with the pair's name."""
+    kept = rows[rows["stretch"] == "before"] if "stretch" in rows else rows
+    return kept.assign(pair=kept["target"] + "/" + kept["drafter"]) if "pair" not in kept else kept
+
+
+def lengths(rows: pd.DataFrame, generator: np.random.Generator, by: Sequence[str] = SETTING) -> pd.DataFrame:
+    """Acceptance length with its interval for every setting."""
+    return stats.summarise(rows, by, "accepted", "rounds", generator)
+
+
+def best_fixed(found: pd.DataFrame) -> pd.DataFrame:
+    """By pair, protocol, temperature and budget: the fixed family of the largest acceptance length, with `of_optimal`, its
+    share of the optimal tree's.
+    """
+    group = ["pair", "protocol", "temperature", "budget"]
+    fixed = found[~found["family"].isin(GROWN)]
+    best = fixed.loc[fixed.groupby(group, sort=False)["value"].idxmax()]
+    top = found.loc[found["family"] == "optimal", [*group, "value"]].rename(columns={"value": "optimal"})
+    joined = best.merge(top, on=group)
+    return joined.assign(of_optimal=joined["value"] / joined["optimal"])
+
+
+def doubling(found: pd.DataFrame, budgets: Sequence[int]) -> pd.DataFrame:
+    """What each step from one budget to the next adds to the acceptance length, per doubling of the budget."""
+    ordered = found[found["budget"].isin(budgets)].sort_values("budget")
+    group = ordered.groupby([name for name in SETTING if name != "budget"], sort=False)
+    return ordered.assign(gain=group["value"].diff() / np.log2(ordered["budget"] / group["budget"].shift())).dropna(subset=["gain"])
+
+
+def of_oracle(found: pd.DataFrame, depths: pd.DataFrame, horizon: int) -> pd.DataFrame:
+    """Each setting's share of what its depth allows: a drafter that knew the future would gain min(depth, horizon)."""
+    joined = found.merge(depths.drop_duplicates(["pair", "family", "budget"])[["pair", "family", "budget", "depth"]], on=["pair", "family", "budget"])
+    return joined.assign(share=joined["value"] / joined["depth"].clip(upper=horizon))
+
+
+def acceptance_by_rank(ranks: pd.DataFrame) -> np.ndarray:
+    """float[16] from the table `rank`: how often the target's token has each rank."""
+    counts = ranks[[name for name in ranks if name.startswith("rank_")]].sum()
+    return counts.to_numpy() / ranks["positions"].sum()
+
+
+def grown_tree(ranks: pd.DataFrame, budget: int) -> Tree:
+    """The optimal tree of a budget for the acceptance by rank that the table holds: as an example, not as judged."""
+    return optimal(acceptance_by_rank(ranks), budget)
+
+
+def spread(rows: pd.DataFrame, over: str, generator: np.random.Generator, **fixed) -> pd.DataFrame:
+    """Acceptance length by the values of one column, all that `fixed` names held."""
+    for name, value in fixed.items():
+        rows = rows[rows[name] == value]
+    return lengths(rows, generator, [over])
+
+
+def headline(rows: pd.DataFrame, pair: str) -> pd.DataFrame:
+    """The rows that headlines rest on: one pair, real-text starts, greedy."""
+    return rows[(rows["pair"] == pair) & (rows["protocol"] == REAL_TEXT) & (rows["temperature"] == 0)]
+
+
+def crossing(found: pd.DataFrame, family: str, other: str) -> int | None:
+    """The smallest budget from which one family stays ahead of the other; None if it never does."""
+    wide = found[found["family"].isin([family, other])].pivot(index="budget", columns="family", values="value").sort_index()
+    ahead = (wide[family] > wide[other])[::-1].cummin()[::-1]
+    return int(ahead.idxmax()) if ahead.any() else None
+
+
+def beside(own: pd.DataFrame, reference: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Two runs' estimates next to each other, where both have the setting."""
+    names = [*by, "value", "low", "high", "n_prompts"]
+    return own[names].merge(reference[names], on=list(by), suffixes=(" (this run)", " (reference)"))
+
+
+def banded(found: pd.DataFrame, families: Sequence[str] = ("chain", "optimal")) -> pd.DataFrame:
+    """The estimates with intervals for these families alone: bands of all lines over one another show nothing."""
+    return found.assign(**{side: found[side].where(found["family"].isin(families)) for side in ("low", "high")})
