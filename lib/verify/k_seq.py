@@ -7,7 +7,8 @@ from lib.verify.descent import descend
 from lib.verify.draft import Draft, Draws
 from lib.verify.residual import any_of, ratio
 
-PRECISION = 1e-7  # of rho
+CLOSE = 1e-8  # to the best chance of acceptance
+MOST_STEPS = 60
 
 
 def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
@@ -34,15 +35,24 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
 
 def scale(p: Tensor, q: Tensor, k: int) -> float:
     """The rho in [1, k] with 1 - (1 - b)^k = rho b, rounded up: any that is not below it is lossless, only accepts less."""
-    low, high = 1.0, float(k)
-    rounding = torch.finfo(p.dtype).eps
-    while high - low > PRECISION:
-        rho = (low + high) / 2
+    def excess(rho: float) -> float:
         b = overlap(p, q, rho)
-        if accepted_by_any(b, k) <= rho * b + rounding:
-            high = rho
+        return rho * b - accepted_by_any(b, k)
+
+    low, high, below = 1.0, float(k), excess(1.0)
+    if k == 1 or below >= -torch.finfo(p.dtype).eps:
+        return low
+    above = excess(high)
+    for step in range(MOST_STEPS):
+        if above <= CLOSE:
+            break
+        # False position is fast, halving is certain.
+        rho = (low + high) / 2 if step % 3 == 2 else (low * above - high * below) / (above - below)
+        found = excess(rho)
+        if found >= 0:
+            high, above = rho, found
         else:
-            low = rho
+            low, below = rho, found
     return high
 
 
@@ -61,4 +71,4 @@ def rest(p: Tensor, q: Tensor, rho: float, k: int) -> Tensor:
     shared = torch.minimum(p / rho, q)
     b = float(shared.sum())
     left = (p - shared * (accepted_by_any(b, k) / b)).clamp_min_(0) if b > 0 else p
-    return left if left.any() else p
+    return left if left.sum() > 0 else p

@@ -29,10 +29,15 @@ def typical(draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float 
             chances = p[[tokens[child] for child in children]].tolist()
             least = epsilon
             if min(chances) < epsilon:  # the entropy is a slow pass over the vocabulary
-                least = min(epsilon, delta * math.exp(-float(torch.special.entr(p).sum())))
+                least = min(epsilon, delta * math.exp(-entropy(p)))
             likelihood |= {child: likelihood[node] * chance for child, chance in zip(children, chances) if chance >= least}
     best = max(likelihood, key=lambda node: (tree.depth[node], likelihood[node], -node))
     return list(tree.path(best)[1:]), draws.categorical(target_probs[best])
+
+
+def entropy(p: Tensor) -> float:
+    """H(p) in nats, p float[V]."""
+    return -float(p.clamp_min(torch.finfo(p.dtype).tiny).log_().mul_(p).sum())
 
 
 def deterministic(draft: Draft, target_probs: Tensor, draws: Draws, *, share: float = 1.0) -> tuple[list[int], int]:
@@ -70,6 +75,6 @@ def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float
                 return child, None
         rest = p.clone()
         rest[list(tokens.values())] = 0
-        return None, rest if rest.any() else p
+        return None, rest if rest.sum() > 0 else p
 
     return descend(draft, target_probs, draws, decide)

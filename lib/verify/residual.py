@@ -6,36 +6,54 @@ from torch import Tensor
 from lib.verify.descent import descend
 from lib.verify.draft import Draft, Draws
 
+NEGLIGIBLE = 1e-20  # a chance that no float32 sum would notice, and whose inverse does not overflow
+
 
 class Remaining:
     """What rejections leave at a node: p float[V], of the target, and q float[V], of the drafter's next sibling.
 
-    Both are kept with their masses instead of being normalised, which saves a pass over the vocabulary each time.
+    Both are kept with their masses instead of being normalised, and changed in place once they are copies: every pass over a
+    long vocabulary counts.
     """
 
     def __init__(self, p: Tensor, q: Tensor):
-        self.p, self.p_mass = p, 1.0
-        self.q, self.q_mass = q, 1.0
+        self.p, self.p_mass, self._own_p = p, 1.0, False
         self.tried: list[int] = []
+        self.draw_from(q)
+
+    def draw_from(self, q: Tensor) -> None:
+        """The next sibling was drawn from q, which sums to one."""
+        self.q, self.q_mass, self._own_q = q, 1.0, False
 
     def ratio(self, token: int) -> float:
         """p / q, each normalised."""
         return ratio(self.p, self.q, token) / self.p_mass * self.q_mass
 
     def reject(self, weight: float = 1.0) -> float:
-        """p becomes (weight p - q)+, both normalised before; returns the mass of that. What has no mass is left as it was."""
-        left = torch.sub(self.p, self.q, alpha=self.p_mass / (weight * self.q_mass)).clamp_min_(0) if weight > 0 else None
-        mass = float(left.sum()) if left is not None else 0.0
-        if mass <= 0:  # p = q, which is never rejected: only rounding comes here
+        """p becomes (weight p - q)+, both normalised before; returns the mass of that."""
+        if weight < NEGLIGIBLE:
             return 0.0
-        rest = mass * weight / self.p_mass
-        self.p, self.p_mass = left, mass
-        return rest
+        scale = self.p_mass / (weight * self.q_mass)
+        self.p = self.p.sub_(self.q, alpha=scale) if self._own_p else torch.sub(self.p, self.q, alpha=scale)
+        self._own_p = True
+        mass, before = float(self.p.clamp_min_(0).sum()), self.p_mass
+        if mass > 0:
+            self.p_mass = mass
+        else:  # p was q, which is never rejected: only rounding comes here, and any distribution will do
+            self.p.copy_(self.q)
+            self.p_mass = self.q_mass
+        return mass * weight / before
 
     def drop(self, token: int) -> None:
         """q loses a token: the next sibling was drawn without it; uniformly among the untried where no mass is left."""
         self.tried.append(token)
-        self.q, self.q_mass = without_mass(self.q, self.tried)
+        if self._own_q:
+            self.q[token] = 0
+        else:
+            self.q, self._own_q = without_mass(self.q, self.tried), True
+        self.q_mass = float(self.q.sum())
+        if self.q_mass < NEGLIGIBLE:
+            self.q, self.q_mass = without(self.q, self.tried), 1.0
 
 
 def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
@@ -98,17 +116,16 @@ def any_of(left: dict[int, int], draws: Draws) -> int:
 
 def without(q: Tensor, tokens: list[int]) -> Tensor:
     """The distribution q float[V] with these tokens taken out, normalised; uniform over the others where no mass is left."""
-    left, mass = without_mass(q, tokens)
+    left = without_mass(q, tokens)
+    mass = float(left.sum())
+    if mass <= 0:
+        left = without_mass(torch.ones_like(q), tokens)
+        mass = float(left.sum())
     return left / mass if mass > 0 else left
 
 
-def without_mass(q: Tensor, tokens: list[int]) -> tuple[Tensor, float]:
-    """As `without`, not normalised, and its mass."""
+def without_mass(q: Tensor, tokens: list[int]) -> Tensor:
+    """A copy of q float[V] in which these tokens have none."""
     left = q.clone()
     left[tokens] = 0
-    mass = float(left.sum())
-    if mass <= 0:
-        left = torch.ones_like(q)
-        left[tokens] = 0
-        mass = float(left.sum())
-    return left, mass
+    return left

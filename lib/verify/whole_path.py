@@ -49,7 +49,7 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[in
         for place, child in enumerate(draft.tree.children(node)):
             token = tokens[child]
             if place == 0 or draft.proposal == "top_k":
-                rest.q = _drawn_from(draft, node, token, target_probs[node])
+                rest.draw_from(_drawn_from(draft, node, token, target_probs[node]))
             else:
                 rest.drop(tokens[draft.tree.children(node)[place - 1]])
             found = visit(child, min(1.0, w * rest.ratio(token)))

@@ -1,0 +1,93 @@
+"""What verifying a tree over a large vocabulary costs, against one read of the probabilities that the rule had to read."""
+
+from typing import Sequence
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lib.shapes import parse
+from lib.timing import interleaved
+from lib.tree import Tree
+from lib.verify import RULES, Draft, GeneratorDraws, verify
+
+
+def table(rules: Sequence[str], shapes: Sequence[str], *, vocabulary: int, generator: torch.Generator, rounds: int = 8,
+          agreement: float = 0.8, repeats: int = 9, seconds: float = 2.0, device: str = "cpu") -> pd.DataFrame:
+    """A row a rule and shape (names as for `shapes.parse`): the mean microseconds of `rounds` verifications, and of one read.
+
+    `rows_read`: rows of target and draft probabilities that were read in full, a round; `read_us`: the time to sum these once;
+    `times_read`: how many such reads a verification costs, medians of interleaved repeats.
+    """
+    found = []
+    for shape in shapes:
+        tree = parse(shape)
+        for name in rules:
+            if RULES[name].shapes == "chain" and tree.max_depth != tree.budget:
+                continue
+            proposal = sorted(RULES[name].proposals)[-1]
+            cases = [random_round(tree, proposal, vocabulary, agreement, generator, device) for _ in range(rounds)]
+            seeds = range(len(cases))
+            read = [_read_in_full(name, *case, seed) for case, seed in zip(cases, seeds)]
+            timed = interleaved({
+                "verify": lambda: [_decide(name, *case, seed) for case, seed in zip(cases, seeds)],
+                "read": lambda: [float(matrix[first:last].sum()) for spans in read for matrix, first, last in spans],
+            }, repeats=repeats, seconds=seconds, generator=generator, device=device)
+            found.append({"rule": name, "proposal": proposal, "shape": shape, "nodes": tree.budget, "vocabulary": vocabulary,
+                          "rows_read": sum(last - first for spans in read for _, first, last in spans) / rounds,
+                          "verify_us": 1e6 * timed["verify"].median / rounds, "read_us": 1e6 * timed["read"].median / rounds,
+                          "times_read": timed["verify"].median / timed["read"].median, "repeats": timed["verify"].repeats})
+    return pd.DataFrame(found)
+
+
+def random_round(tree: Tree, proposal: str, vocabulary: int, agreement: float, generator: torch.Generator,
+                 device: str = "cpu") -> tuple[Draft, Tensor]:
+    """A draft and target probabilities float32[m, V] of random logits, of which target and drafter share `agreement`."""
+    own, other = torch.randn(2, tree.size, vocabulary, generator=generator, device=generator.device).to(device)
+    # A spread of 3 gives an entropy of a few nats below uniform, with a long tail, as language models have.
+    target = torch.softmax(3 * own, -1)
+    probs = torch.softmax(3 * (agreement * own + (1 - agreement**2) ** 0.5 * other), -1)
+    tokens = torch.zeros(tree.size, dtype=torch.long)
+    # The k smallest of exponential times over probability are k draws without replacement, in draw order.
+    waits = torch.empty_like(probs).exponential_(generator=None) if generator.device != probs.device else \
+        torch.empty_like(probs).exponential_(generator=generator)
+    for node in range(tree.size):
+        children = list(tree.children(node))
+        if children:
+            order = probs[node].topk(len(children)) if proposal == "top_k" else (probs[node] / waits[node]).topk(len(children))
+            tokens[children] = order.indices.cpu()
+    return Draft(tree, tokens, proposal, probs), target
+
+
+def _decide(name: str, draft: Draft, target: Tensor, seed: int) -> tuple[list[int], int]:
+    return verify(name, draft, target, GeneratorDraws(torch.Generator().manual_seed(seed)))
+
+
+def _read_in_full(name: str, draft: Draft, target: Tensor, seed: int) -> list[tuple[Tensor, int, int]]:
+    """Which rows of the two matrices the rule reads, as spans (matrix, first row, behind the last)."""
+    with _Reads([target, draft.probs]) as reads:
+        _decide(name, draft, target, seed)
+    return [(matrix, first, last) for matrix, spans in reads.spans for first, last in sorted(spans)]
+
+
+class _Reads(TorchDispatchMode):
+    """Notes which rows of some matrices are read by operations that take at least a row; looks at single entries are free."""
+
+    def __init__(self, matrices: Sequence[Tensor]):
+        super().__init__()
+        self.spans = [(matrix, set()) for matrix in matrices]
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if not function.is_view:
+            for value in args:
+                for matrix, spans in self.spans if isinstance(value, Tensor) else ():
+                    self._note(value, matrix, spans)
+        return function(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _note(value: Tensor, matrix: Tensor, spans: set[tuple[int, int]]) -> None:
+        rows, width = matrix.shape
+        if value.untyped_storage().data_ptr() == matrix.untyped_storage().data_ptr() and value.numel() >= width // 2:
+            first = value.storage_offset() // width
+            spans.add((first, min(rows, first + max(1, round(value.numel() / width)))))
