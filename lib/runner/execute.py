@@ -62,15 +62,22 @@ def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
 
 
 def report(notebook: Path, target: Path) -> None:
-    """An executed notebook as one HTML file, without the code."""
+    """An executed notebook as one HTML file without its code; the caption that follows a figure describes it."""
+    from bs4 import BeautifulSoup
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(
         exclude_input=True, exclude_input_prompt=True, exclude_output_prompt=True, embed_images=True)
     read = nbformat.read(notebook, as_version=4)
     body, _ = exporter.from_notebook_node(read, resources={"metadata": {"name": read.metadata.get("title", "Report")}})
+    page = BeautifulSoup(body, "html.parser")
+    for image in page.find_all("img"):
+        caption = image.find_next("strong")
+        image["alt"] = caption.get_text(" ", strip=True) if caption else "figure"
+    for script in page.find_all("script", src=lambda source: source and "require" in source):
+        script.decompose()  # for interactive output, of which a report has none
     beside = target.with_name(f".{target.name}")
-    beside.write_text(body, encoding="utf-8")
+    beside.write_text(str(page), encoding="utf-8")
     os.replace(beside, target)
 
 
@@ -80,7 +87,7 @@ def _papermill(plan: Plan, stage: Stage, partial: Path, show_progress: bool) -> 
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from papermill.exceptions import PapermillExecutionError, strip_color
 
-    logging.getLogger("papermill").setLevel(logging.ERROR)
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what stops a notebook is said once, below
     try:
         papermill.execute_notebook(
             plan.layout.notebooks / f"{stage.name}.ipynb", partial, parameters=dict(stage.values),
