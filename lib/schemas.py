@@ -138,6 +138,42 @@ _DECLARED = [
         },
     ),
     Schema(
+        "peaks",
+        "what the machine was measured to reach in the run of the attention table: the ceilings of its cells",
+        ("device", "threads", "what"),
+        {
+            "device": text("cpu or cuda"),
+            "threads": integer("threads of the measurement"),
+            "what": text("bandwidth, or throughput of matrix products and their number format"),
+            "value": real("bytes or operations a second"),
+            "unit": text("unit of value"),
+        },
+    ),
+    Schema(
+        "shapes",
+        "what the rank model expects of one family at one budget",
+        ("model", "family", "budget"),
+        {"model": text("which acceptance by rank: greedy or sampled")} | TREE | {
+            "depth": integer("depth of the tree"),
+            "leaves": integer("its leaves"),
+            "accepted": real("expected accepted length, tokens a round"),
+            "rate": real("expected acceptance rate, accepted / drafted"),
+            "gain": real("what the last node added to the expected accepted length"),
+            "of_optimal": real("share of the optimal tree's expected accepted length"),
+        },
+    ),
+    Schema(
+        "ceilings",
+        "what the rank model allows a family at most, and how soon it comes near",
+        ("model", "family"),
+        {
+            "model": text("which acceptance by rank: greedy or sampled"),
+            "family": TREE["family"],
+            "ceiling": real("expected accepted length without a limit on the budget, tokens a round; infinite where there is none"),
+            "budget": real("drafted nodes at which it comes near its ceiling; missing if not within the largest budget"),
+        },
+    ),
+    Schema(
         "attention",
         "time of one way to compute tree attention in one cell of the grid, among interleaved alternatives",
         ("batch", "prefix", "draft", "dtype", "query_heads", "kv_heads", "head_dim", "shape", "alternative"),

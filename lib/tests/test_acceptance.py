@@ -1,0 +1,144 @@
+"""The study's arithmetic: every round is counted once and in its place, and live decoding fills the same table."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib import acceptance, findings, live, replay, shapes, study, trace
+from lib.models import Pair
+from lib.drafters import LanguageModelDrafter
+from lib.tests import small_models
+from lib.tests.test_replay import synthetic
+
+ABOUT = {"target": "t", "protocol": acceptance.CONTINUATION, "temperature": 0.0}
+
+
+def recorded(seed=0, protocol=acceptance.CONTINUATION, **kwargs):
+    made = synthetic(np.random.default_rng(seed), rows=30, width=24, **kwargs)
+    return trace.Trace(**{**vars(made), "about": ABOUT | {"protocol": protocol}, "prompts": tuple(f"p{i // 3}" for i in range(30)),
+                          "loops": np.maximum(made.lengths - 6, 0)})
+
+
+def test_a_tally_counts_every_round_once():
+    made, tree = recorded(), shapes.parse("kary:2@14")
+    rounds = acceptance.rounds_of(made, tree, "d")
+    table = acceptance.tally(made, tree, rounds)
+    assert table["rounds"].sum() == (~rounds.cut).sum() and table["cut"].sum() == rounds.cut.sum()
+    assert table["accepted"].sum() == rounds.accepted[~rounds.cut].sum()
+    assert (table["drafted"] == table["rounds"] * tree.budget).all()
+    looped = table[table.stretch == "loop"]["rounds"].sum() + table[table.stretch == "loop"]["cut"].sum()
+    assert looped == (rounds.starts >= made.loops[rounds.rows]).sum()
+
+
+def test_depths_add_up_to_the_accepted_length():
+    made, tree = recorded(), shapes.parse("comb:3@12")
+    rounds = acceptance.rounds_of(made, tree, "d")
+    depth = acceptance.by_depth(made, tree, rounds)
+    table = acceptance.tally(made, tree, rounds)
+    assert depth["accepted"].sum() == table[table.stretch == "before"]["accepted"].sum()
+    wide = depth.groupby("depth")[["rounds", "reached", "accepted"]].sum()
+    assert wide.loc[1, "reached"] == wide.loc[1, "rounds"]  # every round is at the root, which has children
+    assert (wide["accepted"] <= wide["reached"]).all()
+    assert (wide["reached"].to_numpy()[1:] <= wide["accepted"].to_numpy()[:-1]).all()
+
+
+def test_real_text_starts_count_one_round_a_row_and_no_horizon_as_a_cut():
+    made = recorded(protocol=acceptance.REAL_TEXT, ranks=1)  # every rank is 0: a chain accepts all there is
+    rounds = acceptance.rounds_of(made, shapes.chain(40), "d")
+    assert len(rounds.rows) == (made.lengths > 0).sum() and (rounds.starts == 0).all()
+    whole = made.lengths[rounds.rows] == made.tokens.shape[1] - 1
+    assert np.array_equal(rounds.cut, ~whole) and np.array_equal(rounds.accepted, made.lengths[rounds.rows])
+
+
+def test_acceptance_by_rank_counts_positions_before_loops():
+    made = recorded()
+    seen = np.concatenate([made.ranks["d"][i, : min(made.loops[i], made.lengths[i])] for i in range(30)])
+    by_rank = acceptance.acceptance_by_rank(made, "d")
+    assert by_rank[:4] == pytest.approx(np.bincount(seen, minlength=4) / len(seen))
+    table = acceptance.by_rank(made, "d")
+    assert table["positions"].sum() == len(seen)
+    assert findings.acceptance_by_rank(table) == pytest.approx(by_rank)
+    by_depth = acceptance.acceptance_by_depth_and_rank(made, "d")
+    assert by_depth[0] == pytest.approx(by_rank) and by_depth.shape == (64, 16)
+
+
+def test_grown_trees_gain_the_most_on_what_they_were_grown_from():
+    rng = np.random.default_rng(1)
+    ranks = np.minimum(rng.geometric(0.5, (30, 24)) - 1, 9).astype(np.int32)
+    made = trace.Trace(**{**vars(recorded()), "ranks": {"d": ranks}, "lengths": np.full(30, 24), "loops": np.full(30, 24)})
+    gained = {family: replay.accepted_lengths(made, acceptance.grown(family, 12, made, "d"), "d").mean()
+              for family in ("optimal", "chain", "kary:2", "star")}
+    assert max(gained, key=gained.get) == "optimal"
+
+
+def test_prompts_are_split_by_kind_and_short_kinds_refused():
+    ids = [torch.arange(100)] * 10
+    split = study.split_prompts([str(i) for i in range(10)], ["a", "b"] * 5, ids, choose=2, judge=3)
+    assert len(split.ids) == 10 and split.choosing.sum() == 4
+    assert [split.names[i] for i in np.flatnonzero(split.choosing)] == ["0", "1", "2", "3"]
+    cut = study.real_text_starts(split, 3)
+    assert [len(ids) for ids in cut.ids[:3]] == [64, 82, 100] and cut.names[:3] == ("0",) * 3
+    with pytest.raises(ValueError, match="kinds a, b have fewer than 3 \\+ 3 prompts"):
+        study.split_prompts(split.names, split.kinds, split.ids, choose=3, judge=3)
+
+
+def test_traces_are_made_once_and_read_again(tmp_path):
+    target = small_models.llama(0)
+    drafters = {"d": small_models.related(target, 1, noise=0.3)}
+    split = study.split_prompts(list("abcd"), ["k"] * 4, small_models.prompts(0, (70, 80, 66, 90)), choose=1, judge=3)
+    said = []
+    settings = dict(temperatures=[0.0, 1.0], tokens=6, starts=2, horizon=4, eos_token_id=None, seed=0, folder=tmp_path, report=said.append)
+    once = study.record("t", target, drafters, split, **settings)
+    again = study.record("t", None, None, split, **settings)  # no model is asked a second time
+    assert len(once) == 4 and len(said) == 8
+    for first, second in zip(once, again):
+        assert np.array_equal(first.ranks["d"], second.ranks["d"])
+    tables = study.replay_all(once[0], ["chain", "optimal"], [1, 4], 4)
+    assert set(tables["acceptance"]["prompt"]) <= set("bcd"), "trees are judged on prompts that they were not grown from"
+
+
+def test_live_rows_of_top_k_equal_replayed_ones():
+    target = small_models.llama(0)
+    drafter = small_models.related(target, 1, noise=0.3)
+    asked = study.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
+    done = live.decode(target, LanguageModelDrafter(drafter), asked.ids, shape="kary:2@6", max_new_tokens=17)
+    made = trace.read(target, {"d": drafter}, asked.ids, done.new_tokens, names=asked.names, kinds=asked.kinds, about=ABOUT)
+    tree = shapes.parse("kary:2@6")
+    replayed = acceptance.tally(made, tree, acceptance.rounds_of(made, tree, "d"))
+    both = [frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]]
+            for frame in (live.tally(done, asked.names, asked.kinds), replayed)]
+    pd.testing.assert_frame_equal(*both, check_dtype=False)
+
+
+def test_every_live_setting_decodes_and_the_oracle_is_right():
+    target = small_models.llama(0)
+    drafter = LanguageModelDrafter(small_models.related(target, 1, noise=0.3))
+
+    class Tokenizer:
+        eos_token_id = None
+
+    pair = Pair("p", target, drafter, Tokenizer(), "t", "d")
+    asked = study.split_prompts(list("ab"), ["k"] * 2, small_models.prompts(0, (9, 12)), choose=0, judge=2)
+    known = [target.generate(ids[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)[0, len(ids):].tolist()
+             for ids in asked.ids]
+    grid = live.rules_grid(["kary:2@6"], [0.0, 1.0]) + live.drafters_grid(["kary:2@6"])
+    rows = pd.concat([live.run(setting, pair, [target], asked, known, new_tokens=19, seed=0) for setting in grid])
+    assert set(rows["drafter"]) == {"top_k", "iid", "without_replacement", "lookup", "merged", "random", "oracle"}
+    oracle = rows[rows.drafter == "oracle"]
+    assert (oracle["accepted"] == oracle["rounds"] * 2).all()  # the whole depth of the shape, every round
+    merged = rows[rows.drafter == "merged"]
+    assert (merged["accepted"] >= 2 * merged["rounds"]).all()  # one of the two merged drafters is the target itself
+
+
+def test_findings_read_a_table():
+    rows = pd.DataFrame([dict(target="t", drafter="d", protocol="x", temperature=0.0, family=family, budget=budget, stretch="before",
+                              prompt=prompt, kind="k", rounds=10, drafted=10 * budget, accepted=accepted, cut=0, depth=budget)
+                         for family, gains in {"chain": (5, 6), "star": (5, 4), "optimal": (5, 8)}.items()
+                         for budget, accepted in zip((1, 4), gains) for prompt in "pq"])
+    found = findings.lengths(findings.clean(rows), np.random.default_rng(0))
+    best = findings.best_fixed(found).set_index("budget")
+    assert best.loc[4, "family"] == "chain" and best.loc[4, "of_optimal"] == pytest.approx(6 / 8)
+    assert findings.crossing(found, "optimal", "chain") == 4 and findings.crossing(found, "star", "chain") is None
+    gains = findings.doubling(found, [1, 4]).set_index("family")["gain"]
+    assert gains["optimal"] == pytest.approx(0.15) and gains["star"] == pytest.approx(-0.05)
