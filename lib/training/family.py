@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Sequence
 
+import pandas as pd
 import torch
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -101,7 +103,12 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
                             model_max_length=WINDOW).save_pretrained(folder)
 
 
-def losses(model: LlamaForCausalLM, folder: Path, rows: int = 24) -> dict[str, float]:
-    """Held-out loss by kind, in nats a token."""
+def losses(names: Sequence[str], folder: Path, windows: int = 48) -> pd.DataFrame:
+    """Held-out loss of members under `folder` by kind of text: member, kind, nats_a_token, tokens that it is the mean of."""
     streams = data.load_streams(folder)
-    return {kind: loop.held_out_loss(model, streams.held_out[kind], WINDOW, rows) for kind in mixture.KINDS}
+    rows = []
+    for name in names:
+        model = LlamaForCausalLM.from_pretrained(folder / name, dtype=torch.float32).eval()
+        rows += [dict(member=name, kind=kind, nats_a_token=round(loop.held_out_loss(model, streams.held_out[kind], WINDOW, windows), 4),
+                      tokens=WINDOW * windows) for kind in mixture.KINDS]
+    return pd.DataFrame(rows)
