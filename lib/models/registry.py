@@ -1,0 +1,82 @@
+"""Which pairs have a name, and what a name stands for: folders of the shipped family, hub ids with revisions, paths."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.models.checks import PairError
+
+SHIPPED = Path(__file__).parents[2] / "data" / "models"
+FAMILY = ("base/small", "base/tiny", "base/tiny-base", "small/tiny", "small/tiny-small")  # target/drafter
+# The usual large and small member of each family, target first. SpecInfer's and Spec-Bench's pairs go by their drafter.
+PRESETS = {
+    "gpt2": ("openai-community/gpt2-xl", "openai-community/gpt2"),
+    "pythia": ("EleutherAI/pythia-2.8b", "EleutherAI/pythia-160m"),
+    "qwen2.5": ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct"),
+    "qwen3": ("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B"),
+    "smollm2": ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+    "llama3": ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"),
+    "llama-68m/llama-2-7b": ("meta-llama/Llama-2-7b-hf", "JackFram/llama-68m"),
+    "llama-68m/vicuna-7b": ("lmsys/vicuna-7b-v1.3", "JackFram/llama-68m"),
+    "vicuna-68m/vicuna-7b": ("lmsys/vicuna-7b-v1.3", "double7/vicuna-68m"),
+}
+PAIRS: dict[str, tuple[str, str]] = {name: tuple(name.split("/")) for name in FAMILY} | PRESETS
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from: a local folder, or a hub id with its revision (None for the hub's default)."""
+
+    where: str
+    revision: str | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is read from this machine's disk."""
+        return Path(self.where).is_dir()
+
+    @property
+    def short(self) -> str:
+        """Its name as figures show it."""
+        return Path(self.where).name + (f"@{self.revision}" if self.revision else "")
+
+    def __str__(self) -> str:
+        return self.where + (f"@{self.revision}" if self.revision else "")
+
+
+def sources(name: str) -> tuple[Source, Source]:
+    """Target and drafter of a pair: a name of `PAIRS`, or "TARGET|DRAFTER", each written as `source` reads it.
+
+    PairError for a name that is neither, with the names that come near it.
+    """
+    target, bar, drafter = (part.strip() for part in name.partition("|"))
+    if name in PAIRS:
+        target, drafter = PAIRS[name]
+    elif not (bar and target and drafter):
+        swapped = "/".join(reversed(name.split("/")))
+        near = [swapped] if swapped in PAIRS else difflib.get_close_matches(name, PAIRS, 2)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise PairError(f"pair {name!r} is unknown; {hint}choose one of {', '.join(PAIRS)}, "
+                        "or write 'TARGET|DRAFTER' with two hub ids or folders")
+    return source(target), source(drafter)
+
+
+def source(text: str) -> Source:
+    """One model: a member of the shipped family, a local folder, or a hub id with "@REVISION" if wanted.
+
+    PairError for a folder that is not there; whether the hub has an id only the hub knows.
+    """
+    if (SHIPPED / text).is_dir() and "/" not in text:
+        return Source(str(SHIPPED / text))
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return Source(str(path))
+    if text in {member for pair in FAMILY for member in pair.split("/")}:
+        raise PairError(f"the shipped model {text!r} is not in {SHIPPED}; fetch the repository's data/models again, "
+                        "or train it with `python -m lib.training`")
+    if text.startswith((".", "/", "~")) or text.partition("@")[0].count("/") > 1:
+        raise PairError(f"there is no folder {text}; give one with config.json, model.safetensors and tokenizer files")
+    where, at, revision = text.partition("@")
+    if at and not revision:
+        raise PairError(f"{text!r} names no revision behind its @; write a branch, tag or commit there, or leave @ out")
+    return Source(where, revision or None)
