@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 
 from lib import replay, shapes
+from lib.frequent_paths import frequent
 from lib.trace import Trace
 from lib.tree import Tree
 
 CONTINUATION, REAL_TEXT = "continuation", "real-text starts"  # the protocols
+FREQUENT = "frequent"  # the family of the most frequent rank paths, beside those of `shapes.FAMILIES`
 DEEPEST = 64  # depths and ranks that trees may be grown from
 RANKS = 16
 
@@ -118,6 +120,8 @@ def acceptance_by_depth_and_rank(trace: Trace, drafter: str) -> np.ndarray:
 
 def grown(family: str, budget: int, trace: Trace, drafter: str) -> Tree:
     """A family at a budget, where needed grown from what a trace says of the drafter's ranks."""
+    if family == FREQUENT:
+        return frequent(trace, budget, drafter)
     acceptance = {"sparse": acceptance_by_depth_and_rank, "optimal": acceptance_by_rank}.get(family)
     return shapes.at_budget(family, budget, acceptance=acceptance(trace, drafter) if acceptance else None)
 

@@ -10,7 +10,7 @@ from lib.acceptance import REAL_TEXT
 from lib.grown_shapes import optimal
 from lib.tree import Tree
 
-GROWN = ("sparse", "optimal")  # chosen from data; the other families are fixed in advance
+GROWN = ("sparse", "optimal", "frequent")  # chosen from data; the other families are fixed in advance
 SETTING = ["pair", "protocol", "temperature", "family", "budget"]
 MEMORISED = 0.3  # nats a token: a kind that the target knows better than this says nothing about tasks
 

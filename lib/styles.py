@@ -51,6 +51,7 @@ STYLES: Mapping[str, Style] = {
     "expansion:1,1,3,1,1,1,1,1": Style(PURPLE, ">", DASHED),
     "sparse": Style(BLUE, "p", SOLID),
     "optimal": Style(VERMILLION, "X", SOLID),
+    "frequent": Style(VERMILLION, "*", DASHED),
 }
 _OTHERS = [Style(colour, marker, dash) for colour, marker, dash in zip(
     (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY) * 2,

@@ -1,0 +1,58 @@
+"""The best static tree of a trace: the most frequent rank paths, found by replay alone and with no independence assumption.
+
+For rounds that start uniformly over the transitions of a trace, the mean accepted length is the sum over the tree's nodes
+of how often that node's rank path is what the target says. A child's path is never more frequent than its parent's, so
+that the n most frequent paths form a tree, and no tree of n nodes gains more on that trace: for every n at once, and
+nested. Conditions: starts are uniform (chained rounds weigh them otherwise), enough tokens are left behind each start, and
+the gain is in sample, so that it has to be judged on other prompts.
+"""
+
+import heapq
+
+import numpy as np
+
+from lib.trace import Trace
+from lib.tree import Tree
+
+Path = tuple[int, ...]
+
+
+def most_frequent_paths(trace: Trace, budget: int, drafter: str | None = None, *, most_rank: int = 64) -> list[tuple[Path, int]]:
+    """Up to `budget` rank paths with how many starts they match, the most frequent first; only starts before a loop count.
+
+    Ties go to the shallower path, then to the better ranks. Paths that no start matches are left out; ranks from
+    `most_rank` on count as no child.
+    """
+    ranks = trace.drafter_ranks(drafter)
+    width = ranks.shape[1] + 1
+    flat = np.full((len(ranks), width), most_rank)
+    np.copyto(flat[:, :-1], np.where(ranks < 0, most_rank, np.minimum(ranks, most_rank)))
+    flat = flat.ravel()
+    starts = np.flatnonzero(np.arange(width)[None] < np.minimum(trace.loops, trace.lengths)[:, None])
+    frontier: list[tuple[int, int, Path, np.ndarray]] = []
+
+    def offer_children(path: Path, matching: np.ndarray) -> None:
+        following = flat[matching + len(path)]
+        for rank in np.flatnonzero(np.bincount(following, minlength=most_rank + 1)[:most_rank]):
+            agreeing = matching[following == rank]
+            child = path + (int(rank),)
+            heapq.heappush(frontier, (-len(agreeing), len(child), child, agreeing))
+
+    offer_children((), starts)
+    found: list[tuple[Path, int]] = []
+    while frontier and len(found) < budget:
+        negative_count, _, path, matching = heapq.heappop(frontier)
+        found.append((path, -negative_count))
+        offer_children(path, matching)
+    return found
+
+
+def frequent(trace: Trace, budget: int, drafter: str | None = None) -> Tree:
+    """The tree of the `budget` most frequent rank paths; where the trace has fewer, chains of favourites fill it up."""
+    paths = [path for path, _ in most_frequent_paths(trace, budget, drafter)]
+    known = set(paths)
+    while len(paths) < budget:  # the favourite below the deepest favourite, which is always free
+        chain = (0,) * next(depth for depth in range(1, budget + 1) if (0,) * depth not in known)
+        paths.append(chain)
+        known.add(chain)
+    return Tree.from_choices(paths)
