@@ -1,4 +1,6 @@
-"""The acceptance study's arithmetic: which rounds count, what they add up to by prompt, and what a trace says of ranks."""
+"""The acceptance study's arithmetic: which rounds count, what they add up to by prompt, and what a trace says of
+ranks.
+"""
 
 from dataclasses import replace
 from typing import Sequence
@@ -43,22 +45,24 @@ def tally(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:
     full = ~rounds.cut
     size = 2 * len(names)
     counted = np.bincount(key[full], minlength=size)
-    frame = pd.DataFrame({
-        "prompt": np.repeat(names, 2),
-        "kind": np.repeat([trace.kinds[trace.prompts.index(name)] for name in names], 2),
-        "stretch": ["before", "loop"] * len(names),
-        "rounds": counted,
-        "drafted": counted * tree.budget,
-        "accepted": np.bincount(key[full], rounds.accepted[full], minlength=size).astype(int),
-        "cut": np.bincount(key[~full], minlength=size),
-    })
+    frame = pd.DataFrame(
+        {
+            "prompt": np.repeat(names, 2),
+            "kind": np.repeat([trace.kinds[trace.prompts.index(name)] for name in names], 2),
+            "stretch": ["before", "loop"] * len(names),
+            "rounds": counted,
+            "drafted": counted * tree.budget,
+            "accepted": np.bincount(key[full], rounds.accepted[full], minlength=size).astype(int),
+            "cut": np.bincount(key[~full], minlength=size),
+        }
+    )
     return frame[(frame.rounds > 0) | (frame.cut > 0)]
 
 
 def by_depth(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:
-    """One row a prompt and depth, over uncut rounds before a loop: all rounds, those at a node with children one level up
-    (`reached`), and those that accepted this depth. Accepted / reached is the conditional acceptance, accepted / rounds the
-    unconditional one.
+    """One row a prompt and depth, over uncut rounds before a loop: all rounds, those at a node with children one
+    level up (`reached`), and those that accepted this depth. Accepted / reached is the conditional acceptance,
+    accepted / rounds the unconditional one.
     """
     keep = ~rounds.cut & (rounds.starts < trace.loops[rounds.rows])
     kept = rounds.select(keep)
@@ -71,12 +75,22 @@ def by_depth(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:
     for name in np.unique(names):
         a, ends = kept.accepted[names == name], open_end[names == name]
         for depth in range(1, tree.max_depth + 1):
-            found.append((name, kinds[name], depth, len(a), int(((a >= depth) | ((a == depth - 1) & ends)).sum()), int((a >= depth).sum())))
+            found.append(
+                (
+                    name,
+                    kinds[name],
+                    depth,
+                    len(a),
+                    int(((a >= depth) | ((a == depth - 1) & ends)).sum()),
+                    int((a >= depth).sum()),
+                )
+            )
     return pd.DataFrame(found, columns=["prompt", "kind", "depth", "rounds", "reached", "accepted"])
 
 
 def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
-    """One row a prompt: positions before a loop, how many had the target's token at rank 0 .. 15, and the mean alpha."""
+    """One row a prompt: positions before a loop, how many had the target's token at rank 0 .. 15, and the mean alpha.
+    """
     ranks, valid = trace.drafter_ranks(drafter), _before_loops(trace)
     names = np.array(trace.prompts)
     kinds = dict(zip(trace.prompts, trace.kinds))
@@ -84,15 +98,29 @@ def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
     for name in sorted(kinds):
         inside = valid & (names == name)[:, None]
         counts = np.bincount(np.minimum(ranks[inside], RANKS), minlength=RANKS + 1)[:RANKS]
-        rows.append({"prompt": name, "kind": kinds[name], "positions": int(inside.sum()),
-                     "alpha_sum": float(trace.alpha[drafter][inside].sum())} | {f"rank_{r}": int(c) for r, c in enumerate(counts)})
+        rows.append(
+            {
+                "prompt": name,
+                "kind": kinds[name],
+                "positions": int(inside.sum()),
+                "alpha_sum": float(trace.alpha[drafter][inside].sum()),
+            }
+            | {f"rank_{r}": int(c) for r, c in enumerate(counts)}
+        )
     return pd.DataFrame(rows)
 
 
 def repetition(trace: Trace) -> pd.DataFrame:
     """One row a continuation: its transitions, whether it loops, and from where."""
-    return pd.DataFrame({"prompt": trace.prompts, "kind": trace.kinds, "transitions": trace.lengths,
-                         "loops": trace.loops < trace.lengths, "loop_start": trace.loops})
+    return pd.DataFrame(
+        {
+            "prompt": trace.prompts,
+            "kind": trace.kinds,
+            "transitions": trace.lengths,
+            "loops": trace.loops < trace.lengths,
+            "loop_start": trace.loops,
+        }
+    )
 
 
 def acceptance_by_rank(trace: Trace, drafter: str) -> np.ndarray:
@@ -128,17 +156,32 @@ def grown(family: str, budget: int, trace: Trace, drafter: str) -> Tree:
 
 def evaluate(trace: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
     """`tally` of every (family, budget, tree) for one drafter, under one another."""
-    frames = [tally(trace, tree, rounds_of(trace, tree, drafter)).assign(family=family, budget=budget, depth=tree.max_depth)
-              for family, budget, tree in trees]
-    return pd.concat(frames, ignore_index=True).assign(drafter=drafter, **{key: trace.about[key] for key in ("target", "protocol", "temperature")})
+    frames = [
+        tally(trace, tree, rounds_of(trace, tree, drafter)).assign(family=family, budget=budget, depth=tree.max_depth)
+        for family, budget, tree in trees
+    ]
+    return pd.concat(frames, ignore_index=True).assign(
+        drafter=drafter, **{key: trace.about[key] for key in ("target", "protocol", "temperature")}
+    )
 
 
 def subset(trace: Trace, rows: np.ndarray) -> Trace:
     """The trace of some rows, bool[N] or int64."""
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows
-    pick = {name: getattr(trace, name)[rows] for name in ("tokens", "lengths", "loops", "target_probs", "target_entropy")}
-    per = {name: {drafter: array[rows] for drafter, array in getattr(trace, name).items()} for name in ("ranks", "probs", "alpha")}
-    return Trace(**pick, **per, prompts=tuple(trace.prompts[i] for i in rows), kinds=tuple(trace.kinds[i] for i in rows), about=trace.about)
+    pick = {
+        name: getattr(trace, name)[rows] for name in ("tokens", "lengths", "loops", "target_probs", "target_entropy")
+    }
+    per = {
+        name: {drafter: array[rows] for drafter, array in getattr(trace, name).items()}
+        for name in ("ranks", "probs", "alpha")
+    }
+    return Trace(
+        **pick,
+        **per,
+        prompts=tuple(trace.prompts[i] for i in rows),
+        kinds=tuple(trace.kinds[i] for i in rows),
+        about=trace.about,
+    )
 
 
 def _before_loops(trace: Trace) -> np.ndarray:

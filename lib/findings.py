@@ -27,8 +27,8 @@ def lengths(rows: pd.DataFrame, generator: np.random.Generator, by: Sequence[str
 
 
 def best_fixed(found: pd.DataFrame) -> pd.DataFrame:
-    """By pair, protocol, temperature and budget: the fixed family of the largest acceptance length, with `of_optimal`, its
-    share of the optimal tree's.
+    """By pair, protocol, temperature and budget: the fixed family of the largest acceptance length, with
+    `of_optimal`, its share of the optimal tree's.
     """
     group = ["pair", "protocol", "temperature", "budget"]
     fixed = found[~found["family"].isin(GROWN)]
@@ -42,13 +42,24 @@ def doubling(found: pd.DataFrame, budgets: Sequence[int]) -> pd.DataFrame:
     """What each step from one budget to the next adds to the acceptance length, per doubling of the budget."""
     ordered = found[found["budget"].isin(budgets)].sort_values("budget")
     group = ordered.groupby([name for name in SETTING if name != "budget"], sort=False)
-    return ordered.assign(gain=group["value"].diff() / np.log2(ordered["budget"] / group["budget"].shift())).dropna(subset=["gain"])
+    return ordered.assign(gain=group["value"].diff() / np.log2(ordered["budget"] / group["budget"].shift())).dropna(
+        subset=["gain"]
+    )
 
 
 def of_oracle(found: pd.DataFrame, depths: pd.DataFrame, horizon: int) -> pd.DataFrame:
     """Each setting's share of what its depth allows: a drafter that knew the future would gain min(depth, horizon)."""
-    joined = found.merge(depths.drop_duplicates(["pair", "family", "budget"])[["pair", "family", "budget", "depth"]], on=["pair", "family", "budget"])
+    joined = found.merge(
+        depths.drop_duplicates(["pair", "family", "budget"])[["pair", "family", "budget", "depth"]],
+        on=["pair", "family", "budget"],
+    )
     return joined.assign(share=joined["value"] / joined["depth"].clip(upper=horizon))
+
+
+def memorised(losses: pd.DataFrame, target: str) -> list[str]:
+    """Kinds of text that a target knows by heart, from the table of held-out losses (member, kind, nats_a_token)."""
+    own = losses[losses["member"] == target]
+    return sorted(own.loc[own["nats_a_token"] < MEMORISED, "kind"])
 
 
 def acceptance_by_rank(ranks: pd.DataFrame) -> np.ndarray:
@@ -76,7 +87,11 @@ def headline(rows: pd.DataFrame, pair: str) -> pd.DataFrame:
 
 def crossing(found: pd.DataFrame, family: str, other: str) -> int | None:
     """The smallest budget from which one family stays ahead of the other; None if it never does."""
-    wide = found[found["family"].isin([family, other])].pivot(index="budget", columns="family", values="value").sort_index()
+    wide = (
+        found[found["family"].isin([family, other])]
+        .pivot(index="budget", columns="family", values="value")
+        .sort_index()
+    )
     ahead = (wide[family] > wide[other])[::-1].cummin()[::-1]
     return int(ahead.idxmax()) if ahead.any() else None
 

@@ -1,33 +1,34 @@
-"""The best static tree of a trace: the most frequent rank paths, found by replay alone and with no independence assumption.
+"""The best static tree of a trace: the most frequent rank paths, found by replay alone and with no independence
+assumption.
 
-For rounds that start uniformly over the transitions of a trace, the mean accepted length is the sum over the tree's nodes
-of how often that node's rank path is what the target says. A child's path is never more frequent than its parent's, so
-that the n most frequent paths form a tree, and no tree of n nodes gains more on that trace: for every n at once, and
-nested. Conditions: starts are uniform (chained rounds weigh them otherwise), enough tokens are left behind each start, and
-the gain is in sample, so that it has to be judged on other prompts.
+For rounds that start uniformly over the transitions of a trace, the mean accepted length is the sum over the tree's
+nodes of how often that node's rank path is what the target says. A child's path is never more frequent than its
+parent's, so that the n most frequent paths form a tree, and no tree of n nodes gains more on that trace: for every n
+at once, and nested. Conditions: starts are uniform (chained rounds weigh them otherwise), enough tokens are left
+behind each start, and the gain is in sample, so that it has to be judged on other prompts.
 """
 
 import heapq
 
 import numpy as np
 
+from lib.replay import steps
 from lib.trace import Trace
 from lib.tree import Tree
 
 Path = tuple[int, ...]
 
 
-def most_frequent_paths(trace: Trace, budget: int, drafter: str | None = None, *, most_rank: int = 64) -> list[tuple[Path, int]]:
-    """Up to `budget` rank paths with how many starts they match, the most frequent first; only starts before a loop count.
+def most_frequent_paths(
+    trace: Trace, budget: int, drafter: str | None = None, *, most_rank: int = 64
+) -> list[tuple[Path, int]]:
+    """Up to `budget` rank paths with how many starts they match, the most frequent first; only starts before a loop
+    count.
 
     Ties go to the shallower path, then to the better ranks. Paths that no start matches are left out; ranks from
     `most_rank` on count as no child.
     """
-    ranks = trace.drafter_ranks(drafter)
-    width = ranks.shape[1] + 1
-    flat = np.full((len(ranks), width), most_rank)
-    np.copyto(flat[:, :-1], np.where(ranks < 0, most_rank, np.minimum(ranks, most_rank)))
-    flat = flat.ravel()
+    flat, width = steps(trace, most_rank, drafter)
     starts = np.flatnonzero(np.arange(width)[None] < np.minimum(trace.loops, trace.lengths)[:, None])
     frontier: list[tuple[int, int, Path, np.ndarray]] = []
 

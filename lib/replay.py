@@ -1,8 +1,9 @@
 """Replay: what any static tree would have done on a trace, exactly, by array look-ups.
 
-Under greedy verification the accepted path follows the target's own continuation. So the rank of the target's next token
-among the drafter's candidates decides, position by position, whether the tree has that child: walking the ranks through
-the tree is the round. The same holds for top-k trees under naive sampling, on a trace sampled at that temperature.
+Under greedy verification the accepted path follows the target's own continuation. So the rank of the target's next
+token among the drafter's candidates decides, position by position, whether the tree has that child: walking the ranks
+through the tree is the round. The same holds for top-k trees under naive sampling, on a trace sampled at that
+temperature.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from lib.tree import Tree
 class Walk:
     """Rounds of one tree: for each, its row of the trace, the transition it starts at, and where it ended.
 
-    rows, starts, accepted (a), nodes (the last accepted node, 0 the root): int64[R]; cut bool[R]: the trace ended the round.
+    rows, starts, accepted (a), nodes (the last accepted node, 0 the root): int64[R]; cut bool[R]: the trace ended the
+    round.
     """
 
     rows: np.ndarray
@@ -38,19 +40,26 @@ def child_table(tree: Tree) -> np.ndarray:
     return table
 
 
+def steps(trace: Trace, beyond: int, drafter: str | None = None) -> tuple[np.ndarray, int]:
+    """The ranks that rounds meet, int64[N * width], row by row, and the width of a row; ranks from `beyond` on are
+    `beyond`.
+
+    A row has one place more than transitions, so that a walk that runs off its end meets a rank that no node has.
+    """
+    ranks = trace.drafter_ranks(drafter)
+    padded = np.full((len(ranks), ranks.shape[1] + 1), beyond)
+    np.copyto(padded[:, :-1], np.where(ranks < 0, beyond, np.minimum(ranks, beyond)))
+    return padded.ravel(), padded.shape[1]
+
+
 def walk(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
     """Every transition of the trace as the start of a round, row by row."""
-    ranks, lengths = trace.drafter_ranks(drafter), trace.lengths
-    table = child_table(tree)
-    beyond = table.shape[1] - 1
-    # One column more, so that a walk that runs off a row's end meets a rank that no node has.
-    width = ranks.shape[1] + 1
-    steps = np.full((len(ranks), width), beyond)
-    np.copyto(steps[:, :-1], np.where(ranks < 0, beyond, np.minimum(ranks, beyond)))
+    table, lengths = child_table(tree), trace.lengths
+    flat, width = steps(trace, table.shape[1] - 1, drafter)
     rows, starts = np.nonzero(np.arange(width)[None] < lengths[:, None])
     position = rows * width + starts
     accepted, nodes = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-    flat, active, node = steps.ravel(), np.arange(len(rows)), np.zeros(len(rows), dtype=np.int64)
+    active, node = np.arange(len(rows)), np.zeros(len(rows), dtype=np.int64)
     while len(active):
         node = table[node, flat[position]]
         alive = node > 0
@@ -66,9 +75,11 @@ def accepted_lengths(trace: Trace, tree: Tree, drafter: str | None = None) -> np
 
 
 def chained(all_starts: Walk, lengths: np.ndarray) -> Walk:
-    """The rounds that follow one another from each row's first transition: each starts behind the last one's bonus token.
+    """The rounds that follow one another from each row's first transition: each starts behind the last one's bonus
+    token.
 
-    `all_starts` is what `walk` gave for the trace, `lengths` int64[N] its rows' transitions. For the exact block efficiency.
+    `all_starts` is what `walk` gave for the trace, `lengths` int64[N] its rows' transitions. For the exact block
+    efficiency.
     """
     offset = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     running = np.flatnonzero(lengths > 0)

@@ -1,4 +1,6 @@
-"""The acceptance study: traces of every target under both protocols, and every family at every budget replayed on them."""
+"""The acceptance study: traces of every target under both protocols, and every family at every budget replayed on
+them.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,9 @@ SHORTEST_CONTEXT = 64  # tokens before the first real-text start
 
 @dataclass(frozen=True)
 class Prompts:
-    """Tokenised prompts: names, kinds of text, ids int64[T]; `choosing` bool: those that trees are grown from, not judged on."""
+    """Tokenised prompts: names, kinds of text, ids int64[T]; `choosing` bool: those that trees are grown from, not
+    judged on.
+    """
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -29,10 +33,14 @@ class Prompts:
     def select(self, rows: Iterable[int]) -> "Prompts":
         """The prompts of these rows."""
         rows = list(rows)
-        return Prompts(*(tuple(values[i] for i in rows) for values in (self.names, self.kinds, self.ids)), self.choosing[rows])
+        return Prompts(
+            *(tuple(values[i] for i in rows) for values in (self.names, self.kinds, self.ids)), self.choosing[rows]
+        )
 
 
-def split_prompts(names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tensor], *, choose: int, judge: int) -> Prompts:
+def split_prompts(
+    names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tensor], *, choose: int, judge: int
+) -> Prompts:
     """The first `choose` prompts of each kind to grow trees from, the next `judge` to judge all trees on."""
     place: dict[str, int] = {}
     kept, choosing = [], []
@@ -43,9 +51,13 @@ def split_prompts(names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tens
             choosing.append(place[kind] < choose)
     short = [kind for kind, last in place.items() if last + 1 < choose + judge]
     if short:
-        raise ValueError(f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts or judge_prompts, "
-                         "or give more prompts")
-    return Prompts(tuple(names[i] for i in kept), tuple(kinds[i] for i in kept), tuple(ids[i] for i in kept), np.array(choosing))
+        raise ValueError(
+            f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts or "
+            "judge_prompts, or give more prompts"
+        )
+    return Prompts(
+        tuple(names[i] for i in kept), tuple(kinds[i] for i in kept), tuple(ids[i] for i in kept), np.array(choosing)
+    )
 
 
 def real_text_starts(prompts: Prompts, starts: int) -> Prompts:
@@ -59,24 +71,55 @@ def real_text_starts(prompts: Prompts, starts: int) -> Prompts:
     return Prompts(chosen.names, chosen.kinds, tuple(cut), chosen.choosing)
 
 
-def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, *, temperatures: Sequence[float], tokens: int,
-           starts: int, horizon: int, eos_token_id: int | None, seed: int, folder: Path,
-           report: Callable[[str], None] = print) -> list[Trace]:
-    """The traces of one target: continuations of `tokens` tokens, and `starts` real-text starts a prompt of `horizon` tokens,
-    at each temperature. One file each under `folder`; one that is there is read, not made again.
+def record(
+    name: str,
+    target,
+    drafters: Mapping[str, object],
+    prompts: Prompts,
+    *,
+    temperatures: Sequence[float],
+    tokens: int,
+    starts: int,
+    horizon: int,
+    eos_token_id: int | Sequence[int] | None,
+    seed: int,
+    folder: Path,
+    report: Callable[[str], None] = print,
+) -> list[Trace]:
+    """The traces of one target: continuations of `tokens` tokens, and `starts` real-text starts a prompt of `horizon`
+    tokens, at each temperature. One file each under `folder`; one that is there is read, not made again.
     """
     made = []
-    for protocol, asked, length in ((CONTINUATION, prompts, tokens), (REAL_TEXT, real_text_starts(prompts, starts), horizon)):
+    for protocol, asked, length in (
+        (CONTINUATION, prompts, tokens),
+        (REAL_TEXT, real_text_starts(prompts, starts), horizon),
+    ):
         for temperature in temperatures:
             path = folder / f"{name}.{protocol.split('-')[0]}.t{temperature:g}.safetensors".replace("/", "_")
             if not path.exists():
-                about = {"target": name, "protocol": protocol, "seed": seed, "choosing": asked.choosing.astype(int).tolist()}
+                about = {
+                    "target": name,
+                    "protocol": protocol,
+                    "seed": seed,
+                    "choosing": asked.choosing.astype(int).tolist(),
+                }
                 recorded = trace.record(
-                    target, drafters, asked.ids, names=asked.names, kinds=asked.kinds, max_new_tokens=length, temperature=temperature,
-                    eos_token_id=eos_token_id, generator=torch.Generator().manual_seed(seed), about=about)
+                    target,
+                    drafters,
+                    asked.ids,
+                    names=asked.names,
+                    kinds=asked.kinds,
+                    max_new_tokens=length,
+                    temperature=temperature,
+                    eos_token_id=eos_token_id,
+                    generator=torch.Generator().manual_seed(seed),
+                    about=about,
+                )
                 trace.save(recorded, path)
             made.append(trace.load(path))
-            report(f"{name}, {protocol}, temperature {temperature:g}: {made[-1].positions:,} positions of {len(asked.ids)} prompts")
+            report(
+                f"{name}, {protocol}, temperature {temperature:g}: {made[-1].positions:,} positions, {len(asked.ids)} prompts"
+            )
     return made
 
 
@@ -86,12 +129,20 @@ def halves(recorded: Trace) -> tuple[Trace, Trace]:
     return acceptance.subset(recorded, choosing), acceptance.subset(recorded, ~choosing)
 
 
-def forest(choosing: Trace, drafter: str, families: Sequence[str], budgets: Sequence[int]) -> list[tuple[str, int, Tree]]:
+def forest(
+    choosing: Trace, drafter: str, families: Sequence[str], budgets: Sequence[int]
+) -> list[tuple[str, int, Tree]]:
     """Every family at every budget; grown families from the choosing part of the trace."""
-    return [(family, budget, acceptance.grown(family, budget, choosing, drafter)) for family in families for budget in budgets]
+    return [
+        (family, budget, acceptance.grown(family, budget, choosing, drafter))
+        for family in families
+        for budget in budgets
+    ]
 
 
-def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int], depth_budget: int) -> dict[str, pd.DataFrame]:
+def replay_all(
+    recorded: Trace, families: Sequence[str], budgets: Sequence[int], depth_budget: int
+) -> dict[str, pd.DataFrame]:
     """Tables of one trace, for all its drafters: `acceptance`, `depth` (at one budget), `rank`."""
     choosing, judged = halves(recorded)
     tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "rank": []}
@@ -117,8 +168,16 @@ def by_target(pairs: Sequence) -> dict[str, list]:
 
 def repetition(traces: Sequence[Trace]) -> pd.DataFrame:
     """One row a continuation: whether and where it begins to loop."""
-    return pd.concat([acceptance.repetition(recorded).assign(**{key: recorded.about[key] for key in ("target", "protocol", "temperature")})
-                      for recorded in traces if recorded.about["protocol"] == CONTINUATION], ignore_index=True)
+    return pd.concat(
+        [
+            acceptance.repetition(recorded).assign(
+                **{key: recorded.about[key] for key in ("target", "protocol", "temperature")}
+            )
+            for recorded in traces
+            if recorded.about["protocol"] == CONTINUATION
+        ],
+        ignore_index=True,
+    )
 
 
 def coverage(ranks: pd.DataFrame, by: Sequence[str], generator: np.random.Generator) -> pd.DataFrame:
@@ -132,5 +191,7 @@ def where(rows: pd.DataFrame, **wanted) -> pd.DataFrame:
     """The rows in which every named column has the wanted value. ValueError where there are none."""
     keep = np.logical_and.reduce([rows[name] == value for name, value in wanted.items()])
     if not keep.any():
-        raise ValueError(f"no row has {wanted}; there are " + "; ".join(f"{name}: {sorted(rows[name].unique())}" for name in wanted))
+        raise ValueError(
+            f"no row has {wanted}; there are " + "; ".join(f"{name}: {sorted(rows[name].unique())}" for name in wanted)
+        )
     return rows[keep]

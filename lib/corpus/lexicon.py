@@ -24,8 +24,8 @@ def is_held_out(*key, one_in: int = HELD_OUT_ONE_IN) -> bool:
 class Lexicon:
     """Draws words and rules for one split.
 
-    The training split sees no held-out noun, name, trade or rule; the held-out split takes all of these from the held-out
-    part. Verbs, adjectives and times are common to both, so that the splits share a language.
+    The training split sees no held-out noun, name, trade or rule; the held-out split takes all of these from the
+    held-out part. Verbs, adjectives and times are common to both, so that the splits share a language.
     """
 
     held_out: bool
@@ -53,7 +53,9 @@ class Lexicon:
     def name(self, rng: Random) -> str:
         """An invented name of one to three syllables, of this split."""
         while True:
-            syllables = [rng.choice(ONSETS) + rng.choice(NUCLEI) + rng.choice(CODAS) for _ in range(rng.choice((1, 2, 2, 3)))]
+            syllables = [
+                rng.choice(ONSETS) + rng.choice(NUCLEI) + rng.choice(CODAS) for _ in range(rng.choice((1, 2, 2, 3)))
+            ]
             name = "".join(syllables).capitalize()
             if is_held_out("name", name) == self.held_out:
                 return name

@@ -17,12 +17,22 @@ GENERATORS: dict[str, Callable[[Random, Lexicon], str]] = {
 REAL_KINDS = ("code", "prose")
 KINDS = (*REAL_KINDS, *GENERATORS)
 # Share of the training tokens. Real text has the larger half; of the generated kinds the regular ones need the least.
-SHARES = {"code": 0.38, "prose": 0.20, "translation": 0.10, "questions": 0.07, "summary": 0.07, "arithmetic": 0.06,
-          "dialogue": 0.05, "story": 0.07}
+SHARES = {
+    "code": 0.38,
+    "prose": 0.20,
+    "translation": 0.10,
+    "questions": 0.07,
+    "summary": 0.07,
+    "arithmetic": 0.06,
+    "dialogue": 0.05,
+    "story": 0.07,
+}
 
 
 def generated(kind: str, held_out: bool, seed: int, characters: int) -> Iterator[str]:
-    """Documents of a generated kind until so many characters are written; the split's lexemes and rules, then the seed."""
+    """Documents of a generated kind until so many characters are written; the split's lexemes and rules, then the
+    seed.
+    """
     rng = Random(f"{kind}/{held_out}/{seed}")
     lexicon = HELD_OUT if held_out else TRAIN
     written = 0

@@ -1,4 +1,6 @@
-"""Source code and docstrings of the installed standard library and packages, without tests and near-copies, split by file."""
+"""Source code and docstrings of the installed standard library and packages, without tests and near-copies, split by
+file.
+"""
 
 import ast
 import importlib.metadata
@@ -13,11 +15,59 @@ from typing import Iterator
 from lib.corpus.lexicon import is_held_out
 
 # Permissively licensed packages that the requirements bring, most general first: of near-copies the first one stays.
-PACKAGES = ("numpy", "pandas", "matplotlib", "networkx", "sympy", "torch", "transformers", "fonttools", "Pygments", "huggingface_hub",
-            "setuptools", "ipython", "mpmath", "pytest", "prompt_toolkit", "rich", "pillow", "seaborn", "tornado", "jedi",
-            "jupyter_server", "fsspec", "bleach", "anyio", "Jinja2", "packaging", "pyparsing", "babel", "urllib3", "beautifulsoup4",
-            "jupyter_client", "psutil", "ipykernel", "python-dateutil", "traitlets", "nbconvert", "parso", "ipywidgets", "PyYAML")
-LEFT_OUT = {"test", "tests", "testing", "_testing", "idlelib", "site-packages", "lib2to3", "turtledemo", "unicode", "_vendor"}
+PACKAGES = (
+    "numpy",
+    "pandas",
+    "matplotlib",
+    "networkx",
+    "sympy",
+    "torch",
+    "transformers",
+    "fonttools",
+    "Pygments",
+    "huggingface_hub",
+    "setuptools",
+    "ipython",
+    "mpmath",
+    "pytest",
+    "prompt_toolkit",
+    "rich",
+    "pillow",
+    "seaborn",
+    "tornado",
+    "jedi",
+    "jupyter_server",
+    "fsspec",
+    "bleach",
+    "anyio",
+    "Jinja2",
+    "packaging",
+    "pyparsing",
+    "babel",
+    "urllib3",
+    "beautifulsoup4",
+    "jupyter_client",
+    "psutil",
+    "ipykernel",
+    "python-dateutil",
+    "traitlets",
+    "nbconvert",
+    "parso",
+    "ipywidgets",
+    "PyYAML",
+)
+LEFT_OUT = {
+    "test",
+    "tests",
+    "testing",
+    "_testing",
+    "idlelib",
+    "site-packages",
+    "lib2to3",
+    "turtledemo",
+    "unicode",
+    "_vendor",
+}
 FILES_HELD_OUT_ONE_IN = 25
 BYTES = (600, 200_000)
 SEEN_LINES_ALLOWED = {"train": 0.5, "held_out": 0.2}

@@ -1,4 +1,6 @@
-"""Translation from English into Velan, an invented language with cases, agreement, tense suffixes and verb-final order."""
+"""Translation from English into Velan, an invented language with cases, agreement, tense suffixes and verb-final
+order.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -64,13 +66,26 @@ class Clause:
             return f"{helper.capitalize()} {subject}{' not' if self.negative else ''} {self.verb} {tail}?"
         if self.negative or self.tense == "future":
             return words.sentence(f"{subject} {helper}{' not' if self.negative else ''} {self.verb} {tail}.")
-        simple = words.past(self.verb) if self.tense == "past" else self.verb if self.subject.plural else words.third(self.verb)
+        simple = (
+            words.past(self.verb)
+            if self.tense == "past"
+            else self.verb
+            if self.subject.plural
+            else words.third(self.verb)
+        )
         return words.sentence(f"{subject} {simple} {tail}.")
 
     def velan(self) -> str:
-        """The clause in Velan: question particle, subject, place with postposition, object, verb with prefix and suffixes."""
+        """The clause in Velan: question particle, subject, place with postposition, object, verb with prefix and
+        suffixes.
+        """
         place = f" {self.place[1].velan('place')} {PLACES[self.place[0]]}" if self.place else ""
-        verb = ("ne" if self.negative else "") + velan(self.verb) + TENSES[self.tense] + ("k" if self.subject.plural else "")
+        verb = (
+            ("ne" if self.negative else "")
+            + velan(self.verb)
+            + TENSES[self.tense]
+            + ("k" if self.subject.plural else "")
+        )
         text = f"{self.subject.velan('subject')}{place} {self.object.velan('object')} {verb}"
         return words.sentence(("ka " if self.question else "") + text + ("?" if self.question else "."))
 
@@ -85,7 +100,8 @@ def phrase(rng: Random, lexicon: Lexicon) -> Phrase:
 def clause(rng: Random, lexicon: Lexicon) -> Clause:
     """A random clause whose combination of tense, polarity, mood and place is a rule of the split."""
     tense, negative, question, place = lexicon.rule(
-        rng, "clause", list(TENSES), (False, False, True), (False, False, True), [None, None, *PLACES])
+        rng, "clause", list(TENSES), (False, False, True), (False, False, True), [None, None, *PLACES]
+    )
     where = (place, phrase(rng, lexicon)) if place else None
     return Clause(phrase(rng, lexicon), lexicon.verb(rng), phrase(rng, lexicon), where, tense, negative, question)
 

@@ -16,8 +16,14 @@ ABOUT = {"target": "t", "protocol": acceptance.CONTINUATION, "temperature": 0.0}
 
 def recorded(seed=0, protocol=acceptance.CONTINUATION, **kwargs):
     made = synthetic(np.random.default_rng(seed), rows=30, width=24, **kwargs)
-    return trace.Trace(**{**vars(made), "about": ABOUT | {"protocol": protocol}, "prompts": tuple(f"p{i // 3}" for i in range(30)),
-                          "loops": np.maximum(made.lengths - 6, 0)})
+    return trace.Trace(
+        **{
+            **vars(made),
+            "about": ABOUT | {"protocol": protocol},
+            "prompts": tuple(f"p{i // 3}" for i in range(30)),
+            "loops": np.maximum(made.lengths - 6, 0),
+        }
+    )
 
 
 def test_a_tally_counts_every_round_once():
@@ -66,9 +72,13 @@ def test_acceptance_by_rank_counts_positions_before_loops():
 def test_grown_trees_gain_the_most_on_what_they_were_grown_from():
     rng = np.random.default_rng(1)
     ranks = np.minimum(rng.geometric(0.5, (30, 24)) - 1, 9).astype(np.int32)
-    made = trace.Trace(**{**vars(recorded()), "ranks": {"d": ranks}, "lengths": np.full(30, 24), "loops": np.full(30, 24)})
-    gained = {family: replay.accepted_lengths(made, acceptance.grown(family, 12, made, "d"), "d").mean()
-              for family in ("optimal", "chain", "kary:2", "star")}
+    made = trace.Trace(
+        **{**vars(recorded()), "ranks": {"d": ranks}, "lengths": np.full(30, 24), "loops": np.full(30, 24)}
+    )
+    gained = {
+        family: replay.accepted_lengths(made, acceptance.grown(family, 12, made, "d"), "d").mean()
+        for family in ("optimal", "chain", "kary:2", "star")
+    }
     assert max(gained, key=gained.get) == "optimal"
 
 
@@ -88,14 +98,25 @@ def test_traces_are_made_once_and_read_again(tmp_path):
     drafters = {"d": small_models.related(target, 1, noise=0.3)}
     split = study.split_prompts(list("abcd"), ["k"] * 4, small_models.prompts(0, (70, 80, 66, 90)), choose=1, judge=3)
     said = []
-    settings = dict(temperatures=[0.0, 1.0], tokens=6, starts=2, horizon=4, eos_token_id=None, seed=0, folder=tmp_path, report=said.append)
+    settings = dict(
+        temperatures=[0.0, 1.0],
+        tokens=6,
+        starts=2,
+        horizon=4,
+        eos_token_id=None,
+        seed=0,
+        folder=tmp_path,
+        report=said.append,
+    )
     once = study.record("t", target, drafters, split, **settings)
     again = study.record("t", None, None, split, **settings)  # no model is asked a second time
     assert len(once) == 4 and len(said) == 8
     for first, second in zip(once, again):
         assert np.array_equal(first.ranks["d"], second.ranks["d"])
     tables = study.replay_all(once[0], ["chain", "optimal"], [1, 4], 4)
-    assert set(tables["acceptance"]["prompt"]) <= set("bcd"), "trees are judged on prompts that they were not grown from"
+    assert set(tables["acceptance"]["prompt"]) <= set("bcd"), (
+        "trees are judged on prompts that they were not grown from"
+    )
 
 
 def test_live_rows_of_top_k_equal_replayed_ones():
@@ -103,11 +124,17 @@ def test_live_rows_of_top_k_equal_replayed_ones():
     drafter = small_models.related(target, 1, noise=0.3)
     asked = study.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
     done = live.decode(target, LanguageModelDrafter(drafter), asked.ids, shape="kary:2@6", max_new_tokens=17)
-    made = trace.read(target, {"d": drafter}, asked.ids, done.new_tokens, names=asked.names, kinds=asked.kinds, about=ABOUT)
+    made = trace.read(
+        target, {"d": drafter}, asked.ids, done.new_tokens, names=asked.names, kinds=asked.kinds, about=ABOUT
+    )
     tree = shapes.parse("kary:2@6")
     replayed = acceptance.tally(made, tree, acceptance.rounds_of(made, tree, "d"))
-    both = [frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]]
-            for frame in (live.tally(done, asked.names, asked.kinds), replayed)]
+    both = [
+        frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[
+            ["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]
+        ]
+        for frame in (live.tally(done, asked.names, asked.kinds), replayed)
+    ]
     pd.testing.assert_frame_equal(*both, check_dtype=False)
 
 
@@ -120,8 +147,12 @@ def test_every_live_setting_decodes_and_the_oracle_is_right():
 
     pair = Pair("p", target, drafter, Tokenizer(), "t", "d")
     asked = study.split_prompts(list("ab"), ["k"] * 2, small_models.prompts(0, (9, 12)), choose=0, judge=2)
-    known = [target.generate(ids[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)[0, len(ids):].tolist()
-             for ids in asked.ids]
+    known = [
+        target.generate(ids[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)[
+            0, len(ids) :
+        ].tolist()
+        for ids in asked.ids
+    ]
     grid = live.rules_grid(["kary:2@6"], [0.0, 1.0]) + live.drafters_grid(["kary:2@6"])
     rows = pd.concat([live.run(setting, pair, [target], asked, known, new_tokens=19, seed=0) for setting in grid])
     assert set(rows["drafter"]) == {"top_k", "iid", "without_replacement", "lookup", "merged", "random", "oracle"}
@@ -132,10 +163,29 @@ def test_every_live_setting_decodes_and_the_oracle_is_right():
 
 
 def test_findings_read_a_table():
-    rows = pd.DataFrame([dict(target="t", drafter="d", protocol="x", temperature=0.0, family=family, budget=budget, stretch="before",
-                              prompt=prompt, kind="k", rounds=10, drafted=10 * budget, accepted=accepted, cut=0, depth=budget)
-                         for family, gains in {"chain": (5, 6), "star": (5, 4), "optimal": (5, 8)}.items()
-                         for budget, accepted in zip((1, 4), gains) for prompt in "pq"])
+    rows = pd.DataFrame(
+        [
+            dict(
+                target="t",
+                drafter="d",
+                protocol="x",
+                temperature=0.0,
+                family=family,
+                budget=budget,
+                stretch="before",
+                prompt=prompt,
+                kind="k",
+                rounds=10,
+                drafted=10 * budget,
+                accepted=accepted,
+                cut=0,
+                depth=budget,
+            )
+            for family, gains in {"chain": (5, 6), "star": (5, 4), "optimal": (5, 8)}.items()
+            for budget, accepted in zip((1, 4), gains)
+            for prompt in "pq"
+        ]
+    )
     found = findings.lengths(findings.clean(rows), np.random.default_rng(0))
     best = findings.best_fixed(found).set_index("budget")
     assert best.loc[4, "family"] == "chain" and best.loc[4, "of_optimal"] == pytest.approx(6 / 8)

@@ -1,4 +1,6 @@
-"""The loop: greedy output is the target's own, whatever the tree; rounds are what replay says; ends are where they belong."""
+"""The loop: greedy output is the target's own, whatever the tree; rounds are what replay says; ends are where they
+belong.
+"""
 
 import numpy as np
 import pytest
@@ -17,12 +19,20 @@ TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 PROMPTS = small_models.prompts(2, (3, 11, 6, 17))
 NAMES, KINDS = list("abcd"), ["k"] * 4
-FIXED = ["chain@6", "star@6", "independent:2@8", "kary:2@14", "comb:3@9", "expansion:2,2,1@12", "expansion:1,1,3,1,1,1,1,1@16"]
+FIXED = [
+    "chain@6",
+    "star@6",
+    "independent:2@8",
+    "kary:2@14",
+    "comb:3@9",
+    "expansion:2,2,1@12",
+    "expansion:1,1,3,1,1,1,1,1@16",
+]
 
 
 def own_greedy(prompt, new, eos=None):
     out = TARGET.generate(prompt[None], max_new_tokens=new, do_sample=False, pad_token_id=0, eos_token_id=eos)
-    return out[0, len(prompt):].tolist()
+    return out[0, len(prompt) :].tolist()
 
 
 @settings(deadline=None, max_examples=12)
@@ -44,8 +54,16 @@ def test_live_rounds_are_the_replayed_ones(shape):
 @settings(deadline=None, max_examples=10)
 @given(trees(), st.integers(0, 1000))
 def test_naive_sampling_replays_on_its_own_trace(tree, seed):
-    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=tree, rule="naive", temperature=0.8, max_new_tokens=20,
-                       generator=torch.Generator().manual_seed(seed))
+    done = live.decode(
+        TARGET,
+        LanguageModelDrafter(DRAFTER),
+        PROMPTS,
+        shape=tree,
+        rule="naive",
+        temperature=0.8,
+        max_new_tokens=20,
+        generator=torch.Generator().manual_seed(seed),
+    )
     recorded = trace.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
     assert _live_rounds(done, tree) == _replayed(recorded, tree)
 
@@ -53,7 +71,9 @@ def test_naive_sampling_replays_on_its_own_trace(tree, seed):
 def test_eos_inside_the_accepted_path_ends_the_output_there():
     full = own_greedy(PROMPTS[1], 24)
     for eos in sorted(set(full)):
-        done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape="chain:5", max_new_tokens=24, eos_token_id=eos)
+        done = live.decode(
+            TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape="chain:5", max_new_tokens=24, eos_token_id=eos
+        )
         assert done.new_tokens[1] == full[: full.index(eos) + 1] == own_greedy(PROMPTS[1], 24, eos)
         recorded = trace.read(TARGET, {"d": TARGET}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS)
         assert _live_rounds(done, shapes.chain(5)) == _replayed(recorded, shapes.chain(5))
@@ -69,20 +89,30 @@ def test_few_new_tokens(new):
 def test_a_round_records_what_it_did():
     done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS[:1], shape="chain:4", max_new_tokens=11)
     first, second = done.rounds
-    assert (first.position, first.drafted, first.accepted, first.ranks, first.open_end, first.cut) == (1, 4, 4, (0,) * 4, False, False)
+    assert (first.position, first.drafted, first.accepted, first.ranks, first.open_end, first.cut) == (
+        1,
+        4,
+        4,
+        (0,) * 4,
+        False,
+        False,
+    )
     assert (second.position, second.accepted, second.cut) == (6, 4, False)
     assert first.target_calls == 1 and first.draft_calls == 4 and first.cache_bytes > 0
     assert min(first.draft_seconds, first.verify_seconds, first.commit_seconds) > 0
 
 
-@pytest.mark.parametrize("changed, message", [
-    (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), "prompt 0 is empty"),
-    (dict(max_new_tokens=-1), "max_new_tokens is -1"),
-    (dict(temperature=0.5, rule="naive"), "generator is None"),
-    (dict(rule="naive"), "greedy goes with temperature 0"),
-    (dict(max_new_tokens=300), "the model's window has 256"),
-    (dict(shape="kary"), "needs a budget|unknown|parameters"),
-])
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), "prompt 0 is empty"),
+        (dict(max_new_tokens=-1), "max_new_tokens is -1"),
+        (dict(temperature=0.5, rule="naive"), "generator is None"),
+        (dict(rule="naive"), "greedy goes with temperature 0"),
+        (dict(max_new_tokens=300), "the model's window has 256"),
+        (dict(shape="kary"), "needs a budget|unknown|parameters"),
+    ],
+)
 def test_what_cannot_be_is_refused_by_name(changed, message):
     given = dict(input_ids=PROMPTS[0][None], shape="chain:2", max_new_tokens=4) | changed
     with pytest.raises(ValueError, match=message):
@@ -92,7 +122,9 @@ def test_what_cannot_be_is_refused_by_name(changed, message):
 def test_padding_on_either_side_is_no_part_of_a_prompt():
     left = torch.stack([torch.cat([torch.zeros(17 - len(p), dtype=torch.long), p]) for p in PROMPTS])
     mask = torch.stack([torch.arange(17) >= 17 - len(p) for p in PROMPTS])
-    done = generate(TARGET, LanguageModelDrafter(DRAFTER), left, attention_mask=mask, shape="kary:2@6", max_new_tokens=9)
+    done = generate(
+        TARGET, LanguageModelDrafter(DRAFTER), left, attention_mask=mask, shape="kary:2@6", max_new_tokens=9
+    )
     assert done.new_tokens == [own_greedy(prompt, 9) for prompt in PROMPTS]
     assert torch.equal(done.sequences, torch.cat([left, torch.tensor(done.new_tokens)], dim=1))
 

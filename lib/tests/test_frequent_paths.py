@@ -24,9 +24,18 @@ def all_trees(budget, ranks, depth):
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_no_tree_gains_more_on_the_trace(seed, budget):
     made = synthetic(np.random.default_rng(seed), rows=3, width=10, ranks=3)
-    made = trace.Trace(**{**vars(made), "ranks": {"d": np.where(made.ranks["d"] == 2, 5, made.ranks["d"])}})  # ranks with a gap
-    best = max((replay.accepted_lengths(made, Tree.from_choices([tuple(5 if r == 2 else r for r in path) for path in tree.choices()])).sum()
-                for tree in all_trees(budget, 3, 3)), default=0)
+    made = trace.Trace(
+        **{**vars(made), "ranks": {"d": np.where(made.ranks["d"] == 2, 5, made.ranks["d"])}}
+    )  # ranks with a gap
+    best = max(
+        (
+            replay.accepted_lengths(
+                made, Tree.from_choices([tuple(5 if r == 2 else r for r in path) for path in tree.choices()])
+            ).sum()
+            for tree in all_trees(budget, 3, 3)
+        ),
+        default=0,
+    )
     # deeper trees than brute force visits can only be better
     own = replay.accepted_lengths(made, frequent_paths.frequent(made, budget)).sum()
     assert own >= best
@@ -53,7 +62,15 @@ def test_an_empty_trace_gives_a_chain():
 
 def test_uniform_starts_are_a_condition():
     ranks = np.tile([0, 0, 1], 40)[None].astype(np.int32)
-    made = trace.Trace(**{**vars(synthetic(np.random.default_rng(0), rows=1, width=120)), "ranks": {"d": ranks},
-                          "lengths": np.array([120]), "loops": np.array([120])})
+    made = trace.Trace(
+        **{
+            **vars(synthetic(np.random.default_rng(0), rows=1, width=120)),
+            "ranks": {"d": ranks},
+            "lengths": np.array([120]),
+            "loops": np.array([120]),
+        }
+    )
     counts = dict(frequent_paths.most_frequent_paths(made, 3))
-    assert counts[(0,)] == 80 and counts[(0, 0)] == pytest.approx(counts[(1,)], abs=1)  # a tie that chained rounds would break
+    assert counts[(0,)] == 80 and counts[(0, 0)] == pytest.approx(
+        counts[(1,)], abs=1
+    )  # a tie that chained rounds would break

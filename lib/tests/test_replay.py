@@ -16,8 +16,18 @@ def synthetic(rng, rows=5, width=24, ranks=4):
     table[np.arange(width)[None] >= lengths[:, None]] = -1
     tokens = rng.integers(0, 50, (rows, width + 1)).astype(np.int32)
     zeros = np.zeros((rows, width), np.float32)
-    return trace.Trace(tokens, lengths, lengths, zeros, zeros, {"d": table}, {"d": zeros}, {"d": zeros},
-                       tuple(map(str, range(rows))), ("k",) * rows)
+    return trace.Trace(
+        tokens,
+        lengths,
+        lengths,
+        zeros,
+        zeros,
+        {"d": table},
+        {"d": zeros},
+        {"d": zeros},
+        tuple(map(str, range(rows))),
+        ("k",) * rows,
+    )
 
 
 @st.composite
@@ -45,8 +55,11 @@ def plain_walk(ranks, tree):
 def test_walk_is_the_plain_walk(tree, seed):
     recorded = synthetic(np.random.default_rng(seed))
     found = replay.walk(recorded, tree)
-    expected = [(row, start, *plain_walk(recorded.ranks["d"][row, start:length], tree))
-                for row, length in enumerate(recorded.lengths) for start in range(length)]
+    expected = [
+        (row, start, *plain_walk(recorded.ranks["d"][row, start:length], tree))
+        for row, length in enumerate(recorded.lengths)
+        for start in range(length)
+    ]
     assert [*zip(found.rows, found.starts, found.accepted, found.nodes)] == expected
     left = recorded.lengths[found.rows] - found.starts
     assert np.array_equal(found.cut, found.accepted >= left)
@@ -70,8 +83,18 @@ def test_chained_rounds_follow_one_another(tree, seed):
 def test_chained_efficiency_can_differ_where_uniform_starts_tie():
     ranks = np.tile([0, 0, 1], 40)[None].astype(np.int32)
     zeros = np.zeros(ranks.shape, np.float32)
-    recorded = trace.Trace(np.zeros((1, 121), np.int32), np.array([120]), np.array([120]), zeros, zeros, {"d": ranks}, {"d": zeros},
-                           {"d": zeros}, ("p",), ("k",))
+    recorded = trace.Trace(
+        np.zeros((1, 121), np.int32),
+        np.array([120]),
+        np.array([120]),
+        zeros,
+        zeros,
+        {"d": ranks},
+        {"d": zeros},
+        {"d": zeros},
+        ("p",),
+        ("k",),
+    )
     efficiency = {}
     for name, tree in {"chain": Tree.from_choices([(0,), (0, 0)]), "star": Tree.from_choices([(0,), (1,)])}.items():
         everywhere = replay.walk(recorded, tree)
@@ -85,12 +108,15 @@ def test_rank_counts_what_scores_higher_and_ties_by_index():
     assert trace.rank_of(scores, torch.arange(4)).tolist() == [3, 0, 1, 2]
 
 
-@pytest.mark.parametrize("tokens, start", [
-    ([1, 2, 3] + [7, 8] * 8, 5),  # the first cycle is news, its repetition is not
-    ([5] * 12, 1),
-    ([*range(30)], 29),
-    ([1, 2, 3] * 2, 5),  # twice is no loop
-])
+@pytest.mark.parametrize(
+    "tokens, start",
+    [
+        ([1, 2, 3] + [7, 8] * 8, 5),  # the first cycle is news, its repetition is not
+        ([5] * 12, 1),
+        ([*range(30)], 29),
+        ([1, 2, 3] * 2, 5),  # twice is no loop
+    ],
+)
 def test_loops_are_found_where_they_begin(tokens, start):
     assert trace.loop_start(tokens) == start
 

@@ -40,7 +40,9 @@ def test_the_schedule_decays_only_at_the_end():
 
 def test_windows_depend_on_seed_and_step_alone():
     streams = {"a": np.arange(1000, dtype=np.uint16), "b": np.arange(2000, 2600, dtype=np.uint16)}
-    draw = [windows(streams, {"a": 0.5, "b": 0.5}, 64, 17, seed, step) for seed, step in ((1, 5), (1, 5), (1, 6), (2, 5))]
+    draw = [
+        windows(streams, {"a": 0.5, "b": 0.5}, 64, 17, seed, step) for seed, step in ((1, 5), (1, 5), (1, 6), (2, 5))
+    ]
     assert torch.equal(draw[0], draw[1]) and not torch.equal(draw[0], draw[2]) and not torch.equal(draw[0], draw[3])
     assert (draw[0].diff(dim=1) == 1).all() and {int(row[0]) // 2000 for row in draw[0]} == {0, 1}
 
@@ -69,14 +71,42 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path):
             if now == step:
                 raise KeyboardInterrupt
             return draw(now)
+
         return draw_until
 
     whole, parts = (small_models.llama(0, dtype=torch.float32) for _ in range(2))
-    loop.train(whole, draw, plan, loop.plain_loss, tmp_path / "whole", compiled=False, checkpoint_every=2, report=lambda record: None)
+    loop.train(
+        whole,
+        draw,
+        plan,
+        loop.plain_loss,
+        tmp_path / "whole",
+        compiled=False,
+        checkpoint_every=2,
+        report=lambda record: None,
+    )
     with pytest.raises(KeyboardInterrupt):
-        loop.train(parts, stop_at(5), plan, loop.plain_loss, tmp_path / "parts", compiled=False, checkpoint_every=2, report=lambda r: None)
+        loop.train(
+            parts,
+            stop_at(5),
+            plan,
+            loop.plain_loss,
+            tmp_path / "parts",
+            compiled=False,
+            checkpoint_every=2,
+            report=lambda r: None,
+        )
     fresh = small_models.llama(3, dtype=torch.float32)
-    loop.train(fresh, draw, plan, loop.plain_loss, tmp_path / "parts", compiled=False, checkpoint_every=2, report=lambda record: None)
+    loop.train(
+        fresh,
+        draw,
+        plan,
+        loop.plain_loss,
+        tmp_path / "parts",
+        compiled=False,
+        checkpoint_every=2,
+        report=lambda record: None,
+    )
     for expected, found in zip(whole.parameters(), fresh.parameters()):
         torch.testing.assert_close(found, expected)
 

@@ -1,4 +1,6 @@
-"""`python -m lib.training MEMBER|all|losses [--folder DIR] [--steps N]`: trains members of the family, or publishes their losses."""
+"""`python -m lib.training MEMBER|all|losses [--folder DIR] [--steps N]`: trains members of the family, or publishes
+their losses.
+"""
 
 import argparse
 import shutil
@@ -11,9 +13,14 @@ from lib.training import family
 def main() -> None:
     """Reads the command line and trains; a stopped training goes on from its last checkpoint."""
     parser = argparse.ArgumentParser(prog="python -m lib.training", description=__doc__)
-    parser.add_argument("member", choices=[*family.FAMILY, "all", "prepare", "losses"],
-                        help="a member; all of them; the tokens alone; or: copy trained members to data/models with their losses")
-    parser.add_argument("--folder", type=Path, default=Path("data/runs/training"), help="where tokens, checkpoints and models go")
+    parser.add_argument(
+        "member",
+        choices=[*family.FAMILY, "all", "prepare", "losses"],
+        help="a member; all of them; the tokens alone; or: copy trained members to data/models with their losses",
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("data/runs/training"), help="where tokens, checkpoints and models go"
+    )
     parser.add_argument("--steps", type=int, help="optimiser steps, instead of the member's own number")
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
@@ -24,7 +31,9 @@ def main() -> None:
     else:
         for name in family.FAMILY if given.member == "all" else [given.member]:
             plan = family.FAMILY[name].plan
-            family.make(name, given.folder, plan=replace(plan, steps=given.steps) if given.steps else plan, device=given.device)
+            family.make(
+                name, given.folder, plan=replace(plan, steps=given.steps) if given.steps else plan, device=given.device
+            )
 
 
 def publish(folder: Path, shipped: Path) -> None:

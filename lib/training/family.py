@@ -21,7 +21,9 @@ CHARACTERS = 70_000_000  # of generated and real text together, as the shares of
 
 @dataclass(frozen=True)
 class Member:
-    """One model: hidden size, layers, feed-forward size, query and key/value heads, head size; its teacher, if distilled."""
+    """One model: hidden size, layers, feed-forward size, query and key/value heads, head size; its teacher, if
+    distilled.
+    """
 
     hidden: int
     layers: int
@@ -35,9 +37,20 @@ class Member:
     def config(self) -> LlamaConfig:
         """The transformers configuration."""
         return LlamaConfig(
-            vocab_size=data.VOCABULARY, hidden_size=self.hidden, num_hidden_layers=self.layers, intermediate_size=self.feed_forward,
-            num_attention_heads=self.heads, num_key_value_heads=self.kv_heads, head_dim=self.head_dim, tie_word_embeddings=True,
-            max_position_embeddings=WINDOW, bos_token_id=0, eos_token_id=0, rope_theta=10_000.0, use_cache=True)
+            vocab_size=data.VOCABULARY,
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            intermediate_size=self.feed_forward,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            tie_word_embeddings=True,
+            max_position_embeddings=WINDOW,
+            bos_token_id=0,
+            eos_token_id=0,
+            rope_theta=10_000.0,
+            use_cache=True,
+        )
 
 
 def _one_layer(teacher: str | None, steps: int) -> Member:
@@ -60,8 +73,10 @@ def prepare(folder: Path) -> Tokenizer:
         return Tokenizer.from_file(str(path))
     texts = data.documents(CHARACTERS)
     tokenizer = data.train_tokenizer({kind: texts[kind, False] for kind in mixture.KINDS})
-    encoded = {split: {kind: data.encode(tokenizer, texts[kind, split == "held_out"]) for kind in mixture.KINDS}
-               for split in ("train", "held_out")}
+    encoded = {
+        split: {kind: data.encode(tokenizer, texts[kind, split == "held_out"]) for kind in mixture.KINDS}
+        for split in ("train", "held_out")
+    }
     data.save_streams(data.Streams(**encoded), folder)
     tokenizer.save(str(path))
     return tokenizer
@@ -78,17 +93,33 @@ def make(name: str, folder: Path, *, plan: loop.Plan | None = None, device: str 
     loss, texts, shares = loop.plain_loss, streams.train, mixture.SHARES
     if member.teacher:
         attention.register()
-        teacher = LlamaForCausalLM.from_pretrained(folder / member.teacher, dtype=torch.float32, attn_implementation="tree").to(device).eval()
+        teacher = (
+            LlamaForCausalLM.from_pretrained(folder / member.teacher, dtype=torch.float32, attn_implementation="tree")
+            .to(device)
+            .eval()
+        )
         loss = loop.distilling_loss(teacher)
-        own = own_text.own_text(teacher, folder, member.teacher, tokens=int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST)), seed=plan.seed)
+        own = own_text.own_text(
+            teacher,
+            folder,
+            member.teacher,
+            tokens=int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST)),
+            seed=plan.seed,
+        )
         texts = {**texts, "own": own}
         shares = {**{kind: share * (1 - OWN_TEXT_SHARE) for kind, share in shares.items()}, "own": OWN_TEXT_SHARE}
 
     def draw(step: int) -> torch.Tensor:
         return data.windows(texts, shares, plan.rows, plan.length + 1, plan.seed, step)
 
-    loop.train(model, draw, plan, loss, folder / "checkpoints" / name,
-               report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True))
+    loop.train(
+        model,
+        draw,
+        plan,
+        loss,
+        folder / "checkpoints" / name,
+        report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True),
+    )
     save(model, tokenizer, folder / name)
     return model
 
@@ -99,16 +130,26 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
     copy.to(torch.bfloat16).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=data.END, eos_token=data.END, pad_token=data.END,
-                            model_max_length=WINDOW).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=data.END, eos_token=data.END, pad_token=data.END, model_max_length=WINDOW
+    ).save_pretrained(folder)
 
 
 def losses(names: Sequence[str], folder: Path, windows: int = 48) -> pd.DataFrame:
-    """Held-out loss of members under `folder` by kind of text: member, kind, nats_a_token, tokens that it is the mean of."""
+    """Held-out loss of members under `folder` by kind of text: member, kind, nats_a_token, tokens that it is the mean
+    of.
+    """
     streams = data.load_streams(folder)
     rows = []
     for name in names:
         model = LlamaForCausalLM.from_pretrained(folder / name, dtype=torch.float32).eval()
-        rows += [dict(member=name, kind=kind, nats_a_token=round(loop.held_out_loss(model, streams.held_out[kind], WINDOW, windows), 4),
-                      tokens=WINDOW * windows) for kind in mixture.KINDS]
+        rows += [
+            dict(
+                member=name,
+                kind=kind,
+                nats_a_token=round(loop.held_out_loss(model, streams.held_out[kind], WINDOW, windows), 4),
+                tokens=WINDOW * windows,
+            )
+            for kind in mixture.KINDS
+        ]
     return pd.DataFrame(rows)

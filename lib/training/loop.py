@@ -14,7 +14,9 @@ from torch.nn import functional as F
 
 from lib.training import optim
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (logits [B, T, V], tokens [B, T + 1]) -> loss in nats a token
+Loss = Callable[
+    [torch.Tensor, torch.Tensor], torch.Tensor
+]  # (logits [B, T, V], tokens [B, T + 1]) -> loss in nats a token
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,28 @@ def distilling_loss(teacher: nn.Module, temperature: float = 1.0, plain_share: f
             wanted = F.softmax(teacher(tokens[:, :-1]).logits.float() / temperature, dim=-1)
         got = F.log_softmax(logits.float() / temperature, dim=-1)
         divergence = F.kl_div(got, wanted, reduction="none").sum(-1).mean() * temperature**2
-        return divergence if not plain_share else (1 - plain_share) * divergence + plain_share * plain_loss(logits, tokens)
+        return (
+            divergence if not plain_share else (1 - plain_share) * divergence + plain_share * plain_loss(logits, tokens)
+        )
 
     return loss
 
 
-def train(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan, loss: Loss, folder: Path, *,
-          compiled: bool = True, checkpoint_every: int = 50, report: Callable[[dict], None] = print) -> dict:
+def train(
+    model: nn.Module,
+    draw: Callable[[int], torch.Tensor],
+    plan: Plan,
+    loss: Loss,
+    folder: Path,
+    *,
+    compiled: bool = True,
+    checkpoint_every: int = 50,
+    report: Callable[[dict], None] = print,
+) -> dict:
     """Trains in place, resuming from `folder` where a checkpoint is, and returns the last report.
 
-    `draw(step)` gives the windows of a step, int64[rows, length + 1]. Every report holds step, loss, tokens and tokens a second.
+    `draw(step)` gives the windows of a step, int64[rows, length + 1]. Every report holds step, loss, tokens and
+    tokens a second.
     """
     optimisers = optim.build(model, plan.learning_rate)
     device = next(model.parameters()).device
@@ -80,8 +94,12 @@ def train(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan, los
         summed += value.item()
         if (step + 1) % 20 == 0 or step + 1 == plan.steps:
             done, seconds = (step % 20) + 1, time.perf_counter() - since
-            record = dict(step=step + 1, loss=summed / done, tokens=(step + 1) * plan.rows * plan.length,
-                          tokens_a_second=done * plan.rows * plan.length / seconds)
+            record = dict(
+                step=step + 1,
+                loss=summed / done,
+                tokens=(step + 1) * plan.rows * plan.length,
+                tokens_a_second=done * plan.rows * plan.length / seconds,
+            )
             report(record)
             summed, since = 0.0, time.perf_counter()
         if (step + 1) % checkpoint_every == 0:
@@ -96,7 +114,10 @@ def held_out_loss(model: nn.Module, stream, length: int, rows: int) -> float:
     starts = [int(i * (len(stream) - length - 1) / max(1, rows - 1)) for i in range(rows)]
     tokens = torch.stack([torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts])
     device = next(model.parameters()).device
-    losses = [plain_loss(model(batch[:, :-1].to(device)).logits, batch.to(device)).item() * len(batch) for batch in tokens.split(8)]
+    losses = [
+        plain_loss(model(batch[:, :-1].to(device)).logits, batch.to(device)).item() * len(batch)
+        for batch in tokens.split(8)
+    ]
     return sum(losses) / rows
 
 
@@ -105,7 +126,9 @@ def _save(model: nn.Module, optimisers: list, folder: Path, step: int) -> None:
     tensors = {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
     for index, optimiser in enumerate(optimisers):
         for number, state in optimiser.state_dict()["state"].items():
-            tensors.update({f"optimiser.{index}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()})
+            tensors.update(
+                {f"optimiser.{index}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
+            )
     temporary = folder / "checkpoint.partial"
     save_file(tensors, temporary, metadata={"step": json.dumps(step)})
     os.replace(temporary, folder / "checkpoint.safetensors")

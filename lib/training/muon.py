@@ -1,4 +1,6 @@
-"""Muon in float32 (Jordan et al. 2024): torch's own orthogonalises in bfloat16, several times slower on CPUs without AMX."""
+"""Muon in float32 (Jordan et al. 2024): torch's own orthogonalises in bfloat16, several times slower on CPUs without
+AMX.
+"""
 
 from collections import defaultdict
 
@@ -22,7 +24,9 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum whose update is orthogonalised and scaled to AdamW's usual root mean square (Liu et al. 2025)."""
+    """Nesterov momentum whose update is orthogonalised and scaled to AdamW's usual root mean square (Liu et al.
+    2025).
+    """
 
     def __init__(self, matrices: list[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
         super().__init__(matrices, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))

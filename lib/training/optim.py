@@ -12,7 +12,8 @@ DECAY_SHARE = 0.3
 def build(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
     """Muon (momentum orthogonalised by Newton-Schulz steps) on hidden matrices, AdamW on embeddings and norms.
 
-    `learning_rate` is the matrices' rate, scaled so that its updates have AdamW's root mean square; AdamW gets half of it.
+    `learning_rate` is the matrices' rate, scaled so that its updates have AdamW's root mean square; AdamW gets half
+    of it.
     """
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name and "head" not in name]
     chosen = {id(p) for p in matrices}

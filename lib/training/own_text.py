@@ -1,4 +1,6 @@
-"""Text that a target writes itself, which a distilled drafter should learn it on (Zhou et al. 2024, DistillSpec, on-policy data)."""
+"""Text that a target writes itself, which a distilled drafter should learn it on (Zhou et al. 2024, DistillSpec, on-
+policy data).
+"""
 
 from pathlib import Path
 
@@ -23,8 +25,17 @@ def own_text(target, folder: Path, name: str, *, tokens: int, seed: int) -> np.n
     streams = data.load_streams(folder)
     count = -(-tokens // (PROMPT_TOKENS + NEW_TOKENS))
     prompts = data.windows(streams.train, mixture.SHARES, count, PROMPT_TOKENS, seed, step=0)
-    written = continuations(target, list(prompts), max_new_tokens=NEW_TOKENS, temperature=1.0, rows=ROWS, eos_token_id=0,
-                            generator=torch.Generator().manual_seed(seed))
-    stream = np.concatenate([np.array([*prompt.tolist(), *row, 0], dtype=np.uint16) for prompt, row in zip(prompts, written)])
+    written = continuations(
+        target,
+        list(prompts),
+        max_new_tokens=NEW_TOKENS,
+        temperature=1.0,
+        rows=ROWS,
+        eos_token_id=0,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    stream = np.concatenate(
+        [np.array([*prompt.tolist(), *row, 0], dtype=np.uint16) for prompt, row in zip(prompts, written)]
+    )
     np.save(path, stream, allow_pickle=False)
     return stream
