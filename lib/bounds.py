@@ -10,8 +10,8 @@ from lib.enumeration import Language, Path, drafts, tokens_of
 from lib.linear_program import maximise
 from lib.tree import Tree
 
+NEGLIGIBLE = 1e-10  # chances that rounding in the linear program would swallow
 LARGEST_SUBSETS = 12  # vocabulary beyond which subsets are too many to be looked at
-MOST_ENTRIES = 40_000_000  # of the simplex tableau
 
 
 def best_acceptance(p: Tensor, q: Tensor, count: int, proposal: str) -> float:
@@ -60,23 +60,23 @@ def _sums(values: list[float]) -> np.ndarray:
     return sums
 
 
-def best_accepted_length(target: Language, drafter: Language, shape: Tree, proposal: str) -> float:
+def best_accepted_length(target: Language, drafter: Language, shape: Tree, proposal: str, *,
+                         most_entries: int = 40_000_000) -> float:
     """The largest expected accepted length of any lossless rule: the joint transport over whole trees and emitted paths.
 
     A rule sends every draft D to one of its nodes, where it stops: mass s(D, y) >= 0, sum over y in D of s(D, y) = P(D). With
     a(y) the mass that stops at y or below it, what follows an accepted y must have the target's law: a(y t) <= p(t | y) a(y)
     for every token t; the rest of p(t | y) a(y) is what bonus tokens give. Largest is the sum of depth(y) s(D, y), a linear
-    program. ValueError where it is too large.
+    program; `most_entries` limits its table. ValueError where it is larger. What has a chance below NEGLIGIBLE is left out
+    of the program and counted as if all of it were accepted.
     """
-    masses: dict[frozenset[Path], float] = defaultdict(float)
-    for chance, draft in drafts(drafter, shape, proposal):
-        masses[frozenset(path for path in tokens_of(draft)[1:] if chance_of(target, path) > 0)] += chance
+    masses, left_out = _supplies(target, drafter, shape, proposal)
     stops = [(drafted, path) for drafted in masses for path in sorted(drafted)]
     nodes = sorted({path for _, path in stops})
     count = len(masses) + len(nodes)
     entries = (count + 1) * (len(stops) + count + 1)
-    if entries > MOST_ENTRIES:
-        raise ValueError(f"the transport over {shape} needs {entries} entries where {MOST_ENTRIES} are the most; "
+    if entries > most_entries:
+        raise ValueError(f"the transport over {shape} needs {entries} entries where {most_entries} are the most; "
                          "take a smaller vocabulary or tree")
     rows, limits = np.zeros((count, len(stops))), np.zeros(count)
     limits[: len(masses)] = list(masses.values())
@@ -93,7 +93,22 @@ def best_accepted_length(target: Language, drafter: Language, shape: Tree, propo
             for token, chance in enumerate(target(above).tolist()):
                 if (*above, token) in demand:
                     rows[demand[*above, token], column] -= chance
-    return maximise(np.array([float(len(path)) for _, path in stops]), rows, limits).bound
+    return maximise(np.array([float(len(path)) for _, path in stops]), rows, limits).bound + left_out * shape.max_depth
+
+
+def _supplies(target: Language, drafter: Language, shape: Tree, proposal: str) -> tuple[dict[frozenset[Path], float], float]:
+    """The chance of each set of drafted paths that the target may say, and the chance of all that is left out."""
+    masses: dict[frozenset[Path], float] = defaultdict(float)
+    rare: dict[Path, float] = {}
+    left_out = 0.0
+    for chance, draft in drafts(drafter, shape, proposal):
+        if chance < NEGLIGIBLE:
+            left_out += chance
+            continue
+        said = {path: chance_of(target, path) for path in tokens_of(draft)[1:]}
+        rare |= {path: likely for path, likely in said.items() if likely < NEGLIGIBLE}
+        masses[frozenset(said.keys() - rare.keys())] += chance
+    return masses, left_out + sum(rare.values())
 
 
 def chance_of(language: Language, path: Path) -> float:

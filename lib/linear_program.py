@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 TOLERANCE = 1e-10
+SLACK = 1e-10
+MOST_REFINEMENTS = 10
 PATIENCE = 50  # steps without gain after which the rule that cannot cycle takes over
 
 
@@ -28,24 +30,35 @@ def maximise(gain: np.ndarray, rows: np.ndarray, limits: np.ndarray) -> Solution
     RuntimeError where the maximum is not finite, or rounding has spoilt the proof.
     """
     count, size = rows.shape
-    # One tableau: constraints with their slacks, and below them minus the gain; the last column holds the limits.
-    table = np.zeros((count + 1, size + count + 1))
-    table[:count, :size], table[:count, size:-1], table[:count, -1] = rows, np.eye(count), limits
-    table[-1, :size] = -gain
+    sides = np.hstack([rows, np.eye(count), limits[:, None]])  # with slacks; the last column holds the limits
+    gains = np.concatenate([gain, np.zeros(count + 1)])
     basis = np.arange(size, size + count)
-    stalled = 0
-    while True:
-        entering = _entering(table[-1, :-1], careful=stalled > PATIENCE)
-        if entering is None:
+    for _ in range(MOST_REFINEMENTS):
+        table = _table(sides, gains, basis)
+        if not _climb(table, basis):
             break
-        before = table[-1, -1]
-        leaving = _leaving(table[:count, entering], table[:count, -1], basis)
-        _pivot(table, leaving, entering)
-        basis[leaving] = entering
-        stalled = stalled + 1 if table[-1, -1] <= before + TOLERANCE else 0
     x = np.zeros(size + count)
     x[basis] = table[:count, -1]
     return _proven(gain, rows, limits, x[:size].clip(0), table[-1, size:-1].clip(0))
+
+
+def _table(sides: np.ndarray, gains: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """The constraints solved for the unknowns of the basis, below them minus what is still to gain: free of old rounding."""
+    solved = np.linalg.solve(sides[:, basis], sides)
+    return np.vstack([solved, gains[basis] @ solved - gains])
+
+
+def _climb(table: np.ndarray, basis: np.ndarray) -> bool:
+    """Exchange unknowns until none gains; changes table and basis, and says whether it did."""
+    stalled = steps = 0
+    while (entering := _entering(table[-1, :-1], careful=stalled > PATIENCE)) is not None:
+        before = table[-1, -1]
+        leaving = _leaving(table[:-1, entering], table[:-1, -1], basis, careful=stalled > PATIENCE)
+        _pivot(table, leaving, entering)
+        basis[leaving] = entering
+        stalled = stalled + 1 if table[-1, -1] <= before + TOLERANCE else 0
+        steps += 1
+    return steps > 0
 
 
 def _entering(reduced: np.ndarray, careful: bool) -> int | None:
@@ -56,14 +69,14 @@ def _entering(reduced: np.ndarray, careful: bool) -> int | None:
     return int(gaining[0] if careful else gaining[reduced[gaining].argmin()])
 
 
-def _leaving(column: np.ndarray, limits: np.ndarray, basis: np.ndarray) -> int:
-    """The constraint that is met first; among equals the one whose unknown stands first."""
+def _leaving(column: np.ndarray, limits: np.ndarray, basis: np.ndarray, careful: bool) -> int:
+    """Of the constraints that are met first, within SLACK, the one of the largest pivot (Harris), or when careful the first."""
     bounded = np.flatnonzero(column > TOLERANCE)
     if not len(bounded):
         raise RuntimeError("the linear program has no finite maximum; a constraint is missing")
-    ratios = limits[bounded] / column[bounded]
-    ties = bounded[ratios <= ratios.min() + 1e-14]
-    return int(ties[basis[ties].argmin()])
+    left, pivots = limits[bounded].clip(0), column[bounded]
+    near = bounded[left / pivots <= ((left + SLACK) / pivots).min()]
+    return int(near[basis[near].argmin()] if careful else near[column[near].argmax()])
 
 
 def _pivot(table: np.ndarray, row: int, column: int) -> None:

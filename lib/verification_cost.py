@@ -32,10 +32,10 @@ def table(rules: Sequence[str], shapes: Sequence[str], *, vocabulary: int, gener
             read = [_read_in_full(name, *case, seed) for case, seed in zip(cases, seeds)]
             timed = interleaved({
                 "verify": lambda: [_decide(name, *case, seed) for case, seed in zip(cases, seeds)],
-                "read": lambda: [float(matrix[first:last].sum()) for spans in read for matrix, first, last in spans],
+                "read": lambda: [float(rows.sum()) for runs in read for rows in runs],
             }, repeats=repeats, seconds=seconds, generator=generator, device=device)
             found.append({"rule": name, "proposal": proposal, "shape": shape, "nodes": tree.budget, "vocabulary": vocabulary,
-                          "rows_read": sum(last - first for spans in read for _, first, last in spans) / rounds,
+                          "rows_read": sum(len(rows) for runs in read for rows in runs) / rounds,
                           "verify_us": 1e6 * timed["verify"].median / rounds, "read_us": 1e6 * timed["read"].median / rounds,
                           "times_read": timed["verify"].median / timed["read"].median, "repeats": timed["verify"].repeats})
     return pd.DataFrame(found)
@@ -44,14 +44,13 @@ def table(rules: Sequence[str], shapes: Sequence[str], *, vocabulary: int, gener
 def random_round(tree: Tree, proposal: str, vocabulary: int, agreement: float, generator: torch.Generator,
                  device: str = "cpu") -> tuple[Draft, Tensor]:
     """A draft and target probabilities float32[m, V] of random logits, of which target and drafter share `agreement`."""
-    own, other = torch.randn(2, tree.size, vocabulary, generator=generator, device=generator.device).to(device)
+    own, other = torch.randn(2, tree.size, vocabulary, generator=generator).to(device)
     # A spread of 3 gives an entropy of a few nats below uniform, with a long tail, as language models have.
     target = torch.softmax(3 * own, -1)
     probs = torch.softmax(3 * (agreement * own + (1 - agreement**2) ** 0.5 * other), -1)
     tokens = torch.zeros(tree.size, dtype=torch.long)
     # The k smallest of exponential times over probability are k draws without replacement, in draw order.
-    waits = torch.empty_like(probs).exponential_(generator=None) if generator.device != probs.device else \
-        torch.empty_like(probs).exponential_(generator=generator)
+    waits = torch.empty(probs.shape).exponential_(generator=generator).to(device)
     for node in range(tree.size):
         children = list(tree.children(node))
         if children:
@@ -64,30 +63,36 @@ def _decide(name: str, draft: Draft, target: Tensor, seed: int) -> tuple[list[in
     return verify(name, draft, target, GeneratorDraws(torch.Generator().manual_seed(seed)))
 
 
-def _read_in_full(name: str, draft: Draft, target: Tensor, seed: int) -> list[tuple[Tensor, int, int]]:
-    """Which rows of the two matrices the rule reads, as spans (matrix, first row, behind the last)."""
+def _read_in_full(name: str, draft: Draft, target: Tensor, seed: int) -> list[Tensor]:
+    """The rows of the two matrices that the rule reads, side by side ones as one tensor."""
     with _Reads([target, draft.probs]) as reads:
         _decide(name, draft, target, seed)
-    return [(matrix, first, last) for matrix, spans in reads.spans for first, last in sorted(spans)]
+    runs = []
+    for matrix, rows in zip(reads.matrices, reads.rows):
+        firsts = [row for row in sorted(rows) if row - 1 not in rows]
+        behind = [row + 1 for row in sorted(rows) if row + 1 not in rows]
+        runs += [matrix[first:last] for first, last in zip(firsts, behind)]
+    return runs
 
 
 class _Reads(TorchDispatchMode):
-    """Notes which rows of some matrices are read by operations that take at least a row; looks at single entries are free."""
+    """Notes which rows of some matrices are read, at least half of each at once; looks at single entries are free."""
 
     def __init__(self, matrices: Sequence[Tensor]):
         super().__init__()
-        self.spans = [(matrix, set()) for matrix in matrices]
+        self.matrices, self.rows = matrices, [set() for _ in matrices]
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if not function.is_view:
             for value in args:
-                for matrix, spans in self.spans if isinstance(value, Tensor) else ():
-                    self._note(value, matrix, spans)
+                if isinstance(value, Tensor) and value.numel():
+                    self._note(value)
         return function(*args, **(kwargs or {}))
 
-    @staticmethod
-    def _note(value: Tensor, matrix: Tensor, spans: set[tuple[int, int]]) -> None:
-        rows, width = matrix.shape
-        if value.untyped_storage().data_ptr() == matrix.untyped_storage().data_ptr() and value.numel() >= width // 2:
-            first = value.storage_offset() // width
-            spans.add((first, min(rows, first + max(1, round(value.numel() / width)))))
+    def _note(self, value: Tensor) -> None:
+        for matrix, rows in zip(self.matrices, self.rows):
+            if value.untyped_storage().data_ptr() == matrix.untyped_storage().data_ptr():
+                last = value.storage_offset() + sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
+                found = range(value.storage_offset() // matrix.shape[1], last // matrix.shape[1] + 1)
+                if value.numel() >= len(found) * matrix.shape[1] / 2:
+                    rows.update(found)

@@ -34,7 +34,7 @@ RULES = {rule.name: rule for rule in (
          "Chen et al. 2024, Alg. 2"),
     Rule("k_seq", k_seq.k_seq, True, frozenset(["iid"]), "any", "Sun et al. 2023, Alg. 2"),
     Rule("block", whole_path.block, True, ANY, "chain", "Sun et al. 2024, Alg. 2"),
-    Rule("traversal", whole_path.traversal, True, frozenset(["top_k", "without_replacement"]), "any", "Weng et al. 2025, Alg. 2"),
+    Rule("traversal", whole_path.traversal, True, ANY, "any", "Weng et al. 2025, Alg. 2"),
     Rule("typical", lossy.typical, False, ANY, "any", "Cai et al. 2024, section 2.3.1"),
     Rule("deterministic", lossy.deterministic, False, ANY, "any", "p >= q, as weblogs give it"),
     Rule("conservative", lossy.conservative, False, ANY, "any", "p >= q / 2, as weblogs give it"),

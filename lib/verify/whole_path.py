@@ -30,7 +30,7 @@ def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
         w, p = weights[length], target_probs[path[length]]
         left = torch.sub(w * p, behind[length]).clamp_min_(0)
         mass = float(left.sum())
-        if length == 0 or mass > 0 and draws.uniform() < mass / (mass + 1 - w):
+        if length == 0 or draws.uniform() < _alone(mass, w):
             return path[1 : length + 1], draws.categorical(left if mass > 0 else p)
 
 
@@ -40,7 +40,8 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[in
     w(root) = 1, w(x) = min(1, w p(x) / q(x)) with w, p, q of x's parent. A leaf is accepted with its whole path if U < w, and
     the bonus token is emitted from its p. Else it is deleted: at its parent, with S = sum (w p - q)+, p becomes the normalised
     (w p - q)+, w becomes S / (S + 1 - w), q loses the leaf's token and is normalised; the parent may be a leaf now.
-    The root is always accepted. Children that were chosen, not sampled, count as drawn from a one-hot q each.
+    The root is always accepted. Children that were chosen, not sampled, count as drawn from a one-hot q each. Of independent
+    samples, the distinct ones in the order first drawn are draws without replacement, whatever their counts.
     """
     tokens = draft.tokens.tolist()
 
@@ -56,11 +57,16 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[in
             if found is not None:
                 return found
             mass = rest.reject(w)
-            w = mass / (mass + 1 - w) if mass > 0 else 0.0
+            w = _alone(mass, w)
         return (node, rest.p) if node == ROOT or draws.uniform() < w else None
 
     node, emitted_from = visit(ROOT, 1.0)
     return list(draft.tree.path(node)[1:]), draws.categorical(emitted_from)
+
+
+def _alone(mass: float, w: float) -> float:
+    """S / (S + 1 - w): the weight of a path once what is below it has been rejected."""
+    return mass / (mass + (1 - w)) if mass > 0 else 0.0  # the brackets matter where w = 1 and S is tiny
 
 
 def _drawn_from(draft: Draft, node: int, token: int, like: Tensor) -> Tensor:

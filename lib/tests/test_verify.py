@@ -1,0 +1,223 @@
+"""Rules over large vocabularies, on their plain oracles; warping and drawing; and what is refused by name."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import shapes, verification_cost
+from lib.tests import plain_rules
+from lib.tree import Tree
+from lib.verify import RULES, Draft, GeneratorDraws, verify, warp
+from lib.verify.warp import best_token
+
+VOCABULARIES = st.sampled_from([2, 7, 511, 1023, 1024, 1025, 1536, 3000])
+
+
+class Listed:
+    """Draws that were written down beforehand; a token is what stands at a share of the running sum."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def uniform(self):
+        return self.numbers.pop(0)
+
+    def categorical(self, probs):
+        return int(torch.searchsorted(probs.cumsum(-1), self.numbers.pop(0) * probs.sum(), right=True))
+
+
+def seeded(seed):
+    return GeneratorDraws(torch.Generator().manual_seed(seed))
+
+
+def random_round(seed, shape, proposal, vocabulary=40):
+    generator = torch.Generator().manual_seed(seed)
+    draft, target = verification_cost.random_round(shapes.parse(shape), proposal, vocabulary, 0.8, generator)
+    return Draft(draft.tree, draft.tokens, proposal, draft.probs.double(), draft.counts), target.double()
+
+
+# ----------------------------------------------------------------------------------------------------------------- rules
+
+
+@pytest.mark.parametrize("name, proposal, shape", [
+    ("without_replacement", "without_replacement", "kary:3@30"), ("without_replacement", "without_replacement", "star:12"),
+    ("multi_step", "iid", "kary:3@30"), ("traversal", "without_replacement", "kary:2@20"), ("traversal", "without_replacement", "chain:6")])
+def test_rules_decide_as_their_printed_forms_with_the_same_draws(name, proposal, shape):
+    for seed in range(40):
+        draft, target = random_round(seed, shape, proposal)
+        assert verify(name, draft, target, seeded(seed)) == getattr(plain_rules, name)(draft, target, seeded(seed))
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_the_path_is_a_path_and_the_bonus_a_token_in_either_precision(rule):
+    for proposal in rule.proposals:
+        for seed in range(6):
+            shape = "chain:7" if rule.shapes == "chain" else "kary:2@14"
+            draft, target = random_round(seed, shape, proposal, vocabulary=1500)
+            for dtype in (torch.float64, torch.float32):
+                accepted, bonus = verify(rule.name, draft, target.to(dtype), seeded(seed))
+                assert [0, *accepted[:-1]] == [int(draft.tree.parents[node]) for node in accepted] if accepted else True
+                assert isinstance(bonus, int) and 0 <= bonus < 1500
+
+
+def test_greedy_follows_the_best_token_and_takes_logits_too():
+    tree = Tree([-1, 0, 0, 1, 2])
+    draft = Draft(tree, torch.tensor([0, 5, 7, 3, 3]), "top_k")
+    logits = torch.zeros(5, 9)
+    for node, token in enumerate([7, 1, 3, 2, 8]):
+        logits[node, token] = 2.0
+    assert verify("greedy", draft, logits, GeneratorDraws(None)) == ([2, 4], 8)
+    assert verify("greedy", draft, warp(logits, 0.0), GeneratorDraws(None)) == ([2, 4], 8)
+    logits[0, 5] = 2.0  # of equals the first wins
+    assert verify("greedy", draft, logits, GeneratorDraws(None)) == ([1], 1)
+
+
+def test_a_root_alone_is_plain_decoding():
+    p = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
+    for name, rule in RULES.items():
+        for proposal in rule.proposals:
+            accepted, bonus = verify(name, Draft(Tree([-1]), torch.tensor([0]), proposal, torch.zeros(1, 3)), p, Listed(0.6, 0.6))
+            assert accepted == [] and bonus == 1
+
+
+def test_lossy_rules_by_hand():
+    tree = Tree([-1, 0, 0, 1, 2])  # tokens 0 and 1 behind the root, 2 behind each
+    draft = Draft(tree, torch.tensor([0, 0, 1, 2, 2]), "top_k", torch.tensor([[0.6, 0.4, 0.0]] + [[0.0, 0.5, 0.5]] * 4))
+    target = torch.tensor([[0.3, 0.5, 0.2], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.2, 0.3, 0.5], [0.4, 0.4, 0.2]])
+    # p >= q: 0.3 < 0.6, 0.5 >= 0.4; then 0.8 >= 0.5
+    assert verify("deterministic", draft, target, Listed(0.5)) == ([2, 4], 1)
+    # p >= q / 2 takes the first child already; behind it 0.1 < 0.25, and the bonus is drawn from p there
+    assert verify("conservative", draft, target, Listed(0.5)) == ([1], 0)
+    # 0.3 >= 0.3 takes the first child; behind it the coin 0.9 >= 0.1, and the bonus is no child
+    assert verify("threshold", draft, target, Listed(0.9, 0.9, 0.95)) == ([1], 1)
+    assert verify("threshold", draft, target, Listed(0.9, 0.05, 0.95), single=0.6) == ([], 2)
+    # all four qualify at epsilon 0.09: both leaves are deepest, 0.5 * 0.8 is the likelier path
+    assert verify("typical", draft, target, Listed(0.5)) == ([2, 4], 1)
+    # entropy: 0.1 qualifies behind node 1 where exp(-H) is small enough only
+    assert verify("typical", draft, target, Listed(0.5), epsilon=0.4, delta=0.9) == ([2, 4], 1)
+
+
+def test_the_settings_of_a_rule_matter():
+    draft, target = random_round(3, "kary:2@14", "top_k")
+    assert len(verify("typical", draft, target, seeded(0), epsilon=1e-9)[0]) == 3
+    assert verify("typical", draft, target, seeded(0), epsilon=1.1, delta=99.0)[0] == []
+
+
+@pytest.mark.parametrize("name, changed, message", [
+    ("gredy", {}, "rule is 'gredy'"),
+    ("multi_step", {}, "not valid for 'top_k' drafts, only for iid"),
+    ("without_replacement", {"proposal": "iid"}, "only for without_replacement"),
+    ("k_seq", {"proposal": "without_replacement"}, "only for iid"),
+    ("block", {}, "defined for chains"),
+    ("naive", {"rows": 2}, "target_probs is"),
+    ("naive", {"vocabulary": 5}, "over 4 tokens, the target's over 5"),
+    ("deterministic", {"probs": None}, "comes without probs"),
+])
+def test_what_a_rule_is_not_for_is_refused_by_name(name, changed, message):
+    settings_ = {"proposal": "top_k", "rows": 4, "vocabulary": 4, "probs": torch.full((4, 4), 0.25)} | changed
+    draft = Draft(Tree([-1, 0, 0, 1]), torch.tensor([0, 1, 2, 3]), settings_["proposal"], settings_["probs"])
+    with pytest.raises(ValueError, match=message):
+        verify(name, draft, torch.full((settings_["rows"], settings_["vocabulary"]), 0.25), seeded(0))
+
+
+@pytest.mark.parametrize("given_, message", [
+    (dict(proposal="best"), "proposal is 'best'"),
+    (dict(tokens=torch.zeros(2)), "one a node"),
+    (dict(proposal="iid", probs=None), "comes without probs"),
+    (dict(probs=torch.zeros(2, 5)), "one row a node"),
+    (dict(counts=torch.ones(2)), "counts are"),
+])
+def test_a_draft_that_does_not_fit_is_refused(given_, message):
+    whole = dict(tree=shapes.chain(2), tokens=torch.zeros(3, dtype=torch.long), proposal="top_k", probs=torch.zeros(3, 5)) | given_
+    with pytest.raises(ValueError, match=message):
+        Draft(**whole)
+
+
+# ------------------------------------------------------------------------------------------------------ warping, drawing
+
+
+@settings(deadline=None, max_examples=60)
+@given(VOCABULARIES, st.integers(0, 10_000), st.booleans())
+def test_the_best_token_is_the_first_of_the_largest(vocabulary, seed, ties):
+    scores = torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(seed))
+    scores = scores.round() if ties else scores
+    assert best_token(scores).tolist() == [int(np.argmax(row)) for row in scores.numpy()]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 40), st.integers(0, 10_000), st.floats(0.05, 5), st.integers(1, 45) | st.none(), st.floats(0.01, 1) | st.none())
+def test_warping_cuts_and_scales(vocabulary, seed, temperature, top_k, top_p):
+    logits = torch.randn(vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    found = warp(logits, temperature, top_k, top_p)
+    order = sorted(range(vocabulary), key=lambda token: -float(logits[token]))
+    mass = np.exp(logits.numpy()[order] / temperature - float(logits.max()) / temperature)
+    mass = mass[:top_k] / mass[:top_k].sum()
+    if top_p is not None:
+        mass = mass[np.cumsum(mass) - mass < top_p] if top_p < 1 else mass
+    wanted = np.zeros(vocabulary)
+    wanted[order[: len(mass)]] = mass / mass.sum()
+    assert np.allclose(found.numpy(), wanted, atol=1e-9)
+
+
+def test_warping_at_the_edges():
+    logits = torch.tensor([[1.0, 3.0, 3.0], [0.0, -1.0, -2.0]])
+    assert warp(logits, 0).tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert warp(logits.bfloat16(), 0.7).dtype == torch.float32
+    assert warp(logits, 1.0, top_p=0.001).tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert (warp(logits, 1.0, top_k=1) > 0).tolist() == [[False, True, True], [True, False, False]]
+    for wrong in (dict(temperature=-1.0), dict(temperature=float("nan")), dict(temperature=1.0, top_k=0), dict(temperature=1.0, top_p=0.0)):
+        with pytest.raises(ValueError, match="; give"):
+            warp(logits, **wrong)
+
+
+@settings(deadline=None, max_examples=80)
+@given(VOCABULARIES, st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
+def test_a_token_is_drawn_by_inversion(vocabulary, seed, share):
+    generator = torch.Generator().manual_seed(seed)
+    probs = torch.rand(vocabulary, dtype=torch.float64, generator=generator) ** 8
+    probs[torch.rand(vocabulary, generator=generator) < 0.3] = 0
+    probs[seed % vocabulary] = 1.0
+    draws = GeneratorDraws(None)
+    draws.uniform = lambda: share
+    token, ends = draws.categorical(probs), np.cumsum(probs.numpy())
+    assert probs[token] > 0
+    assert ends[token] - float(probs[token]) - 1e-9 <= share * ends[-1] <= ends[token] + 1e-9
+
+
+def test_draws_have_the_law_they_should_in_float32_too():
+    probs = torch.zeros(2000)
+    probs[[3, 511, 512, 1999]] = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    draws, count = seeded(0), 4000
+    drawn = torch.bincount(torch.tensor([draws.categorical(probs) for _ in range(count)]), minlength=2000) / count
+    assert torch.allclose(drawn, probs, atol=4.5 * 0.5 / count**0.5) and not drawn[probs == 0].any()
+
+
+def test_the_last_number_below_one_still_draws_a_token():
+    draws = GeneratorDraws(None)
+    draws.uniform = lambda: 1 - 2**-53
+    assert draws.categorical(torch.tensor([0.1] * 10 + [0.0] * 3)) == 9
+    assert draws.categorical(torch.tensor([1e-3] * 2047 + [0.0])) == 2046
+
+
+@pytest.mark.parametrize("probs", [[0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])
+def test_no_token_can_be_drawn_from_nothing(probs):
+    with pytest.raises(ValueError, match="probabilities sum to"):
+        seeded(0).categorical(torch.tensor(probs))
+
+
+def test_the_generator_alone_decides():
+    draft, target = random_round(5, "kary:2@14", "without_replacement")
+    assert verify("traversal", draft, target, seeded(9)) == verify("traversal", draft, target, seeded(9))
+
+
+# ------------------------------------------------------------------------------------------------------------------ cost
+
+
+def test_the_benchmark_counts_what_is_read():
+    found = verification_cost.table(["greedy", "naive", "block", "k_seq"], ["chain:4", "star:3"], vocabulary=2000,
+                                    generator=torch.Generator().manual_seed(0), rounds=3, repeats=3, seconds=0.2).set_index(["rule", "shape"])
+    assert ("block", "star:3") not in found.index and found.loc[("greedy", "chain:4"), "rows_read"] == 5
+    assert 1 <= found.loc[("naive", "star:3"), "rows_read"] <= 2
+    assert (found[["verify_us", "read_us", "times_read"]] > 0).all(axis=None)
