@@ -1,7 +1,7 @@
 """What a verification rule emits, exactly: every draft and every decision of the rule, each with its probability.
 
-The rule that is enumerated is the rule that runs. It asks its `draws` for randomness; here they fork instead of drawing.
-Conditional distributions are functions of the path: a tuple of tokens behind the root -> float64[V].
+The rule that is enumerated is the rule that runs. It asks its `draws` for randomness; here they fork instead of
+drawing. Conditional distributions are functions of the path: a tuple of tokens behind the root -> float64[V].
 """
 
 from collections import defaultdict
@@ -33,7 +33,8 @@ class Law:
     drafted: float
 
     def extended(self, target: Language, length: int) -> Tensor:
-        """float64[V, ..., V]: the joint law of the first `length` tokens if the target goes on where the round ended."""
+        """float64[V, ..., V]: the joint law of the first `length` tokens if the target goes on where the round
+        ended."""
         vocabulary = len(target(()))
         law = torch.zeros([vocabulary] * length, dtype=torch.float64)
         for path, probability in self.emitted.items():
@@ -42,7 +43,8 @@ class Law:
 
 
 def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree, proposal: str, **settings) -> Law:
-    """The exact law of a round; rule: a name, or a function as rules are. Work grows as drafts times decisions of the rule."""
+    """The exact law of a round; rule: a name, or a function as rules are. Work grows as drafts times decisions of the
+    rule."""
     run = rule if callable(rule) else lambda *given: verify(rule, *given, **settings)
     emitted: dict[Path, float] = defaultdict(float)
     accepted_length = drafted = 0.0
@@ -71,7 +73,8 @@ def drafts(drafter: Language, shape: Tree, proposal: str) -> Iterator[tuple[floa
 
 
 def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:
-    """A shape filled with tokens: the drafter's best, or samples, whose repeats are one node with the first one's subtree."""
+    """A shape filled with tokens: the drafter's best, or samples, whose repeats are one node with the first one's
+    subtree."""
     paths, counts, parents, slots = [()], [1], [-1], {ROOT: ROOT}
     for slot in range(shape.size):
         if slot not in slots:  # a repeat, or nothing was left to draw
@@ -110,9 +113,16 @@ def joint(language: Language, length: int, path: Path = ()) -> Tensor:
     if len(path) == length:
         return torch.ones((), dtype=torch.float64)
     probs = language(path)
-    return torch.stack([p * joint(language, length, (*path, token)) if p > 0 else
-                        torch.zeros([len(probs)] * (length - len(path) - 1), dtype=torch.float64)
-                        for token, p in enumerate(probs)])
+    return torch.stack(
+        [
+            (
+                p * joint(language, length, (*path, token))
+                if p > 0
+                else torch.zeros([len(probs)] * (length - len(path) - 1), dtype=torch.float64)
+            )
+            for token, p in enumerate(probs)
+        ]
+    )
 
 
 def total_variation(one: Tensor, other: Tensor) -> float:
@@ -121,8 +131,10 @@ def total_variation(one: Tensor, other: Tensor) -> float:
 
 
 def distance(found: Law, target: Language, length: int) -> float:
-    """Total variation distance between the target's next `length` tokens and those of a round that the target continues.
+    """Total variation distance between the target's next `length` tokens and those of a round that the target
+    continues.
 
-    Zero for a lossless rule, whatever length; a depth beyond that of the tree is needed to see every error of a lossy one.
+    Zero for a lossless rule, whatever length; a depth beyond that of the tree is needed to see every error of a lossy
+    one.
     """
     return total_variation(found.extended(target, length), joint(target, length))

@@ -1,4 +1,5 @@
-"""Randomness that is enumerated instead of drawn: a function is run once for every way in which its draws can fall out."""
+"""Randomness that is enumerated instead of drawn: a function is run once for every way in which its draws can fall
+out."""
 
 from typing import Callable, Iterator, TypeVar
 

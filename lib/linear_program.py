@@ -43,7 +43,8 @@ def maximise(gain: np.ndarray, rows: np.ndarray, limits: np.ndarray) -> Solution
 
 
 def _table(sides: np.ndarray, gains: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """The constraints solved for the unknowns of the basis, below them minus what is still to gain: free of old rounding."""
+    """The constraints solved for the unknowns of the basis, below them minus what is still to gain: free of old
+    rounding."""
     solved = np.linalg.solve(sides[:, basis], sides)
     return np.vstack([solved, gains[basis] @ solved - gains])
 
@@ -70,7 +71,8 @@ def _entering(reduced: np.ndarray, careful: bool) -> int | None:
 
 
 def _leaving(column: np.ndarray, limits: np.ndarray, basis: np.ndarray, careful: bool) -> int:
-    """Of the constraints that are met first, within SLACK, the one of the largest pivot (Harris), or when careful the first."""
+    """Of the constraints that are met first, within SLACK, the one of the largest pivot (Harris), or when careful the
+    first."""
     bounded = np.flatnonzero(column > TOLERANCE)
     if not len(bounded):
         raise RuntimeError("the linear program has no finite maximum; a constraint is missing")
@@ -92,6 +94,8 @@ def _proven(gain, rows, limits, x, prices) -> Solution:
     over = (rows @ x - limits).max(initial=0)
     value, bound = float(gain @ x), float(prices @ limits)
     if max(unpaid, over) > 1e-8 or abs(bound - value) > 1e-7 * (1 + abs(bound)):
-        raise RuntimeError(f"the linear program's proof does not hold: value {value}, bound {bound}, constraints broken by {over:.1e} "
-                           f"and {unpaid:.1e}; make the problem smaller")
+        raise RuntimeError(
+            f"the linear program's proof does not hold: value {value}, bound {bound}, constraints broken by {over:.1e} "
+            f"and {unpaid:.1e}; make the problem smaller"
+        )
     return Solution(value, bound, x, prices)

@@ -25,10 +25,15 @@ class Logits:
         return cls({path: torch.randn(vocabulary, dtype=torch.float64, generator=generator) for path in paths})
 
     def related(self, agreement: float, generator: torch.Generator) -> Logits:
-        """Logits whose correlation with these is `agreement`, from 0 (none) to 1 (the same): a drafter for this target."""
+        """Logits whose correlation with these is `agreement`, from 0 (none) to 1 (the same): a drafter for this
+        target."""
         own, other = agreement, (1 - agreement**2) ** 0.5
-        return Logits({path: own * values + other * torch.randn(len(values), dtype=torch.float64, generator=generator)
-                       for path, values in self.by_path.items()})
+        return Logits(
+            {
+                path: own * values + other * torch.randn(len(values), dtype=torch.float64, generator=generator)
+                for path, values in self.by_path.items()
+            }
+        )
 
     def language(self, temperature: float = 1.0, spread: float = 2.0) -> Language:
         """The conditionals at a temperature; the larger the spread, the more certain each next token."""

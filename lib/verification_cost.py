@@ -1,4 +1,5 @@
-"""What verifying a tree over a large vocabulary costs, against one read of the probabilities that the rule had to read."""
+"""What verifying a tree over a large vocabulary costs, against one read of the probabilities that the rule had to
+read."""
 
 from typing import Sequence
 
@@ -13,12 +14,23 @@ from lib.tree import Tree
 from lib.verify import RULES, Draft, GeneratorDraws, verify
 
 
-def table(rules: Sequence[str], shapes: Sequence[str], *, vocabulary: int, generator: torch.Generator, rounds: int = 8,
-          agreement: float = 0.8, repeats: int = 9, seconds: float = 2.0, device: str = "cpu") -> pd.DataFrame:
-    """A row a rule and shape (names as for `shapes.parse`): the mean microseconds of `rounds` verifications, and of one read.
+def table(
+    rules: Sequence[str],
+    shapes: Sequence[str],
+    *,
+    vocabulary: int,
+    generator: torch.Generator,
+    rounds: int = 8,
+    agreement: float = 0.8,
+    repeats: int = 9,
+    seconds: float = 2.0,
+    device: str = "cpu"
+) -> pd.DataFrame:
+    """A row a rule and shape (names as for `shapes.parse`): the mean microseconds of `rounds` verifications, and of
+    one read.
 
-    `rows_read`: rows of target and draft probabilities that were read in full, a round; `read_us`: the time to sum these once;
-    `times_read`: how many such reads a verification costs, medians of interleaved repeats.
+    `rows_read`: rows of target and draft probabilities that were read in full, a round; `read_us`: the time to sum
+    these once; `times_read`: how many such reads a verification costs, medians of interleaved repeats.
     """
     found = []
     for shape in shapes:
@@ -30,20 +42,38 @@ def table(rules: Sequence[str], shapes: Sequence[str], *, vocabulary: int, gener
             cases = [random_round(tree, proposal, vocabulary, agreement, generator, device) for _ in range(rounds)]
             seeds = range(len(cases))
             read = [_read_in_full(name, *case, seed) for case, seed in zip(cases, seeds)]
-            timed = interleaved({
-                "verify": lambda: [_decide(name, *case, seed) for case, seed in zip(cases, seeds)],
-                "read": lambda: [float(rows.sum()) for runs in read for rows in runs],
-            }, repeats=repeats, seconds=seconds, generator=generator, device=device)
-            found.append({"rule": name, "proposal": proposal, "shape": shape, "nodes": tree.budget, "vocabulary": vocabulary,
-                          "rows_read": sum(len(rows) for runs in read for rows in runs) / rounds,
-                          "verify_us": 1e6 * timed["verify"].median / rounds, "read_us": 1e6 * timed["read"].median / rounds,
-                          "times_read": timed["verify"].median / timed["read"].median, "repeats": timed["verify"].repeats})
+            timed = interleaved(
+                {
+                    "verify": lambda: [_decide(name, *case, seed) for case, seed in zip(cases, seeds)],
+                    "read": lambda: [float(rows.sum()) for runs in read for rows in runs],
+                },
+                repeats=repeats,
+                seconds=seconds,
+                generator=generator,
+                device=device,
+            )
+            found.append(
+                {
+                    "rule": name,
+                    "proposal": proposal,
+                    "shape": shape,
+                    "nodes": tree.budget,
+                    "vocabulary": vocabulary,
+                    "rows_read": sum(len(rows) for runs in read for rows in runs) / rounds,
+                    "verify_us": 1e6 * timed["verify"].median / rounds,
+                    "read_us": 1e6 * timed["read"].median / rounds,
+                    "times_read": timed["verify"].median / timed["read"].median,
+                    "repeats": timed["verify"].repeats,
+                }
+            )
     return pd.DataFrame(found)
 
 
-def random_round(tree: Tree, proposal: str, vocabulary: int, agreement: float, generator: torch.Generator,
-                 device: str = "cpu") -> tuple[Draft, Tensor]:
-    """A draft and target probabilities float32[m, V] of random logits, of which target and drafter share `agreement`."""
+def random_round(
+    tree: Tree, proposal: str, vocabulary: int, agreement: float, generator: torch.Generator, device: str = "cpu"
+) -> tuple[Draft, Tensor]:
+    """A draft and target probabilities float32[m, V] of random logits, of which target and drafter share
+    `agreement`."""
     own, other = torch.randn(2, tree.size, vocabulary, generator=generator).to(device)
     # A spread of 3 gives an entropy of a few nats below uniform, with a long tail, as language models have.
     target = torch.softmax(3 * own, -1)
@@ -54,7 +84,11 @@ def random_round(tree: Tree, proposal: str, vocabulary: int, agreement: float, g
     for node in range(tree.size):
         children = list(tree.children(node))
         if children:
-            order = probs[node].topk(len(children)) if proposal == "top_k" else (probs[node] / waits[node]).topk(len(children))
+            order = (
+                probs[node].topk(len(children))
+                if proposal == "top_k"
+                else (probs[node] / waits[node]).topk(len(children))
+            )
             tokens[children] = order.indices.cpu()
     return Draft(tree, tokens, proposal, probs), target
 
@@ -92,7 +126,9 @@ class _Reads(TorchDispatchMode):
     def _note(self, value: Tensor) -> None:
         for matrix, rows in zip(self.matrices, self.rows):
             if value.untyped_storage().data_ptr() == matrix.untyped_storage().data_ptr():
-                last = value.storage_offset() + sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
+                last = value.storage_offset() + sum(
+                    (size - 1) * step for size, step in zip(value.shape, value.stride())
+                )
                 found = range(value.storage_offset() // matrix.shape[1], last // matrix.shape[1] + 1)
                 if value.numel() >= len(found) * matrix.shape[1] / 2:
                     rows.update(found)

@@ -1,4 +1,5 @@
-"""Pairs of target and drafter that have caught rules out: supports that miss each other, zeros, ties, certainty, equality."""
+"""Pairs of target and drafter that have caught rules out: supports that miss each other, zeros, ties, certainty,
+equality."""
 
 import torch
 
@@ -19,10 +20,12 @@ def random_pair(seed: int, vocabulary: int = VOCABULARY, depth: int = DEPTH):
 
 def thinned(language, index: int):
     """A language without some of its tokens: which ones changes with the path, and with the language."""
+
     def probs(path):
         p = language(path).clone()
         p[(sum(path) + index + len(path)) % len(p)] = 0
         return p / p.sum()
+
     return probs
 
 

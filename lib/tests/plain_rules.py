@@ -9,7 +9,9 @@ def multi_step(draft: Draft, target, draws):
     """SpecInfer, Alg. 2, one list of draws with repeats."""
     tokens, node, accepted = draft.tokens.tolist(), 0, []
     while True:
-        p, left = target[node], [child for child in draft.tree.children(node) for _ in range(draft.times_drawn()[child])]
+        p, left = target[node], [
+            child for child in draft.tree.children(node) for _ in range(draft.times_drawn()[child])
+        ]
         while left:
             place = int(draws.categorical(torch.ones(len(left), dtype=torch.float64))) if len(left) > 1 else 0
             child = left.pop(place)
@@ -70,7 +72,9 @@ def traversal(draft: Draft, target, draws):
     tree, tokens = draft.tree, draft.tokens.tolist()
     p, q = [row.clone() for row in target], [row.clone() for row in draft.probs]
     left = {node: list(tree.children(node)) for node in range(tree.size)}
-    own = [1.0] * tree.size  # the weight that a node has got by losing children; the product rule below is for the others
+    own = [
+        1.0
+    ] * tree.size  # the weight that a node has got by losing children; the product rule below is for the others
     lost = [False] * tree.size
 
     def weight(node):

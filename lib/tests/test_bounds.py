@@ -61,7 +61,10 @@ def test_a_path_bound_is_above_what_siblings_alone_allow():
     gains = []
     for seed in range(12):
         pair = random_pair(seed)
-        gains.append(bounds.best_accepted_length(*pair, shapes.chain(2), "iid") / max(accepted("multi_step", pair, shapes.chain(2), "iid"), 1e-9))
+        gains.append(
+            bounds.best_accepted_length(*pair, shapes.chain(2), "iid")
+            / max(accepted("multi_step", pair, shapes.chain(2), "iid"), 1e-9)
+        )
     assert min(gains) >= 1 - CLOSE and max(gains) > 1.02
 
 
@@ -70,9 +73,15 @@ def test_siblings_against_every_subset(proposal):
     for seed in range(20):
         target, drafter = random_pair(seed, vocabulary=4, depth=1)
         p, q, count = target(()), drafter(()), 2
-        drawn = [(chance, set(draft.tokens[1:].tolist())) for chance, draft in enumeration.drafts(drafter, shapes.star(count), proposal)]
-        least = min(float(p[list(inside)].sum()) + 1 - sum(chance for chance, tokens in drawn if tokens <= set(inside))
-                    for size in range(5) for inside in combinations(range(4), size))
+        drawn = [
+            (chance, set(draft.tokens[1:].tolist()))
+            for chance, draft in enumeration.drafts(drafter, shapes.star(count), proposal)
+        ]
+        least = min(
+            float(p[list(inside)].sum()) + 1 - sum(chance for chance, tokens in drawn if tokens <= set(inside))
+            for size in range(5)
+            for inside in combinations(range(4), size)
+        )
         assert bounds.best_acceptance(p, q, count, proposal) == pytest.approx(least, abs=1e-12)
 
 
@@ -86,7 +95,8 @@ def test_what_is_too_large_is_refused():
         bounds.best_accepted_length(*pair, shapes.expansion([2, 1]), "without_replacement", most_entries=1000)
 
 
-# --------------------------------------------------------------------------------------------------------- linear program
+# --------------------------------------------------------------------------------------------------------- linear
+# program
 
 
 @settings(deadline=None, max_examples=60)
@@ -94,7 +104,9 @@ def test_what_is_too_large_is_refused():
 def test_a_linear_program_against_all_its_corners(seed, unknowns, constraints):
     draw = np.random.default_rng(seed)
     rows = np.vstack([draw.integers(-2, 4, (constraints, unknowns)), np.ones((1, unknowns))]).astype(float)
-    limits = np.append(draw.integers(0, 5, constraints), 10).astype(float)  # zeros make it degenerate, the last makes it finite
+    limits = np.append(draw.integers(0, 5, constraints), 10).astype(
+        float
+    )  # zeros make it degenerate, the last makes it finite
     gain = draw.integers(-3, 5, unknowns).astype(float)
     sides, ends = np.vstack([rows, -np.eye(unknowns)]), np.append(limits, np.zeros(unknowns))
     best = -np.inf

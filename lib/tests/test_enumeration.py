@@ -15,10 +15,23 @@ from lib.verify import RULES, GeneratorDraws
 EXACT = 1e-12
 SMALL = ["chain:1", "star:2", "star:3", "chain:2", "expansion:2,1", "comb:2,2"]
 LARGE = ["chain:3", "kary:2,2", "expansion:1,2,1", "expansion:2,1,1", "comb:3,2"]
-ODD = {"uneven": Tree([-1, 0, 0, 2, 2, 3]), "gaps": Tree([-1, 0, 0, 1], rank=[0, 1, 4, 2]), "out of order": Tree([-1, 0, 0, 1, 2], rank=[0, 1, 0, 0, 0])}
-LOSSLESS = [(rule.name, proposal) for rule in RULES.values() if rule.lossless and rule.name != "greedy"
-            for proposal in sorted(rule.proposals)]
-PLAIN = {"multi_step": "iid", "without_replacement": "without_replacement", "block": "iid", "traversal": "without_replacement"}
+ODD = {
+    "uneven": Tree([-1, 0, 0, 2, 2, 3]),
+    "gaps": Tree([-1, 0, 0, 1], rank=[0, 1, 4, 2]),
+    "out of order": Tree([-1, 0, 0, 1, 2], rank=[0, 1, 0, 0, 0]),
+}
+LOSSLESS = [
+    (rule.name, proposal)
+    for rule in RULES.values()
+    if rule.lossless and rule.name != "greedy"
+    for proposal in sorted(rule.proposals)
+]
+PLAIN = {
+    "multi_step": "iid",
+    "without_replacement": "without_replacement",
+    "block": "iid",
+    "traversal": "without_replacement",
+}
 
 
 def fits(rule: str, tree: Tree) -> bool:
@@ -43,8 +56,12 @@ def test_lossless_on_hundreds_of_random_languages(rule, proposal):
 @pytest.mark.parametrize("rule, proposal", LOSSLESS)
 def test_lossless_on_hard_languages(rule, proposal):
     trees = [tree for tree in map(shapes.parse, ["star:3", "chain:2", "expansion:2,1"]) if fits(rule, tree)]
-    far = {(name, str(tree)): found for name, pair in HARD.items() for tree in trees
-           if (found := distance(rule, pair, tree, proposal)) > EXACT}
+    far = {
+        (name, str(tree)): found
+        for name, pair in HARD.items()
+        for tree in trees
+        if (found := distance(rule, pair, tree, proposal)) > EXACT
+    }
     assert not far
 
 
@@ -58,7 +75,10 @@ def test_lossless_on_larger_and_odd_trees(rule, proposal):
 @pytest.mark.parametrize("rule, proposal", LOSSLESS)
 def test_lossless_over_more_tokens(rule, proposal):
     trees = [tree for tree in (shapes.chain(2), shapes.star(3), shapes.expansion([2, 1])) if fits(rule, tree)]
-    far = [distance(rule, random_pair(seed, vocabulary=3 + seed % 3, depth=2), tree, proposal) for seed, tree in enumerate(trees, 3)]
+    far = [
+        distance(rule, random_pair(seed, vocabulary=3 + seed % 3, depth=2), tree, proposal)
+        for seed, tree in enumerate(trees, 3)
+    ]
     assert max(far) < EXACT
 
 
@@ -78,24 +98,38 @@ def test_the_fast_form_of_a_rule_has_the_law_of_the_printed_one(rule):
         fast = enumeration.law(rule, target, drafter, tree, PLAIN[rule])
         plain = enumeration.law(getattr(plain_rules, rule), target, drafter, tree, PLAIN[rule])
         assert fast.accepted_length == pytest.approx(plain.accepted_length, abs=EXACT)
-        assert all(abs(fast.emitted.get(path, 0) - plain.emitted.get(path, 0)) < EXACT for path in {*fast.emitted, *plain.emitted})
+        assert all(
+            abs(fast.emitted.get(path, 0) - plain.emitted.get(path, 0)) < EXACT
+            for path in {*fast.emitted, *plain.emitted}
+        )
 
 
 def test_traversal_of_a_chain_is_block_verification():
     for seed in range(12):
         target, drafter = random_pair(seed)
-        block, traversal = (enumeration.law(rule, target, drafter, shapes.chain(3), "without_replacement") for rule in ("block", "traversal"))
+        block, traversal = (
+            enumeration.law(rule, target, drafter, shapes.chain(3), "without_replacement")
+            for rule in ("block", "traversal")
+        )
         assert block.accepted_length == pytest.approx(traversal.accepted_length, abs=EXACT)
 
 
 def test_what_papers_say_of_acceptance():
-    """One draw is accepted with sum min(p, q) (Leviathan et al. 2023, eq. 3); with one child all rules are that rule."""
+    """One draw is accepted with sum min(p, q) (Leviathan et al. 2023, eq. 3); with one child all rules are that
+    rule."""
     for seed in range(20):
         target, drafter = random_pair(seed)
         alpha = float(torch.minimum(target(()), drafter(())).sum())
-        for rule, proposal in [("multi_step", "iid"), ("without_replacement", "without_replacement"), ("k_seq", "iid"), ("block", "iid"),
-                               ("traversal", "without_replacement")]:
-            assert enumeration.law(rule, target, drafter, shapes.chain(1), proposal).accepted_length == pytest.approx(alpha, abs=EXACT)
+        for rule, proposal in [
+            ("multi_step", "iid"),
+            ("without_replacement", "without_replacement"),
+            ("k_seq", "iid"),
+            ("block", "iid"),
+            ("traversal", "without_replacement"),
+        ]:
+            assert enumeration.law(rule, target, drafter, shapes.chain(1), proposal).accepted_length == pytest.approx(
+                alpha, abs=EXACT
+            )
 
 
 @pytest.mark.parametrize("rule", ["typical", "deterministic", "conservative", "threshold"])
@@ -111,7 +145,8 @@ def test_threshold_without_its_door_is_naive_sampling():
         assert enumeration.distance(shut, target, 3) < EXACT
 
 
-# --------------------------------------------------------------------------------------------------- the instrument itself
+# --------------------------------------------------------------------------------------------------- the instrument
+# itself
 
 
 @pytest.mark.parametrize("proposal", ["top_k", "iid", "without_replacement"])
@@ -122,7 +157,10 @@ def test_drafts_have_the_law_of_drawing_them(proposal):
     assert sum(law.values()) == pytest.approx(1, abs=EXACT)
     drawn = Counter(key(enumeration.fill(drafter, tree, proposal, GeneratorDraws(generator))) for _ in range(3000))
     assert set(drawn) <= set(law)
-    assert all(abs(drawn[draft] / 3000 - chance) < 4.5 * (chance * (1 - chance) / 3000) ** 0.5 + 1e-9 for draft, chance in law.items())
+    assert all(
+        abs(drawn[draft] / 3000 - chance) < 4.5 * (chance * (1 - chance) / 3000) ** 0.5 + 1e-9
+        for draft, chance in law.items()
+    )
 
 
 @pytest.mark.parametrize("rule, proposal", LOSSLESS)
@@ -141,19 +179,26 @@ def test_the_enumerated_law_is_the_drawn_one(rule, proposal):
 def test_repeats_are_one_node_with_their_count():
     drafts = list(enumeration.drafts(constant(1, 1), shapes.star(2), "iid"))
     found = {key(draft): chance for chance, draft in drafts}
-    assert found == {((-1, 0), (0, 0), (1, 2)): 0.25, ((-1, 0), (0, 1), (1, 2)): 0.25,
-                     ((-1, 0, 0), (0, 0, 1), (1, 1, 1)): 0.25, ((-1, 0, 0), (0, 1, 0), (1, 1, 1)): 0.25}
+    assert found == {
+        ((-1, 0), (0, 0), (1, 2)): 0.25,
+        ((-1, 0), (0, 1), (1, 2)): 0.25,
+        ((-1, 0, 0), (0, 0, 1), (1, 1, 1)): 0.25,
+        ((-1, 0, 0), (0, 1, 0), (1, 1, 1)): 0.25,
+    }
 
 
 def test_a_number_compared_twice_is_one_number():
     found = dict_of(lambda draws: (lambda u: (u < 0.3, u <= 0.6, 0.9 > u))(draws.uniform()))
-    assert found == pytest.approx({(True, True, True): 0.3, (False, True, True): 0.3, (False, False, True): 0.3, (False, False, False): 0.1})
+    assert found == pytest.approx(
+        {(True, True, True): 0.3, (False, True, True): 0.3, (False, False, True): 0.3, (False, False, False): 0.1}
+    )
 
 
 def test_a_token_is_decided_as_far_as_it_is_looked_at():
     def look(draws):
         token = draws.categorical(torch.tensor([1.0, 0.0, 1.0, 2.0]))
         return "first" if token == 0 else settle(token)
+
     found = list(outcomes(look))
     assert (0.25, "first") in found and (0.75, [(2, 1 / 3), (3, 2 / 3)]) in found and len(found) == 2
     assert dict_of(lambda draws: int(draws.categorical(torch.tensor([1.0, 0.0, 3.0])))) == {0: 0.25, 2: 0.75}

@@ -1,7 +1,7 @@
 """The proof can fail: every known way to get verification wrong is planted here, and the enumeration sees it.
 
-Each variant is a rule as the field has shipped it at some time. Beside each stands the same code without the bug, which passes:
-what is caught is the bug, not the retelling.
+Each variant is a rule as the field has shipped it at some time. Beside each stands the same code without the bug,
+which passes: what is caught is the bug, not the retelling.
 """
 
 import pytest
@@ -31,6 +31,7 @@ def largest_distance(rule, proposal, *, seeds=range(12), unwarped=None):
 
 def top_down(among):
     """A rule from among(p, q, {child: token}, draws) -> (child or None, what to emit from)."""
+
     def rule(draft, target, draws):
         tokens, node, accepted = draft.tokens.tolist(), 0, []
         while True:
@@ -40,11 +41,19 @@ def top_down(among):
                 return accepted, draws.categorical(rest)
             accepted.append(child)
             node = child
+
     return rule
 
 
-def siblings(*, zeroed=True, residual=lambda p, q: normalised((p - q).clamp_min(0), p), updated=True, number=lambda draws: draws.uniform):
+def siblings(
+    *,
+    zeroed=True,
+    residual=lambda p, q: normalised((p - q).clamp_min(0), p),
+    updated=True,
+    number=lambda draws: draws.uniform
+):
     """Sequoia's rule among siblings, with parts that can be taken out."""
+
     def among(p, q, children, draws):
         uniform = number(draws)
         for child, token in children.items():
@@ -56,6 +65,7 @@ def siblings(*, zeroed=True, residual=lambda p, q: normalised((p - q).clamp_min(
                 q[token] = 0
                 q = normalised(q, q) if q.sum() > 0 else uniform_but(q, list(children.values()), token)
         return None, p
+
     return among
 
 
@@ -102,7 +112,9 @@ def a_decision_a_path(draft, target, draws):
 
 
 def unwarped_bonus(target):
-    """Verification under the warped target, the bonus token from the one before warping (here, its temperature doubled)."""
+    """Verification under the warped target, the bonus token from the one before warping (here, its temperature
+    doubled)."""
+
     def rule(draft, probs, draws):
         tokens, node, accepted = draft.tokens.tolist(), 0, []
         while True:
@@ -114,6 +126,7 @@ def unwarped_bonus(target):
                 return accepted, draws.categorical(rest)
             accepted.append(child)
             node = child
+
     return rule
 
 
@@ -155,7 +168,8 @@ def test_the_same_code_without_a_bug_passes():
 
 
 def test_distinct_ones_of_independent_samples_are_samples_without_replacement():
-    """No bug, though it looks like one: in the order first drawn, each new token has the law of q without the earlier ones."""
+    """No bug, though it looks like one: in the order first drawn, each new token has the law of q without the earlier
+    ones."""
     assert largest_distance(top_down(siblings()), "iid") < 1e-12
 
 
@@ -169,12 +183,15 @@ def test_randomness_reused_between_rounds_is_caught():
             number, said = draws.uniform(), ()
             source = _Shared(draws, number) if shared else draws
             for _ in range(2):
-                draft = enumeration.fill(lambda path: drafter((*said, *path)), shapes.chain(1), "without_replacement", draws)
+                draft = enumeration.fill(
+                    lambda path: drafter((*said, *path)), shapes.chain(1), "without_replacement", draws
+                )
                 probs = torch.stack([target((*said, *path)) for path in enumeration.tokens_of(draft)])
                 accepted, bonus = rule(draft, probs, source)
                 # Only the first token of each round: the rest of an accepted path is drawn anew.
                 said += (int(draft.tokens[1]) if accepted else int(bonus),)
             return said
+
         law = torch.zeros(3, 3, dtype=torch.float64)
         for chance, said in enumeration.outcomes(both):
             law[said] += chance

@@ -38,12 +38,20 @@ def random_round(seed, shape, proposal, vocabulary=40):
     return Draft(draft.tree, draft.tokens, proposal, draft.probs.double(), draft.counts), target.double()
 
 
-# ----------------------------------------------------------------------------------------------------------------- rules
+# -----------------------------------------------------------------------------------------------------------------
+# rules
 
 
-@pytest.mark.parametrize("name, proposal, shape", [
-    ("without_replacement", "without_replacement", "kary:3@30"), ("without_replacement", "without_replacement", "star:12"),
-    ("multi_step", "iid", "kary:3@30"), ("traversal", "without_replacement", "kary:2@20"), ("traversal", "without_replacement", "chain:6")])
+@pytest.mark.parametrize(
+    "name, proposal, shape",
+    [
+        ("without_replacement", "without_replacement", "kary:3@30"),
+        ("without_replacement", "without_replacement", "star:12"),
+        ("multi_step", "iid", "kary:3@30"),
+        ("traversal", "without_replacement", "kary:2@20"),
+        ("traversal", "without_replacement", "chain:6"),
+    ],
+)
 def test_rules_decide_as_their_printed_forms_with_the_same_draws(name, proposal, shape):
     for seed in range(40):
         draft, target = random_round(seed, shape, proposal)
@@ -78,7 +86,9 @@ def test_a_root_alone_is_plain_decoding():
     p = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
     for name, rule in RULES.items():
         for proposal in rule.proposals:
-            accepted, bonus = verify(name, Draft(Tree([-1]), torch.tensor([0]), proposal, torch.zeros(1, 3)), p, Listed(0.6, 0.6))
+            accepted, bonus = verify(
+                name, Draft(Tree([-1]), torch.tensor([0]), proposal, torch.zeros(1, 3)), p, Listed(0.6, 0.6)
+            )
             assert accepted == [] and bonus == 1
 
 
@@ -105,16 +115,19 @@ def test_the_settings_of_a_rule_matter():
     assert verify("typical", draft, target, seeded(0), epsilon=1.1, delta=99.0)[0] == []
 
 
-@pytest.mark.parametrize("name, changed, message", [
-    ("gredy", {}, "rule is 'gredy'"),
-    ("multi_step", {}, "not valid for 'top_k' drafts, only for iid"),
-    ("without_replacement", {"proposal": "iid"}, "only for without_replacement"),
-    ("k_seq", {"proposal": "without_replacement"}, "only for iid"),
-    ("block", {}, "defined for chains"),
-    ("naive", {"rows": 2}, "target_probs is"),
-    ("naive", {"vocabulary": 5}, "over 4 tokens, the target's over 5"),
-    ("deterministic", {"probs": None}, "comes without probs"),
-])
+@pytest.mark.parametrize(
+    "name, changed, message",
+    [
+        ("gredy", {}, "rule is 'gredy'"),
+        ("multi_step", {}, "not valid for 'top_k' drafts, only for iid"),
+        ("without_replacement", {"proposal": "iid"}, "only for without_replacement"),
+        ("k_seq", {"proposal": "without_replacement"}, "only for iid"),
+        ("block", {}, "defined for chains"),
+        ("naive", {"rows": 2}, "target_probs is"),
+        ("naive", {"vocabulary": 5}, "over 4 tokens, the target's over 5"),
+        ("deterministic", {"probs": None}, "comes without probs"),
+    ],
+)
 def test_what_a_rule_is_not_for_is_refused_by_name(name, changed, message):
     settings_ = {"proposal": "top_k", "rows": 4, "vocabulary": 4, "probs": torch.full((4, 4), 0.25)} | changed
     draft = Draft(Tree([-1, 0, 0, 1]), torch.tensor([0, 1, 2, 3]), settings_["proposal"], settings_["probs"])
@@ -122,20 +135,27 @@ def test_what_a_rule_is_not_for_is_refused_by_name(name, changed, message):
         verify(name, draft, torch.full((settings_["rows"], settings_["vocabulary"]), 0.25), seeded(0))
 
 
-@pytest.mark.parametrize("given_, message", [
-    (dict(proposal="best"), "proposal is 'best'"),
-    (dict(tokens=torch.zeros(2)), "one a node"),
-    (dict(proposal="iid", probs=None), "comes without probs"),
-    (dict(probs=torch.zeros(2, 5)), "one row a node"),
-    (dict(counts=torch.ones(2)), "counts are"),
-])
+@pytest.mark.parametrize(
+    "given_, message",
+    [
+        (dict(proposal="best"), "proposal is 'best'"),
+        (dict(tokens=torch.zeros(2)), "one a node"),
+        (dict(proposal="iid", probs=None), "comes without probs"),
+        (dict(probs=torch.zeros(2, 5)), "one row a node"),
+        (dict(counts=torch.ones(2)), "counts are"),
+    ],
+)
 def test_a_draft_that_does_not_fit_is_refused(given_, message):
-    whole = dict(tree=shapes.chain(2), tokens=torch.zeros(3, dtype=torch.long), proposal="top_k", probs=torch.zeros(3, 5)) | given_
+    whole = (
+        dict(tree=shapes.chain(2), tokens=torch.zeros(3, dtype=torch.long), proposal="top_k", probs=torch.zeros(3, 5))
+        | given_
+    )
     with pytest.raises(ValueError, match=message):
         Draft(**whole)
 
 
-# ------------------------------------------------------------------------------------------------------ warping, drawing
+# ------------------------------------------------------------------------------------------------------ warping,
+# drawing
 
 
 @settings(deadline=None, max_examples=60)
@@ -147,7 +167,13 @@ def test_the_best_token_is_the_first_of_the_largest(vocabulary, seed, ties):
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(2, 40), st.integers(0, 10_000), st.floats(0.05, 5), st.integers(1, 45) | st.none(), st.floats(0.01, 1) | st.none())
+@given(
+    st.integers(2, 40),
+    st.integers(0, 10_000),
+    st.floats(0.05, 5),
+    st.integers(1, 45) | st.none(),
+    st.floats(0.01, 1) | st.none(),
+)
 def test_warping_cuts_and_scales(vocabulary, seed, temperature, top_k, top_p):
     logits = torch.randn(vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     found = warp(logits, temperature, top_k, top_p)
@@ -167,7 +193,12 @@ def test_warping_at_the_edges():
     assert warp(logits.bfloat16(), 0.7).dtype == torch.float32
     assert warp(logits, 1.0, top_p=0.001).tolist() == [[0, 1, 0], [1, 0, 0]]
     assert (warp(logits, 1.0, top_k=1) > 0).tolist() == [[False, True, True], [True, False, False]]
-    for wrong in (dict(temperature=-1.0), dict(temperature=float("nan")), dict(temperature=1.0, top_k=0), dict(temperature=1.0, top_p=0.0)):
+    for wrong in (
+        dict(temperature=-1.0),
+        dict(temperature=float("nan")),
+        dict(temperature=1.0, top_k=0),
+        dict(temperature=1.0, top_p=0.0),
+    ):
         with pytest.raises(ValueError, match="; give"):
             warp(logits, **wrong)
 
@@ -212,12 +243,20 @@ def test_the_generator_alone_decides():
     assert verify("traversal", draft, target, seeded(9)) == verify("traversal", draft, target, seeded(9))
 
 
-# ------------------------------------------------------------------------------------------------------------------ cost
+# ------------------------------------------------------------------------------------------------------------------
+# cost
 
 
 def test_the_benchmark_counts_what_is_read():
-    found = verification_cost.table(["greedy", "naive", "block", "k_seq"], ["chain:4", "star:3"], vocabulary=2000,
-                                    generator=torch.Generator().manual_seed(0), rounds=3, repeats=3, seconds=0.2).set_index(["rule", "shape"])
+    found = verification_cost.table(
+        ["greedy", "naive", "block", "k_seq"],
+        ["chain:4", "star:3"],
+        vocabulary=2000,
+        generator=torch.Generator().manual_seed(0),
+        rounds=3,
+        repeats=3,
+        seconds=0.2,
+    ).set_index(["rule", "shape"])
     assert ("block", "star:3") not in found.index and found.loc[("greedy", "chain:4"), "rows_read"] == 5
     assert 1 <= found.loc[("naive", "star:3"), "rows_read"] <= 2
     assert (found[["verify_us", "read_us", "times_read"]] > 0).all(axis=None)

@@ -15,11 +15,12 @@ PROPOSALS = ("top_k", "iid", "without_replacement")
 class Draft:
     """A tree with its tokens, and how they were chosen.
 
-    tokens int64[m], the root's first. proposal: "top_k" (children by probability: one-hot), "iid" (independent samples)
-    or "without_replacement"; the tree's rank is the order of probability, or for samples the order of drawing.
-    probs float[m, V]: row u is the distribution that the children of u were drawn from, after the drafter's own
-    temperature (rows of leaves are unused); for "top_k" the drafter's confidence, which only lossy rules ask for, or None.
-    counts int64[m]: how often a node's token was drawn, for "iid", whose repeats are one node; None: each once.
+    tokens int64[m], the root's first. proposal: "top_k" (children by probability: one-hot), "iid" (independent
+    samples) or "without_replacement"; the tree's rank is the order of probability, or for samples the order of
+    drawing. probs float[m, V]: row u is the distribution that the children of u were drawn from, after the drafter's
+    own temperature (rows of leaves are unused); for "top_k" the drafter's confidence, which only lossy rules ask for,
+    or None. counts int64[m]: how often a node's token was drawn, for "iid", whose repeats are one node; None: each
+    once.
     """
 
     tree: Tree
@@ -33,14 +34,22 @@ class Draft:
         if self.proposal not in PROPOSALS:
             raise ValueError(f"proposal is {self.proposal!r}; choose one of {', '.join(PROPOSALS)}")
         if self.tokens.shape != (size,):
-            raise ValueError(f"tokens are {tuple(self.tokens.shape)} for a tree of {size} nodes; give one a node, the root's first")
+            raise ValueError(
+                f"tokens are {tuple(self.tokens.shape)} for a tree of {size} nodes; give one a node, the root's first"
+            )
         if self.proposal != "top_k" and self.probs is None:
-            raise ValueError(f"proposal {self.proposal!r} comes without probs; sampled children need the distribution "
-                             "that they were drawn from")
+            raise ValueError(
+                f"proposal {self.proposal!r} comes without probs; sampled children need the distribution "
+                "that they were drawn from"
+            )
         if self.probs is not None and (self.probs.dim() != 2 or len(self.probs) != size):
-            raise ValueError(f"probs are {tuple(self.probs.shape)} for a tree of {size} nodes; give one row a node: [{size}, V]")
+            raise ValueError(
+                f"probs are {tuple(self.probs.shape)} for a tree of {size} nodes; give one row a node: [{size}, V]"
+            )
         if self.counts is not None and self.counts.shape != (size,):
-            raise ValueError(f"counts are {tuple(self.counts.shape)} for a tree of {size} nodes; give one a node, 1 for the root")
+            raise ValueError(
+                f"counts are {tuple(self.counts.shape)} for a tree of {size} nodes; give one a node, 1 for the root"
+            )
 
     def times_drawn(self) -> list[int]:
         """How often each node's token was drawn: its count, or once."""
@@ -49,8 +58,10 @@ class Draft:
     def proposal_at(self, node: int, like: Tensor) -> Tensor:
         """float[V]: what the children of a node were drawn from, with dtype and device of `like`."""
         if self.probs is None:
-            raise ValueError(f"the draft is {self.proposal!r} and comes without probs; this rule compares with the drafter's "
-                             "probabilities: let the drafter give them")
+            raise ValueError(
+                f"the draft is {self.proposal!r} and comes without probs; this rule compares with the drafter's "
+                "probabilities: let the drafter give them"
+            )
         return self.probs[node].to(like)
 
 

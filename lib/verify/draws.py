@@ -33,10 +33,13 @@ class GeneratorDraws:
 
 
 def _invert(masses: Tensor, share: float) -> tuple[int, float]:
-    """The entry in which the running sum of masses passes `share` of it all, and how far into that entry it is, as a share."""
+    """The entry in which the running sum of masses passes `share` of it all, and how far into that entry it is, as a
+    share."""
     ends = np.cumsum(masses.detach().cpu().numpy(), dtype=np.float64)
     if not 0 < ends[-1] < np.inf:
-        raise ValueError(f"probabilities sum to {ends[-1]}; a token can only be drawn where they are finite and not all zero")
+        raise ValueError(
+            f"probabilities sum to {ends[-1]}; a token can only be drawn where they are finite and not all zero"
+        )
     goal = min(share * ends[-1], np.nextafter(ends[-1], 0))  # the product may round up to the whole, where no token is
     index = int(np.searchsorted(ends, goal, side="right"))
     before = ends[index - 1] if index else 0.0

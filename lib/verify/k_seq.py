@@ -34,7 +34,9 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
 
 
 def scale(p: Tensor, q: Tensor, k: int) -> float:
-    """The rho in [1, k] with 1 - (1 - b)^k = rho b, rounded up: any that is not below it is lossless, only accepts less."""
+    """The rho in [1, k] with 1 - (1 - b)^k = rho b, rounded up: any that is not below it is lossless, only accepts
+    less."""
+
     def excess(rho: float) -> float:
         b = overlap(p, q, rho)
         return rho * b - accepted_by_any(b, k)

@@ -19,9 +19,11 @@ def greedy(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int],
 
 
 def naive(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """Sample the target's next token; descend if it is a child, else emit it (SpecInfer, Miao et al. 2024, section 4.3).
+    """Sample the target's next token; descend if it is a child, else emit it (SpecInfer, Miao et al. 2024, section
+    4.3).
 
-    Lossless for children chosen in any way without looking at the target, and for deterministic children the best there is.
+    Lossless for children chosen in any way without looking at the target, and for deterministic children the best
+    there is.
     """
     return _follow(draft, lambda node: draws.categorical(target_probs[node]))
 

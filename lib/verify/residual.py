@@ -12,8 +12,8 @@ NEGLIGIBLE = 1e-20  # a chance that no float32 sum would notice, and whose inver
 class Remaining:
     """What rejections leave at a node: p float[V], of the target, and q float[V], of the drafter's next sibling.
 
-    Both are kept with their masses instead of being normalised, and changed in place once they are copies: every pass over a
-    long vocabulary counts.
+    Both are kept with their masses instead of being normalised, and changed in place once they are copies: every pass
+    over a long vocabulary counts.
     """
 
     def __init__(self, p: Tensor, q: Tensor):
@@ -80,9 +80,11 @@ def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[i
 def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
     """Sequoia's rule (Chen et al. 2024, Alg. 2), for children drawn from q without replacement, tried in draw order.
 
-    x is accepted if U < p(x) / q(x); else p becomes the normalised (p - q)+, q loses x and is normalised again. Where q has
-    no mass left, the drafter drew uniformly from the tokens not yet drawn, and so does the rule. None left: emit from p.
+    x is accepted if U < p(x) / q(x); else p becomes the normalised (p - q)+, q loses x and is normalised again. Where
+    q has no mass left, the drafter drew uniformly from the tokens not yet drawn, and so does the rule. None left:
+    emit from p.
     """
+
     def decide(node: int, tokens: dict[int, int]):
         rest = Remaining(target_probs[node], draft.proposal_at(node, target_probs))
         last = next(reversed(tokens))
@@ -115,7 +117,8 @@ def any_of(left: dict[int, int], draws: Draws) -> int:
 
 
 def without(q: Tensor, tokens: list[int]) -> Tensor:
-    """The distribution q float[V] with these tokens taken out, normalised; uniform over the others where no mass is left."""
+    """The distribution q float[V] with these tokens taken out, normalised; uniform over the others where no mass is
+    left."""
     left = without_mass(q, tokens)
     mass = float(left.sum())
     if mass <= 0:

@@ -7,11 +7,12 @@ BLOCK = 512
 
 
 def warp(logits: Tensor, temperature: float, top_k: int | None = None, top_p: float | None = None) -> Tensor:
-    """Probabilities [..., V] of logits [..., V]: divided by temperature, cut to the top k, then to the nucleus of mass p.
+    """Probabilities [..., V] of logits [..., V]: divided by temperature, cut to the top k, then to the nucleus of
+    mass p.
 
-    Temperature 0 puts all mass on the best token, the first of equals. Tokens that tie with the k-th best stay. The nucleus
-    is the smallest set of best tokens whose mass reaches p. Half-precision logits give float32. ValueError for settings
-    out of range.
+    Temperature 0 puts all mass on the best token, the first of equals. Tokens that tie with the k-th best stay. The
+    nucleus is the smallest set of best tokens whose mass reaches p. Half-precision logits give float32. ValueError
+    for settings out of range.
     """
     _check(temperature, top_k, top_p)
     if logits.dtype in (torch.bfloat16, torch.float16):

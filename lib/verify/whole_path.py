@@ -11,10 +11,12 @@ from lib.verify.residual import Remaining, ratio
 
 
 def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """Block verification of a chain x_1 .. x_L (Sun et al. 2024, Alg. 2); of all lossless rules it accepts most there.
+    """Block verification of a chain x_1 .. x_L (Sun et al. 2024, Alg. 2); of all lossless rules it accepts most
+    there.
 
-    w_0 = 1, w_i = min(1, w_(i-1) p(x_i) / q(x_i)). With S_i = sum (w_i p - q)+ behind x_i: h_i = S_i / (S_i + 1 - w_i), and
-    h_L = w_L. Accept up to the last i with U_i < h_i, or nothing; emit from the normalised (w_i p - q)+, from p if i = L.
+    w_0 = 1, w_i = min(1, w_(i-1) p(x_i) / q(x_i)). With S_i = sum (w_i p - q)+ behind x_i: h_i = S_i / (S_i + 1 -
+    w_i), and h_L = w_L. Accept up to the last i with U_i < h_i, or nothing; emit from the normalised (w_i p - q)+,
+    from p if i = L.
     """
     tokens = draft.tokens.tolist()
     path = [ROOT]
@@ -37,11 +39,12 @@ def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
 def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
     """Traversal verification of a tree (Weng et al. 2025, arXiv 2505.12398, Alg. 2): leaves first, in draw order.
 
-    w(root) = 1, w(x) = min(1, w p(x) / q(x)) with w, p, q of x's parent. A leaf is accepted with its whole path if U < w, and
-    the bonus token is emitted from its p. Else it is deleted: at its parent, with S = sum (w p - q)+, p becomes the normalised
-    (w p - q)+, w becomes S / (S + 1 - w), q loses the leaf's token and is normalised; the parent may be a leaf now.
-    The root is always accepted. Children that were chosen, not sampled, count as drawn from a one-hot q each. Of independent
-    samples, the distinct ones in the order first drawn are draws without replacement, whatever their counts.
+    w(root) = 1, w(x) = min(1, w p(x) / q(x)) with w, p, q of x's parent. A leaf is accepted with its whole path if U
+    < w, and the bonus token is emitted from its p. Else it is deleted: at its parent, with S = sum (w p - q)+, p
+    becomes the normalised (w p - q)+, w becomes S / (S + 1 - w), q loses the leaf's token and is normalised; the
+    parent may be a leaf now. The root is always accepted. Children that were chosen, not sampled, count as drawn from
+    a one-hot q each. Of independent samples, the distinct ones in the order first drawn are draws without
+    replacement, whatever their counts.
     """
     tokens = draft.tokens.tolist()
 
