@@ -88,6 +88,16 @@ def by_depth(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["prompt", "kind", "depth", "rounds", "reached", "accepted"])
 
 
+def by_node(tree: Tree, rounds: replay.Walk, loops: np.ndarray) -> pd.DataFrame:
+    """One row a drafted node: its path of ranks ("0.0.1"), its depth, all uncut rounds before a loop, and how many of
+    them accepted it. `loops` int64[N] is the trace's.
+    """
+    ends = rounds.nodes[~rounds.cut & (rounds.starts < loops[rounds.rows])]
+    accepted = np.bincount(ends, minlength=tree.size) @ tree.mask.astype(np.int64)
+    paths = [".".join(map(str, path)) for path in tree.choices()]
+    return pd.DataFrame({"path": paths, "depth": tree.depth[1:], "rounds": len(ends), "accepted": accepted[1:]})
+
+
 def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
     """One row a prompt: positions before a loop, how many had the target's token at rank 0 .. 15, and the mean alpha.
     """

@@ -47,6 +47,21 @@ def doubling(found: pd.DataFrame, budgets: Sequence[int]) -> pd.DataFrame:
     )
 
 
+def tree_of(nodes: pd.DataFrame) -> tuple[Tree, np.ndarray]:
+    """A tree of the table `nodes` (the rows of one family and setting), and how often each node was accepted, the root
+    included (always): float[m].
+    """
+    tree = Tree.from_choices(tuple(map(int, path.split("."))) for path in nodes["path"])
+    share = dict(zip(nodes["path"], nodes["accepted"] / nodes["rounds"].clip(lower=1)))
+    return tree, np.array([1.0, *(share[".".join(map(str, path))] for path in tree.choices())])
+
+
+def utilisation(nodes: pd.DataFrame, at_least: float = 0.01) -> pd.Series:
+    """By family: the share of a tree's nodes that are accepted in at least so large a share of rounds."""
+    used = nodes["accepted"] >= at_least * nodes["rounds"]
+    return used.groupby(nodes["family"]).mean()
+
+
 def of_oracle(found: pd.DataFrame, depths: pd.DataFrame, horizon: int) -> pd.DataFrame:
     """Each setting's share of what its depth allows: a drafter that knew the future would gain min(depth, horizon)."""
     joined = found.merge(

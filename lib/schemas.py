@@ -99,6 +99,18 @@ _DECLARED = [
         compressed=True,
     ),
     Schema(
+        "nodes",
+        "how often each node of a tree was accepted, over all prompts judged",
+        (*SETTING, "family", "budget", "path"),
+        SETTING | TREE | {
+            "path": text("the node as the ranks that lead to it, such as 0.0.1"),
+            "depth": integer("its depth, 1 for the root's children"),
+            "rounds": integer("rounds not cut short, before a loop"),
+            "accepted": integer("of these, rounds that accepted the node"),
+        },
+        compressed=True,
+    ),
+    Schema(
         "rank",
         "where the target's next token stands among the drafter's candidates, for one prompt",
         (*SETTING, "prompt"),

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib import acceptance, stats, trace
+from lib import acceptance, shapes, stats, trace
 from lib.acceptance import CONTINUATION, REAL_TEXT
 from lib.trace import Trace
 from lib.tree import Tree
@@ -143,17 +143,19 @@ def forest(
 def replay_all(
     recorded: Trace, families: Sequence[str], budgets: Sequence[int], depth_budget: int
 ) -> dict[str, pd.DataFrame]:
-    """Tables of one trace, for all its drafters: `acceptance`, `depth` (at one budget), `rank`."""
+    """Tables of one trace, for all its drafters: `acceptance`, `rank`, and at one budget `depth` and `nodes`."""
     choosing, judged = halves(recorded)
-    tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "rank": []}
+    tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "nodes": [], "rank": []}
     about = {key: recorded.about[key] for key in ("target", "protocol", "temperature")}
     for drafter in recorded.ranks:
         trees = forest(choosing, drafter, families, budgets)
         tables["acceptance"].append(acceptance.evaluate(judged, drafter, trees))
         for family, budget, tree in trees:
             if budget == depth_budget:
-                found = acceptance.by_depth(judged, tree, acceptance.rounds_of(judged, tree, drafter))
-                tables["depth"].append(found.assign(family=family, budget=budget, drafter=drafter, **about))
+                setting = dict(family=family, budget=budget, drafter=drafter, **about)
+                rounds = acceptance.rounds_of(judged, tree, drafter)
+                tables["depth"].append(acceptance.by_depth(judged, tree, rounds).assign(**setting))
+                tables["nodes"].append(acceptance.by_node(tree, rounds, judged.loops).assign(**setting))
         tables["rank"].append(acceptance.by_rank(judged, drafter).assign(drafter=drafter, **about))
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
 
@@ -164,6 +166,13 @@ def by_target(pairs: Sequence) -> dict[str, list]:
     for pair in pairs:
         groups.setdefault(pair.target_name, []).append(pair)
     return groups
+
+
+def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str]) -> int | None:
+    """Tokens that a prompt may have, so that its continuations fit the smallest window; None without a window."""
+    windows = [pair.window for pair in pairs if pair.window]
+    deepest = max((shapes.parse(shape).max_depth for shape in live_shapes), default=0)
+    return min(windows) - max(new_tokens + 1, live_tokens + deepest) if windows else None
 
 
 def repetition(traces: Sequence[Trace]) -> pd.DataFrame:

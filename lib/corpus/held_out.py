@@ -1,6 +1,8 @@
 """Held-out prompts: generated ones as text, real ones as a recipe that finds them again in the installed packages."""
 
 import importlib.metadata
+from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Callable, Iterator
 
@@ -17,7 +19,7 @@ def resolve(source: dict) -> str:
     LookupError where the installed file is another one than the recipe's.
     """
     try:
-        path = dict(files(source["package"]))[source["path"]]
+        path = _files(source["package"])[source["path"]]
     except (KeyError, importlib.metadata.PackageNotFoundError):
         raise LookupError(f"{source['package']}: {source['path']} is not installed; install requirements.txt") from None
     found = Source(source["package"], source["path"], read(path) or "", held_out=True)
@@ -64,6 +66,11 @@ def _cut(text: str, count: Callable[[str], int]) -> str | None:
         text = text[: int(len(text) * 0.95)]
     text = text[: max(text.rfind(" "), text.rfind("\n"))].rstrip()
     return text if count(text) >= TOKENS[0] else None
+
+
+@cache
+def _files(package: str) -> dict[str, Path]:
+    return dict(files(package))
 
 
 def _part(text: str, part: str) -> str:

@@ -49,6 +49,18 @@ def test_depths_add_up_to_the_accepted_length():
     assert (wide["reached"].to_numpy()[1:] <= wide["accepted"].to_numpy()[:-1]).all()
 
 
+def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_there():
+    made, tree = recorded(), shapes.parse("kary:2@14")
+    rounds = acceptance.rounds_of(made, tree, "d")
+    nodes = acceptance.by_node(tree, rounds, made.loops).assign(family="kary:2")
+    assert nodes["accepted"].sum() == acceptance.by_depth(made, tree, rounds)["accepted"].sum()
+    again, share = findings.tree_of(nodes)
+    assert again == tree and share[1:] == pytest.approx(nodes["accepted"] / nodes["rounds"])
+    for node in range(1, tree.size):
+        assert share[node] >= sum(share[child] for child in tree.children(node)) - 1e-12
+    assert findings.utilisation(nodes, at_least=0.0)["kary:2"] == 1
+
+
 def test_real_text_starts_count_one_round_a_row_and_no_horizon_as_a_cut():
     made = recorded(protocol=acceptance.REAL_TEXT, ranks=1)  # every rank is 0: a chain accepts all there is
     rounds = acceptance.rounds_of(made, shapes.chain(40), "d")
