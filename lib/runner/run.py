@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 from typing import Callable
 
+import nbformat
+
 from lib.runner import execute, record
 from lib.runner.errors import UsageError
 from lib.runner.plan import REPORT, Plan
+from lib.runner.readme import with_findings
 
 REFERENCE_LIMIT = 48 * 2**20  # bytes of all that is tracked
 
@@ -78,9 +81,11 @@ def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
         *_replace(plan.folder / "executed", executed, ("[0-9]*.ipynb",)),
         *_replace(plan.folder, executed, ("report.html",)),
     ]
+    readme, report = home / "README.md", nbformat.read(executed / f"{REPORT}.ipynb", as_version=4)
+    readme.write_text(with_findings(readme.read_text(encoding="utf-8"), report), encoding="utf-8")
     size = sum(path.stat().st_size for path in copied)
     say(f"reference: {len(copied)} files, {size / 2**20:.1f} MiB, in data/results/reference, figures and "
-        "notebooks/executed; look at them, then commit them")
+        "notebooks/executed, and its findings in README.md; look at them, then commit them")
     if size > REFERENCE_LIMIT:
         say(f"warning: all that is tracked may take {REFERENCE_LIMIT / 2**20:.0f} MiB")
 

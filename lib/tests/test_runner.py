@@ -13,7 +13,7 @@ import pytest
 from nbformat import v4
 
 from lib import environment, provenance
-from lib.runner import execute, parameters, plan, record, run
+from lib.runner import execute, parameters, plan, readme, record, run
 from lib.runner.__main__ import HOME, main
 from lib.runner.errors import StageFailed, UsageError
 
@@ -32,7 +32,12 @@ BROKEN = """\
 from pathlib import Path
 if Path("broken").exists():
     raise ValueError("no such tree; take another")"""
-REPORT = "import os; print('code is hidden', os.environ['HF_HUB_OFFLINE'])"
+REPORT = """\
+import os
+from IPython.display import Markdown, display
+display(Markdown("**In short** trees pay"))
+print('code is hidden', os.environ['HF_HUB_OFFLINE'])"""
+README = f"# Trees\n{readme.BEGIN}\nold news\n{readme.END}\nThe rest.\n"
 
 
 def notebook(*cells: str, constants: str = "run_dir = ''", **metadata) -> nbformat.NotebookNode:
@@ -53,6 +58,7 @@ def layout(tmp_path) -> plan.Layout:
     for name, text in (("quick", "about: fast\nseconds: {01_shapes: 2, 02_broken: 60, 09_report: 70}"),
                        ("cpu", "01_shapes:\n  count: 5\n  share: 1\n02_broken:\n"), ("gpu", "online: true")):
         (home / "notebooks" / "params" / f"{name}.yaml").write_text(text)
+    (home / "README.md").write_text(README)
     return plan.Layout(home)
 
 
@@ -266,6 +272,7 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(layout, q
                  "notebooks/executed/report.html", "notebooks/executed/09_report.ipynb"):
         assert (layout.home / path).exists()
     assert (layout.home / "figures" / "made.png").read_text() == "5"
+    assert (layout.home / "README.md").read_text() == README.replace("old news", "**In short** trees pay")
 
     assert main(["cpu"], layout.home) == 0
     assert "0 of 3 notebooks to run" in capsys.readouterr().out
@@ -379,3 +386,17 @@ def test_every_package_that_prompts_are_cut_from_is_required_by_version():
     sources = {row["source"]["package"] for row in map(json.loads, lines) if "source" in row}
     required = {name.lower() for name, _ in environment.wanted((HOME / "requirements.txt").read_text())}
     assert not {name for name in sources if name.lower() not in required}, "add these to requirements.txt"
+
+
+def test_a_readme_or_report_without_its_part_is_refused():
+    with pytest.raises(UsageError, match="README.md lacks the lines"):
+        readme.with_findings("# Trees", notebook())
+    with pytest.raises(UsageError, match="no output that begins with"):
+        readme.with_findings(README, notebook())
+
+
+def test_the_committed_readme_says_what_the_committed_report_says():
+    home = Path(__file__).resolve().parents[2]
+    report = nbformat.read(home / "notebooks" / "executed" / "09_report.ipynb", as_version=4)
+    text = (home / "README.md").read_text(encoding="utf-8")
+    assert readme.with_findings(text, report) == text
