@@ -49,7 +49,7 @@ def without_replacement(draft: Draft, target, draws):
 
 
 def block(draft: Draft, target, draws):
-    """Sun et al. 2024, Alg. 2, from the first token to the last."""
+    """Block verification (Sun et al. 2024), from the first token to the last."""
     tokens, length = draft.tokens.tolist(), draft.tree.budget
     weights, kept = [1.0], 0
     for i in range(1, length + 1):
@@ -68,7 +68,7 @@ def block(draft: Draft, target, draws):
 
 
 def traversal(draft: Draft, target, draws):
-    """Weng et al. 2025, Alg. 2: take the first leaf in depth-first order, accept its path or delete it; start again."""
+    """Traversal verification (Weng et al. 2025): take the first leaf in depth-first order, accept its path or delete it; start again."""
     tree, tokens = draft.tree, draft.tokens.tolist()
     p, q = [row.clone() for row in target], [row.clone() for row in draft.probs]
     left = {node: list(tree.children(node)) for node in range(tree.size)}

@@ -11,7 +11,7 @@ from lib.verify.residual import Remaining, ratio
 
 
 def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """Block verification of a chain x_1 .. x_L (Sun et al. 2024, Alg. 2); of all lossless rules it accepts most
+    """Block verification of a chain x_1 .. x_L (Sun et al. 2024); of all lossless rules it accepts most
     there.
 
     w_0 = 1, w_i = min(1, w_(i-1) p(x_i) / q(x_i)). With S_i = sum (w_i p - q)+ behind x_i: h_i = S_i / (S_i + 1 -
@@ -37,7 +37,7 @@ def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
 
 
 def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """Traversal verification of a tree (Weng et al. 2025, arXiv 2505.12398, Alg. 2): leaves first, in draw order.
+    """Traversal verification of a tree (Weng et al. 2025, arXiv 2505.12398): leaves first, in draw order.
 
     w(root) = 1, w(x) = min(1, w p(x) / q(x)) with w, p, q of x's parent. A leaf is accepted with its whole path if U
     < w, and the bonus token is emitted from its p. Else it is deleted: at its parent, with S = sum (w p - q)+, p

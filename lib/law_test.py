@@ -1,0 +1,90 @@
+"""Is what a loop of real models says distributed as the target's own sampling? A G-test against the exact law."""
+
+from collections import Counter
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Iterable
+
+import torch
+from torch import Tensor
+
+from lib.verify import warp
+
+LEAST_EXPECTED = 5.0  # cells of fewer expected counts are thrown together
+
+
+@dataclass(frozen=True)
+class GTest:
+    """G = 2 sum n ln(n / expected), its degrees of freedom, and the chance of a larger one under the expected law."""
+
+    statistic: float
+    degrees: int
+    p_value: float
+    samples: int
+
+    def visible(self, level: float, power: float = 0.8) -> float:
+        """The total variation distance from which on a wrong law is found with this power at this level.
+
+        A law that is further than d has a divergence of at least 2 d^2 (Pinsker), so that G grows by 4 n d^2 or more;
+        G is taken as normal with the mean and variance of the non-central chi-squared law.
+        """
+        normal = NormalDist()
+        critical = _critical(self.degrees, level)
+        low, high = 0.0, 10.0 * critical + 100.0
+        for _ in range(80):
+            middle = (low + high) / 2
+            spread = (2 * (self.degrees + 2 * middle)) ** 0.5
+            found = 1 - normal.cdf((critical - self.degrees - middle) / spread)
+            low, high = (middle, high) if found < power else (low, middle)
+        return (high / (4 * self.samples)) ** 0.5
+
+
+def g_test(said: Iterable[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> GTest:
+    """Tests what was said against a law. Anything said that the law excludes gives p = 0."""
+    counts = Counter(said)
+    total = sum(counts.values())
+    excluded = sum(count for cell, count in counts.items() if law.get(cell, 0.0) <= 0)
+    expected = {cell: total * chance for cell, chance in law.items() if chance > 0}
+    common = [cell for cell, value in expected.items() if value >= LEAST_EXPECTED]
+    cells = [(counts[cell], expected[cell]) for cell in common]
+    rest = sum(expected.values()) - sum(value for _, value in cells)
+    if rest > 1e-9 * total:
+        cells.append((sum(count for cell, count in counts.items() if cell not in set(common)) - excluded, rest))
+    statistic = 2 * sum(
+        count * torch.log(torch.tensor(count / value, dtype=torch.float64)).item() for count, value in cells if count
+    )
+    degrees = len(cells) - 1
+    p_value = 0.0 if excluded else _upper_tail(statistic, degrees)
+    return GTest(float("inf") if excluded else statistic, degrees, p_value, total)
+
+
+@torch.inference_mode()
+def law_of(target, prompt: Tensor, length: int, temperature: float, top_k: int) -> dict[tuple[int, ...], float]:
+    """The exact law of the next `length` tokens behind a prompt int64[T], under the warped target: top_k^length cells."""
+    law = {(): 1.0}
+    for _ in range(length):
+        texts = torch.stack([torch.cat([prompt, torch.tensor(cell, dtype=torch.long)]) for cell in law])
+        logits = target(texts.to(target.device), logits_to_keep=1).logits[:, -1]
+        probs = warp(logits.double(), temperature, top_k).cpu()
+        law = {
+            (*cell, token): chance * float(row[token])
+            for (cell, chance), row in zip(law.items(), probs)
+            for token in row.nonzero()[:, 0].tolist()
+        }
+    return law
+
+
+def _upper_tail(statistic: float, degrees: int) -> float:
+    """The chance that a chi-squared number exceeds `statistic`."""
+    if degrees < 1:
+        return 1.0
+    half = torch.tensor([degrees / 2, max(statistic, 0.0) / 2], dtype=torch.float64)
+    return torch.special.gammaincc(half[0], half[1]).item()
+
+
+def _critical(degrees: int, level: float) -> float:
+    low, high = 0.0, 10.0 * degrees + 200.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _upper_tail(middle, degrees) > level else (low, middle)
+    return high
