@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lib.attention_backends import BACKENDS
+from lib.attention_backends import BACKENDS, SharedMask
 
 TREE = "tree"  # the name under which transformers finds us: attn_implementation="tree"
 
@@ -29,7 +29,7 @@ def tree_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    tree_mask: Tensor,
+    tree_mask: Tensor | SharedMask,
     prefix_length: int | Tensor,
     *,
     scale: float | None = None,
@@ -39,20 +39,22 @@ def tree_attention(
     """Attention of mq tree nodes over a prefix and over mk tree keys that lie right behind it.
 
     query [B, Hq, mq, d]; key [B, Hkv, S, d]; value [B, Hkv, S, dv]; Hq a multiple of Hkv (grouped queries).
-    tree_mask bool [mq, mk] or [B, mq, mk]: which tree keys a node sees. prefix_length: int, or int[B] (a tensor on the
-    CPU spares a synchronisation). Row b sees keys 0 .. prefix[b] - 1, and of prefix[b] .. prefix[b] + mk - 1 those that
-    its mask allows; S may be longer, and what lies beyond is never read into the result, whatever it holds.
+    tree_mask bool [mq, mk] or [B, mq, mk]: which tree keys a node sees; calls that share one (a model's layers) take a
+    SharedMask of it, so that additive masks are made once. prefix_length: int, or int[B] (a tensor on the CPU spares a
+    synchronisation). Row b sees keys 0 .. prefix[b] - 1, and of prefix[b] .. prefix[b] + mk - 1 those that its mask
+    allows; S may be longer, and what lies beyond is never read into the result, whatever it holds.
     Returns [B, Hq, mq, dv] in the query's dtype; with `return_lse` also the log of the softmax's denominator,
     [B, Hq, mq]. ValueError where the shapes, the dtype of the mask or the lengths cannot mean a tree.
     """
     prefix = prefix_list(prefix_length, query.shape[0])
-    _check(query, key, value, tree_mask, prefix)
+    mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
+    _check(query, key, value, mask.visible, prefix)
     if backend == "auto":
-        backend = choose_backend(query, key, tree_mask).backend
+        backend = choose_backend(query, key, mask.visible).backend
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(['auto', *BACKENDS])}")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    output, lse = BACKENDS[backend](query, key, value, tree_mask, prefix, scale, return_lse)
+    output, lse = BACKENDS[backend](query, key, value, mask, prefix, scale, return_lse)
     return (output, lse) if return_lse else output
 
 
@@ -160,17 +162,21 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
     """One forward of a registered model over a block of tree nodes behind each row's committed tokens.
 
     tokens int64[B, m]; depth int64[m] or [B, m]; tree_mask bool[m, mk] or [B, m, mk] with mk = cache.pending + m, or
-    None for a causal block; cache a TreeCache, fresh for a prefill. Position ids are prefix + depth. The empty
-    four-dimensional attention mask tells transformers that there is nothing to build. Further keywords, and the
-    outputs, are the model's.
+    None for a causal block, which sees all that is pending; cache a TreeCache, fresh for a prefill. Position ids are
+    prefix + depth. The empty four-dimensional attention mask tells transformers that there is nothing to build; the
+    layers share what they make of `tree_mask`, for the time of this forward. Further keywords, and the outputs, are
+    the model's.
     """
     lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
+    if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
+        nodes, pending = tokens.shape[1], cache.pending
+        tree_mask = torch.ones(nodes, pending + nodes, dtype=torch.bool, device=tokens.device).tril(pending)
     return model(
         input_ids=tokens,
         position_ids=lengths[:, None].to(tokens.device) + depth,
         attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),
         past_key_values=cache,
-        tree_mask=tree_mask,
+        tree_mask=None if tree_mask is None else SharedMask(tree_mask),
         prefix_length=torch.tensor(cache.rows.as_list or [0]),
         use_cache=True,
         **kwargs,

@@ -1,10 +1,11 @@
 """The backends of tree attention: the plain definition, and faster forms that must agree with it.
 
-A backend maps (query, key, value, tree_mask, prefix: list of B ints, scale, return_lse) to (output, lse or None), with
-the shapes of `attention.tree_attention`, which has checked them. Rows whose prefixes differ are taken one at a time:
-each then reads its own keys only, and garbage behind a short row cannot leak in, NaN included.
+A backend maps (query, key, value, mask: SharedMask, prefix: list of B ints, scale, return_lse) to (output, lse or
+None), with the shapes of `attention.tree_attention`, which has checked them. Rows whose prefixes differ are taken one
+at a time: each then reads its own keys only, and garbage behind a short row cannot leak in, NaN included.
 """
 
+from functools import cached_property
 from typing import Callable
 
 import torch
@@ -12,11 +13,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+class SharedMask:
+    """A tree's mask, and its additive forms, each made by the first layer of a forward that asks for it.
 
-def reference(query, key, value, tree_mask, prefix, scale, return_lse=True):
+    visible bool [mq, mk] or [B, mq, mk]. One object serves one forward and goes with it; as long as it lives, the mask
+    must not be written to.
+    """
+
+    def __init__(self, visible: Tensor):
+        self.visible = visible
+        self._made: dict[tuple, Tensor | None] = {}
+
+    def bias(self, query: Tensor, prefix: int, group: int) -> Tensor | None:
+        """`folded_bias` for such queries; None for plain decoding, one key that its node sees."""
+        kind = query.dtype, query.device, prefix, group
+        if kind not in self._made:
+            visible = self.visible.to(query.device)
+            # On a GPU the question would cost a synchronisation.
+            plain = visible.shape[-1] == 1 and not visible.is_cuda and bool(visible.all())
+            self._made[kind] = None if plain else folded_bias(query, visible, prefix, group)
+        return self._made[kind]
+
+    @cached_property
+    def blind(self) -> Tensor:
+        """The nodes that see no tree key, bool [B or 1, 1, mq]."""
+        return ~self.visible.any(-1).view(-1, 1, self.visible.shape[-2])
+
+
+def reference(query, key, value, mask, prefix, scale, return_lse=True):
     """The definition, in float64: softmax(q k^T scale + mask) v with an explicit mask, row by row."""
-    group, mk = query.shape[1] // key.shape[1], tree_mask.shape[-1]
-    tree_mask = tree_mask.expand(len(prefix), -1, -1)
+    group, mk = query.shape[1] // key.shape[1], mask.visible.shape[-1]
+    tree_mask = mask.visible.to(query.device).expand(len(prefix), -1, -1)
     outputs, lses = [], []
     for row, length in enumerate(prefix):
         k = key[row, :, : length + mk].double().repeat_interleave(group, 0)  # [Hq, prefix + mk, d]
@@ -29,30 +56,27 @@ def reference(query, key, value, tree_mask, prefix, scale, return_lse=True):
     return torch.stack(outputs).to(query.dtype), torch.stack(lses).to(_lse_dtype(query))
 
 
-def folded(query, key, value, tree_mask, prefix, scale, return_lse=True):
+def folded(query, key, value, mask, prefix, scale, return_lse=True):
     """One fused attention call, the G heads that share a key folded into the query's rows: row i is node i % mq.
 
     The bias holds zeros for the longest prefix and the tree at its right end; a row with a shorter one takes its tail.
-    Plain decoding, one key that its node sees, takes no bias at all.
     """
-    group, mk, longest = query.shape[1] // key.shape[1], tree_mask.shape[-1], max(prefix)
-    rows, parts = _fold(query, group), []
-    plain = mk == 1 and not tree_mask.is_cuda and tree_mask.all()  # on a GPU the question would cost a synchronisation
-    bias = None if plain else folded_bias(query, tree_mask, longest, group)
+    group, mk, longest = query.shape[1] // key.shape[1], mask.visible.shape[-1], max(prefix)
+    rows, bias, parts = _fold(query, group), mask.bias(query, longest, group), []
     for batch, length in _same_length(prefix):
         keys, values = (x[batch, :, : length + mk] for x in (key, value))
         parts.append(_attend(rows[batch], keys, values, _own(bias, batch, longest - length), scale, return_lse))
     return _joined(parts, query, value)
 
 
-def split(query, key, value, tree_mask, prefix, scale, return_lse=True):
+def split(query, key, value, mask, prefix, scale, return_lse=True):
     """Prefix without a mask, tree with one, merged by their log-sum-exps.
 
     For kernels that take no mask, and for long prefixes, over which a mask costs as much to read as the keys.
     """
-    group, mk = query.shape[1] // key.shape[1], tree_mask.shape[-1]
-    rows, bias, parts = _fold(query, group), folded_bias(query, tree_mask, 0, group), []
-    blind = (bias == float("-inf")).all(-1)  # nodes that see no tree key, whose log-sum-exp fused kernels get wrong
+    group, mk = query.shape[1] // key.shape[1], mask.visible.shape[-1]
+    rows, bias, parts = _fold(query, group), mask.bias(query, 0, group), []
+    blind = mask.blind.to(query.device).repeat(1, 1, group)  # of which fused kernels get the log-sum-exp wrong
     for batch, length in _same_length(prefix):
         keys, values = (x[batch, :, length : length + mk] for x in (key, value))
         output, lse = _attend(rows[batch], keys, values, _own(bias, batch), scale, True)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, BloomConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 from lib.attention import attention_forward, can_host_tree, choose_backend, register, tree_attention
-from lib.attention_backends import BACKENDS, merge
+from lib.attention_backends import BACKENDS, SharedMask, merge
 
 FAST = [name for name in BACKENDS if name != "reference"]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 3e-3, torch.float16: 1e-3}
@@ -176,6 +176,22 @@ def test_a_node_may_see_the_prefix_alone(backend):
     ours, lse = tree_attention(*inputs, backend=backend, return_lse=True)
     torch.testing.assert_close(ours, truth)
     torch.testing.assert_close(lse, true_lse)
+
+
+@each_backend
+@drawn
+@given(problem=problems(dtypes=(torch.float32,)), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+       further=st.integers(0, 3))
+def test_a_shared_mask_serves_calls_that_differ_in_all_else(backend, problem, dtype, further):
+    """Another dtype, another prefix, ungrouped heads: what was made for one call is never taken for another."""
+    query, key, value, mask, prefix = problem
+    shared, longer = SharedMask(mask), torch.nn.functional.pad(key, (0, 0, 0, further))
+    ungrouped = query[:, : key.shape[1]]
+    calls = [(query, key, key, prefix), (query, longer, longer, prefix + further), (ungrouped, key, key, prefix),
+             (query.to(dtype), key.to(dtype), key.to(dtype), prefix), (query, key, value, prefix)]
+    for q, k, v, length in calls:
+        ours = tree_attention(q, k, v, shared, length, backend=backend)
+        assert torch.equal(ours, tree_attention(q, k, v, mask, length, backend=backend))
 
 
 @each_backend

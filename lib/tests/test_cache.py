@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from lib import attention_backends
 from lib.attention import register, tree_forward
 from lib.cache import TreeCache
 
@@ -135,6 +136,45 @@ def test_direct_calls_need_no_helper_and_ignore_what_lies_beyond():
             cache.crop(cache.lengths)
     for answer in answers[1:]:
         torch.testing.assert_close(answer, answers[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lengths", [[6], [6, 2]])
+@torch.no_grad()
+def test_the_layers_of_a_forward_share_one_additive_mask_and_no_two_forwards_do(lengths, monkeypatch):
+    """Counted, and to the bit what a bare mask gives, with which each layer makes its own."""
+    model, made, make = small_model("llama", "tree"), [], attention_backends.folded_bias
+    monkeypatch.setattr(attention_backends, "folded_bias", lambda *inputs: made.append(1) or make(*inputs))
+    tokens = torch.arange(6 * len(lengths)).reshape(len(lengths), 6)
+    mask = random_tree(np.random.default_rng(0), 6)[2]
+    cache = TreeCache()
+    tree_forward(model, tokens, torch.arange(6), None, cache)
+    cache.set_lengths(torch.tensor(lengths))
+    assert not made  # a prefill needs none
+    for visible in (mask, torch.eye(6, dtype=torch.bool)):  # another tree of the same size behind the same prefix
+        shared = tree_forward(model, tokens, torch.arange(6), visible, cache).logits
+        assert len(made) == 1
+        cache.crop(cache.lengths)
+        positions = cache.lengths[:, None] + torch.arange(6)
+        block = dict(tree_mask=visible, prefix_length=cache.lengths, position_ids=positions, past_key_values=cache)
+        assert torch.equal(model(input_ids=tokens, **block).logits, shared)
+        assert len(made) == 1 + SMALL["num_hidden_layers"]
+        cache.crop(cache.lengths)
+        made.clear()
+
+
+@pytest.mark.parametrize("commit", [False, True])
+@torch.no_grad()
+def test_causal_blocks_one_after_another_equal_one_prefill(commit):
+    """Behind what is committed, and behind what is only pending."""
+    model, tokens = small_model("llama", "tree"), torch.arange(18).reshape(2, 9)
+    at_once = tree_forward(model, tokens, torch.arange(9), None, TreeCache()).logits
+    cache, answers = TreeCache(), []
+    for block in (slice(0, 4), slice(4, 6), slice(6, 9)):
+        depth = torch.arange(9)[block] - (cache.lengths[0] if commit and block.start else 0)
+        answers.append(tree_forward(model, tokens[:, block], depth, None, cache).logits)
+        if commit:
+            cache.set_lengths([block.stop, block.stop])
+    torch.testing.assert_close(torch.cat(answers, 1), at_once, rtol=0, atol=1e-10)
 
 
 def numbered(batch, nodes, start):
