@@ -86,6 +86,14 @@ def in_words(peaks: Peaks) -> dict[str, str]:
     return told | {f"multiplies {name}": f"{rate / GIGA:,.0f} GFLOP/s" for name, rate in peaks.throughput.items()}
 
 
+def peak_rows(peaks: Peaks, device: str = "cpu") -> list[dict]:
+    """The peaks as rows of the table "peaks"."""
+    about = {"device": torch.device(device).type, "threads": torch.get_num_threads()}
+    found = [("bandwidth", peaks.bandwidth, "bytes/s"), ("cached bandwidth", peaks.cached_bandwidth, "bytes/s")]
+    found += [(f"throughput {name}", rate, "operations/s") for name, rate in peaks.throughput.items()]
+    return [{**about, "what": what, "value": value, "unit": unit} for what, value, unit in found]
+
+
 def make_problem(cell: Cell, generator: torch.Generator, device: str = "cpu") -> Problem:
     """Random inputs of a cell. The batch's rows repeat one row's numbers (at other addresses), to be made quickly."""
     dtype, slots = getattr(torch, cell.dtype), cell.prefix + cell.draft

@@ -13,7 +13,7 @@ from lib import attention_study as study
 from lib import attention_summary as summary
 from lib.baselines import PREPARE
 from lib.schemas import SCHEMAS
-from lib.tables import Table
+from lib.tables import Table, read, write
 
 PEAKS = study.Peaks(1e10, 1e11, {"float32": 1e11})
 
@@ -80,6 +80,14 @@ def test_the_balanced_draft_is_where_reading_and_arithmetic_take_equally_long():
     prefix, dim = 1000, 64
     reading, arithmetic = 2 * 2 * prefix * dim * 4 / 1e10, 4 * 8 * draft * prefix * dim / 1e11
     assert reading == pytest.approx(arithmetic)
+
+
+def test_the_peaks_are_kept_with_their_units(tmp_path):
+    write(tmp_path, "peaks", study.peak_rows(PEAKS), "mark")
+    kept = read(tmp_path, "peaks").set_index("what")
+    assert kept["value"].to_dict() == {"bandwidth": 1e10, "cached bandwidth": 1e11, "throughput float32": 1e11}
+    assert kept["unit"].tolist() == ["bytes/s", "bytes/s", "operations/s"]
+    assert set(kept["device"]) == {"cpu"} and set(kept["threads"]) == {torch.get_num_threads()}
 
 
 def table(times, prefix=128):
