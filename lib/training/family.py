@@ -15,7 +15,7 @@ from lib.training import data, loop, own_text
 
 WINDOW = 512
 OWN_TEXT_SHARE = 0.5  # of a distilled member's windows: text that its teacher wrote
-OWN_TEXT_MOST = 800_000  # tokens that a teacher writes at most; windows are drawn from them more than once
+OWN_TEXT_MOST = 400_000  # tokens that a teacher writes at most; windows are drawn from them more than once
 CHARACTERS = 70_000_000  # of generated and real text together, as the shares of the generated kinds count them
 
 
@@ -58,11 +58,11 @@ def _one_layer(teacher: str | None, steps: int) -> Member:
 
 
 FAMILY = {
-    "base": Member(384, 5, 1024, 6, 2, 64, loop.Plan(3700, 16, WINDOW, 8e-3, seed=1)),
-    "small": Member(192, 3, 512, 3, 1, 64, loop.Plan(1800, 16, WINDOW, 1e-2, seed=2)),
-    "tiny": _one_layer(None, 1200),
-    "tiny-base": _one_layer("base", 1200),
-    "tiny-small": _one_layer("small", 1200),
+    "base": Member(384, 5, 1024, 6, 2, 64, loop.Plan(500, 16, WINDOW, 8e-3, seed=1)),
+    "small": Member(192, 3, 512, 3, 1, 64, loop.Plan(600, 16, WINDOW, 1e-2, seed=2)),
+    "tiny": _one_layer(None, 500),
+    "tiny-base": _one_layer("base", 250),
+    "tiny-small": _one_layer("small", 300),
 }
 
 
