@@ -1,5 +1,4 @@
-"""What verifying a tree over a large vocabulary costs, against one read of the probabilities that the rule had to
-read."""
+"""What verifying a tree over a large vocabulary costs, against one read of the probabilities that it had to read."""
 
 from typing import Sequence
 
@@ -24,7 +23,7 @@ def table(
     agreement: float = 0.8,
     repeats: int = 9,
     seconds: float = 2.0,
-    device: str = "cpu"
+    device: str = "cpu",
 ) -> pd.DataFrame:
     """A row a rule and shape (names as for `shapes.parse`): the mean microseconds of `rounds` verifications, and of
     one read.
@@ -35,11 +34,15 @@ def table(
     found = []
     for shape in shapes:
         tree = parse(shape)
-        for name in rules:
-            if RULES[name].shapes == "chain" and tree.max_depth != tree.budget:
-                continue
+        fitting = [name for name in rules if RULES[name].shapes == "any" or tree.max_depth == tree.budget]
+        drafted: dict[str, list] = {}  # rules of one proposal decide about the same drafts
+        for name in fitting:
             proposal = sorted(RULES[name].proposals)[-1]
-            cases = [random_round(tree, proposal, vocabulary, agreement, generator, device) for _ in range(rounds)]
+            if proposal not in drafted:
+                drafted[proposal] = [
+                    random_round(tree, proposal, vocabulary, agreement, generator, device) for _ in range(rounds)
+                ]
+            cases = drafted[proposal]
             seeds = range(len(cases))
             read = [_read_in_full(name, *case, seed) for case, seed in zip(cases, seeds)]
             timed = interleaved(
@@ -72,8 +75,7 @@ def table(
 def random_round(
     tree: Tree, proposal: str, vocabulary: int, agreement: float, generator: torch.Generator, device: str = "cpu"
 ) -> tuple[Draft, Tensor]:
-    """A draft and target probabilities float32[m, V] of random logits, of which target and drafter share
-    `agreement`."""
+    """A draft and target probabilities float32[m, V]; the logits of both are random, with correlation `agreement`."""
     own, other = torch.randn(2, tree.size, vocabulary, generator=generator).to(device)
     # A spread of 3 gives an entropy of a few nats below uniform, with a long tail, as language models have.
     target = torch.softmax(3 * own, -1)
@@ -84,12 +86,8 @@ def random_round(
     for node in range(tree.size):
         children = list(tree.children(node))
         if children:
-            order = (
-                probs[node].topk(len(children))
-                if proposal == "top_k"
-                else (probs[node] / waits[node]).topk(len(children))
-            )
-            tokens[children] = order.indices.cpu()
+            scores = probs[node] if proposal == "top_k" else probs[node] / waits[node]
+            tokens[children] = scores.topk(len(children)).indices.cpu()
     return Draft(tree, tokens, proposal, probs), target
 
 

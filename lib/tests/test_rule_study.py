@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lib import enumeration, law_test, rule_study, shapes
+from lib import enumeration, fidelity, rule_study, shapes
 from lib.small_languages import Logits
 from lib.tests import small_models
 from lib.verify import warp
@@ -42,26 +42,26 @@ def said(law, count, seed):
 
 
 def test_the_right_law_is_refused_as_often_as_the_level_says():
-    found = [law_test.g_test(said(LAW, 400, seed), LAW).p_value for seed in range(400)]
+    found = [fidelity.g_test(said(LAW, 400, seed), LAW).p_value for seed in range(400)]
     assert 0.02 < sum(p < 0.05 for p in found) / 400 < 0.09
 
 
 def test_a_law_that_is_visibly_wrong_is_refused_as_often_as_the_power_says():
     count = 400
-    distance = law_test.g_test(said(LAW, count, 0), LAW).visible(0.05)
+    distance = fidelity.g_test(said(LAW, count, 0), LAW).visible(0.05)
     wrong = dict(LAW) | {(0, 0): 0.4 - distance, (1, 1): 0.0999 + distance}
-    found = [law_test.g_test(said(wrong, count, seed), LAW).p_value for seed in range(200)]
+    found = [fidelity.g_test(said(wrong, count, seed), LAW).p_value for seed in range(200)]
     assert sum(p < 0.05 for p in found) / 200 > 0.75
 
 
 def test_what_the_law_excludes_is_refused_at_once():
-    assert law_test.g_test([(0, 0)] * 50 + [(7, 7)], LAW).p_value == 0
+    assert fidelity.g_test([(0, 0)] * 50 + [(7, 7)], LAW).p_value == 0
 
 
 def test_the_law_of_a_model_is_the_product_of_its_conditionals():
     model = small_models.llama(0)
     prompt = torch.tensor([3, 1, 4])
-    law = law_test.law_of(model, prompt, 2, 0.8, 3)
+    law = fidelity.law_of(model, prompt, 2, 0.8, 3)
     assert len(law) == 9 and sum(law.values()) == pytest.approx(1, abs=1e-12)
 
     def conditional(path):

@@ -3,14 +3,18 @@
 from collections import Counter
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Iterable
+from typing import Iterable, Sequence
 
+import pandas as pd
 import torch
 from torch import Tensor
 
+from lib import live
+from lib.drafters import LanguageModelDrafter
 from lib.verify import warp
 
 LEAST_EXPECTED = 5.0  # cells of fewer expected counts are thrown together
+ROWS = 64  # sequences that are decoded side by side
 
 
 @dataclass(frozen=True)
@@ -88,3 +92,58 @@ def _critical(degrees: int, level: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if _upper_tail(middle, degrees) > level else (low, middle)
     return high
+
+
+def table(
+    pair,
+    prompts: Sequence[Tensor],
+    rules: Sequence[tuple[str, str]],
+    *,
+    shape: str,
+    temperature: float,
+    top_k: int,
+    length: int,
+    samples: int,
+    seed: int,
+    level: float = 0.05,
+) -> pd.DataFrame:
+    """A row a prompt and (rule, proposal): the loop's first `length` tokens, many times over, against the target's law.
+
+    pair: as from `models.load_pair`; prompts int64[T]. `level` holds for all rows together (Bonferroni): `passes` is
+    whether the row's p_value is above its share, `visible` the distance that would be found with power 0.8.
+    """
+    found = []
+    for place, prompt in enumerate(prompts):
+        law = law_of(pair.target, prompt, length, temperature, top_k)
+        for rule, proposal in rules:
+            drafter = LanguageModelDrafter(
+                pair.drafter.model, proposal=proposal, temperature=temperature, vocabulary=pair.vocabulary
+            )
+            done = live.decode(
+                pair.target,
+                drafter,
+                [prompt] * samples,
+                rows=ROWS,
+                shape=shape,
+                rule=rule,
+                temperature=temperature,
+                top_k=top_k,
+                max_new_tokens=length,
+                generator=torch.Generator().manual_seed(seed + place),
+            )
+            test = g_test(map(tuple, done.new_tokens), law)
+            share = level / (len(prompts) * len(rules))
+            found.append(
+                {
+                    "prompt": place,
+                    "rule": rule,
+                    "proposal": proposal,
+                    "samples": samples,
+                    "statistic": test.statistic,
+                    "degrees": test.degrees,
+                    "p_value": test.p_value,
+                    "visible": test.visible(share),
+                    "passes": test.p_value > share,
+                }
+            )
+    return pd.DataFrame(found)
