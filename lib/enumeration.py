@@ -81,9 +81,9 @@ def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:
             continue
         children = shape.children(slot)
         node = slots[slot]
-        tokens = _siblings(drafter(paths[node]), len(children), proposal, draws) if children else []
-        for child, token in zip(children, dict.fromkeys(tokens)):
-            slots[child] = len(paths)
+        tokens = _siblings(drafter(paths[node]), shape.rank[list(children)].tolist(), proposal, draws)
+        for token in dict.fromkeys(tokens):
+            slots[children[tokens.index(token)]] = len(paths)
             paths.append((*paths[node], token))
             parents.append(node)
             counts.append(tokens.count(token))
@@ -91,11 +91,13 @@ def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:
     return Draft(Tree(parents), tokens, proposal, torch.stack([drafter(path) for path in paths]), torch.tensor(counts))
 
 
-def _siblings(q: Tensor, count: int, proposal: str, draws: Draws) -> list[int]:
+def _siblings(q: Tensor, ranks: list[int], proposal: str, draws: Draws) -> list[int]:
+    """The tokens of children of these ranks, in their order; fewer where the vocabulary ends."""
     if proposal == "top_k":
-        return q.sort(descending=True, stable=True).indices[:count].tolist()
+        best = q.sort(descending=True, stable=True).indices.tolist()
+        return [best[rank] for rank in ranks if rank < len(best)]
     tokens: list[int] = []
-    for _ in range(count if proposal == "iid" else min(count, len(q))):
+    for _ in range(len(ranks) if proposal == "iid" else min(len(ranks), len(q))):
         tokens.append(int(draws.categorical(q)))
         if proposal == "without_replacement":
             q = without(q, tokens)
