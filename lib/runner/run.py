@@ -14,6 +14,7 @@ from lib.runner.errors import UsageError
 from lib.runner.plan import REPORT, Plan
 from lib.runner.readme import with_findings
 
+SHOWN = REPORT.partition("_")[0]  # the figures that are committed begin so: those that the report shows
 REFERENCE_LIMIT = 48 * 2**20  # bytes of all that is tracked
 
 
@@ -77,7 +78,7 @@ def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
     copied = [
         *_replace(plan.folder / "tables", results / "tables", ("*.csv", "*.csv.gz")),
         *_replace(plan.folder, results, ("run.json",)),
-        *_replace(plan.folder / "figures", home / "figures", ("*.png", "*.svg")),
+        *_replace(plan.folder / "figures", home / "figures", (f"{SHOWN}_*.png", f"{SHOWN}_*.svg")),
         *_replace(plan.folder / "executed", executed, ("[0-9]*.ipynb",)),
         *_replace(plan.folder, executed, ("report.html",)),
     ]

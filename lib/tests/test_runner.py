@@ -27,7 +27,8 @@ WORK = """\
 from pathlib import Path
 for kind, ending in (("tables", "csv"), ("figures", "png")):
     (Path(run_dir) / kind).mkdir(parents=True, exist_ok=True)
-    (Path(run_dir) / kind / f"made.{ending}").write_text(str(count))"""
+    (Path(run_dir) / kind / f"made.{ending}").write_text(str(count))
+(Path(run_dir) / "figures" / "09_made.png").write_text(str(count))"""
 BROKEN = """\
 from pathlib import Path
 if Path("broken").exists():
@@ -268,10 +269,11 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(layout, q
     assert "code is hidden 1" in page and "os.environ" not in page and "What is it?" in page
     read = nbformat.read(folder / "executed" / "01_shapes.ipynb", as_version=4)
     assert "papermill" not in read.metadata and str(layout.home) not in nbformat.writes(read)
-    for path in ("data/results/reference/tables/made.csv", "data/results/reference/run.json", "figures/made.png",
+    for path in ("data/results/reference/tables/made.csv", "data/results/reference/run.json", "figures/09_made.png",
                  "notebooks/executed/report.html", "notebooks/executed/09_report.ipynb"):
         assert (layout.home / path).exists()
-    assert (layout.home / "figures" / "made.png").read_text() == "5"
+    assert (layout.home / "figures" / "09_made.png").read_text() == "5"
+    assert not (layout.home / "figures" / "made.png").exists(), "the report does not show it"
     assert (layout.home / "README.md").read_text() == README.replace("old news", "**In short** trees pay")
 
     assert main(["cpu"], layout.home) == 0
