@@ -40,20 +40,17 @@ def plain_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
-def distilling_loss(teacher: nn.Module, temperature: float = 1.0, plain_share: float = 0.0) -> Loss:
+def distilling_loss(teacher: nn.Module, temperature: float = 1.0) -> Loss:
     """KL(teacher || student) of the next-token distributions at a temperature, in nats (Zhou et al. 2024, DistillSpec).
 
-    `plain_share` mixes in the cross-entropy with the text itself.
+    It is multiplied by the temperature squared, which keeps the gradients' size.
     """
 
     def loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), torch.autocast(logits.device.type, torch.bfloat16):
             wanted = F.softmax(teacher(tokens[:, :-1]).logits.float() / temperature, dim=-1)
         got = F.log_softmax(logits.float() / temperature, dim=-1)
-        divergence = F.kl_div(got, wanted, reduction="none").sum(-1).mean() * temperature**2
-        return (
-            divergence if not plain_share else (1 - plain_share) * divergence + plain_share * plain_loss(logits, tokens)
-        )
+        return F.kl_div(got, wanted, reduction="none").sum(-1).mean() * temperature**2
 
     return loss
 
