@@ -1,5 +1,5 @@
-"""`python -m lib.training MEMBER|all|losses [--folder DIR] [--steps N]`: trains members of the family, or publishes
-their losses.
+"""`python -m lib.training MEMBER|all|prepare|losses|distillation [--folder DIR] [--steps N]`: trains members of the
+family, publishes their losses, or compares distilled members with plain ones.
 """
 
 import argparse
@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from lib.training import family
+from lib.training import distillation, family
 
 
 def main() -> None:
@@ -15,8 +15,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lib.training", description=__doc__)
     parser.add_argument(
         "member",
-        choices=[*family.FAMILY, "all", "prepare", "losses"],
-        help="a member; all of them; the tokens alone; or: copy trained members to data/models with their losses",
+        choices=[*family.FAMILY, "all", "prepare", "losses", "distillation"],
+        help="a member; all of them; the tokens alone; losses: copy trained members to data/models with their losses; "
+        "distillation: what it buys, beside plain training for as many tokens and for as much computing",
     )
     parser.add_argument(
         "--folder", type=Path, default=Path("data/runs/training"), help="where tokens, checkpoints and models go"
@@ -28,12 +29,15 @@ def main() -> None:
         family.prepare(given.folder)
     elif given.member == "losses":
         publish(given.folder, Path("data/models"))
+    elif given.member == "distillation":
+        table = distillation.compare(given.folder)
+        table.to_csv("data/models/distillation.csv", index=False)
+        print(table.to_string())
     else:
         for name in family.FAMILY if given.member == "all" else [given.member]:
-            plan = family.FAMILY[name].plan
-            family.make(
-                name, given.folder, plan=replace(plan, steps=given.steps) if given.steps else plan, device=given.device
-            )
+            member = family.FAMILY[name]
+            plan = replace(member.plan, steps=given.steps or member.plan.steps)
+            family.make(name, given.folder, member=replace(member, plan=plan), device=given.device)
 
 
 def publish(folder: Path, shipped: Path) -> None:

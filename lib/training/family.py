@@ -82,10 +82,13 @@ def prepare(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def make(name: str, folder: Path, *, plan: loop.Plan | None = None, device: str = "cpu") -> LlamaForCausalLM:
-    """Trains a member (plain, or by distillation from its trained teacher under `folder`) and saves it in bfloat16."""
-    member = FAMILY[name]
-    plan = plan or member.plan
+def make(name: str, folder: Path, *, member: Member | None = None, device: str = "cpu") -> LlamaForCausalLM:
+    """Trains a member (plain, or by distillation from its trained teacher under `folder`) and saves it in bfloat16.
+
+    `member` is what to train under that name, where it is not what the family has.
+    """
+    member = member or FAMILY[name]
+    plan = member.plan
     tokenizer = prepare(folder)
     streams = data.load_streams(folder)
     torch.manual_seed(plan.seed)  # initial weights only; every window is a function of seed and step
@@ -103,7 +106,7 @@ def make(name: str, folder: Path, *, plan: loop.Plan | None = None, device: str 
             teacher,
             folder,
             member.teacher,
-            tokens=int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST)),
+            tokens=own_tokens(plan),
             seed=plan.seed,
         )
         texts = {**texts, "own": own}
@@ -122,6 +125,11 @@ def make(name: str, folder: Path, *, plan: loop.Plan | None = None, device: str 
     )
     save(model, tokenizer, folder / name)
     return model
+
+
+def own_tokens(plan: loop.Plan) -> int:
+    """How many tokens a teacher writes for a student with this plan."""
+    return int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST))
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
