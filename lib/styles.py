@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
+
+from lib.pictures import with_palette
 
 # Okabe and Ito's colours without the yellow, which white paper swallows, and a grey.
 BLACK, GREY, SKY, ORANGE, GREEN, PURPLE, BLUE, VERMILLION = (
@@ -85,7 +88,9 @@ def save(figure: Figure, run_dir: str, name: str) -> None:
         return
     folder = Path(run_dir) / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / f"{name}.png")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    (folder / f"{name}.png").write_bytes(with_palette(drawn.getvalue()))
     # Without a date the same figure is the same file, and a committed one changes only when its content does.
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
 

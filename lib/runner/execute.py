@@ -1,5 +1,6 @@
 """One notebook through papermill, so that Ctrl-C ends it, its error is short, and its copy is clean; and the report."""
 
+import base64
 import logging
 import os
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -8,10 +9,12 @@ from pathlib import Path
 import nbformat
 import psutil
 
+from lib.pictures import with_palette
 from lib.runner.errors import StageFailed
 from lib.runner.plan import Plan, Stage
 from lib.runner.record import executed
 
+PNG = "image/png"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -48,8 +51,8 @@ def failed_copy(final: Path) -> Path:
 
 
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
-    """Write a notebook without widgets' state and views, which break its rendering elsewhere, and without the paths and
-    times of this machine.
+    """Write a notebook without widgets' state and views, which break its rendering elsewhere, without the paths and
+    times of this machine, and with its figures as small files.
     """
     notebook.metadata.pop("widgets", None)
     notebook.metadata.pop("papermill", None)
@@ -57,7 +60,10 @@ def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
         for key in ("papermill", "execution"):
             cell.metadata.pop(key, None)
         for output in cell.get("outputs", []):
-            output.get("data", {}).pop(WIDGET_VIEW, None)
+            data = output.get("data", {})
+            data.pop(WIDGET_VIEW, None)
+            if PNG in data:
+                data[PNG] = base64.b64encode(with_palette(base64.b64decode(data[PNG]))).decode()
     nbformat.write(notebook, path)
 
 
