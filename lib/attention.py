@@ -7,22 +7,13 @@ The signature knows no mask over the prefix: what comes before the tree is seen 
 tree's own keys alone. Logarithms are natural; log-sum-exp values are float32 (float64 for float64 inputs).
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from lib.attention_backends import BACKENDS, SharedMask
+from lib.attention_backends import BACKENDS, SharedMask, refusal
+from lib.attention_choice import Choice, ranked, situation
 
 TREE = "tree"  # the name under which transformers finds us: attn_implementation="tree"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The backend that `auto` takes, and the reason in words."""
-
-    backend: str
-    reason: str
 
 
 def tree_attention(
@@ -50,7 +41,7 @@ def tree_attention(
     mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
     _check(query, key, value, mask.visible, prefix)
     if backend == "auto":
-        backend = choose_backend(query, key, mask.visible).backend
+        backend = choose_backend(query, key, value, max(prefix)).backend
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(['auto', *BACKENDS])}")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -58,10 +49,18 @@ def tree_attention(
     return (output, lse) if return_lse else output
 
 
-def choose_backend(query: Tensor, key: Tensor, tree_mask: Tensor) -> Choice:
-    """What `backend="auto"` stands for, given these inputs, and why."""
-    rows = query.shape[1] // key.shape[1] * query.shape[2]
-    return Choice("folded", f"one fused call over {rows} folded query rows reads each key and value once")
+def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int) -> Choice:
+    """What `backend="auto"` stands for, given these inputs behind a prefix of that length, and why.
+
+    The fastest that notebook 03 measured in the nearest cell on this kind of machine, and that can serve such inputs.
+    """
+    passed_over = []
+    for backend, reason in ranked(situation(query, key, prefix)):
+        refused = refusal(backend, query, key, value)
+        if refused is None:
+            return Choice(backend, "; ".join([f"{backend}: {reason}", *passed_over]))
+        passed_over.append(f"not {backend}: {refused}")
+    raise AssertionError("the default backend serves all inputs")
 
 
 def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:

@@ -162,6 +162,21 @@ _DECLARED = [
         },
     ),
     Schema(
+        "attention_choice",
+        "how long each of the project's own backends took in a cell: what backend=auto chooses from",
+        ("kind", "dtype", "blocks", "prefix", "rows", "head_dim", "backend"),
+        {
+            "kind": text("kind of machine: a processor's widest instructions, or a GPU's capability"),
+            "dtype": text("number format of queries, keys and values"),
+            "blocks": integer("batch times key heads"),
+            "prefix": integer("committed tokens before the tree"),
+            "rows": integer("query rows that share a key: heads of a group times nodes"),
+            "head_dim": integer("numbers a head holds for a token"),
+            "backend": text("name for tree_attention's backend="),
+            "median_ms": real("median time of a call in milliseconds, over interleaved repeats"),
+        },
+    ),
+    Schema(
         "shapes",
         "what the rank model expects of one family at one budget",
         ("model", "family", "budget"),

@@ -9,6 +9,8 @@ from typing import Callable
 import psutil
 import torch
 
+from lib import processor
+
 LEAST_REPEATS = 3  # quartiles of fewer say nothing
 
 
@@ -109,13 +111,13 @@ def machine(device: str | torch.device = "cpu") -> dict[str, object]:
 
     facts = {
         "device": torch.device(device).type,
-        "processor": _processor(),
+        "processor": processor.name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "vector_units": torch.backends.cpu.get_cpu_capability(),
-        "matrix_units": "AMX" if _flag("amx_tile") else "none",
-        "bfloat16_units": any(_flag(flag) for flag in ("avx512_bf16", "amx_bf16", "bf16")),
+        "matrix_units": "AMX" if "amx_tile" in processor.flags() else "none",
+        "bfloat16_units": bool({"avx512_bf16", "amx_bf16", "bf16"} & processor.flags()),
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -137,24 +139,6 @@ def free_memory(device: str | torch.device = "cpu") -> int:
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return psutil.virtual_memory().available
-
-
-def _cpu_info() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _processor() -> str:
-    names = [line.split(":", 1)[1].strip() for line in _cpu_info().splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _flag(name: str) -> bool:
-    flags = [line.split() for line in _cpu_info().splitlines() if line.startswith(("flags", "Features"))]
-    return bool(flags) and name in flags[0]
 
 
 # ------------------------------------------------------------------------------------------------------------ probes

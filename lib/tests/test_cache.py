@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from lib import attention_backends
+from lib.attention_backends import mask as attention_masks
 from lib.attention import register, tree_forward
 from lib.cache import TreeCache
 
@@ -142,8 +142,8 @@ def test_direct_calls_need_no_helper_and_ignore_what_lies_beyond():
 @torch.no_grad()
 def test_the_layers_of_a_forward_share_one_additive_mask_and_no_two_forwards_do(lengths, monkeypatch):
     """Counted, and to the bit what a bare mask gives, with which each layer makes its own."""
-    model, made, make = small_model("llama", "tree"), [], attention_backends.folded_bias
-    monkeypatch.setattr(attention_backends, "folded_bias", lambda *inputs: made.append(1) or make(*inputs))
+    model, made, make = small_model("llama", "tree"), [], attention_masks.folded_bias
+    monkeypatch.setattr(attention_masks, "folded_bias", lambda *inputs: made.append(1) or make(*inputs))
     tokens = torch.arange(6 * len(lengths)).reshape(len(lengths), 6)
     mask = random_tree(np.random.default_rng(0), 6)[2]
     cache = TreeCache()

@@ -1,0 +1,33 @@
+"""The backends of tree attention: the plain definition, and faster forms that must agree with it; one file each.
+
+A backend maps (query, key, value, mask: SharedMask, prefix: list of B ints, scale, return_lse) to (output, lse or
+None), with the shapes of `attention.tree_attention`, which has checked them. What lies behind a row's own prefix and
+tree never leaks into its result, NaN included. `REFUSALS[name](query, key, value)` says why a backend cannot serve such
+inputs on this machine, or None; those without an entry serve all.
+"""
+
+from typing import Callable
+
+from torch import Tensor
+
+from lib.attention_backends import onepass
+from lib.attention_backends.folded import folded
+from lib.attention_backends.mask import SharedMask
+from lib.attention_backends.merge import merge
+from lib.attention_backends.reference import reference
+from lib.attention_backends.split import split
+
+__all__ = ["BACKENDS", "REFUSALS", "SharedMask", "merge", "refusal"]
+
+BACKENDS: dict[str, Callable] = {
+    "reference": reference,
+    "folded": folded,
+    "split": split,
+    "onepass": onepass.onepass,
+}
+REFUSALS: dict[str, Callable[[Tensor, Tensor, Tensor], str | None]] = {"onepass": onepass.refusal}
+
+
+def refusal(name: str, query: Tensor, key: Tensor, value: Tensor) -> str | None:
+    """Why a backend cannot serve these inputs on this machine; None if it can."""
+    return REFUSALS[name](query, key, value) if name in REFUSALS else None

@@ -1,0 +1,16 @@
+"""The portable default: one fused call over folded queries, with an additive mask."""
+
+from lib.attention_backends.fold import attend, fold, joined, own, same_length
+
+
+def folded(query, key, value, mask, prefix, scale, return_lse=True):
+    """One fused attention call, the G heads that share a key folded into the query's rows: row i is node i % mq.
+
+    The bias holds zeros for the longest prefix and the tree at its right end; a row with a shorter one takes its tail.
+    """
+    group, mk, longest = query.shape[1] // key.shape[1], mask.visible.shape[-1], max(prefix)
+    rows, bias, parts = fold(query, group), mask.bias(query, longest, group), []
+    for batch, length in same_length(prefix):
+        keys, values = (x[batch, :, : length + mk] for x in (key, value))
+        parts.append(attend(rows[batch], keys, values, own(bias, batch, longest - length), scale, return_lse))
+    return joined(parts, query, value)

@@ -1,0 +1,41 @@
+"""A tree's mask, and the forms of it that backends ask for, each made once a forward."""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class SharedMask:
+    """A tree's mask, and its additive forms, each made by the first layer of a forward that asks for it.
+
+    visible bool [mq, mk] or [B, mq, mk]. One object serves one forward and goes with it; as long as it lives, the mask
+    must not be written to.
+    """
+
+    def __init__(self, visible: Tensor):
+        self.visible = visible
+        self._made: dict[tuple, Tensor | None] = {}
+
+    def bias(self, query: Tensor, prefix: int, group: int) -> Tensor | None:
+        """`folded_bias` for such queries; None for plain decoding, one key that its node sees."""
+        kind = query.dtype, query.device, prefix, group
+        if kind not in self._made:
+            visible = self.visible.to(query.device)
+            # On a GPU the question would cost a synchronisation.
+            plain = visible.shape[-1] == 1 and not visible.is_cuda and bool(visible.all())
+            self._made[kind] = None if plain else folded_bias(query, visible, prefix, group)
+        return self._made[kind]
+
+    @cached_property
+    def blind(self) -> Tensor:
+        """The nodes that see no tree key, bool [B or 1, 1, mq]."""
+        return ~self.visible.any(-1).view(-1, 1, self.visible.shape[-2])
+
+
+def folded_bias(query: Tensor, tree_mask: Tensor, prefix: int, group: int) -> Tensor:
+    """The additive mask of folded queries, [B or 1, 1, G * mq, prefix + mk]: 0 where a node sees, else -inf."""
+    *_, nodes, mk = tree_mask.shape
+    bias = query.new_zeros(tree_mask.shape[0] if tree_mask.dim() == 3 else 1, 1, nodes, prefix + mk)
+    bias[..., prefix:].masked_fill_(~tree_mask.view(-1, 1, nodes, mk), float("-inf"))
+    return bias.repeat(1, 1, group, 1)

@@ -1,0 +1,130 @@
+"""The processor's own kernel: every key and value is read once, by C++ that is compiled at its first use.
+
+`onepass.cpp` says how it computes, `onepass_tiles.h` holds its innermost loops. The compiled library is kept in the
+user's cache folder under a name that changes with the sources, the compiler and its options. What cannot be served is
+left to `folded`, said once in the log.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lib import processor
+from lib.attention_backends.folded import folded
+from lib.attention_backends.mask import SharedMask
+
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("onepass.cpp", "onepass_tiles.h"))
+NEEDED = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}
+INSTRUCTIONS = tuple(f"-m{flag}" for flag in sorted(NEEDED)) + ("-mavx512bf16",)  # the last in the bfloat16 entry alone
+OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-w", *INSTRUCTIONS)
+ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
+log = logging.getLogger(__name__)
+
+
+class Call(ctypes.Structure):
+    """The struct of the same name in the source."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "mask", "prefix", "output", "lse")),
+        *((name, ctypes.c_int64) for name in ("batch", "kv_heads", "group", "nodes", "tree_keys", "dim", "value_dim")),
+        *((name, ctypes.c_int64) for name in ("mask_stride", "threads")),
+        *((f"{name}_stride", 3 * ctypes.c_int64) for name in ("query", "key", "value")),
+        ("scale", ctypes.c_float),
+    ]
+
+
+def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
+    """The kernel's result; `folded`'s where the kernel cannot serve such inputs."""
+    reason = refusal(query, key, value)
+    if reason:
+        _say_once(reason)
+        return folded(query, key, value, mask, prefix, scale, return_lse)
+    query, key, value = (_rows_packed(x) for x in (query, key, value))
+    (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
+    visible, lengths = mask.visible.cpu().contiguous(), torch.tensor(prefix)
+    stride = visible[0].numel() if visible.dim() == 3 and len(visible) > 1 else 0
+    output = query.new_empty(batch, heads, nodes, value_dim)
+    lse = torch.empty(batch, heads, nodes)
+    call = Call(
+        *(x.data_ptr() for x in (query, key, value, visible, lengths, output, lse)),
+        *(batch, kv_heads, heads // kv_heads, nodes, visible.shape[-1], dim, value_dim),
+        *(stride, torch.get_num_threads()),
+        *((3 * ctypes.c_int64)(*x.stride()[:3]) for x in (query, key, value)),
+        scale,
+    )
+    getattr(_library(), ENTRIES[query.dtype])(ctypes.byref(call))
+    return output, lse
+
+
+def refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
+    """Why the kernel cannot serve these inputs here; None if it can. Compiles it where that has not been done."""
+    if query.device.type != "cpu":
+        return f"it is for the processor, the tensors are on {query.device.type}"
+    if query.dtype not in ENTRIES:
+        return f"it knows float32 and bfloat16, not {str(query.dtype).removeprefix('torch.')}"
+    if query.shape[-1] % 8 or value.shape[-1] % 8:
+        return f"it takes heads of a multiple of 8 numbers, not {query.shape[-1]} and {value.shape[-1]}"
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        return "it computes no gradients"
+    return unavailable() or _no_bfloat16(query.dtype)
+
+
+@cache
+def unavailable() -> str | None:
+    """Why this machine has no such kernel: no AVX-512, no compiler, or one that fails; None if it has."""
+    missing = sorted(NEEDED - processor.flags())
+    if missing:
+        return f"the processor has no {', '.join(missing)}"
+    try:
+        _library()
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"it cannot be compiled: {error}"
+    return None
+
+
+def _no_bfloat16(dtype: torch.dtype) -> str | None:
+    lacking = dtype == torch.bfloat16 and "avx512_bf16" not in processor.flags()
+    return "the processor has no avx512_bf16" if lacking else None
+
+
+@cache
+def _say_once(reason: str) -> None:
+    log.warning("tree attention: 'onepass' leaves such calls to 'folded': %s", reason)
+
+
+def _rows_packed(x: Tensor) -> Tensor:
+    """The tensor itself where a token's numbers are adjacent and rows start at whole 32-bit units, else a copy."""
+    fits = x.stride(-1) == 1 and not any(step * x.itemsize % 4 for step in x.stride()[:3])
+    return x if fits and x.data_ptr() % 4 == 0 else x.contiguous().clone()
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """The compiled kernel. OSError or SubprocessError where there is none to be had."""
+    compiler = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++")))), None)
+    if compiler is None:
+        raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")
+    text = b"".join(path.read_bytes() for path in SOURCES) + repr((OPTIONS, compiler)).encode()
+    mark = hashlib.sha256(text).hexdigest()[:16]
+    target = _cache_folder() / f"onepass-{mark}.so"
+    if not target.exists():
+        log.info("tree attention: compiling %s, a few seconds, once", SOURCES[0].name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / target.name  # moved when finished: no process ever loads a half of it
+            subprocess.run([compiler, *OPTIONS, "-o", made, SOURCES[0]], check=True, capture_output=True, timeout=120)
+            os.replace(made, target)
+    return ctypes.CDLL(str(target))
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft_trees"

@@ -1,0 +1,108 @@
+// What onepass.cpp does to one tile of keys, in vectors of 16 query rows: two products and the softmax between them.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace {
+
+constexpr int64_t LANES = 16, TILE = 128;  // rows of a vector; keys of a tile
+using bf16 = uint16_t;
+
+// A unit is 32 bits: one float, or two bfloat16 whose products are added to the same sum.
+template <class T> constexpr int64_t PER_UNIT = 4 / sizeof(T);
+
+template <class T> inline __m512 multiply_add(__m512i left, __m512i right, __m512 sum) {
+  if constexpr (sizeof(T) == 2) return _mm512_dpbf16_ps(sum, (__m512bh)left, (__m512bh)right);
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), sum);
+}
+
+// 2^x for x <= 0, to the last bits of T; x below -200 counts as -200, which is 0, and NaN stays NaN.
+template <class T> inline __m512 exp2(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-200.0f), x);
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 rest = _mm512_sub_ps(x, whole);  // in [-1/2, 1/2]: Taylor's series of 2^rest, coefficients ln2^k / k!
+  constexpr float series[] = {1.f, 0.693147181f, 0.240226507f, 0.0555041087f, 0.00961812911f, 0.00133335581f,
+                              0.000154035304f, 0.0000152527338f};
+  constexpr int degree = sizeof(T) == 2 ? 4 : 7;
+  __m512 sum = _mm512_set1_ps(series[degree]);
+#pragma GCC unroll 8
+  for (int k = degree - 1; k >= 0; --k) sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(series[k]));
+  return _mm512_scalef_ps(sum, whole);
+}
+
+// out[r][a] = start[r] * out[r][a] + sum over units u of broadcast(left[a * step_a + u * step_u]) * right[r][u],
+// for A broadcast rows and R panels of 16 lanes; panels lie out_panel and right_panel numbers apart.
+template <class T, int A, int R>
+inline void product(const uint32_t* left, int64_t step_a, int64_t step_u, int64_t units, const float* right,
+                    int64_t right_panel, float* out, int64_t out_panel, const __m512* start, __m512 factor) {
+  __m512 sum[A][R];
+#pragma GCC unroll 24
+  for (int i = 0; i < A * R; ++i) sum[i / R][i % R] = _mm512_setzero_ps();
+  for (int64_t u = 0; u < units; ++u) {
+    __m512i lanes[R];
+#pragma GCC unroll 3
+    for (int r = 0; r < R; ++r) lanes[r] = _mm512_load_si512(right + r * right_panel + u * LANES);
+#pragma GCC unroll 8
+    for (int a = 0; a < A; ++a) {
+      const __m512i one = _mm512_set1_epi32(left[a * step_a + u * step_u]);
+#pragma GCC unroll 3
+      for (int r = 0; r < R; ++r) sum[a][r] = multiply_add<T>(one, lanes[r], sum[a][r]);
+    }
+  }
+#pragma GCC unroll 24
+  for (int i = 0; i < A * R; ++i) {  // what was there is added last: blocked sums round less
+    float* place = out + i % R * out_panel + i / R * LANES;
+    _mm512_store_ps(place, start ? _mm512_fmadd_ps(start[i % R], _mm512_load_ps(place), sum[i / R][i % R])
+                                 : _mm512_mul_ps(factor, sum[i / R][i % R]));
+  }
+}
+
+// Ask for eight rows of the next tile; addresses past the end do no harm.
+inline void fetch(const uint32_t* rows, int64_t step, int64_t units) {
+  for (int64_t row = 0; row < 8; ++row)
+    for (int64_t u = 0; u < units; u += LANES) _mm_prefetch((const char*)(rows + row * step + u), _MM_HINT_T1);
+}
+
+// Two rows of bfloat16 values as one row of pairs; an odd last row is paired with zeros.
+void pair_values(const bf16* values, int64_t stride, int64_t count, int64_t dim, uint32_t* pairs) {
+  for (int64_t n = 0; n < count; n += 2)
+    for (int64_t j = 0; j < dim; j += 8) {
+      const bf16* at = values + n * stride + j;
+      const __m256i even = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)at));
+      const __m256i odd = _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(n + 1 < count ? 0xff : 0, at + stride));
+      _mm256_storeu_si256((__m256i*)(pairs + n / 2 * dim + j), _mm256_or_si256(even, _mm256_slli_epi32(odd, 16)));
+    }
+}
+
+// Scores of `count` keys in R panels become weights 2^(score - top), in pairs for bfloat16; returns what the sums and
+// outputs so far must be multiplied by.
+template <class T, int R>
+inline void softmax(float* scores, int64_t count, float* top, float* sum, __m512* shrink) {
+#pragma GCC unroll 3
+  for (int r = 0; r < R; ++r) {
+    float* panel = scores + r * TILE * LANES;
+    __m512 most = _mm512_load_ps(top + r * LANES), old = most, total = _mm512_setzero_ps();
+    for (int64_t n = 0; n < count; ++n) most = _mm512_max_ps(most, _mm512_load_ps(panel + n * LANES));
+    const auto weight = [&](int64_t n) {
+      const __m512 one = exp2<T>(_mm512_sub_ps(_mm512_load_ps(panel + n * LANES), most));
+      total = _mm512_add_ps(total, one);
+      return one;
+    };
+    if constexpr (sizeof(T) == 4) {
+      for (int64_t n = 0; n < count; ++n) _mm512_store_ps(panel + n * LANES, weight(n));
+    } else {
+      for (int64_t n = 0; n < count; n += 2) {
+        const __m512 even = weight(n), odd = n + 1 < count ? weight(n + 1) : _mm512_setzero_ps();
+        const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(even));
+        const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
+        _mm512_store_si512(panel + n / 2 * LANES, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+      }
+    }
+    shrink[r] = exp2<float>(_mm512_sub_ps(old, most));
+    _mm512_store_ps(top + r * LANES, most);
+    _mm512_store_ps(sum + r * LANES, _mm512_fmadd_ps(_mm512_load_ps(sum + r * LANES), shrink[r], total));
+  }
+}
+
+}  // namespace

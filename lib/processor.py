@@ -1,0 +1,33 @@
+"""What the processor can do, as the operating system lists it."""
+
+import platform
+from functools import cache
+
+
+@cache
+def info() -> tuple[str, ...]:
+    """The lines of /proc/cpuinfo; none where there is no such file."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return tuple(file)
+    except OSError:
+        return ()
+
+
+def name() -> str:
+    """The processor's name."""
+    names = [line.split(":", 1)[1].strip() for line in info() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+@cache
+def flags() -> frozenset[str]:
+    """Its instruction sets by Linux's names, such as avx512_bf16; empty where they cannot be known."""
+    lines = [line.split() for line in info() if line.startswith(("flags", "Features"))]
+    return frozenset(lines[0]) if lines else frozenset()
+
+
+def kind() -> str:
+    """The widest of the instruction sets that decide how fast matrices are multiplied; machines of one kind compare."""
+    order = ("amx_tile", "avx512_bf16", "avx512f", "avx2", "asimd")
+    return next((flag for flag in order if flag in flags()), "plain")
