@@ -4,15 +4,20 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Iterable
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from lib import shapes, timing
 from lib.attention import tree_attention
-from lib.baselines import PREPARE, Problem, reads_and_operations
+from lib.attention_choice import device_kind
+from lib.baselines import OURS, PREPARE, Problem, refused
+from lib.roofline import Work, least, work
 from lib.tree import Tree
 
 GIGA = 1e9
+CACHED_MEGABYTES = (1, 2)  # what the probe of the caches reads
+CACHED_BYTES = max(CACHED_MEGABYTES) * 2**20
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def probe(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06) -> 
     """The machine's peaks, each the best of several probes."""
     return Peaks(
         timing.bandwidth(device, seconds=seconds),
-        timing.bandwidth(device, megabytes=(1, 2), seconds=seconds),
+        timing.bandwidth(device, megabytes=CACHED_MEGABYTES, seconds=seconds),
         {name: timing.throughput(getattr(torch, name), device, seconds=seconds) for name in dtypes},
     )
 
@@ -115,19 +120,25 @@ def measure(
     generator: torch.Generator,
     alternatives: Iterable[str] = tuple(PREPARE),
     device: str = "cpu",
+    cold: bool = False,
 ) -> list[dict]:
-    """One row an alternative: its times, or why it was skipped (memory, or a time that it could not possibly keep)."""
+    """One row an alternative: its times, or why it was skipped: it cannot serve such a call here, or memory, or a time
+    that it could not possibly keep. With `cold` the caches are flushed before each call.
+    """
     names = list(alternatives)
     if cell.key_bytes > limits.memory_gb * GIGA:
         reason = f"memory: keys and values need {cell.key_bytes / GIGA:.2f} GB, the limit is {limits.memory_gb:g} GB"
         return [_row(cell, name, timing.Timing(skipped=reason)) for name in names]
     problem = make_problem(cell, generator, device)
-    costs = {name: reads_and_operations(name, problem) for name in names}
-    kept, skipped = _feasible(cell, costs, limits, peaks)
+    costs = {name: work(name, problem) for name in names}
+    skipped = {name: f"refused: {reason}" for name in names if (reason := refused(name, problem))}
+    kept, too_much = _feasible(cell, {name: costs[name] for name in names if name not in skipped}, limits, peaks)
+    skipped |= too_much
     chosen = {name: PREPARE[name](problem) for name in kept}
     with torch.inference_mode():
         times = timing.interleaved(
-            chosen, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device
+            chosen, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device,
+            **({"before": timing.flusher(device)} if cold else {}),
         )
     times |= {name: timing.Timing(skipped=reason) for name, reason in skipped.items()}
     return [_row(cell, name, times[name], costs[name]) for name in names]
@@ -138,30 +149,29 @@ def relative_errors(cell: Cell, generator: torch.Generator, device: str = "cpu")
     problem = make_problem(cell, generator, device)
     p, wide = problem, [x.double() for x in (problem.query, problem.key, problem.value)]
     truth = tree_attention(*wide, p.tree_mask, p.prefix, backend="reference")
-    outputs = {name: prepare(problem)().double() for name, prepare in PREPARE.items()}
+    outputs = {name: prepare(p)().double() for name, prepare in PREPARE.items() if not refused(name, p)}
     return {name: ((output - truth).norm() / truth.norm()).item() for name, output in outputs.items()}
 
 
 def _feasible(
-    cell: Cell, costs: dict[str, tuple[int, int, int]], limits: Limits, peaks: Peaks
+    cell: Cell, costs: dict[str, Work], limits: Limits, peaks: Peaks
 ) -> tuple[list[str], dict[str, str]]:
     """Alternatives that may fit the limits, cheapest first, and why the others cannot, even at the machine's peak."""
     reasons, least = {}, {}
-    for name, (moved, operations, extra) in costs.items():
-        needed = (cell.key_bytes + extra) / GIGA
+    for name, cost in costs.items():
+        needed = (cell.key_bytes + cost.extra_bytes) / GIGA
         if needed > limits.memory_gb:
             reasons[name] = f"memory: needs {needed:.2f} GB, the limit is {limits.memory_gb:g} GB"
         else:
-            least[name] = max(moved / peaks.cached_bandwidth, operations / peaks.throughput[cell.dtype])
+            least[name] = cost.seconds(peaks.cached_bandwidth, peaks.throughput[cell.dtype])
     kept = timing.affordable(least, limits.seconds)
     too_long = {name: timing.too_long(each, limits.seconds) for name, each in least.items() if name not in kept}
     return kept, reasons | {name: f"{reason}, at the machine's peak" for name, reason in too_long.items()}
 
 
-def _row(cell: Cell, name: str, timed: timing.Timing, cost: tuple[int, int, int] = (0, 0, 0)) -> dict:
+def _row(cell: Cell, name: str, timed: timing.Timing, cost: Work = Work(0, 0)) -> dict:
     times = {"median_ms": 1e3 * timed.median, "lower_ms": 1e3 * timed.lower, "upper_ms": 1e3 * timed.upper}
-    costs = dict(zip(("bytes", "operations", "extra_bytes"), cost))
-    return {**asdict(cell), "alternative": name, **times, "repeats": timed.repeats, **costs, "skipped": timed.skipped}
+    return {**asdict(cell), "alternative": name, **times, "repeats": timed.repeats, **asdict(cost), "skipped": timed.skipped}
 
 
 def balanced_draft(peaks: Peaks, dtype: str, query_heads: int, kv_heads: int) -> float:
@@ -171,3 +181,30 @@ def balanced_draft(peaks: Peaks, dtype: str, query_heads: int, kv_heads: int) ->
     """
     width = getattr(torch, dtype).itemsize
     return width * peaks.throughput[dtype] / (2 * query_heads / kv_heads * peaks.bandwidth)
+
+
+def roofline_row(cell: Cell, peaks: Peaks) -> dict:
+    """A cell's row of the table "attention_roofline"."""
+    # Sizes alone count: expanded scalars stand for the tensors.
+    query, key = (
+        torch.zeros((), dtype=getattr(torch, cell.dtype)).expand(cell.batch, heads, tokens, cell.head_dim)
+        for heads, tokens in ((cell.query_heads, cell.draft), (cell.kv_heads, cell.prefix + cell.draft))
+    )
+    need = least(Problem(query, key, key, torch.from_numpy(cell.tree.mask.copy()), cell.prefix))
+    warm = peaks.cached_bandwidth if cell.key_bytes <= CACHED_BYTES else peaks.bandwidth
+    milliseconds = {
+        name: 1e3 * need.seconds(bandwidth, peaks.throughput[cell.dtype])
+        for name, bandwidth in (("warm_ms", warm), ("cold_ms", peaks.bandwidth))
+    }
+    return {**asdict(cell), "bytes": need.bytes, "operations": need.operations, **milliseconds}
+
+
+def choice_rows(rows: pd.DataFrame, device: str = "cpu") -> list[dict]:
+    """The rows of table "attention_choice" that timed rows of table "attention" give; of several shapes, the first."""
+    own = rows[rows["alternative"].isin(OURS) & (rows["repeats"] > 0)]
+    own = own.assign(
+        kind=device_kind(device), blocks=own["batch"] * own["kv_heads"], backend=own["alternative"],
+        rows=own["query_heads"] // own["kv_heads"] * own["draft"],
+    )
+    key = ["kind", "dtype", "blocks", "prefix", "rows", "head_dim", "backend"]
+    return own.drop_duplicates(key)[[*key, "median_ms"]].to_dict("records")

@@ -7,6 +7,7 @@ import pandas as pd
 
 SETTING = ["dtype", "batch", "prefix", "draft"]  # what makes two rows comparable, with the heads of one run
 BASE = "folded"
+AUTO = "auto"  # one of the others under another name
 
 
 def timed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -40,7 +41,8 @@ def with_best(rows: pd.DataFrame, names: Iterable[str], label: str) -> pd.DataFr
 
 def winners(rows: pd.DataFrame) -> pd.DataFrame:
     """The fastest alternative of each cell, and `lead`: how many times longer the second took (NaN without one)."""
-    ordered = timed(rows).sort_values([*SETTING, "median_ms"], ignore_index=True)
+    own = timed(rows)
+    ordered = own[own["alternative"] != AUTO].sort_values([*SETTING, "median_ms"], ignore_index=True)
     groups = ordered.groupby(SETTING, sort=False)
     best = groups.head(1).set_index(SETTING)
     second = groups["median_ms"].nth(1)
@@ -83,3 +85,46 @@ def skipped(rows: pd.DataFrame) -> pd.DataFrame:
     left_out = rows[rows["repeats"] == 0]
     kinds = left_out["skipped"].str.split(":").str[0].rename("reason")
     return left_out.groupby(["alternative", kinds]).size().rename("cells").reset_index()
+
+
+def regret(rows: pd.DataFrame, name: str = AUTO) -> pd.DataFrame:
+    """By cell: `ratio`, the median of `name` over the fastest alternative's; `within`: whether it is at most 1.1."""
+    best = winners(rows).set_index(SETTING)["median_ms"].rename("best_ms")
+    own = timed(rows)
+    own = own[own["alternative"] == name].join(best, on=SETTING)
+    ratio = own["median_ms"] / own["best_ms"]
+    return own.assign(ratio=ratio, within=ratio <= 1.1).reset_index(drop=True)
+
+
+def shares(rows: pd.DataFrame, roofline: pd.DataFrame, column: str = "warm_ms") -> pd.DataFrame:
+    """The timed rows with `least_ms` from the table "attention_roofline", `share` = least_ms / median_ms, and the
+    cell's `intensity` (operations a byte) and `rate` (its operations a second, in that time).
+    """
+    cell = [*SETTING, "query_heads", "kv_heads", "head_dim", "shape"]
+    least = roofline.rename(columns={column: "least_ms", "bytes": "least_bytes", "operations": "least_operations"})
+    own = timed(rows).merge(least[[*cell, "least_ms", "least_bytes", "least_operations"]], on=cell)
+    return own.assign(
+        share=own["least_ms"] / own["median_ms"],
+        intensity=own["least_operations"] / own["least_bytes"],
+        rate=own["least_operations"] / (own["median_ms"] / 1e3),
+    )
+
+
+def prefix_cost(rows: pd.DataFrame) -> pd.DataFrame:
+    """From table "attention_forward", by dtype: what a forward behind its prefix costs above one without (ms), tree and
+    transformers, and `ratio`, the first over the second.
+    """
+    own = rows[rows["what"].str.startswith("forward")]
+    wide = own.pivot_table(index=["dtype", "what"], columns="prefix", values="median_ms")
+    above = (wide[wide.columns.max()] - wide[wide.columns.min()]).unstack("what")
+    above.columns = [name.removeprefix("forward, ") for name in above.columns]
+    return above.assign(ratio=above["tree"] / above["transformers"]).reset_index()
+
+
+def beside_attention(rows: pd.DataFrame) -> pd.DataFrame:
+    """From the same table, by dtype and prefix: times of one layer's attention, append, keep and concatenate in ms,
+    and `share`, append + keep over attention.
+    """
+    own = rows[~rows["what"].str.startswith("forward")]
+    wide = own.pivot_table(index=["dtype", "prefix", "draft"], columns="what", values="median_ms")
+    return wide.assign(share=(wide["append"] + wide["keep"]) / wide["attention"]).reset_index()

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lib.attention import tree_attention
+from lib.attention_backends import BACKENDS, refusal
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ def in_backend(backend: str) -> Callable[[Problem], Callable[[], Tensor]]:
         return lambda: tree_attention(p.query, p.key, p.value, p.tree_mask, p.prefix, backend=backend)
 
     return prepare
+
+
+def refused(name: str, problem: Problem) -> str | None:
+    """Why an alternative cannot serve a problem on this machine; None if it can."""
+    return refusal(name, problem.query, problem.key, problem.value)
 
 
 def sequential_nodes(problem: Problem) -> Callable[[], Tensor]:
@@ -141,40 +147,13 @@ def dense_mask(problem: Problem) -> Callable[[], Tensor]:
     return run
 
 
+OURS = tuple(name for name in BACKENDS if name != "reference")
 PREPARE: dict[str, Callable[[Problem], Callable[[], Tensor]]] = {
-    "folded": in_backend("folded"),
-    "split": in_backend("split"),
+    **{name: in_backend(name) for name in ("auto", *OURS)},
     "dense mask": dense_mask,
     "branch batch": branch_batch,
     "path by path": sequential_paths,
     "path by path, folded": lambda problem: sequential_paths(problem, fold=True),
     "node by node": sequential_nodes,
 }
-OURS = ("folded", "split")
 SEQUENTIAL = ("path by path", "path by path, folded", "node by node")
-
-
-def reads_and_operations(name: str, problem: Problem) -> tuple[int, int, int]:
-    """What an alternative must at least move and compute, and what it allocates: (bytes, operations, extra bytes).
-
-    Bytes: keys and values read, copies read and written. Operations: 4 d a (query row, key) pair, for q k^T and p v.
-    Extra bytes: the largest temporary buffers that live at the same time. They decide what to skip, and are estimates.
-    """
-    p = problem
-    batch, heads, m, dim = p.query.shape
-    keys, width = p.prefix + m, p.query.element_size()
-    once = 2 * batch * p.key.shape[1] * keys * dim * width  # keys and values, read once
-    pairs = batch * heads * m * keys
-    lengths = [len(path) for path in p.paths]
-    longest, leaves = max(lengths), len(lengths)
-    bias = p.group * m * keys * width
-    if name in OURS:
-        return once, 4 * dim * pairs, bias
-    if name == "dense mask":
-        return (1 + 2 * p.group) * once, 4 * dim * pairs, p.group * once + batch * m * keys * (1 + width)
-    if name == "branch batch":
-        copies = leaves * once * (p.prefix + longest) // keys
-        return 3 * copies, 4 * dim * batch * leaves * heads * longest * (p.prefix + longest), copies
-    calls = m if name == "node by node" else leaves
-    per_path = bias // m * longest * (leaves if "path" in name else 0)
-    return calls * once * p.prefix // keys, 4 * dim * pairs, once + per_path

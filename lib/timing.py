@@ -32,16 +32,19 @@ def interleaved(
     seconds: float,
     generator: torch.Generator,
     device: str | torch.device = "cpu",
+    before: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Timing]:
     """Time alternatives against each other: rounds in shuffled order, so that a drift of the machine meets all alike.
 
     Each is first called once, in the order given, until that has taken `seconds`; then all share `seconds` again. Where
     LEAST_REPEATS of each do not fit, the slowest are skipped, saying so; of the rest, one that cannot have all its
-    `repeats` takes part in evenly spread rounds.
+    `repeats` takes part in evenly spread rounds. `before`, called with the name before each call of it, is not timed: it
+    flushes the caches, say, or puts back what a call changes.
     """
     once = {}
     for name, call in alternatives.items():
         if sum(once.values()) <= seconds:
+            before(name)
             once[name] = _timed(call, device)
     counts = _repeats({name: once[name] for name in affordable(once, seconds)}, repeats, seconds)
     samples, names = {name: [] for name in counts}, list(counts)
@@ -50,6 +53,7 @@ def interleaved(
         for at in torch.randperm(len(names), generator=generator).tolist():
             name = names[at]
             if (index + 1) * counts[name] // rounds > index * counts[name] // rounds:
+                before(name)
                 samples[name].append(_timed(alternatives[name], device))
     untried = f"time: not tried, one call of each of those before it took more than {seconds:g} s"
     skipped = {name: too_long(once[name], seconds) if name in once else untried for name in alternatives}
@@ -94,6 +98,12 @@ def synchronise(device: str | torch.device) -> None:
     """Wait until the device has done all that was asked of it; the CPU always has."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def flusher(device: str | torch.device = "cpu", megabytes: int = 96) -> Callable[[str], object]:
+    """For `before`: leaves in the processor's caches nothing of what was there, by writing over that much memory."""
+    data = torch.zeros(megabytes * 2**18, device=device)
+    return lambda name: data.zero_()
 
 
 def _quartiles(samples: list[float]) -> Timing:
