@@ -1,4 +1,4 @@
-"""Figures of the attention study: time over draft length, growth over one token, who wins, ratios to folded."""
+"""Figures of the attention study: time over draft length, growth over one token, who wins, ratios, the roofline."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,17 +11,20 @@ from lib import attention_summary as summary
 from lib import styles
 from lib.styles import Style
 
-# A style an alternative, in this order everywhere.
+# A style an alternative, in this order everywhere; "auto" is always one of the others.
 STYLES = {
+    "onepass": Style(styles.GREEN, "p", styles.SOLID),
+    "triton": Style(styles.GREEN, "h", styles.DASH_DOT),
+    "flex": Style(styles.GREY, "d", styles.DASHED),
     "folded": Style(styles.BLUE, "o", styles.SOLID),
     "split": Style(styles.SKY, "s", styles.DASHED),
-    "dense mask": Style(styles.VERMILLION, "^", styles.SOLID),
-    "branch batch": Style(styles.PURPLE, "v", styles.DASHED),
+    "dense mask": Style(styles.PURPLE, "^", styles.SOLID),
+    "branch batch": Style(styles.GREY, "v", styles.DOTTED),
     "path by path": Style(styles.ORANGE, "D", styles.DOTTED),
-    "path by path, folded": Style(styles.GREEN, "P", styles.DASH_DOT),
+    "path by path, folded": Style(styles.VERMILLION, "P", styles.DASH_DOT),
     "node by node": Style(styles.BLACK, "X", styles.DOTTED),
 }
-LIGHT = (styles.SKY, styles.PURPLE, styles.ORANGE)  # colours that want dark letters
+LIGHT = (styles.SKY, styles.PURPLE, styles.ORANGE, styles.GREY)  # colours that want dark letters
 MARKERS = "osDv^P"
 PREDICTED = {"color": styles.VERMILLION, "linewidth": 1.2, "linestyle": styles.DASHED}
 
@@ -29,7 +32,7 @@ PREDICTED = {"color": styles.VERMILLION, "linewidth": 1.2, "linestyle": styles.D
 def time_over_draft(rows: pd.DataFrame, dtype: str) -> Figure:
     """A panel a batch (down) and prefix (across): median time over draft length, quartiles as a band, both axes log."""
     own = summary.timed(rows)
-    own = own[own["dtype"] == dtype]
+    own = own[(own["dtype"] == dtype) & own["alternative"].isin(STYLES)]
     batches, prefixes, drafts = (sorted(rows[name].unique()) for name in ("batch", "prefix", "draft"))
     size = 2.6 * len(prefixes) + 1.6, 2.1 * len(batches) + 1.0
     figure, axes = plt.subplots(
@@ -50,12 +53,14 @@ def time_over_draft(rows: pd.DataFrame, dtype: str) -> Figure:
     return figure
 
 
-def growth_over_draft(rows: pd.DataFrame, balanced: dict[str, float], tolerance: float = 0.25) -> Figure:
-    """A panel a dtype (down) and batch (across): how many times one token's time a draft takes, folded, by prefix.
+def growth_over_draft(
+    rows: pd.DataFrame, balanced: dict[str, float], tolerance: float = 0.25, alternative: str = summary.BASE
+) -> Figure:
+    """A panel a dtype (down) and batch (across): how many times one token's time a draft takes, by prefix.
 
     `balanced` holds by dtype the draft length at which arithmetic should overtake reading: predicted beside measured.
     """
-    grown = summary.growth(rows)
+    grown = summary.growth(rows, alternative)
     dtypes, prefixes, batches = (list(rows[name].unique()) for name in ("dtype", "prefix", "batch"))
     colours = plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(prefixes)))
     size = 2.7 * len(batches) + 2.4, 2.3 * len(dtypes) + 0.6
@@ -125,7 +130,7 @@ def who_wins(rows: pd.DataFrame) -> Figure:
 def ratio_to_base(rows: pd.DataFrame) -> Figure:
     """A panel a dtype: time over the folded form's, geometric mean over batches and prefixes, range as a whisker."""
     ratio = summary.ratios(rows)
-    ratio = ratio[ratio["alternative"] != summary.BASE]
+    ratio = ratio[~ratio["alternative"].isin([summary.BASE, summary.AUTO])]
     dtypes = list(rows["dtype"].unique())
     figure, axes = plt.subplots(
         1, len(dtypes), figsize=(4.2 * len(dtypes) + 1.6, 3.6), sharey=True, squeeze=False, layout="constrained"
@@ -143,6 +148,41 @@ def ratio_to_base(rows: pd.DataFrame) -> Figure:
         _log_axes(axis, sorted(rows["draft"].unique()), steps=(1, 2, 5), unit="×")
     axes[0, 0].set_ylabel(f"time / that of {summary.BASE}")
     _legend(figure, ratio["alternative"])
+    return figure
+
+
+def roofline(shares: pd.DataFrame, peaks: dict[str, float], names: tuple[str, ...]) -> Figure:
+    """A panel a dtype: operations a second over operations a byte, each cell a point, with the machine's two roofs.
+
+    shares as `summary.shares` gives it; peaks by the names of the table "peaks"; names: the alternatives shown. Larger
+    points are longer drafts.
+    """
+    own = shares[shares["alternative"].isin(names)]
+    dtypes = list(own["dtype"].unique())
+    figure, axes = plt.subplots(
+        1, len(dtypes), figsize=(4.6 * len(dtypes) + 1.6, 3.9), sharey=True, squeeze=False, layout="constrained"
+    )
+    intensity = np.geomspace(own["intensity"].min() / 1.5, own["intensity"].max() * 1.5, 200)
+    for axis, dtype in zip(axes.flat, dtypes):
+        for bandwidth, look in (("bandwidth", styles.SOLID), ("cached bandwidth", styles.DOTTED)):
+            roof = np.minimum(intensity * peaks[bandwidth], peaks[f"throughput {dtype}"]) / 1e9
+            axis.plot(intensity, roof, color="black", linestyle=look, linewidth=1.2)
+        for name, points in _in_order(own[own["dtype"] == dtype]):
+            style, size = STYLES[name], 12 + 9 * np.log2(points["draft"])
+            axis.scatter(points["intensity"], points["rate"] / 1e9, s=size, color=style.colour, marker=style.marker,
+                         alpha=0.75, edgecolor="white", linewidth=0.5)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.set_title(dtype)
+        axis.set_xlabel("operations a byte")
+    axes[0, 0].set_ylabel("GFLOP/s")
+    handles = [plt.Line2D([], [], color=STYLES[name].colour, marker=STYLES[name].marker, linestyle="", label=name)
+               for name in STYLES if name in set(own["alternative"])]
+    handles += [plt.Line2D([], [], color="black", linestyle=look, label=label) for look, label in
+                ((styles.SOLID, "roof, from memory"), (styles.DOTTED, "roof, from caches"))]
+    figure.legend(handles=handles, loc="outside right center", title="larger: longer draft", title_fontsize=9)
     return figure
 
 

@@ -4,15 +4,13 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Iterable
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from lib import shapes, timing
 from lib.attention import tree_attention
-from lib.attention_choice import device_kind
-from lib.baselines import OURS, PREPARE, Problem, refused
-from lib.roofline import Work, least, work
+from lib.baselines import PREPARE, Problem, refused
+from lib.roofline import Work, work
 from lib.tree import Tree
 
 GIGA = 1e9
@@ -181,30 +179,3 @@ def balanced_draft(peaks: Peaks, dtype: str, query_heads: int, kv_heads: int) ->
     """
     width = getattr(torch, dtype).itemsize
     return width * peaks.throughput[dtype] / (2 * query_heads / kv_heads * peaks.bandwidth)
-
-
-def roofline_row(cell: Cell, peaks: Peaks) -> dict:
-    """A cell's row of the table "attention_roofline"."""
-    # Sizes alone count: expanded scalars stand for the tensors.
-    query, key = (
-        torch.zeros((), dtype=getattr(torch, cell.dtype)).expand(cell.batch, heads, tokens, cell.head_dim)
-        for heads, tokens in ((cell.query_heads, cell.draft), (cell.kv_heads, cell.prefix + cell.draft))
-    )
-    need = least(Problem(query, key, key, torch.from_numpy(cell.tree.mask.copy()), cell.prefix))
-    warm = peaks.cached_bandwidth if cell.key_bytes <= CACHED_BYTES else peaks.bandwidth
-    milliseconds = {
-        name: 1e3 * need.seconds(bandwidth, peaks.throughput[cell.dtype])
-        for name, bandwidth in (("warm_ms", warm), ("cold_ms", peaks.bandwidth))
-    }
-    return {**asdict(cell), "bytes": need.bytes, "operations": need.operations, **milliseconds}
-
-
-def choice_rows(rows: pd.DataFrame, device: str = "cpu") -> list[dict]:
-    """The rows of table "attention_choice" that timed rows of table "attention" give; of several shapes, the first."""
-    own = rows[rows["alternative"].isin(OURS) & (rows["repeats"] > 0)]
-    own = own.assign(
-        kind=device_kind(device), blocks=own["batch"] * own["kv_heads"], backend=own["alternative"],
-        rows=own["query_heads"] // own["kv_heads"] * own["draft"],
-    )
-    key = ["kind", "dtype", "blocks", "prefix", "rows", "head_dim", "backend"]
-    return own.drop_duplicates(key)[[*key, "median_ms"]].to_dict("records")

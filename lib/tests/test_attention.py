@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, BloomConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 from lib.attention import attention_forward, can_host_tree, choose_backend, register, tree_attention
-from lib.attention_backends import BACKENDS, SharedMask, merge
+from lib.attention_backends import BACKENDS, SharedMask, merge, refusal
 
 FAST = [name for name in BACKENDS if name != "reference"]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 3e-3, torch.float16: 1e-3}
@@ -232,10 +232,11 @@ def test_merging_two_empty_parts_is_empty_not_nan():
 
 def test_auto_explains_itself_and_is_a_backend():
     query, key, mask = torch.randn(1, 8, 3, 8), torch.randn(1, 2, 9, 8), ancestors([-1, 0, 0])
-    choice = choose_backend(query, key, mask)
-    assert choice.backend in BACKENDS and "12 folded query rows" in choice.reason
+    choice = choose_backend(query, key, key, 6)
+    assert choice.backend in BACKENDS and choice.reason.startswith(choice.backend)
     auto = tree_attention(query, key, key, mask, 6)
     assert torch.equal(auto, tree_attention(query, key, key, mask, 6, backend=choice.backend))
+    assert refusal(choice.backend, query, key, key) is None
 
 
 @pytest.mark.parametrize("change, message", [
@@ -246,7 +247,7 @@ def test_auto_explains_itself_and_is_a_backend():
     (dict(prefix_length=0, tree_mask=torch.zeros(3, 3, dtype=torch.bool)), "sees nothing"),
     (dict(key=torch.randn(1, 3, 9, 8), value=torch.randn(1, 3, 9, 8)), "8 query heads over 3 key heads"),
     (dict(value=torch.randn(1, 2, 8, 8)), "do not fit"),
-    (dict(backend="quick"), "choose one of auto, reference, folded, split"),
+    (dict(backend="quick"), "choose one of auto, reference, folded, split, onepass"),
 ])
 def test_wrong_inputs_name_value_and_remedy(change, message):
     right = dict(query=torch.randn(1, 8, 3, 8), key=torch.randn(1, 2, 9, 8), value=torch.randn(1, 2, 9, 8),

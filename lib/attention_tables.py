@@ -1,0 +1,65 @@
+"""The attention study's tables: times of a grid, cell by cell; each cell's roofline; what `auto` chooses from."""
+
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Iterable
+
+import pandas as pd
+import torch
+
+from lib import provenance
+from lib import attention_study as study
+from lib.attention_choice import device_kind
+from lib.attention_study import CACHED_BYTES, Cell, Limits, Peaks
+from lib.baselines import OURS, PREPARE, Problem
+from lib.roofline import least
+from lib.tables import Table
+
+COLD = (*OURS, "dense mask")  # what is timed with flushed caches too
+
+
+def fill(
+    run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limits, peaks: Peaks, seed: int,
+    device: str = "cpu",
+) -> pd.DataFrame:
+    """The table "attention" or "attention_cold" over these cells; those that a stopped run has done are not done again.
+
+    A cell's rows are on disk as soon as it is done. Its inputs follow from `seed` and its place in the grid.
+    """
+    alternatives, cold = (COLD, True) if name == "attention_cold" else (tuple(PREPARE), False)
+    mark = provenance.fingerprint(code=[study], parameters=asdict(limits) | {"seed": seed}, device=device)
+    table = Table(run_dir, name, mark)
+    done = {key[:-1] for key in table.keys()}
+    for place, cell in enumerate(cells):
+        if astuple(cell) not in done:
+            generator = torch.Generator().manual_seed(seed + place)
+            table.extend(study.measure(cell, limits=limits, peaks=peaks, generator=generator,
+                                       alternatives=alternatives, device=device, cold=cold))
+    return table.close()
+
+
+def roofline_row(cell: Cell, peaks: Peaks) -> dict:
+    """A cell's row of the table "attention_roofline"."""
+    # Sizes alone count: expanded scalars stand for the tensors.
+    query, key = (
+        torch.zeros((), dtype=getattr(torch, cell.dtype)).expand(cell.batch, heads, tokens, cell.head_dim)
+        for heads, tokens in ((cell.query_heads, cell.draft), (cell.kv_heads, cell.prefix + cell.draft))
+    )
+    need = least(Problem(query, key, key, torch.from_numpy(cell.tree.mask.copy()), cell.prefix))
+    warm = peaks.cached_bandwidth if cell.key_bytes <= CACHED_BYTES else peaks.bandwidth
+    milliseconds = {
+        name: 1e3 * need.seconds(bandwidth, peaks.throughput[cell.dtype])
+        for name, bandwidth in (("warm_ms", warm), ("cold_ms", peaks.bandwidth))
+    }
+    return {**asdict(cell), "bytes": need.bytes, "operations": need.operations, **milliseconds}
+
+
+def choice_rows(rows: pd.DataFrame, device: str = "cpu") -> list[dict]:
+    """The rows of table "attention_choice" that timed rows of table "attention" give; of several shapes, the first."""
+    own = rows[rows["alternative"].isin(OURS) & (rows["repeats"] > 0)]
+    own = own.assign(
+        kind=device_kind(device), blocks=own["batch"] * own["kv_heads"], backend=own["alternative"],
+        rows=own["query_heads"] // own["kv_heads"] * own["draft"],
+    )
+    key = ["kind", "dtype", "blocks", "prefix", "rows", "head_dim", "backend"]
+    return own.drop_duplicates(key)[[*key, "median_ms"]].to_dict("records")

@@ -1,0 +1,116 @@
+"""The processor's own kernel beyond what all backends share: threads and splits, long calls, and when it steps aside."""
+
+import logging
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.attention import tree_attention
+from lib.attention_backends import onepass
+
+needs_kernel = pytest.mark.skipif(onepass.unavailable() is not None, reason=str(onepass.unavailable()))
+
+
+def problem(batch, kv_heads, group, nodes, prefix, dim, value_dim, dtype, generator):
+    shapes = ((batch, kv_heads * group, nodes, dim), (batch, kv_heads, prefix + nodes, dim),
+              (batch, kv_heads, prefix + nodes, value_dim))
+    mask = torch.eye(nodes, dtype=torch.bool) | (torch.rand(nodes, nodes, generator=generator) < 0.4).tril()
+    return *(torch.randn(shape, generator=generator).to(dtype) for shape in shapes), mask
+
+
+def error(ours, truth):
+    return ((ours.double() - truth.double()).norm() / truth.double().norm()).item()
+
+
+@needs_kernel
+@settings(deadline=None, max_examples=30)
+@given(batch=st.integers(1, 2), kv_heads=st.integers(1, 3), group=st.integers(1, 5), nodes=st.integers(1, 90),
+       prefix=st.integers(0, 700), dim=st.sampled_from([8, 40, 64]), value_dim=st.sampled_from([8, 24, 64]),
+       dtype=st.sampled_from([torch.float32, torch.bfloat16]), threads=st.sampled_from([1, 2, 3]),
+       seed=st.integers(0, 999))
+def test_any_number_of_rows_keys_and_threads(batch, kv_heads, group, nodes, prefix, dim, value_dim, dtype, threads,
+                                             seed):
+    """Rows that fill no vector, keys that fill no tile, more rows than an item takes, splits over the keys."""
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value, mask = problem(batch, kv_heads, group, nodes, prefix, dim, value_dim, dtype, generator)
+    wide = [x.double() for x in (query, key, value)]
+    truth, true_lse = tree_attention(*wide, mask, prefix, backend="reference", return_lse=True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        ours, lse = tree_attention(query, key, value, mask, prefix, backend="onepass", return_lse=True)
+    finally:
+        torch.set_num_threads(before)
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 3e-3}[dtype]
+    assert error(ours, truth) <= 1.5 * tolerance
+    torch.testing.assert_close(lse.double(), true_lse, rtol=0, atol=2 * tolerance)
+
+
+@needs_kernel
+def test_large_scores_neither_overflow_nor_vanish():
+    """Scores of hundreds: one key takes all the weight, the others none, whatever the order in which they come."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value, mask = problem(1, 2, 2, 5, 300, 16, 16, torch.float32, generator)
+    for scale in (100.0, -100.0):
+        inputs = query, key, value, mask, 300
+        truth = tree_attention(*(x.double() for x in inputs[:3]), *inputs[3:], backend="reference", scale=scale)
+        assert error(tree_attention(*inputs, backend="onepass", scale=scale), truth) < 1e-4
+
+
+@needs_kernel
+def test_nan_in_a_key_that_is_seen_is_not_hidden():
+    query, key, value, mask = problem(1, 1, 2, 3, 40, 8, 8, torch.float32, torch.Generator().manual_seed(0))
+    key[0, 0, 7] = float("nan")
+    assert tree_attention(query, key, value, mask, 40, backend="onepass").isnan().all()
+
+
+@pytest.mark.parametrize("inputs, reason", [
+    (lambda: torch.randn(1, 2, 3, 8, dtype=torch.float64), "not float64"),
+    (lambda: torch.randn(1, 2, 3, 12), "multiple of 8 numbers, not 12"),
+    (lambda: torch.randn(1, 2, 3, 8, requires_grad=True), "no gradients"),
+])
+def test_what_it_cannot_serve_is_left_to_folded_and_said_once(inputs, reason, caplog):
+    onepass._say_once.cache_clear()
+    x = inputs()
+    mask = torch.eye(1, 3, dtype=torch.bool).repeat(3, 1)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            ours = tree_attention(x, x, x, mask, 0, backend="onepass")
+    assert torch.equal(ours, tree_attention(x, x, x, mask, 0, backend="folded"))
+    assert len(caplog.records) == 1 and reason in caplog.text
+
+
+@pytest.mark.parametrize("lacking", ["instructions", "compiler"])
+def test_a_machine_without_the_means_says_so_and_serves_all_the_same(lacking, monkeypatch, tmp_path):
+    for cached in (onepass.unavailable, onepass._library):
+        cached.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if lacking == "instructions":
+        monkeypatch.setattr(onepass.processor, "flags", lambda: frozenset({"avx2"}))
+    else:
+        monkeypatch.setattr(onepass.processor, "flags", lambda: frozenset(onepass.NEEDED))
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+    try:
+        assert {"instructions": "no avx512bw", "compiler": "no C++ compiler"}[lacking] in onepass.unavailable()
+        x = torch.randn(1, 2, 3, 8)
+        mask = torch.ones(3, 3, dtype=torch.bool).tril()
+        folded = tree_attention(x, x, x, mask, 0, backend="folded")
+        assert torch.equal(tree_attention(x, x, x, mask, 0, backend="onepass"), folded)
+    finally:
+        for cached in (onepass.unavailable, onepass._library):
+            cached.cache_clear()
+
+
+@needs_kernel
+def test_it_is_compiled_once_into_the_user_s_cache(monkeypatch, tmp_path):
+    onepass._library.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    onepass._library()
+    (made,) = (tmp_path / "draft_trees").iterdir()  # and nothing else is left behind
+    onepass._library.cache_clear()
+    monkeypatch.setattr(onepass.subprocess, "run", lambda *a, **k: pytest.fail("compiled again"))
+    assert onepass._library()._name == str(made) and made.suffix == ".so"
+    onepass._library.cache_clear()
