@@ -10,7 +10,7 @@ from typing import Callable
 
 from torch import Tensor
 
-from lib.attention_backends import onepass
+from lib.attention_backends import onepass, triton_backend
 from lib.attention_backends.folded import folded
 from lib.attention_backends.mask import SharedMask
 from lib.attention_backends.merge import merge
@@ -24,8 +24,12 @@ BACKENDS: dict[str, Callable] = {
     "folded": folded,
     "split": split,
     "onepass": onepass.onepass,
+    "triton": triton_backend.triton,
 }
-REFUSALS: dict[str, Callable[[Tensor, Tensor, Tensor], str | None]] = {"onepass": onepass.refusal}
+REFUSALS: dict[str, Callable[[Tensor, Tensor, Tensor], str | None]] = {
+    "onepass": onepass.refusal,
+    "triton": triton_backend.refusal,
+}
 
 
 def refusal(name: str, query: Tensor, key: Tensor, value: Tensor) -> str | None:

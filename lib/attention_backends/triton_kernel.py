@@ -1,0 +1,136 @@
+"""A fused kernel for CUDA: folded query rows against a range of keys, the ranges merged by their log-sum-exps.
+
+The prefix is split over programs (Flash-Decoding), so that a single sequence fills a GPU. Only tiles that reach behind
+the prefix look at the mask, one bit a pair. `fused` takes all it needs as tensors on the device and never waits for it:
+a CUDA graph can capture it, and replays it for other prefix lengths. Importing this needs Triton.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK_KEYS = 64
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _online_softmax(scores, v, top, norm, out):
+    """Maxima, sums and outputs so far, and a tile of scores (base 2) with its values, as one (FlashAttention-2)."""
+    peak = tl.maximum(top, tl.max(scores, 1))
+    shrink, weights = tl.exp2(top - peak), tl.exp2(scores - peak[:, None])
+    out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
+    return peak, norm * shrink + tl.sum(weights, 1), out
+
+
+@triton.jit
+def _range_of_keys(
+    query, key, value, words, prefixes, partial, partial_lse,
+    kv_heads, nodes, tree_keys, rows, dim, value_dim, words_a_row, words_a_mask, factor,
+    query_b, query_h, query_n, key_b, key_h, key_n, value_b, value_h, value_n,
+    SPLITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """Unmerged attention of ROWS folded rows over one of SPLITS ranges: normalised output, log-sum-exp in base 2."""
+    block, split = tl.program_id(0), tl.program_id(2)
+    batch, head = (block // kv_heads).to(tl.int64), (block % kv_heads).to(tl.int64)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside, node = row < rows, row % nodes
+    d, e, n = tl.arange(0, DIM), tl.arange(0, VALUE_DIM), tl.arange(0, KEYS)
+    at = query + batch * query_b + (head * GROUP + row // nodes)[:, None] * query_h + node[:, None] * query_n
+    q = tl.load(at + d[None, :], mask=inside[:, None] & (d < dim)[None, :], other=0.0)
+
+    prefix = tl.load(prefixes + batch)
+    total = prefix + tree_keys
+    length = tl.cdiv(tl.cdiv(total, SPLITS), KEYS) * KEYS
+    first = split * length
+    end = tl.minimum(first + length, total)
+    unmasked = tl.maximum(first, tl.minimum(end, prefix) // KEYS * KEYS)  # first key of the first tile with a mask
+    key += batch * key_b + head * key_h
+    value += batch * value_b + head * value_h
+    words += batch * words_a_mask
+
+    top = tl.full([ROWS], -1e30, tl.float32)  # finite: differences with it are no NaN
+    norm = tl.zeros([ROWS], tl.float32)
+    out = tl.zeros([ROWS, VALUE_DIM], tl.float32)
+    for start in range(first, unmasked, KEYS):
+        at_key = (start + n).to(tl.int64)
+        k = tl.load(key + at_key[None, :] * key_n + d[:, None], mask=(d < dim)[:, None], other=0.0)
+        v = tl.load(value + at_key[:, None] * value_n + e[None, :], mask=(e < value_dim)[None, :], other=0.0)
+        scores = tl.dot(q, k, input_precision="ieee") * factor
+        top, norm, out = _online_softmax(scores, v, top, norm, out)
+    for start in range(unmasked, end, KEYS):
+        at_key = (start + n).to(tl.int64)
+        exists, place = at_key < end, at_key - prefix
+        k = tl.load(key + at_key[None, :] * key_n + d[:, None], mask=(d < dim)[:, None] & exists[None, :], other=0.0)
+        v = tl.load(value + at_key[:, None] * value_n + e[None, :], mask=(e < value_dim)[None, :] & exists[:, None],
+                    other=0.0)
+        in_tree = exists & (place >= 0)
+        found = tl.load(words + node[:, None] * words_a_row + (place // 32)[None, :],
+                        mask=inside[:, None] & in_tree[None, :], other=0)
+        bit = (found >> (place % 32)[None, :].to(tl.int32)) & 1
+        visible = (at_key < tl.minimum(prefix, end))[None, :] | (bit == 1)
+        scores = tl.where(visible, tl.dot(q, k, input_precision="ieee") * factor, float("-inf"))
+        top, norm, out = _online_softmax(scores, v, top, norm, out)
+
+    place = (block * SPLITS + split).to(tl.int64) * rows + row
+    empty = norm == 0
+    lse = tl.where(empty, float("-inf"), top + tl.log2(tl.where(empty, 1.0, norm)))
+    out = out / tl.where(empty, 1.0, norm)[:, None]
+    tl.store(partial_lse + place, lse, mask=inside)
+    tl.store(partial + place[:, None] * value_dim + e[None, :], out, mask=inside[:, None] & (e < value_dim)[None, :])
+
+
+@triton.jit
+def _merge_ranges(
+    partial, partial_lse, output, lse, rows, value_dim, splits, SPLITS: tl.constexpr, VALUE_DIM: tl.constexpr
+):
+    """One row: its ranges weighted by 2^lse; the log-sum-exp in natural logarithms."""
+    at = tl.program_id(0).to(tl.int64)
+    block, row = at // rows, at % rows
+    s, e = tl.arange(0, SPLITS), tl.arange(0, VALUE_DIM)
+    place = (block * splits + s) * rows + row
+    parts = tl.load(partial_lse + place, mask=s < splits, other=float("-inf"))
+    top = tl.maximum(tl.max(parts, 0), -1e30)
+    weights = tl.exp2(parts - top)
+    norm = tl.sum(weights, 0)
+    inside = (s < splits)[:, None] & (e < value_dim)[None, :]
+    outs = tl.load(partial + place[:, None] * value_dim + e[None, :], mask=inside, other=0.0)
+    whole = tl.sum(outs * weights[:, None], 0) / tl.where(norm == 0, 1.0, norm)
+    tl.store(output + at * value_dim + e, whole.to(output.dtype.element_ty), mask=e < value_dim)
+    natural = (top + tl.log2(tl.where(norm == 0, 1.0, norm))) * 0.6931471805599453
+    tl.store(lse + at, tl.where(norm == 0, float("-inf"), natural))
+
+
+def pack(visible: Tensor) -> Tensor:
+    """bool[..., mq, mk] as int32[..., mq, ceil(mk / 32)]: bit j % 32 of word j // 32 is key j."""
+    padded = torch.nn.functional.pad(visible, (0, -visible.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    return (padded.long() << torch.arange(32, device=visible.device)).sum(-1).to(torch.int32).contiguous()
+
+
+def fused(query: Tensor, key: Tensor, value: Tensor, words: Tensor, tree_keys: int, prefixes: Tensor, scale: float,
+          *, splits: int) -> tuple[Tensor, Tensor]:
+    """Attention of query [B, Hq, m, d] over key, value [B, Hkv, S, d or dv]; returns [B, Hq, m, dv], float32 [B, Hq, m].
+
+    words int32 as `pack` makes them, [m, w] or [B, m, w]; prefixes int32[B] on the device; splits: ranges of keys.
+    """
+    (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
+    rows, blocks = heads // kv_heads * nodes, batch * kv_heads
+    tile = min(128, max(16, triton.next_power_of_2(rows)))
+    partial = query.new_empty(blocks, splits, rows, value_dim, dtype=torch.float32)
+    partial_lse = query.new_empty(blocks, splits, rows, dtype=torch.float32)
+    output, lse = query.new_empty(batch, heads, nodes, value_dim), query.new_empty(query.shape[:3], dtype=torch.float32)
+    a_mask = words.stride(0) if words.dim() == 3 and len(words) > 1 else 0
+    _range_of_keys[blocks, triton.cdiv(rows, tile), splits](
+        query, key, value, words, prefixes, partial, partial_lse,
+        kv_heads, nodes, tree_keys, rows, dim, value_dim, words.stride(-2), a_mask, scale * LOG2_E,
+        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+        SPLITS=splits, ROWS=tile, KEYS=BLOCK_KEYS, DIM=max(16, triton.next_power_of_2(dim)),
+        VALUE_DIM=max(16, triton.next_power_of_2(value_dim)), GROUP=heads // kv_heads,
+        num_warps=4 if tile <= 64 else 8, num_stages=2,
+    )
+    _merge_ranges[(blocks * rows,)](
+        partial, partial_lse, output, lse, rows, value_dim, splits, SPLITS=triton.next_power_of_2(splits),
+        VALUE_DIM=max(16, triton.next_power_of_2(value_dim)), num_warps=1,
+    )
+    return output, lse
