@@ -10,6 +10,7 @@ import pandas as pd
 
 from lib import replay, shapes
 from lib.frequent_paths import frequent
+from lib.rank_paths import windows
 from lib.trace import Trace
 from lib.tree import Tree
 
@@ -25,7 +26,7 @@ def rounds_of(trace: Trace, tree: Tree, drafter: str) -> replay.Walk:
     A real-text start looks ahead a fixed number of tokens. A round that accepts them all counts as such (it would be a
     bias to drop just the longest), so that there a is capped at the horizon; only EOS cuts a round short.
     """
-    everywhere = replay.walk(trace, tree, drafter)
+    everywhere = replay.rounds(trace, tree, drafter)
     if trace.about["protocol"] != REAL_TEXT:
         return replay.chained(everywhere, trace.lengths)
     first = everywhere.select(everywhere.starts == 0)
@@ -101,7 +102,7 @@ def by_node(tree: Tree, rounds: replay.Walk, loops: np.ndarray) -> pd.DataFrame:
 def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
     """One row a prompt: positions before a loop, how many had the target's token at rank 0 .. 15, and the mean alpha.
     """
-    ranks, valid = trace.drafter_ranks(drafter), _before_loops(trace)
+    ranks, valid = trace.next_ranks(drafter), _before_loops(trace)
     names = np.array(trace.prompts)
     kinds = dict(zip(trace.prompts, trace.kinds))
     rows = []
@@ -113,7 +114,7 @@ def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
                 "prompt": name,
                 "kind": kinds[name],
                 "positions": int(inside.sum()),
-                "alpha_sum": float(trace.alpha[drafter][inside].sum()),
+                "alpha_sum": float(trace.alpha[drafter][inside].sum()) if drafter in trace.alpha else np.nan,
             }
             | {f"rank_{r}": int(c) for r, c in enumerate(counts)}
         )
@@ -135,7 +136,7 @@ def repetition(trace: Trace) -> pd.DataFrame:
 
 def acceptance_by_rank(trace: Trace, drafter: str) -> np.ndarray:
     """float[16]: how often the target's token has each rank, over all positions before a loop (Sequoia's p_k)."""
-    return _frequencies(trace.drafter_ranks(drafter)[_before_loops(trace)])
+    return _frequencies(trace.next_ranks(drafter)[_before_loops(trace)])
 
 
 def acceptance_by_depth_and_rank(trace: Trace, drafter: str) -> np.ndarray:
@@ -143,16 +144,14 @@ def acceptance_by_depth_and_rank(trace: Trace, drafter: str) -> np.ndarray:
 
     Depths that fewer than 50 starts reach repeat the deepest one that has them.
     """
-    ranks, valid = trace.drafter_ranks(drafter), _before_loops(trace)
-    alive, table = valid.copy(), []
-    for depth in range(DEEPEST):
-        shifted = np.full_like(ranks, -1)
-        shifted[:, : ranks.shape[1] - depth] = ranks[:, depth:]
-        alive &= shifted >= 0
-        if alive.sum() < 50:
+    flat, first = windows(trace.drafter_ranks(drafter))
+    alive, table = first[_before_loops(trace)], []
+    for _ in range(DEEPEST):
+        alive = alive[flat[alive] >= 0]
+        if table and len(alive) < 50:
             break
-        table.append(_frequencies(shifted[alive]))
-        alive &= shifted < RANKS
+        table.append(_frequencies(flat[alive]))
+        alive = alive[flat[alive] < RANKS] + 1
     return np.stack(table + [table[-1]] * (DEEPEST - len(table)))
 
 
@@ -172,25 +171,6 @@ def evaluate(trace: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]])
     ]
     return pd.concat(frames, ignore_index=True).assign(
         drafter=drafter, **{key: trace.about[key] for key in ("target", "protocol", "temperature")}
-    )
-
-
-def subset(trace: Trace, rows: np.ndarray) -> Trace:
-    """The trace of some rows, bool[N] or int64."""
-    rows = np.flatnonzero(rows) if rows.dtype == bool else rows
-    pick = {
-        name: getattr(trace, name)[rows] for name in ("tokens", "lengths", "loops", "target_probs", "target_entropy")
-    }
-    per = {
-        name: {drafter: array[rows] for drafter, array in getattr(trace, name).items()}
-        for name in ("ranks", "probs", "alpha")
-    }
-    return Trace(
-        **pick,
-        **per,
-        prompts=tuple(trace.prompts[i] for i in rows),
-        kinds=tuple(trace.kinds[i] for i in rows),
-        about=trace.about,
     )
 
 

@@ -10,9 +10,7 @@ behind each start, and the gain is in sample, so that it has to be judged on oth
 
 import heapq
 
-import numpy as np
-
-from lib.replay import steps
+from lib.rank_paths import ROOT, rank_paths
 from lib.trace import Trace
 from lib.tree import Tree
 
@@ -28,23 +26,20 @@ def most_frequent_paths(
     Ties go to the shallower path, then to the better ranks. Paths that no start matches are left out; ranks from
     `most_rank` on count as no child.
     """
-    flat, width = steps(trace, most_rank, drafter)
-    starts = np.flatnonzero(np.arange(width)[None] < np.minimum(trace.loops, trace.lengths)[:, None])
-    frontier: list[tuple[int, int, Path, np.ndarray]] = []
+    known = rank_paths(trace, drafter, before_loops=True)
+    frontier: list[tuple[int, int, Path, int]] = []
 
-    def offer_children(path: Path, matching: np.ndarray) -> None:
-        following = flat[matching + len(path)]
-        for rank in np.flatnonzero(np.bincount(following, minlength=most_rank + 1)[:most_rank]):
-            agreeing = matching[following == rank]
-            child = path + (int(rank),)
-            heapq.heappush(frontier, (-len(agreeing), len(child), child, agreeing))
+    def offer_children(path: Path, node: int) -> None:
+        for rank, child in known.children(node).items():
+            if rank < most_rank:
+                heapq.heappush(frontier, (-known.count(child), len(path) + 1, (*path, rank), child))
 
-    offer_children((), starts)
+    offer_children((), ROOT)
     found: list[tuple[Path, int]] = []
     while frontier and len(found) < budget:
-        negative_count, _, path, matching = heapq.heappop(frontier)
+        negative_count, _, path, node = heapq.heappop(frontier)
         found.append((path, -negative_count))
-        offer_children(path, matching)
+        offer_children(path, node)
     return found
 
 

@@ -2,6 +2,7 @@
 them.
 """
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterable, Mapping, Sequence
@@ -87,7 +88,8 @@ def record(
     report: Callable[[str], None] = print,
 ) -> list[Trace]:
     """The traces of one target: continuations of `tokens` tokens, and `starts` real-text starts a prompt of `horizon`
-    tokens, at each temperature. One file each under `folder`; one that is there is read, not made again.
+    tokens, at each temperature. One file each under `folder`; one that is there is read, not made again, and one that
+    was begun is gone on with. `report` is told of every batch.
     """
     made = []
     for protocol, asked, length in (
@@ -95,7 +97,9 @@ def record(
         (REAL_TEXT, real_text_starts(prompts, starts), horizon),
     ):
         for temperature in temperatures:
-            path = folder / f"{name}.{protocol.split('-')[0]}.t{temperature:g}.safetensors".replace("/", "_")
+            stem = f"{name}.{protocol.split('-')[0]}.t{temperature:g}".replace("/", "_")
+            path = folder / f"{stem}.safetensors"
+            title = f"{name}, {protocol}, temperature {temperature:g}"
             if not path.exists():
                 about = {
                     "target": name,
@@ -114,19 +118,21 @@ def record(
                     eos_token_id=eos_token_id,
                     generator=torch.Generator().manual_seed(seed),
                     about=about,
+                    parts=folder / stem,
+                    report=lambda line: report(f"{title}: {line}"),
                 )
                 trace.save(recorded, path)
+                shutil.rmtree(folder / stem)
+            else:
+                report(f"{title}: recorded before")
             made.append(trace.load(path))
-            report(
-                f"{name}, {protocol}, temperature {temperature:g}: {made[-1].positions:,} positions, {len(asked.ids)} prompts"
-            )
     return made
 
 
 def halves(recorded: Trace) -> tuple[Trace, Trace]:
     """The part of a trace that trees are grown from, and the part that they are judged on."""
     choosing = np.array(recorded.about["choosing"], dtype=bool)
-    return acceptance.subset(recorded, choosing), acceptance.subset(recorded, ~choosing)
+    return recorded.select(choosing), recorded.select(~choosing)
 
 
 def forest(

@@ -2,18 +2,20 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import replay, shapes, trace
+from lib import frequent_paths, replay, shapes, trace
+from lib.rank_paths import rank_paths
 from lib.tree import Tree
 
 
-def synthetic(rng, rows=5, width=24, ranks=4):
+def synthetic(rng, rows=5, width=24, ranks=4, ahead=None):
+    """A trace of random ranks; with `ahead`, of a drafter whose ranks depend on where a round started."""
     lengths = rng.integers(0, width + 1, rows)
-    table = rng.integers(0, ranks, (rows, width)).astype(np.int32)
-    table[np.arange(width)[None] >= lengths[:, None]] = -1
+    table = rng.integers(0, ranks, (rows, width, ahead or 1)).astype(np.int32)
+    table[np.add.outer(np.arange(width), np.arange(ahead or 1))[None] >= lengths[:, None, None]] = -1
+    table = table if ahead else table[:, :, 0]
     tokens = rng.integers(0, 50, (rows, width + 1)).astype(np.int32)
     zeros = np.zeros((rows, width), np.float32)
     return trace.Trace(
@@ -50,19 +52,55 @@ def plain_walk(ranks, tree):
     return accepted, node
 
 
+def met(ranks, start, length):
+    """The ranks that a round starting there meets, whichever kind of drafter they are of."""
+    return ranks[start:length] if ranks.ndim == 1 else [rank for rank in ranks[start] if rank >= 0]
+
+
 @settings(deadline=None, max_examples=60)
-@given(trees(), st.integers(0, 2**32 - 1))
-def test_walk_is_the_plain_walk(tree, seed):
-    recorded = synthetic(np.random.default_rng(seed))
+@given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 1, 3, 6]))
+def test_walk_is_the_plain_walk_and_the_trie_is_the_walk(tree, seed, ahead):
+    recorded = synthetic(np.random.default_rng(seed), ahead=ahead)
     found = replay.walk(recorded, tree)
     expected = [
-        (row, start, *plain_walk(recorded.ranks["d"][row, start:length], tree))
+        (row, start, *plain_walk(met(recorded.ranks["d"][row], start, length), tree))
         for row, length in enumerate(recorded.lengths)
         for start in range(length)
     ]
     assert [*zip(found.rows, found.starts, found.accepted, found.nodes)] == expected
     left = recorded.lengths[found.rows] - found.starts
     assert np.array_equal(found.cut, found.accepted >= left)
+    fast = replay.rounds(recorded, tree)
+    assert all(np.array_equal(one, other) for one, other in zip(vars(found).values(), vars(fast).values()))
+    assert np.array_equal(replay.accepted_lengths(recorded, tree), found.accepted)
+
+
+@settings(deadline=None, max_examples=40)
+@given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 4]), st.booleans())
+def test_a_tree_costs_its_own_nodes(tree, seed, ahead, before_loops):
+    recorded = synthetic(np.random.default_rng(seed), ahead=ahead)
+    recorded = trace.Trace(**{**vars(recorded), "loops": recorded.lengths // 2})
+    everywhere = replay.walk(recorded, tree)
+    keep = everywhere.starts < recorded.loops[everywhere.rows] if before_loops else everywhere.starts >= 0
+    counts = rank_paths(recorded, before_loops=before_loops).counts(tree)
+    assert np.array_equal(counts, np.bincount(everywhere.nodes[keep], minlength=tree.size) @ tree.mask)
+    assert counts[1:].sum() == everywhere.accepted[keep].sum()
+
+
+def test_paths_end_where_their_text_does():
+    zeros = synthetic(np.random.default_rng(0), rows=4, width=9, ranks=1)
+    paths = rank_paths(zeros)
+    assert paths.counts(shapes.chain(12)).tolist() == [
+        int(np.maximum(zeros.lengths - depth + 1, 0).sum()) if depth else zeros.positions for depth in range(13)
+    ]
+
+
+def test_ranks_a_start_deep_are_grown_from_as_others_are():
+    recorded = synthetic(np.random.default_rng(2), rows=40, width=12, ranks=3, ahead=2)
+    grown = frequent_paths.frequent(recorded, 9)
+    assert grown.max_depth <= 2
+    rival = shapes.at_budget("kary:3", 9)
+    assert replay.accepted_lengths(recorded, grown).sum() >= replay.accepted_lengths(recorded, rival).sum()
 
 
 @settings(deadline=None, max_examples=60)
@@ -103,30 +141,7 @@ def test_chained_efficiency_can_differ_where_uniform_starts_tie():
     assert efficiency == {"chain": 3.0, "star": 2.0}
 
 
-def test_rank_counts_what_scores_higher_and_ties_by_index():
-    scores = torch.tensor([[1.0, 3.0, 3.0, 2.0]]).repeat(4, 1)
-    assert trace.rank_of(scores, torch.arange(4)).tolist() == [3, 0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    "tokens, start",
-    [
-        ([1, 2, 3] + [7, 8] * 8, 5),  # the first cycle is news, its repetition is not
-        ([5] * 12, 1),
-        ([*range(30)], 29),
-        ([1, 2, 3] * 2, 5),  # twice is no loop
-    ],
-)
-def test_loops_are_found_where_they_begin(tokens, start):
-    assert trace.loop_start(tokens) == start
-
-
-def test_a_saved_trace_comes_back(tmp_path):
+def test_a_drafter_that_the_trace_lacks_is_named():
     recorded = synthetic(np.random.default_rng(0))
-    trace.save(recorded, tmp_path / "t.safetensors")
-    read = trace.load(tmp_path / "t.safetensors")
-    assert np.array_equal(read.ranks["d"], recorded.ranks["d"]) and read.kinds == recorded.kinds
-    tree = shapes.parse("kary:2@16")
-    assert np.array_equal(replay.accepted_lengths(read, tree), replay.accepted_lengths(recorded, tree))
     with pytest.raises(ValueError, match="no drafter 'x'; it has d"):
-        replay.accepted_lengths(read, tree, "x")
+        replay.accepted_lengths(recorded, shapes.parse("kary:2@16"), "x")
