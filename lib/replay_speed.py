@@ -1,0 +1,115 @@
+"""How fast replay is, beside decoding the same trees live: `python -m lib.replay_speed`."""
+
+from itertools import cycle
+from typing import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lib import live, replay, timing, trace
+from lib.models import load_pair
+from lib.prompts import load as load_prompts
+from lib.rank_paths import RankPaths, windows
+from lib.trace import Trace
+from lib.tree import Tree
+
+NODES, POSITIONS = 64, 20_000  # of a tree, and of the trace that it is replayed on
+TREES_A_CALL = 10
+CONTEXT = 16  # tokens in front of a live continuation
+EVERY_START, CHAINED, LIVE = "replay, every start", "replay, chained rounds", "live decoding"  # the ways
+INDEX = "index of the trace, once"
+
+
+def random_trees(nodes: int, generator: np.random.Generator) -> Iterator[Tree]:
+    """Trees without end, each grown at random: a node drawn uniformly gets one more child."""
+    while True:
+        yield Tree([-1, *(int(generator.integers(0, size)) for size in range(1, nodes + 1))])
+
+
+def widened(recorded: Trace, positions: int) -> Trace:
+    """A trace of at least so many positions: its rows in turn, as often as it takes. ValueError for one without any."""
+    if not recorded.positions:
+        raise ValueError("the trace has no transitions to repeat; record one with longer continuations")
+    rows, have = [], 0
+    for row in cycle(range(len(recorded.lengths))):
+        if have >= positions:
+            return recorded.select(np.array(rows))
+        rows.append(row)
+        have += int(recorded.lengths[row])
+
+
+def measure(
+    recorded: Trace,
+    drafter_name: str,
+    target,
+    drafter,
+    prompts: Sequence[Tensor],
+    *,
+    new_tokens: int,
+    seconds: float,
+    generator: torch.Generator,
+    nodes: int = NODES,
+    positions: int = POSITIONS,
+) -> pd.DataFrame:
+    """One row a way to learn what a tree accepts: replay at every start, replay of chained rounds, live decoding; and
+    one of the index that replay makes once a trace.
+
+    recorded: a trace of the pair, its rows repeated up to `positions`. Replay gets random trees that it has not seen.
+    Live, one such tree continues the last `CONTEXT` tokens of `prompts` greedily by `new_tokens`, all rows in one batch,
+    and the time, to which so short a prefill adds little, is scaled to the positions. Columns: way, nodes, positions, seconds a tree (the median of interleaved repeats, with
+    lower and upper quartile), repeats, trees_a_second, and times_live, how many times faster than live.
+    """
+    wide = widened(recorded, positions)
+    trees = random_trees(nodes, np.random.default_rng(generator.initial_seed()))
+    one, prompts = next(trees), [prompt[-CONTEXT:] for prompt in prompts]
+    settings = dict(shape=one, rows=len(prompts), max_new_tokens=new_tokens)
+    covered = sum(len(row) - 1 for row in live.decode(target, drafter, prompts, **settings).new_tokens)
+    flat, first = windows(wide.drafter_ranks(drafter_name))
+    inside = np.arange(first.shape[1])[None] < wide.lengths[:, None]
+    ways = {
+        EVERY_START: lambda: [replay.accepted_lengths(wide, next(trees), drafter_name) for _ in range(TREES_A_CALL)],
+        CHAINED: lambda: [replay.efficiency(wide, next(trees), drafter_name) for _ in range(TREES_A_CALL)],
+        INDEX: lambda: RankPaths(flat, first[inside]),
+        LIVE: lambda: live.decode(target, drafter, prompts, **settings),
+    }
+    scale = {EVERY_START: 1 / TREES_A_CALL, CHAINED: 1 / TREES_A_CALL, INDEX: 1.0, LIVE: wide.positions / covered}
+    found = timing.interleaved(ways, repeats=15, seconds=seconds, generator=generator)
+    frame = pd.DataFrame(
+        [
+            dict(way=way, nodes=nodes, positions=wide.positions, repeats=took.repeats)
+            | {name: value * scale[way] for name, value in _quartiles(took).items()}
+            for way, took in found.items()
+        ]
+    )
+    by_way = frame.set_index("way")["seconds"]
+    return frame.assign(trees_a_second=1 / frame["seconds"], times_live=by_way[LIVE] / frame["seconds"])
+
+
+def _quartiles(took: timing.Timing) -> dict[str, float]:
+    return {"seconds": took.median, "lower": took.lower, "upper": took.upper}
+
+
+def main() -> None:
+    """Measures the shipped pair base/small on one prompt of each kind, and prints the table."""
+    generator = torch.Generator().manual_seed(0)
+    pair = load_pair("base/small")
+    asked = load_prompts("", pair.tokenizer, first=1)
+    recorded = trace.record(
+        pair.target,
+        {pair.drafter_name: pair.drafter.model},
+        asked.ids,
+        names=asked.names,
+        kinds=asked.kinds,
+        max_new_tokens=64,
+        eos_token_id=pair.eos_token_ids,
+    )
+    settings = dict(new_tokens=12, seconds=30.0, generator=generator)
+    found = measure(recorded, pair.drafter_name, pair.target, pair.drafter, asked.ids, **settings)
+    print(f"{NODES} nodes, {found['positions'].iloc[0]:,} positions, {torch.get_num_threads()} threads")
+    print(found.drop(columns=["nodes", "positions"]).to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+
+
+if __name__ == "__main__":
+    main()
