@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from lib.acceptance_chances import chances
 from lib.attention import tree_forward
 from lib.trace.ahead import ahead_of
 from lib.trace.branching import prefill
@@ -14,7 +15,7 @@ from lib.trace.data import EMPTY, Trace, join
 from lib.trace.loops import loop_start
 from lib.verify import warp
 
-AT_ONCE = 4096  # positions whose distributions are held together
+AT_ONCE = 1 << 26  # probabilities of one model that are held together
 MOST_ROWS = 32
 AHEAD = 8  # depths that are read of a drafter that speaks of several tokens ahead
 
@@ -32,21 +33,28 @@ def read(
     about: Mapping[str, object] | None = None,
     ahead: int = AHEAD,
     siblings: int = 0,
+    generator: torch.Generator | None = None,
 ) -> Trace:
     """The trace of continuations that are there already, each at least a root.
 
     drafters: causal language models of the target's vocabulary with tree attention, whose proposal depends on the path
-    alone, or what `ReadsAhead`, whose candidates `ahead` tokens ahead are read. siblings: above temperature 0, up to
-    how many sampled children a node may have for which `chances` are kept (see `expectation`); 0 for none.
+    alone, or what `ReadsAhead`, whose candidates `ahead` tokens ahead are read. siblings: up to how many sampled
+    children a node may have for which `chances` are kept (see `acceptance_chances`), which takes a temperature above 0
+    and a generator; 0 for none.
     """
     if not written:
         raise ValueError("there is no continuation to read; give at least one prompt")
+    if siblings and (not temperature or generator is None):
+        raise ValueError(
+            f"siblings is {siblings} at temperature {temperature} with generator {generator}; sampled children need a "
+            "temperature above 0, and what they are worth a torch.Generator"
+        )
     longest = max(map(len, written))
-    rows = max(1, min(MOST_ROWS, AT_ONCE // longest))
+    rows = max(1, min(MOST_ROWS, AT_ONCE // (longest * target.config.get_text_config().vocab_size)))
     parts = []
     for first in range(0, len(written), rows):
         batch = slice(first, first + rows)
-        arrays = _read(target, drafters, prompts[batch], written[batch], temperature, ahead, siblings)
+        arrays = _read(target, drafters, prompts[batch], written[batch], temperature, ahead, siblings, generator)
         parts.append(
             Trace(
                 **arrays,
@@ -81,7 +89,9 @@ def _flat(logits: Tensor, starts: Sequence[int], counts: Sequence[int]) -> Tenso
     return torch.cat([row[start : start + count] for row, start, count in zip(logits, starts, counts)])
 
 
-def _read(target, drafters, prompts, written, temperature: float, ahead: int, siblings: int) -> dict[str, object]:
+def _read(
+    target, drafters, prompts, written, temperature: float, ahead: int, siblings: int, generator
+) -> dict[str, object]:
     """The arrays of one batch's trace."""
     lengths = np.array([len(row) - 1 for row in written])
     width = max(1, int(lengths.max()))
@@ -110,6 +120,9 @@ def _read(target, drafters, prompts, written, temperature: float, ahead: int, si
         found["ranks"][name] = spread(rank_of(scores, said), EMPTY["ranks"], np.int32)
         found["probs"][name] = spread(_at(proposal, said))
         found["alpha"][name] = spread(torch.minimum(wanted, warp(scores, temperature)).sum(-1))
+        if siblings:
+            kept = chances(wanted, proposal, said, siblings, generator)
+            found["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in kept.items()}
     loops = np.array([loop_start(row) for row in written])
     chosen = {"target_probs": spread(_at(wanted, said)), "target_entropy": spread(entropy)}
     return {"tokens": tokens, "lengths": lengths, "loops": loops, **chosen, **found}

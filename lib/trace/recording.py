@@ -61,7 +61,8 @@ def record(
                 generator=generator,
             )
             rest = {"names": names[batch], "kinds": kinds[batch], "ahead": ahead, "siblings": siblings}
-            part = read(target, drafters, prompts[batch], written, temperature=temperature, **rest)
+            rest |= {"temperature": temperature, "generator": generator}
+            part = read(target, drafters, prompts[batch], written, **rest)
             part = replace(part, about={"asked": asked, "generator": _state(generator)})
             if path:
                 storage.save(part, path)
