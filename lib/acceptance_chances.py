@@ -62,8 +62,8 @@ def k_seq(p: Tensor, q: Tensor, said: Tensor, k: int) -> Tensor:
 def without_replacement(
     p: Tensor, q: Tensor, said: Tensor, k: int, generator: torch.Generator, samples: int = SAMPLES
 ) -> Tensor:
-    """A_j(said) float[S, k] of Sequoia's rule (Chen et al. 2024, Alg. 2), without bias: what was rejected, which changes
-    what the next sibling is drawn from, is sampled; the chances themselves are computed.
+    """A_j(said) float[S, k] of Sequoia's rule (Chen et al. 2024, Alg. 2), without bias: what was rejected, which
+    changes what the next sibling is drawn from, is sampled; the chances themselves are computed.
     """
     total = torch.zeros(len(p), k, dtype=p.dtype, device=p.device)
     for _ in range(samples):

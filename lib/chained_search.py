@@ -37,7 +37,9 @@ def improve(trace: Trace, tree: Tree, drafter: str | None = None, *, width: int 
         chosen, best = set(top), tried[top]
 
 
-def _swaps(trace: Trace, drafter: str | None, chosen: set[Path], width: int, most_rank: int) -> Iterator[tuple[Path, Path]]:
+def _swaps(
+    trace: Trace, drafter: str | None, chosen: set[Path], width: int, most_rank: int
+) -> Iterator[tuple[Path, Path]]:
     """Pairs of a leaf to leave out and a path to take in, whose parent stays; the most promising first."""
     tree = Tree.from_choices(chosen)
     known = rank_paths(trace, drafter, before_loops=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib import acceptance, stats
+from lib.acceptance import FREQUENT
 from lib.chained_search import improve
 from lib.frequent_paths import frequent
 from lib.trace import Trace
@@ -62,14 +63,14 @@ def by_kind(
         arms += [(AS_FEW, draw, drawn) for draw, drawn in enumerate(_drawn(choosing, count, draws, generator))]
         for arm, draw, text in arms:
             tree = frequent(text, budget, drafter)
-            about = dict(prompts=len(set(text.prompts)), positions=choosing_positions(text), arm=arm, draw=draw)
-            frames.append(judged_rows(ours, drafter, tree, shared=shared(tree, everything), family=acceptance.FREQUENT, **about))
+            about = _about(text) | dict(arm=arm, draw=draw, shared=shared(tree, everything))
+            frames.append(judged_rows(ours, drafter, tree, **about))
     return pd.concat(frames, ignore_index=True).assign(question="kinds")
 
 
 def by_objective(choosing: Trace, judged: Trace, drafter: str, budgets: Sequence[int]) -> pd.DataFrame:
     """The most frequent rank paths, best for uniform starts, against the same tree improved on chained rounds."""
-    about = dict(draw=0, prompts=len(set(choosing.prompts)), positions=choosing_positions(choosing), family=acceptance.FREQUENT)
+    about = _about(choosing) | dict(draw=0)
     frames = []
     for budget in budgets:
         uniform = frequent(choosing, budget, drafter)
@@ -78,10 +79,17 @@ def by_objective(choosing: Trace, judged: Trace, drafter: str, budgets: Sequence
     return pd.concat(frames, ignore_index=True).assign(question="objective")
 
 
-def losses(rows: pd.DataFrame, by: Sequence[str], between: str, base: object, generator: np.random.Generator) -> pd.DataFrame:
+def losses(
+    rows: pd.DataFrame, by: Sequence[str], between: str, base: object, generator: np.random.Generator
+) -> pd.DataFrame:
     """The paired difference in acceptance length of every choice from the choice `base`, before loops, with intervals.
     """
     return stats.compare(rows[rows["stretch"] == "before"], by, between, base, "accepted", "rounds", generator)
+
+
+def _about(text: Trace) -> dict[str, object]:
+    """What a tree of most frequent rank paths was chosen from."""
+    return dict(family=FREQUENT, prompts=len(set(text.prompts)), positions=choosing_positions(text))
 
 
 def _drawn(trace: Trace, prompts: int, draws: int, generator: np.random.Generator) -> Iterator[Trace]:

@@ -15,7 +15,7 @@ ROOT = 0
 
 
 class RankPaths:
-    """The paths of S starts: start s meets flat[first[s]], flat[first[s] + 1], ... up to a -1, where its text has ended.
+    """The paths of S starts: start s meets flat[first[s]], flat[first[s] + 1], ... up to a -1, where its text ends.
 
     flat int[P], -1 behind every path; first int64[S]. A node is a number, the root 0.
     """

@@ -57,9 +57,10 @@ def measure(
     one of the index that replay makes once a trace.
 
     recorded: a trace of the pair, its rows repeated up to `positions`. Replay gets random trees that it has not seen.
-    Live, one such tree continues the last `CONTEXT` tokens of `prompts` greedily by `new_tokens`, all rows in one batch,
-    and the time, to which so short a prefill adds little, is scaled to the positions. Columns: way, nodes, positions, seconds a tree (the median of interleaved repeats, with
-    lower and upper quartile), repeats, trees_a_second, and times_live, how many times faster than live.
+    Live, one such tree continues the last `CONTEXT` tokens of `prompts` greedily by `new_tokens`, all rows in one
+    batch, and the time, to which so short a prefill adds little, is scaled to the positions. Columns: way, nodes,
+    positions, seconds a tree (the median of interleaved repeats, with lower and upper quartile), repeats,
+    trees_a_second, and times_live, how many times faster than live.
     """
     wide = widened(recorded, positions)
     trees = random_trees(nodes, np.random.default_rng(generator.initial_seed()))

@@ -171,6 +171,61 @@ _DECLARED = [
         },
     ),
     Schema(
+        "choices",
+        "what one chosen tree finds for one judged prompt: chosen from few prompts, from other kinds of text, or for "
+        "another objective; cut rounds are counted but left out of the sums",
+        (*SETTING, "question", "family", "budget", "arm", "draw", "prompt", "stretch"),
+        SETTING | {
+            "question": text("what was varied: prompts (how many), kinds (of text), or objective"),
+        } | TREE | {
+            "arm": text("the value of what was varied"),
+            "draw": integer("which random draw of choosing prompts; 0 where there is one alone"),
+            "prompts": integer("prompts that the tree was chosen from"),
+            "positions": integer("their positions before a loop"),
+            "shared": real("share of its nodes that the tree chosen from all prompts for uniform starts has too"),
+        } | PROMPT | {
+            "stretch": text("before the trace's first loop, or loop: within it"),
+            "rounds": integer("rounds not cut short"),
+            "drafted": integer("tokens drafted in them"),
+            "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
+            "cut": integer("rounds that the end of the text or the length limit cut short"),
+        },
+        compressed=True,
+    ),
+    Schema(
+        "expected",
+        "expected acceptance of one rule on a text that the target wrote, chained rounds, for one prompt",
+        ("pair", "rule", "shape", "temperature", "prompt", "stretch"),
+        {
+            "pair": text("target/drafter model"),
+            "rule": text("verification rule; naive with the drafter's best children, the others with sampled ones"),
+            "shape": text("name of the draft tree's shape"),
+            "temperature": SETTING["temperature"],
+            "budget": integer("drafted tokens of the shape, root excluded"),
+        } | PROMPT | {
+            "stretch": text("before the text's first loop, or loop: within it"),
+            "rounds": real("expected rounds not cut short"),
+            "accepted": real("expected draft tokens accepted in them, bonus tokens excluded"),
+        },
+    ),
+    Schema(
+        "replay_speed",
+        "how long it takes to learn what a tree accepts at all positions of a trace, by replay and live",
+        ("pair", "way"),
+        {
+            "pair": text("target/drafter model"),
+            "way": text("replay at every start or of chained rounds, the index that it makes once, or live decoding"),
+            "nodes": integer("drafted nodes of the trees"),
+            "positions": integer("positions of the trace"),
+            "repeats": integer("timed calls behind the quartiles"),
+            "seconds": real("median seconds a tree, interleaved"),
+            "lower": real("lower quartile of the same"),
+            "upper": real("upper quartile of the same"),
+            "trees_a_second": real("trees a second"),
+            "times_live": real("how many times faster than live decoding"),
+        },
+    ),
+    Schema(
         "peaks",
         "what the machine was measured to reach in the run of the attention table: the ceilings of its cells",
         ("device", "threads", "what"),

@@ -3,6 +3,7 @@ them.
 """
 
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from lib.trace import Trace
 from lib.tree import Tree
 
 SHORTEST_CONTEXT = 64  # tokens before the first real-text start
+SILENCE = 10.0  # seconds between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def record(
 ) -> list[Trace]:
     """The traces of one target: continuations of `tokens` tokens, and `starts` real-text starts a prompt of `horizon`
     tokens, at each temperature. One file each under `folder`; one that is there is read, not made again, and one that
-    was begun is gone on with. `report` is told of every batch.
+    was begun is gone on with. `report` is told now and then.
     """
     made = []
     for protocol, asked, length in (
@@ -119,7 +121,7 @@ def record(
                     generator=torch.Generator().manual_seed(seed),
                     about=about,
                     parts=folder / stem,
-                    report=lambda line: report(f"{title}: {line}"),
+                    report=_sparing(report, title),
                 )
                 trace.save(recorded, path)
                 shutil.rmtree(folder / stem)
@@ -127,6 +129,19 @@ def record(
                 report(f"{title}: recorded before")
             made.append(trace.load(path))
     return made
+
+
+def _sparing(report: Callable[[str], None], title: str) -> Callable[[str, bool], None]:
+    """Passes on what a recording says last, and else what it says SILENCE seconds behind what was passed on before."""
+    spoken = time.monotonic()
+
+    def pass_on(line: str, last: bool) -> None:
+        nonlocal spoken
+        if last or time.monotonic() - spoken > SILENCE:
+            spoken = time.monotonic()
+            report(f"{title}: {line}")
+
+    return pass_on
 
 
 def halves(recorded: Trace) -> tuple[Trace, Trace]:

@@ -1,4 +1,4 @@
-"""Traces: what is shared is what would have been computed apart, a stop loses nothing, and files are small and whole."""
+"""Traces: what is shared is what would have been computed apart, a stop loses nothing, and files are small."""
 
 import json
 
@@ -111,7 +111,7 @@ def test_a_stopped_recording_goes_on_behind_its_last_batch(tmp_path, temperature
     whole = trace.record(TARGET, {"d": DRAFTER}, PROMPTS, generator=torch.Generator().manual_seed(1), **asked)
     said = []
 
-    def stop_at_second(line):
+    def stop_at_second(line, last):
         said.append(line)
         if len(said) == 2:
             raise Stopped
@@ -123,12 +123,14 @@ def test_a_stopped_recording_goes_on_behind_its_last_batch(tmp_path, temperature
         )
     kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     generator = torch.Generator().manual_seed(1)
-    again = trace.record(TARGET, {"d": DRAFTER}, PROMPTS, generator=generator, report=said.append, **asked)
+    asked |= {"generator": generator, "report": lambda line, last: said.append(line)}
+    again = trace.record(TARGET, {"d": DRAFTER}, PROMPTS, **asked)
     assert len(kept) == 2 and all((tmp_path / name).stat().st_mtime_ns == time for name, time in kept.items())
     assert np.array_equal(again.tokens, whole.tokens) and np.array_equal(again.ranks["d"], whole.ranks["d"])
     assert again.about == whole.about and again.prompts == whole.prompts
     assert said[-1] == f"6 of 6 continuations, {whole.positions} positions"
-    other = trace.record(DRAFTER, {"d": TARGET}, PROMPTS, generator=torch.Generator().manual_seed(1), **asked)
+    asked["generator"] = torch.Generator().manual_seed(1)
+    other = trace.record(DRAFTER, {"d": TARGET}, PROMPTS, **asked)
     assert not np.array_equal(other.tokens, whole.tokens)  # of other models: what is there is not taken
 
 

@@ -32,14 +32,14 @@ def record(
     ahead: int = AHEAD,
     siblings: int = 0,
     parts: Path | None = None,
-    report: Callable[[str], None] | None = None,
+    report: Callable[[str, bool], None] | None = None,
 ) -> Trace:
     """Lets the target continue prompts int64[T] by a root and `max_new_tokens` transitions, and reads the result.
 
     drafters, ahead, siblings: as `read` takes them. parts: a folder in which each batch of `rows` prompts is kept as
     it is done; a recording of the same models, prompts and settings goes on behind the batches that it finds there,
-    with the generator as the last of them left it, so that it ends as if it had never stopped. report: told of every
-    batch.
+    with the generator as the last of them left it, so that it ends as if it had never stopped. report: told
+    behind every batch how far it is, and whether that was the last.
     """
     facts = dict(about or {}, temperature=temperature, **origin(target, drafters, prompts))
     state = None if generator is None else generator.get_state().tolist()
@@ -71,7 +71,8 @@ def record(
         done.append(part)
         if report:
             positions = sum(found.positions for found in done)
-            report(f"{min(first + rows, len(prompts))} of {len(prompts)} continuations, {positions:,} positions")
+            count = min(first + rows, len(prompts))
+            report(f"{count} of {len(prompts)} continuations, {positions:,} positions", count == len(prompts))
     return replace(join(done), about=facts)
 
 
