@@ -12,7 +12,7 @@ from lib.tests.hard_languages import random_pair
 from lib.tests.plain_rules import normalised
 from lib.tree import Tree
 from lib.verify import Draft
-from lib.verify.residual import multi_step
+from lib.verify.siblings import multi_step
 
 TREES = [shapes.star(2), shapes.star(3), shapes.chain(2), shapes.expansion([2, 1])]
 SEEN = 1e-3  # the smallest distance that counts as caught; errors found are 10 to 1000 times larger

@@ -1,5 +1,6 @@
 """What a rule is given: a draft, and draws."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,12 +58,24 @@ class Draft:
 
     def proposal_at(self, node: int, like: Tensor) -> Tensor:
         """float[V]: what the children of a node were drawn from, with dtype and device of `like`."""
+        return self._given_probs()[node].to(like)
+
+    def confidence(self) -> list[float]:
+        """The drafter's own chance of every node's token; NaN for the root."""
+        return self.chances(self._given_probs())
+
+    def chances(self, probs: Tensor) -> list[float]:
+        """What probs float[m, V] give every node's token in its parent's row; NaN for the root. Reads n entries."""
+        parents, tokens = torch.tensor(self.tree.parents[1:]), self.tokens[1:]
+        return [math.nan, *probs[parents.to(probs.device), tokens.to(probs.device)].tolist()]
+
+    def _given_probs(self) -> Tensor:
         if self.probs is None:
             raise ValueError(
                 f"the draft is {self.proposal!r} and comes without probs; this rule compares with the drafter's "
                 "probabilities: let the drafter give them"
             )
-        return self.probs[node].to(like)
+        return self.probs
 
 
 class Draws(Protocol):
@@ -74,9 +87,3 @@ class Draws(Protocol):
     def categorical(self, probs: Tensor) -> int:
         """An index of probs float[V], which need not sum to one, in proportion to it."""
 
-
-def one_hot(token: int, like: Tensor) -> Tensor:
-    """float[V] with all mass on a token: what a child was drawn from that was chosen, not sampled."""
-    mass = torch.zeros_like(like)
-    mass[token] = 1.0
-    return mass

@@ -14,8 +14,7 @@ def greedy(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int],
 
     Only the order of target_probs float[m, V] matters: logits do as well.
     """
-    best = best_token(target_probs).tolist()
-    return _follow(draft, lambda node: best[node])
+    return _follow(draft, lambda node: int(best_token(target_probs[node])))
 
 
 def naive(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:

@@ -1,122 +1,135 @@
-"""Rules that accept a drawn child with a probability, and after a rejection go on with the residual of the target."""
+"""What rejections leave of the target's distribution at a node, without a pass over the vocabulary that can be saved.
+
+One class for each way in which children are proposed. All answer the same three questions: `ratio(token)`, the residual
+over q at the next child's token, both normalised; `reject(token, weight)`, after which the residual r has become
+(weight r - q)+, both normalised before; `residual()` float[V], not normalised, what the bonus token is drawn from.
+`mass` is the residual's sum against that of p.
+"""
+
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from lib.verify.descent import descend
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft
 
 NEGLIGIBLE = 1e-20  # a chance that no float32 sum would notice, and whose inverse does not overflow
+LARGEST = 1e30  # multiple of q beyond which nothing is left, in float32 either
+SUBTRACTABLE = 0.25  # down to this mass, 1 minus what q has lost is as good as a sum over what it has
 
 
-class Remaining:
-    """What rejections leave at a node: p float[V], of the target, and q float[V], of the drafter's next sibling.
+class Independent:
+    """At a node whose children are independent draws of q float[V]; p float[V] is the target's.
 
-    Both are kept with their masses instead of being normalised, and changed in place once they are copies: every pass
-    over a long vocabulary counts.
+    ((p - a q)+ - b q)+ = (p - (a + b) q)+, so that one number, `times`, stands for all rejections. The vocabulary is
+    read when the residual's mass is asked for; a ratio needs two entries, `at`: token -> p, q of each child.
     """
 
-    def __init__(self, p: Tensor, q: Tensor):
-        self.p, self.p_mass, self._own_p = p, 1.0, False
-        self.tried: list[int] = []
-        self.draw_from(q)
+    def __init__(self, p: Tensor, q: Tensor, at: dict[int, tuple[float, float]]):
+        self.p, self.q, self.at, self.q_mass = p, q, at, 1.0
+        self.times = 0.0
+        self.kept: dict[int, float] = {}  # the residual at tokens that q has lost, where it no longer falls
+        self._written, self._mass = p, 1.0
 
-    def draw_from(self, q: Tensor) -> None:
-        """The next sibling was drawn from q, which sums to one."""
-        self.q, self.q_mass, self._own_q = q, 1.0, False
+    @property
+    def mass(self) -> float:
+        if self._mass is None:
+            self._mass = float(self._write().sum())
+        return self._mass
 
     def ratio(self, token: int) -> float:
-        """p / q, each normalised."""
-        return ratio(self.p, self.q, token) / self.p_mass * self.q_mass
+        # A token that was drawn has q > 0; where it has not, nothing is owed to the draft: 0.
+        q = self.at[token][1]
+        return self._at(token) / self.mass * self.q_mass / q if q > 0 and self.mass > 0 else 0.0
 
-    def reject(self, weight: float = 1.0) -> float:
-        """p becomes (weight p - q)+, both normalised before; returns the mass of that."""
-        if weight < NEGLIGIBLE:
-            return 0.0
-        scale = self.p_mass / (weight * self.q_mass)
-        self.p = self.p.sub_(self.q, alpha=scale) if self._own_p else torch.sub(self.p, self.q, alpha=scale)
-        self._own_p = True
-        mass, before = float(self.p.clamp_min_(0).sum()), self.p_mass
-        if mass > 0:
-            self.p_mass = mass
-        else:  # p was q, which is never rejected: only rounding comes here, and any distribution will do
-            self.p.copy_(self.q)
-            self.p_mass = self.q_mass
-        return mass * weight / before
+    def reject(self, token: int, weight: float = 1.0) -> None:
+        if weight >= NEGLIGIBLE:
+            self.times = min(LARGEST, self.times + self.mass / (weight * self.q_mass))
+            self._written = self._mass = None
 
-    def drop(self, token: int) -> None:
-        """q loses a token: the next sibling was drawn without it; uniformly among the untried where no mass is left."""
-        self.tried.append(token)
-        if self._own_q:
-            self.q[token] = 0
-        else:
-            self.q, self._own_q = without_mass(self.q, self.tried), True
-        self.q_mass = float(self.q.sum())
+    def residual(self) -> Tensor:
+        # Without mass p was q, which is never rejected: only rounding comes here, and any distribution will do.
+        return self._write() if self.mass > 0 else self.q
+
+    def _at(self, token: int) -> float:
+        p, q = self.at[token]
+        return max(0.0, p - self.times * q)
+
+    def _write(self) -> Tensor:
+        if self._written is None:
+            self._written = torch.sub(self.p, self.q, alpha=self.times).clamp_min_(0)
+            for token, value in self.kept.items():
+                self._written[token] = value
+        return self._written
+
+
+class Distinct(Independent):
+    """At a node whose children are draws without replacement, in draw order: with each rejection q loses its token.
+
+    Where q has no mass left, the next were drawn uniformly from the tokens not yet drawn.
+    """
+
+    last: int | None = None  # rejected, and not yet taken out of q: there may be no next child
+
+    def ratio(self, token: int) -> float:
+        if self.last is not None:
+            self._drop(self.last)
+            self.last = None
+        return super().ratio(token)
+
+    def reject(self, token: int, weight: float = 1.0) -> None:
+        super().reject(token, weight)
+        self.last = token
+
+    def _drop(self, token: int) -> None:
+        self.kept[token] = self._at(token)
+        self.q_mass -= self.at[token][1]
+        if self.q_mass < SUBTRACTABLE:
+            self.q_mass = float(without_mass(self.q, list(self.kept)).sum())
         if self.q_mass < NEGLIGIBLE:
-            self.q, self.q_mass = without(self.q, self.tried), 1.0
+            # What is left of p takes its place, q is uniform, and has nothing where p is to be kept.
+            self.p, self.q = self._write(), without(self.q, list(self.kept))
+            self.q_mass, self.times, self.kept = 1.0, 0.0, {}
+            self.at = {child: (float(self.p[child]), float(self.q[child])) for child in self.at}
 
 
-def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """SpecInfer's multi-step speculative sampling (Miao et al. 2024, Alg. 2), for children drawn independently from q.
+class Chosen:
+    """At a node whose children were chosen, not sampled: each was drawn from a one-hot q of its own.
 
-    The drawn children, repeats counted, are tried in random order: x is accepted if U < p(x) / q(x), else p becomes the
-    normalised (p - q)+ and one draw of x is used up. None left: emit from p.
-    """
-    counts = draft.times_drawn()
-
-    def decide(node: int, tokens: dict[int, int]):
-        rest = Remaining(target_probs[node], draft.proposal_at(node, target_probs))
-        left = {child: counts[child] for child in tokens}
-        while left:
-            child = any_of(left, draws)
-            if draws.uniform() < rest.ratio(tokens[child]):
-                return child, None
-            rest.reject()
-        return None, rest.p
-
-    return descend(draft, target_probs, draws, decide)
-
-
-def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """Sequoia's rule (Chen et al. 2024, Alg. 2), for children drawn from q without replacement, tried in draw order.
-
-    x is accepted if U < p(x) / q(x); else p becomes the normalised (p - q)+, q loses x and is normalised again. Where
-    q has no mass left, the drafter drew uniformly from the tokens not yet drawn, and so does the rule. None left:
-    emit from p.
+    (w r - q)+ is then w r without the token: nothing is read but p at the children, `at`: token -> p.
     """
 
-    def decide(node: int, tokens: dict[int, int]):
-        rest = Remaining(target_probs[node], draft.proposal_at(node, target_probs))
-        last = next(reversed(tokens))
-        for child, token in tokens.items():
-            if draws.uniform() < rest.ratio(token):
-                return child, None
-            rest.reject()
-            if child != last:
-                rest.drop(token)
-        return None, rest.p
+    def __init__(self, p: Tensor, at: dict[int, float]):
+        self.p, self.at, self.mass = p, at, 1.0
+        self.rejected: list[int] = []
 
-    return descend(draft, target_probs, draws, decide)
+    def ratio(self, token: int) -> float:
+        return self.at[token] / self.mass if self.mass > 0 else 0.0
 
+    def reject(self, token: int, weight: float = 1.0) -> None:
+        self.rejected.append(token)
+        self.mass = max(0.0, self.mass - self.at[token])
 
-def ratio(p: Tensor, q: Tensor, token: int) -> float:
-    """p / q at a token. One that was drawn has q > 0; where it has not, nothing is owed to the draft: 0."""
-    drawn = float(q[token])
-    return float(p[token]) / drawn if drawn > 0 else 0.0
+    def residual(self) -> Tensor:
+        left = without_mass(self.p, self.rejected) if self.rejected else self.p
+        return left if left.sum() > 0 else self.p
 
 
-def any_of(left: dict[int, int], draws: Draws) -> int:
-    """Use up one of the draws that are left (child -> times), each as likely, and return its child."""
-    children = list(left)
-    weights = torch.tensor([float(left[child]) for child in children], dtype=torch.float64)
-    child = children[draws.categorical(weights)] if len(children) > 1 else children[0]
-    left[child] -= 1
-    if not left[child]:
-        del left[child]
-    return child
+def at_nodes(draft: Draft, target_probs: Tensor, kind: type[Independent]) -> Callable[[int], Independent | Chosen]:
+    """node -> what its children are judged by: `kind` where they were sampled, else `Chosen`."""
+    tokens, children = draft.tokens.tolist(), draft.tree.children
+    p = draft.chances(target_probs)
+    if draft.proposal == "top_k":
+        return lambda node: Chosen(target_probs[node], {tokens[child]: p[child] for child in children(node)})
+    q = draft.confidence()
+    return lambda node: kind(
+        target_probs[node],
+        draft.proposal_at(node, target_probs),
+        {tokens[child]: (p[child], q[child]) for child in children(node)},
+    )
 
 
-def without(q: Tensor, tokens: list[int]) -> Tensor:
+def without(q: Tensor, tokens: Sequence[int]) -> Tensor:
     """The distribution q float[V] with these tokens taken out, normalised; uniform over the others where no mass is
     left."""
     left = without_mass(q, tokens)
@@ -127,7 +140,7 @@ def without(q: Tensor, tokens: list[int]) -> Tensor:
     return left / mass if mass > 0 else left
 
 
-def without_mass(q: Tensor, tokens: list[int]) -> Tensor:
+def without_mass(q: Tensor, tokens: Sequence[int]) -> Tensor:
     """A copy of q float[V] in which these tokens have none."""
     left = q.clone()
     left[tokens] = 0

@@ -1,13 +1,10 @@
 """Rules that decide about whole paths, from the leaves up: a long path may be kept that single steps would have cut."""
 
-from itertools import pairwise
-
-import torch
 from torch import Tensor
 
 from lib.tree import ROOT
-from lib.verify.draft import Draft, Draws, one_hot
-from lib.verify.residual import Remaining, ratio
+from lib.verify.draft import Draft, Draws
+from lib.verify.residual import Distinct, at_nodes
 
 
 def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
@@ -18,22 +15,19 @@ def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
     w_i), and h_L = w_L. Accept up to the last i with U_i < h_i, or nothing; emit from the normalised (w_i p - q)+,
     from p if i = L.
     """
-    tokens = draft.tokens.tolist()
-    path = [ROOT]
+    tokens, rest_at = draft.tokens.tolist(), at_nodes(draft, target_probs, Distinct)
+    path, rests, weights = [ROOT], [], [1.0]
     while children := draft.tree.children(path[-1]):
+        rests.append(rest_at(path[-1]))
         path.append(children[0])
-    behind = [_drawn_from(draft, parent, tokens[child], target_probs[parent]) for parent, child in pairwise(path)]
-    weights = [1.0]
-    for parent, child, q in zip(path, path[1:], behind):
-        weights.append(min(1.0, weights[-1] * ratio(target_probs[parent], q, tokens[child])))
-    if len(path) > 1 and draws.uniform() < weights[-1] or len(path) == 1:
+        weights.append(min(1.0, weights[-1] * rests[-1].ratio(tokens[path[-1]])))
+    if len(path) == 1 or draws.uniform() < weights[-1]:
         return path[1:], draws.categorical(target_probs[path[-1]])
     for length in reversed(range(len(path) - 1)):
-        w, p = weights[length], target_probs[path[length]]
-        left = torch.sub(w * p, behind[length]).clamp_min_(0)
-        mass = float(left.sum())
-        if length == 0 or draws.uniform() < _alone(mass, w):
-            return path[1 : length + 1], draws.categorical(left if mass > 0 else p)
+        rest, w = rests[length], weights[length]
+        rest.reject(tokens[path[length + 1]], w)
+        if length == 0 or draws.uniform() < _alone(w * rest.mass, w):
+            return path[1 : length + 1], draws.categorical(rest.residual())
 
 
 def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
@@ -46,22 +40,18 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[in
     a one-hot q each. Of independent samples, the distinct ones in the order first drawn are draws without
     replacement, whatever their counts.
     """
-    tokens = draft.tokens.tolist()
+    tokens, rest_at = draft.tokens.tolist(), at_nodes(draft, target_probs, Distinct)
 
     def visit(node: int, w: float) -> tuple[int, Tensor] | None:
-        rest = Remaining(target_probs[node], target_probs[node])
-        for place, child in enumerate(draft.tree.children(node)):
-            token = tokens[child]
-            if place == 0 or draft.proposal == "top_k":
-                rest.draw_from(_drawn_from(draft, node, token, target_probs[node]))
-            else:
-                rest.drop(tokens[draft.tree.children(node)[place - 1]])
-            found = visit(child, min(1.0, w * rest.ratio(token)))
+        rest = rest_at(node)
+        for child in draft.tree.children(node):
+            found = visit(child, min(1.0, w * rest.ratio(tokens[child])))
             if found is not None:
                 return found
-            mass = rest.reject(w)
-            w = _alone(mass, w)
-        return (node, rest.p) if node == ROOT or draws.uniform() < w else None
+            before = rest.mass
+            rest.reject(tokens[child], w)
+            w = _alone(w * rest.mass / before if before > 0 else 0.0, w)
+        return (node, rest.residual()) if node == ROOT or draws.uniform() < w else None
 
     node, emitted_from = visit(ROOT, 1.0)
     return list(draft.tree.path(node)[1:]), draws.categorical(emitted_from)
@@ -70,7 +60,3 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[in
 def _alone(mass: float, w: float) -> float:
     """S / (S + 1 - w): the weight of a path once what is below it has been rejected."""
     return mass / (mass + (1 - w)) if mass > 0 else 0.0  # the brackets matter where w = 1 and S is tiny
-
-
-def _drawn_from(draft: Draft, node: int, token: int, like: Tensor) -> Tensor:
-    return one_hot(token, like) if draft.proposal == "top_k" else draft.proposal_at(node, like)

@@ -1,0 +1,59 @@
+"""Rules that accept a drawn child with a probability, and after a rejection go on with the residual of the target."""
+
+import torch
+from torch import Tensor
+
+from lib.verify.descent import descend
+from lib.verify.draft import Draft, Draws
+from lib.verify.residual import Distinct, Independent, at_nodes
+
+
+def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
+    """SpecInfer's multi-step speculative sampling (Miao et al. 2024, Alg. 2), for children drawn independently from q.
+
+    The drawn children, repeats counted, are tried in random order: x is accepted if U < p(x) / q(x), else p becomes the
+    normalised (p - q)+ and one draw of x is used up. None left: emit from p.
+    """
+    counts, rest_at = draft.times_drawn(), at_nodes(draft, target_probs, Independent)
+
+    def decide(node: int, tokens: dict[int, int]):
+        rest, left = rest_at(node), {child: counts[child] for child in tokens}
+        while left:
+            child = any_of(left, draws)
+            if draws.uniform() < rest.ratio(tokens[child]):
+                return child, None
+            rest.reject(tokens[child])
+        return None, rest.residual()
+
+    return descend(draft, target_probs, draws, decide)
+
+
+def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
+    """Sequoia's rule (Chen et al. 2024, Alg. 2), for children drawn from q without replacement, tried in draw order.
+
+    x is accepted if U < p(x) / q(x); else p becomes the normalised (p - q)+, q loses x and is normalised again. Where
+    q has no mass left, the drafter drew uniformly from the tokens not yet drawn, and so does the rule. None left:
+    emit from p.
+    """
+    rest_at = at_nodes(draft, target_probs, Distinct)
+
+    def decide(node: int, tokens: dict[int, int]):
+        rest = rest_at(node)
+        for child, token in tokens.items():
+            if draws.uniform() < rest.ratio(token):
+                return child, None
+            rest.reject(token)
+        return None, rest.residual()
+
+    return descend(draft, target_probs, draws, decide)
+
+
+def any_of(left: dict[int, int], draws: Draws) -> int:
+    """Use up one of the draws that are left (child -> times), each as likely, and return its child."""
+    children = list(left)
+    weights = torch.tensor([float(left[child]) for child in children], dtype=torch.float64)
+    child = children[draws.categorical(weights)] if len(children) > 1 else children[0]
+    left[child] -= 1
+    if not left[child]:
+        del left[child]
+    return child
