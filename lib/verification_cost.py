@@ -1,16 +1,29 @@
-"""What verifying a tree over a large vocabulary costs, against one read of the probabilities that it had to read."""
+"""What verifying a tree over a large vocabulary costs, against one read of the probabilities that it had to read.
 
-from typing import Sequence
+What a rule must look at is counted, not assumed: the rows of target and draft probabilities of which it reads at least
+half of the entries. Rules read a row only where a decision or the bonus token needs all of it, so that the rows of a
+rule are those that it cannot do without. One read is the time to sum each of these rows once. A forward of a large
+model has left them in no cache, so the caches are emptied before every timed call; then the call runs once on a few
+tokens, because a decoding loop comes by every round and has its code at hand.
+"""
 
+import time
+from typing import Callable, Sequence
+
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.shapes import parse
-from lib.timing import interleaved
+from lib.timing import synchronise
 from lib.tree import Tree
 from lib.verify import RULES, Draft, GeneratorDraws, verify
+
+CACHES = 64 << 20  # bytes that are read to empty them
+TOKENS = 1024  # few
+Case = tuple[Draft, Tensor]
 
 
 def table(
@@ -22,54 +35,64 @@ def table(
     rounds: int = 8,
     agreement: float = 0.8,
     repeats: int = 9,
-    seconds: float = 2.0,
     device: str = "cpu",
 ) -> pd.DataFrame:
-    """A row a rule and shape (names as for `shapes.parse`): the mean microseconds of `rounds` verifications, and of
-    one read.
+    """A row a rule and shape (names as for `shapes.parse`): the schema "rules_cost" says what the columns are.
 
-    `rows_read`: rows of target and draft probabilities that were read in full, a round; `read_us`: the time to sum
-    these once; `times_read`: how many such reads a verification costs, medians of interleaved repeats.
+    Each rule verifies `rounds` random drafts of the proposal that it was made for, whose logits have a correlation of
+    `agreement` with the target's.
     """
     found = []
     for shape in shapes:
         tree = parse(shape)
         fitting = [name for name in rules if RULES[name].shapes == "any" or tree.max_depth == tree.budget]
-        drafted: dict[str, list] = {}  # rules of one proposal decide about the same drafts
+        cases: dict[str, list[Case]] = {}  # rules of one proposal decide about the same drafts
         for name in fitting:
-            proposal = sorted(RULES[name].proposals)[-1]
-            if proposal not in drafted:
-                drafted[proposal] = [
-                    random_round(tree, proposal, vocabulary, agreement, generator, device) for _ in range(rounds)
-                ]
-            cases = drafted[proposal]
-            seeds = range(len(cases))
-            read = [_read_in_full(name, *case, seed) for case, seed in zip(cases, seeds)]
-            timed = interleaved(
-                {
-                    "verify": lambda: [_decide(name, *case, seed) for case, seed in zip(cases, seeds)],
-                    "read": lambda: [float(rows.sum()) for runs in read for rows in runs],
-                },
-                repeats=repeats,
-                seconds=seconds,
-                generator=generator,
-                device=device,
-            )
-            found.append(
-                {
-                    "rule": name,
-                    "proposal": proposal,
-                    "shape": shape,
-                    "nodes": tree.budget,
-                    "vocabulary": vocabulary,
-                    "rows_read": sum(len(rows) for runs in read for rows in runs) / rounds,
-                    "verify_us": 1e6 * timed["verify"].median / rounds,
-                    "read_us": 1e6 * timed["read"].median / rounds,
-                    "times_read": timed["verify"].median / timed["read"].median,
-                    "repeats": timed["verify"].repeats,
-                }
-            )
+            proposal = made_for(name)
+            if proposal not in cases:
+                given = tree, proposal, vocabulary, agreement, generator, device
+                cases[proposal] = [random_round(*given) for _ in range(rounds)]
+            about = {"rule": name, "proposal": proposal, "shape": shape, "nodes": tree.budget}
+            times = measure(name, cases[proposal], repeats=repeats, generator=generator, device=device)
+            found.append(about | {"vocabulary": vocabulary, "agreement": agreement, "rounds": rounds} | times)
     return pd.DataFrame(found)
+
+
+def made_for(rule: str) -> str:
+    """The proposal that a rule is timed with; of those that it takes, the one that costs it most."""
+    return next(name for name in ("without_replacement", "iid", "top_k") if name in RULES[rule].proposals)
+
+
+def measure(
+    rule: str, cases: Sequence[Case], *, repeats: int, generator: torch.Generator, device: str = "cpu"
+) -> dict[str, float]:
+    """Microseconds a verification and a read of its rows, medians over the repeats and means over the cases; their
+    ratio, with its quartiles over the repeats."""
+    rows = [read_in_full(rule, *case, seed) for seed, case in enumerate(cases)]
+    few = [fewer_tokens(*case) for case in cases]
+    caches = torch.ones(CACHES // 4, device=device)
+    seconds = np.empty((2, repeats, len(cases)))
+    for repeat in range(repeats):
+        for place, (case, runs) in enumerate(zip(cases, rows)):
+            calls = [
+                lambda few: verify(rule, *(few or case), seeded(place)),
+                lambda few: [float(run[:, : TOKENS if few else None].sum()) for run in runs],
+            ]
+            for which in torch.randperm(2, generator=generator).tolist():
+                caches.sum()
+                calls[which](few[place])
+                seconds[which, repeat, place] = _timed(lambda: calls[which](None), device)
+    verify_us, read_us = 1e6 * np.median(seconds, axis=1).mean(-1)
+    lower, upper = np.quantile(seconds[0].sum(-1) / seconds[1].sum(-1), [0.25, 0.75])
+    return {
+        "rows_read": sum(len(run) for runs in rows for run in runs) / len(cases),
+        "verify_us": verify_us,
+        "read_us": read_us,
+        "times_read": verify_us / read_us,
+        "lower": lower,
+        "upper": upper,
+        "repeats": repeats,
+    }
 
 
 def random_round(
@@ -91,14 +114,22 @@ def random_round(
     return Draft(tree, tokens, proposal, probs), target
 
 
-def _decide(name: str, draft: Draft, target: Tensor, seed: int) -> tuple[list[int], int]:
-    return verify(name, draft, target, GeneratorDraws(torch.Generator().manual_seed(seed)))
+def fewer_tokens(draft: Draft, target: Tensor) -> Case:
+    """The same tree over the first TOKENS tokens alone."""
+    probs = torch.softmax(draft.probs[:, :TOKENS].log(), -1)
+    tokens = draft.tokens.clamp_max(probs.shape[1] - 1)
+    return Draft(draft.tree, tokens, draft.proposal, probs), torch.softmax(target[:, :TOKENS].log(), -1)
 
 
-def _read_in_full(name: str, draft: Draft, target: Tensor, seed: int) -> list[Tensor]:
-    """The rows of the two matrices that the rule reads, side by side ones as one tensor."""
+def seeded(seed: int) -> GeneratorDraws:
+    """Draws of a generator of their own."""
+    return GeneratorDraws(torch.Generator().manual_seed(seed))
+
+
+def read_in_full(name: str, draft: Draft, target: Tensor, seed: int) -> list[Tensor]:
+    """The rows of the two matrices that the rule reads with the draws of a seed, those side by side as one tensor."""
     with _Reads([target, draft.probs]) as reads:
-        _decide(name, draft, target, seed)
+        verify(name, draft, target, seeded(seed))
     runs = []
     for matrix, rows in zip(reads.matrices, reads.rows):
         firsts = [row for row in sorted(rows) if row - 1 not in rows]
@@ -107,15 +138,25 @@ def _read_in_full(name: str, draft: Draft, target: Tensor, seed: int) -> list[Te
     return runs
 
 
+def _timed(call: Callable[[], object], device: str) -> float:
+    synchronise(device)
+    start = time.perf_counter()
+    call()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
 class _Reads(TorchDispatchMode):
-    """Notes which rows of some matrices are read, at least half of each at once; looks at single entries are free."""
+    """Notes which rows of some matrices are read, at least half of each at once; single entries are free."""
+
+    ENTRIES = torch.ops.aten.index.Tensor  # takes a matrix, and reads what it is asked for
 
     def __init__(self, matrices: Sequence[Tensor]):
         super().__init__()
         self.matrices, self.rows = matrices, [set() for _ in matrices]
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if not function.is_view:
+        if not function.is_view and function is not self.ENTRIES:
             for value in args:
                 if isinstance(value, Tensor) and value.numel():
                     self._note(value)

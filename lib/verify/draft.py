@@ -66,8 +66,8 @@ class Draft:
 
     def chances(self, probs: Tensor) -> list[float]:
         """What probs float[m, V] give every node's token in its parent's row; NaN for the root. Reads n entries."""
-        parents, tokens = torch.tensor(self.tree.parents[1:]), self.tokens[1:]
-        return [math.nan, *probs[parents.to(probs.device), tokens.to(probs.device)].tolist()]
+        parents, tokens = torch.tensor(self.tree.parents[1:]).to(probs.device), self.tokens[1:].to(probs.device)
+        return [math.nan, *probs[parents, tokens].tolist()]
 
     def _given_probs(self) -> Tensor:
         if self.probs is None:

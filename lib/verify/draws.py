@@ -1,10 +1,16 @@
 """Draws from a generator."""
 
+import math
+from bisect import bisect_right
+from itertools import accumulate
+
 import numpy as np
 import torch
 from torch import Tensor
 
 BLOCK = 512  # tokens whose probabilities are summed before any is looked at singly
+FEW = 32  # tokens that plain Python adds up sooner than a tensor
+AHEAD = 64  # numbers drawn at once: each call of the generator costs as much as many numbers
 
 
 class GeneratorDraws:
@@ -12,11 +18,15 @@ class GeneratorDraws:
 
     def __init__(self, generator: torch.Generator | None):
         self.generator = generator
+        self._ahead: list[float] = []
 
     def uniform(self) -> float:
         """A float64 in [0, 1)."""
-        device = self.generator.device if self.generator is not None else "cpu"
-        return torch.rand((), dtype=torch.float64, generator=self.generator, device=device).item()
+        if not self._ahead:
+            device = self.generator.device if self.generator is not None else "cpu"
+            numbers = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator, device=device)
+            self._ahead = numbers.tolist()
+        return self._ahead.pop()
 
     def categorical(self, probs: Tensor) -> int:
         """By inversion, with one uniform number: first among blocks of tokens, then in one block.
@@ -35,12 +45,16 @@ class GeneratorDraws:
 def _invert(masses: Tensor, share: float) -> tuple[int, float]:
     """The entry in which the running sum of masses passes `share` of it all, and how far into that entry it is, as a
     share."""
-    ends = np.cumsum(masses.detach().cpu().numpy(), dtype=np.float64)
-    if not 0 < ends[-1] < np.inf:
+    if len(masses) <= FEW:
+        ends = list(accumulate(masses.tolist()))
+    else:
+        ends = np.cumsum(masses.numpy(force=True), dtype=np.float64)
+    whole = float(ends[-1])
+    if not 0 < whole < math.inf:
         raise ValueError(
-            f"probabilities sum to {ends[-1]}; a token can only be drawn where they are finite and not all zero"
+            f"probabilities sum to {whole}; a token can only be drawn where they are finite and not all zero"
         )
-    goal = min(share * ends[-1], np.nextafter(ends[-1], 0))  # the product may round up to the whole, where no token is
-    index = int(np.searchsorted(ends, goal, side="right"))
-    before = ends[index - 1] if index else 0.0
-    return index, (goal - before) / (ends[index] - before)
+    goal = min(share * whole, math.nextafter(whole, 0))  # the product may round up to the whole, where no token is
+    index = bisect_right(ends, goal)
+    before = float(ends[index - 1]) if index else 0.0
+    return index, (goal - before) / (float(ends[index]) - before)

@@ -7,7 +7,7 @@ from lib.verify.descent import descend
 from lib.verify.draft import Draft, Draws
 from lib.verify.siblings import any_of
 
-CLOSE = 1e-6  # to the best chance of acceptance
+CLOSE = 1e-4  # to the best chance of acceptance
 MOST_READS = 40
 HALVINGS = 50
 
