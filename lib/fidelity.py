@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Iterable, Sequence
+from typing import Iterable, Mapping, Sequence
 
 import pandas as pd
 import torch
@@ -11,8 +11,10 @@ from torch import Tensor
 
 from lib import live
 from lib.drafters import LanguageModelDrafter
+from lib.tables import Table
 from lib.verify import warp
 
+LEVEL = 0.05  # of all tests together
 LEAST_EXPECTED = 5.0  # cells of fewer expected counts are thrown together
 ROWS = 64  # sequences that are decoded side by side
 
@@ -30,7 +32,8 @@ class GTest:
         """The total variation distance from which on a wrong law is found with this power at this level.
 
         A law that is further than d has a divergence of at least 2 d^2 (Pinsker), so that G grows by 4 n d^2 or more;
-        G is taken as normal with the mean and variance of the non-central chi-squared law.
+        G is taken as normal with the mean and variance of the non-central chi-squared law. Most wrong laws are seen
+        sooner: this is what no wrong law can hide beyond.
         """
         normal = NormalDist()
         critical = _critical(self.degrees, level)
@@ -94,56 +97,64 @@ def _critical(degrees: int, level: float) -> float:
     return high
 
 
-def table(
-    pair,
-    prompts: Sequence[Tensor],
-    rules: Sequence[tuple[str, str]],
-    *,
-    shape: str,
-    temperature: float,
-    top_k: int,
-    length: int,
-    samples: int,
-    seed: int,
-    level: float = 0.05,
-) -> pd.DataFrame:
-    """A row a prompt and (rule, proposal): the loop's first `length` tokens, many times over, against the target's law.
+@dataclass(frozen=True)
+class Setting:
+    """What is decoded for the test, but for rule and proposal: cut to `top_k` tokens, so that cells are full."""
 
-    pair: as from `models.load_pair`; prompts int64[T]. `level` holds for all rows together (Bonferroni): `passes` is
-    whether the row's p_value is above its share, `visible` the distance that would be found with power 0.8.
+    shape: str
+    temperature: float
+    top_k: int
+    length: int
+    samples: int
+    seed: int
+
+
+def table(
+    kept: Table, pair, prompts: Mapping[str, Tensor], rules: Sequence[tuple[str, str]], setting: Setting
+) -> pd.DataFrame:
+    """The table "rules_law": a row a prompt and (rule, proposal), the loop's first tokens, many times over, against the
+    target's law. Rows that are there already are not made again.
+
+    pair: as from `models.load_pair`; prompts: name -> int64[T].
     """
-    found = []
-    for place, prompt in enumerate(prompts):
-        law = law_of(pair.target, prompt, length, temperature, top_k)
-        for rule, proposal in rules:
-            drafter = LanguageModelDrafter(
-                pair.drafter.model, proposal=proposal, temperature=temperature, vocabulary=pair.vocabulary
-            )
-            done = live.decode(
-                pair.target,
-                drafter,
-                [prompt] * samples,
-                rows=ROWS,
-                shape=shape,
-                rule=rule,
-                temperature=temperature,
-                top_k=top_k,
-                max_new_tokens=length,
-                generator=torch.Generator().manual_seed(seed + place),
-            )
-            test = g_test(map(tuple, done.new_tokens), law)
-            share = level / (len(prompts) * len(rules))
-            found.append(
-                {
-                    "prompt": place,
-                    "rule": rule,
-                    "proposal": proposal,
-                    "samples": samples,
-                    "statistic": test.statistic,
-                    "degrees": test.degrees,
-                    "p_value": test.p_value,
-                    "visible": test.visible(share),
-                    "passes": test.p_value > share,
-                }
-            )
-    return pd.DataFrame(found)
+    for place, (name, prompt) in enumerate(prompts.items()):
+        about = {"pair": pair.name, "prompt": name, "shape": setting.shape, "temperature": setting.temperature}
+        missing = [case for case in rules if (*about.values(), *case) not in kept.keys()]
+        law = law_of(pair.target, prompt, setting.length, setting.temperature, setting.top_k) if missing else {}
+        for rule, proposal in missing:
+            test = g_test(said(pair, prompt, rule, proposal, setting, setting.seed + place), law)
+            kept.append(**about, rule=rule, proposal=proposal, top_k=setting.top_k, tokens=setting.length, **vars(test))
+    return kept.frame()
+
+
+def said(pair, prompt: Tensor, rule: str, proposal: str, setting: Setting, seed: int) -> list[tuple[int, ...]]:
+    """The first tokens of `setting.samples` continuations of a prompt int64[T] by the loop."""
+    drafter = LanguageModelDrafter(
+        pair.drafter.model, proposal=proposal, temperature=setting.temperature, vocabulary=pair.vocabulary
+    )
+    done = live.decode(
+        pair.target,
+        drafter,
+        [prompt] * setting.samples,
+        rows=ROWS,
+        shape=setting.shape,
+        rule=rule,
+        temperature=setting.temperature,
+        top_k=setting.top_k,
+        max_new_tokens=setting.length,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return [tuple(tokens) for tokens in done.new_tokens]
+
+
+def judged(rows: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
+    """The rows of the table "rules_law" as tests that hold together at `level` (Holm 1979): `adjusted` is each p times
+    the number of p not smaller than it, in order; `passes`, whether that exceeds the level; `visible`, the distance
+    that is found with power 0.8 even where a test must stand alone against all others, at level / tests.
+    """
+    order = rows["p_value"].rank(method="first").astype(int)
+    steps = (rows["p_value"] * (len(rows) + 1 - order)).clip(upper=1)
+    adjusted = steps[order.sort_values().index].cummax().reindex(rows.index)
+    tests = [GTest(*values) for values in rows[["statistic", "degrees", "p_value", "samples"]].itertuples(index=False)]
+    visible = [test.visible(level / len(rows)) for test in tests]
+    return rows.assign(adjusted=adjusted, passes=adjusted > level, visible=visible)

@@ -55,6 +55,18 @@ STYLES: Mapping[str, Style] = {
     "sparse": Style(BLUE, "p", SOLID),
     "optimal": Style(VERMILLION, "X", SOLID),
     "frequent": Style(VERMILLION, "*", DASHED),
+    # Rules: lossless ones have solid or dashed lines, lossy ones dotted.
+    "greedy": Style(GREY, "d", SOLID),
+    "naive": Style(BLACK, "o", SOLID),
+    "multi_step": Style(SKY, "s", SOLID),
+    "k_seq": Style(PURPLE, "D", DASHED),
+    "without_replacement": Style(BLUE, "^", SOLID),
+    "block": Style(GREEN, "P", DASHED),
+    "traversal": Style(VERMILLION, "X", SOLID),
+    "typical": Style(ORANGE, "v", DOTTED),
+    "deterministic": Style(GREEN, "<", DOTTED),
+    "conservative": Style(PURPLE, ">", DOTTED),
+    "threshold": Style(GREY, "p", DOTTED),
 }
 _OTHERS = [Style(colour, marker, dash) for colour, marker, dash in zip(
     (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY) * 2,

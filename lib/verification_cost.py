@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.shapes import parse
+from lib.tables import Table
 from lib.timing import synchronise
 from lib.tree import Tree
 from lib.verify import RULES, Draft, GeneratorDraws, verify
@@ -27,6 +28,7 @@ Case = tuple[Draft, Tensor]
 
 
 def table(
+    kept: Table,
     rules: Sequence[str],
     shapes: Sequence[str],
     *,
@@ -37,25 +39,25 @@ def table(
     repeats: int = 9,
     device: str = "cpu",
 ) -> pd.DataFrame:
-    """A row a rule and shape (names as for `shapes.parse`): the schema "rules_cost" says what the columns are.
+    """The table "rules_cost": a row a rule and shape (names as for `shapes.parse`); what is there is not timed again.
 
     Each rule verifies `rounds` random drafts of the proposal that it was made for, whose logits have a correlation of
     `agreement` with the target's.
     """
-    found = []
     for shape in shapes:
-        tree = parse(shape)
+        tree, cases = parse(shape), {}  # proposal -> drafts; rules of one proposal decide about the same ones
         fitting = [name for name in rules if RULES[name].shapes == "any" or tree.max_depth == tree.budget]
-        cases: dict[str, list[Case]] = {}  # rules of one proposal decide about the same drafts
         for name in fitting:
             proposal = made_for(name)
+            if (name, proposal, shape, vocabulary) in kept.keys():
+                continue
             if proposal not in cases:
                 given = tree, proposal, vocabulary, agreement, generator, device
                 cases[proposal] = [random_round(*given) for _ in range(rounds)]
             about = {"rule": name, "proposal": proposal, "shape": shape, "nodes": tree.budget}
             times = measure(name, cases[proposal], repeats=repeats, generator=generator, device=device)
-            found.append(about | {"vocabulary": vocabulary, "agreement": agreement, "rounds": rounds} | times)
-    return pd.DataFrame(found)
+            kept.append(**about, vocabulary=vocabulary, agreement=agreement, rounds=rounds, **times)
+    return kept.frame()
 
 
 def made_for(rule: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lib import bounds, enumeration, shapes
 from lib.linear_program import maximise
-from lib.tests.hard_languages import HARD, random_pair
+from lib.hard_languages import HARD, random_pair
 from lib.verify import RULES
 
 CLOSE = 1e-7

@@ -9,7 +9,7 @@ from lib import enumeration, shapes
 from lib.drafters import proposals
 from lib.forks import Forks, outcomes, settle
 from lib.tests import plain_rules
-from lib.tests.hard_languages import HARD, constant, random_pair
+from lib.hard_languages import HARD, constant, random_pair
 from lib.tree import Tree
 from lib.verify import RULES, GeneratorDraws
 

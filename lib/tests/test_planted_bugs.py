@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lib import enumeration, shapes
-from lib.tests.hard_languages import random_pair
+from lib.hard_languages import random_pair
 from lib.tests.plain_rules import normalised
 from lib.tree import Tree
 from lib.verify import Draft

@@ -1,16 +1,26 @@
 """The study of rules: its rows are the enumeration's, and its test of a law has the level and the power that it says."""
 
+import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 import torch
 
-from lib import enumeration, fidelity, rule_study, shapes
+from lib import enumeration, fidelity, rule_figures, rule_study, shapes
 from lib.small_languages import Logits
+from lib.tables import Table
 from lib.tests import small_models
 from lib.verify import warp
 
 
+SETTING = dict(temperatures=[0.5, 1.0], agreements=[0.7], languages=2, seed=0)
+
+
+def table(name="rules_exact", run_dir=""):
+    return Table(run_dir, name, "test")
+
+
 def test_rows_hold_every_rule_below_its_bound():
-    rows = rule_study.exact(["chain:2", "star:2"], temperatures=[0.5, 1.0], agreements=[0.7], languages=2, seed=0)
+    rows = rule_study.exact(table(), ["chain:2", "star:2"], **SETTING)
     assert len(rows) == 2 * 2 * (
         len(rule_study.sampled_rules(shapes.chain(2))) + len(rule_study.sampled_rules(shapes.star(2))) + 6
     )
@@ -20,6 +30,46 @@ def test_rows_hold_every_rule_below_its_bound():
     best = kept.groupby(setting).accepted.max()
     bound = kept[kept.rule == rule_study.BOUND].groupby(setting).accepted.max()
     assert (best <= bound + 1e-6).all()
+
+
+def test_what_a_table_has_is_not_computed_again(tmp_path, monkeypatch):
+    pairs = [("naive", "top_k"), ("traversal", "without_replacement")]
+    first = rule_study.exact(table(run_dir=tmp_path), ["chain:1"], **SETTING, pairs=pairs)
+    monkeypatch.setattr(enumeration, "law", None)
+    monkeypatch.setattr(rule_study.bounds, "best_accepted_length", None)
+    again = rule_study.exact(table(run_dir=tmp_path), ["chain:1"], **SETTING, pairs=pairs[::-1])
+    assert len(again) == len(first) and set(again.label) == set(first.label)
+    with pytest.raises(TypeError):
+        rule_study.exact(table(run_dir=tmp_path), ["star:2"], **SETTING, pairs=pairs)
+
+
+def test_the_proof_is_a_table_of_rules_and_proposals():
+    pairs = [("without_replacement", "without_replacement"), ("conservative", "iid")]
+    rows = rule_study.proof(table("rules_proof"), ["star:2"], random=3, pairs=pairs).set_index(["rule", "kind"])
+    assert rows.loc["without_replacement"].worst.max() < rule_study.EXACT < 0.01 < rows.loc["conservative"].worst.max()
+    assert rows.languages.loc[("conservative", "random")] == 3 and rows.lossless.any() and not rows.lossless.all()
+
+
+def test_the_map_names_the_rule_that_accepts_most():
+    rows = rule_study.exact(table(), ["star:2"], **SETTING, bounded=False)
+    best = rule_study.best_rules(rows).set_index(["proposal", "lossless", "temperature"])
+    for (proposal, lossless, temperature), row in best.iterrows():
+        same = rows[(rows.proposal == proposal) & (rows.lossless == lossless) & (rows.temperature == temperature)]
+        assert row.accepted == pytest.approx(same.groupby("rule").accepted.mean().max())
+        assert row["rule"] in set(same["rule"]) and not row.lead < 0
+
+
+def test_figures_show_every_rule():
+    proof = rule_study.proof(table("rules_proof"), ["star:2"], random=1)
+    figure = rule_figures.deviations(proof)
+    shown = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert set(shown) == {rule_study.label(*case) for case in rule_study.sampled_rules(shapes.star(2))}
+    rows = rule_study.exact(table(), ["star:2"], **SETTING, bounded=False)
+    assert len(rule_figures.bought(rows).legends[0].get_texts()) == rows["rule"].nunique()
+    best = rule_study.best_rules(rows)
+    texts = " ".join(text.get_text() for text in rule_figures.which_rule(best).axes[0].texts)
+    assert all(rule in texts for rule in best["rule"])
+    plt.close("all")
 
 
 def test_languages_agree_as_much_as_they_are_told():
@@ -52,6 +102,15 @@ def test_a_law_that_is_visibly_wrong_is_refused_as_often_as_the_power_says():
     wrong = dict(LAW) | {(0, 0): 0.4 - distance, (1, 1): 0.0999 + distance}
     found = [fidelity.g_test(said(wrong, count, seed), LAW).p_value for seed in range(200)]
     assert sum(p < 0.05 for p in found) / 200 > 0.75
+
+
+def test_many_tests_hold_together_as_holm_has_it():
+    rows = pd.DataFrame({"statistic": 9.0, "degrees": 4, "p_value": [0.03, 0.001, 0.02, 0.6], "samples": 500})
+    judged = fidelity.judged(rows)
+    assert judged["adjusted"].tolist() == pytest.approx([0.06, 0.004, 0.06, 0.6])
+    assert judged["passes"].tolist() == [True, False, True, True]
+    alone = fidelity.judged(rows[:1])
+    assert (judged["visible"] > alone["visible"].iloc[0]).all() and not alone["passes"].iloc[0]
 
 
 def test_what_the_law_excludes_is_refused_at_once():

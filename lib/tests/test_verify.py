@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lib import shapes, verification_cost
 from lib.tests import plain_rules
+from lib.tables import Table
 from lib.tree import Tree
 from lib.verify import RULES, Draft, GeneratorDraws, verify, warp
 from lib.verify.warp import best_token
@@ -249,6 +250,7 @@ def test_the_generator_alone_decides():
 
 def test_the_benchmark_counts_the_rows_that_cannot_be_done_without():
     found = verification_cost.table(
+        Table("", "rules_cost", "test"),
         ["greedy", "naive", "block", "k_seq", "deterministic"],
         ["chain:4", "star:3"],
         vocabulary=2000,
