@@ -1,0 +1,52 @@
+"""Self-speculation: a target's own first layers, with its final norm and head, as a drafter that shares its weights."""
+
+import copy
+
+import torch
+from torch import nn
+
+from lib.drafters.language_model import LanguageModelDrafter
+
+SHARED = ("embed_tokens", "norm", "rotary_emb")
+
+
+def first_layers(target, layers: int):
+    """A causal language model of the target's first layers, its embedding, final norm and head: views, no copies.
+
+    For a model whose decoder is `model.model.layers` (Llama, Qwen3 and their kin). ValueError for others, and for a
+    number of layers that it has not or that is all of it.
+    """
+    decoder = getattr(target, "model", None)
+    missing = [name for name in ("layers", *SHARED) if not hasattr(decoder, name)]
+    if missing or not hasattr(target, "lm_head"):
+        raise ValueError(f"{type(target).__name__} has no model.{' or model.'.join(missing) or 'lm_head'}: early exit "
+                         "needs a decoder built as Llama's is; take a drafter model, or look-up")
+    if not 1 <= layers < len(decoder.layers):
+        raise ValueError(f"layers is {layers}; give 1 to {len(decoder.layers) - 1} of the {len(decoder.layers)} layers "
+                         f"that {type(target).__name__} has")
+    config = copy.deepcopy(target.config)
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    with torch.device("meta"):  # a frame without storage, into which the target's own modules go
+        model = type(target)._from_config(config, attn_implementation=config._attn_implementation)
+    model.model.layers = nn.ModuleList(list(decoder.layers)[:layers])
+    for name in SHARED:
+        setattr(model.model, name, getattr(decoder, name))
+    model.lm_head = target.lm_head
+    unfilled = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if unfilled:
+        raise ValueError(f"{type(target).__name__} holds weights outside its layers ({', '.join(unfilled[:3])}), which "
+                         "early exit cannot take over; take a drafter model, or look-up")
+    return model.eval()
+
+
+class EarlyExitDrafter(LanguageModelDrafter):
+    """A language-model drafter of the target's first layers: no weights of its own, a cache of its own.
+
+    (Elhoushi et al. 2024, LayerSkip, section 3.3, but for targets that were not trained for it and without sharing the
+    cache, so that it can be compared with drafters of other models.)
+    """
+
+    def __init__(self, target, layers: int = 1, **options):
+        super().__init__(first_layers(target, layers), **options)

@@ -1,0 +1,81 @@
+"""Token recycling: what the target thought before, as a table from token to candidates (Luo et al. 2024); no model."""
+
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+from lib.drafters.proposals import top_tokens
+from lib.tree import ROOT, Tree
+from lib.verify import Draft, Draws
+
+UNKNOWN = -1
+
+
+class RecyclingDrafter:
+    """Fills a shape from the adjacency matrix: below a token stand the target's last candidates behind that token.
+
+    matrix int64[V, k]: for each token the target's k best next ones when it was last verified, at an accepted node or a
+    rejected one, UNKNOWN where it never was. A shape's child of rank r is the candidate of rank r; where there is none
+    the node and all below it are left out. The memory outlives a batch, as in the paper: make a new drafter to forget.
+
+    Because rejected nodes leave their mark, a draft depends on more than the committed tokens: no trace replays it.
+    """
+
+    calls = 0
+
+    def __init__(self, vocabulary: int, candidates: int = 8):
+        if not 1 <= candidates <= vocabulary:
+            raise ValueError(f"candidates is {candidates}; give 1 to {vocabulary}, the vocabulary")
+        self.matrix = torch.full((vocabulary, candidates), UNKNOWN)
+        self.drafts: list[Draft] = []
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the matrix."""
+        return self.matrix.nbytes
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Begins a batch; what was learned before stays."""
+        self.roots = [int(prompt[-1]) for prompt in prompts]
+        self.drafts = []
+
+    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """The shape as far as the matrix fills it, level by level."""
+        if int(shape.rank.max()) >= self.matrix.shape[1]:
+            raise ValueError(f"the shape has a child of rank {int(shape.rank.max())}, the matrix "
+                             f"{self.matrix.shape[1]} candidates; raise candidates or take a narrower tree")
+        self.drafts = [self._filled(shape, root) for root in self.roots]
+        return self.drafts
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """Writes the target's candidates at all verified nodes into the matrix; of equal tokens the last node counts.
+
+        target_outputs.logits float[B, m, V], at least the tree's size in m; None writes nothing.
+        """
+        if target_outputs is not None:
+            for draft, logits in zip(self.drafts, target_outputs.logits):
+                logits = logits[: draft.tree.size, : len(self.matrix)]
+                self._write(draft.tokens.tolist(), top_tokens(logits, self.matrix.shape[1]).cpu())
+        self.roots = list(bonus)
+
+    def select(self, rows: list[int]) -> None:
+        """Keeps these rows."""
+        self.roots = [self.roots[row] for row in rows]
+
+    def _write(self, tokens: list[int], best: Tensor) -> None:
+        last = {token: node for node, token in enumerate(tokens)}  # assignment by index promises no order among twins
+        self.matrix[list(last)] = best[list(last.values())]
+
+    def _filled(self, shape: Tree, root: int) -> Draft:
+        tokens = torch.full((shape.size,), UNKNOWN)
+        tokens[ROOT] = root
+        for depth in range(1, shape.max_depth + 1):
+            nodes = torch.tensor(shape.depth == depth).nonzero().flatten()
+            above = tokens[torch.tensor(shape.parents)[nodes]]
+            said = self.matrix[above, torch.tensor(shape.rank)[nodes]]
+            tokens[nodes] = torch.where(above == UNKNOWN, UNKNOWN, said)
+        kept = (tokens != UNKNOWN).nonzero().flatten().tolist()
+        place = {node: index for index, node in enumerate(kept)}
+        tree = Tree([-1] + [place[int(shape.parents[node])] for node in kept[1:]], shape.rank[kept])
+        return Draft(tree, tokens[kept], "top_k")
