@@ -3,12 +3,19 @@
 from dataclasses import dataclass
 from typing import Callable
 
+from lib.adapt import POLICIES
+from lib.drafters.adaptive import AdaptiveDrafter
+from lib.drafters.combined import CombinedDrafter
+from lib.drafters.confident import ConfidentDrafter
 from lib.drafters.controls import OracleDrafter, RandomDrafter
+from lib.drafters.early_exit import EarlyExitDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.protocol import Drafter
+from lib.drafters.recycling import RecyclingDrafter
+from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,16 @@ def _merging(models, **options) -> MergedDrafter:
     return MergedDrafter([LanguageModelDrafter(model, **options) for model in models])
 
 
+def _combining(model, enough: int = 4, shortest: int = 1, **options) -> CombinedDrafter:
+    return CombinedDrafter(SuffixAutomatonDrafter(shortest), LanguageModelDrafter(model, **options), enough)
+
+
+def _adapting(model, policy: str = "schedule", **options) -> AdaptiveDrafter:
+    if policy not in POLICIES:
+        raise ValueError(f"policy is {policy!r}; choose one of {', '.join(POLICIES)}")
+    return AdaptiveDrafter(LanguageModelDrafter(model, **options), POLICIES[policy]())
+
+
 _WARPED = ("temperature", "vocabulary")
 DRAFTERS: dict[str, Kind] = {
     "top_k": Kind(LanguageModelDrafter, ("model",), (*_WARPED, "keep_probs"), "top_k", True,
@@ -46,6 +63,18 @@ DRAFTERS: dict[str, Kind] = {
                   "the same without a cache, a forward a node: the oracle of the others"),
     "lookup": Kind(LookupDrafter, (), ("longest", "shortest", "order"), "top_k", False,
                    "what followed the last tokens when they stood in the text before"),
+    "sam": Kind(SuffixAutomatonDrafter, (), ("shortest",), "top_k", False,
+                "what followed the longest earlier match of any length"),
+    "recycling": Kind(RecyclingDrafter, ("vocabulary",), ("candidates",), "top_k", False,
+                      "what the target itself thought likely, when it last verified a token"),
+    "early_exit": Kind(EarlyExitDrafter, ("target",), ("layers", "vocabulary", "keep_probs"), "top_k", True,
+                       "the target's own first layers and its head"),
+    "combined": Kind(_combining, ("model",), ("enough", "shortest", "vocabulary"), "top_k", False,
+                     "the longest earlier match where it is long enough, a language model elsewhere"),
+    "adaptive": Kind(_adapting, ("model",), ("policy", "vocabulary"), "top_k", False,
+                     "a language model that goes as deep as its last rounds advise"),
+    "confident": Kind(ConfidentDrafter, ("model",), ("threshold", *_WARPED), "top_k", False,
+                      "a language model that stops where it is not sure"),
     "merged": Kind(_merging, ("models",), ("vocabulary",), "top_k", False, "several language models' trees in one"),
     "random": Kind(RandomDrafter, ("vocabulary", "generator"), (), "top_k", False, "uniform random tokens"),
     "oracle": Kind(OracleDrafter, ("prompts", "continuations", "vocabulary", "generator"), (), "top_k", False,

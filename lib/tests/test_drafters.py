@@ -338,7 +338,7 @@ def materials():
     generator = torch.Generator().manual_seed(1)
     greedy = dict(max_new_tokens=13, do_sample=False, pad_token_id=0, eos_token_id=None)
     own = [MODEL.generate(prompt[None], **greedy)[0, len(prompt) :].tolist() for prompt in PROMPTS]
-    return dict(model=OTHER, models=[OTHER, MODEL], vocabulary=small_models.VOCABULARY, generator=generator,
+    return dict(model=OTHER, target=MODEL, models=[OTHER, MODEL], vocabulary=small_models.VOCABULARY, generator=generator,
                 prompts=PROMPTS, continuations=own)
 
 

@@ -1,0 +1,137 @@
+"""Draft length chosen while running: small state machines that learn from a row's last rounds how deep to draft next."""
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Callable, Iterable, Protocol
+
+State = Any  # of a row; a policy's own, immutable
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a row's round: levels drafted, tokens accepted, and how uncertain the target was along the path.
+
+    entropy: mean nats of the target's distributions at the root and the accepted nodes; nan where it is not known.
+    """
+
+    drafted: int
+    accepted: int
+    entropy: float = math.nan
+
+
+class Policy(Protocol):
+    """Pure functions of a row's state; the state is what a policy remembers of the rounds so far."""
+
+    def begin(self) -> State:
+        """The state before a row's first round."""
+
+    def after(self, state: State, outcome: Outcome) -> State:
+        """The state behind a round."""
+
+    def depth(self, state: State) -> int:
+        """How many levels to draft now, 1 or more; the shape that is asked for may have fewer."""
+
+
+def depth_for(policy: Policy, history: Iterable[Outcome]) -> int:
+    """How deep a policy drafts behind a history of rounds."""
+    return policy.depth(reduce(policy.after, history, policy.begin()))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """transformers' "heuristic" schedule: `up` more levels where all were accepted, else `down` fewer; from `first`."""
+
+    first: int = 5
+    up: int = 2
+    down: int = 1
+
+    def begin(self) -> int:
+        """The first depth."""
+        return self.first
+
+    def after(self, state: int, outcome: Outcome) -> int:
+        """Deeper or shallower."""
+        return state + self.up if outcome.accepted == outcome.drafted else max(1, state - self.down)
+
+    def depth(self, state: int) -> int:
+        """The state itself."""
+        return state
+
+
+@dataclass(frozen=True)
+class RecentAcceptance:
+    """The length that is best for the acceptance of the last rounds, each of which counts `memory` times the next.
+
+    A token's acceptance is estimated as accepted / tried, tried counting the one that was rejected; before any round
+    as `prior`, which weighs as much as `weight` tokens. cost: a level of drafting in forwards of the target.
+    """
+
+    cost: float = 0.2
+    memory: float = 0.8
+    prior: float = 0.6
+    weight: float = 2.0
+    most: int = 16
+
+    def begin(self) -> tuple[float, float]:
+        """Nothing accepted, nothing tried."""
+        return 0.0, 0.0
+
+    def after(self, state: tuple[float, float], outcome: Outcome) -> tuple[float, float]:
+        """Older rounds fade, this one is added."""
+        tried = outcome.accepted + (outcome.accepted < outcome.drafted)
+        return self.memory * state[0] + outcome.accepted, self.memory * state[1] + tried
+
+    def acceptance(self, state: tuple[float, float]) -> float:
+        """The estimate, with the prior."""
+        return (state[0] + self.prior * self.weight) / (state[1] + self.weight)
+
+    def depth(self, state: tuple[float, float]) -> int:
+        """The best length for the estimate."""
+        return best_length(self.acceptance(state), self.cost, self.most)
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """The best length where the text's complexity, the target's recent entropy H, bounds a token's acceptance.
+
+    Acceptance is taken as 1 - sqrt(scale H), the bound by which Agrawal et al. 2024 (AdaEDL, eq. 5) stop drafting
+    within a round, there with the drafter's entropy. Each round's entropy counts `memory` times the next.
+    """
+
+    cost: float = 0.2
+    scale: float = 0.2
+    memory: float = 0.8
+    most: int = 16
+
+    def begin(self) -> tuple[float, float]:
+        """Sum and weight of the entropies so far: none."""
+        return 0.0, 0.0
+
+    def after(self, state: tuple[float, float], outcome: Outcome) -> tuple[float, float]:
+        """Older rounds fade; a round of unknown entropy changes nothing."""
+        if math.isnan(outcome.entropy):
+            return state
+        return self.memory * state[0] + outcome.entropy, self.memory * state[1] + 1
+
+    def depth(self, state: tuple[float, float]) -> int:
+        """The best length for the bound; before any round, for an entropy of 1 nat."""
+        entropy = state[0] / state[1] if state[1] else 1.0
+        return best_length(max(0.0, 1 - math.sqrt(self.scale * entropy)), self.cost, self.most)
+
+
+def best_length(acceptance: float, cost: float, most: int) -> int:
+    """The chain's length, 1 to `most`, of the largest expected speedup (Leviathan et al. 2023, theorem 3.8).
+
+    acceptance: of each token, 0 to 1; cost: of drafting one, in forwards of the target.
+    """
+    return max(range(1, most + 1), key=lambda length: chain_tokens(acceptance, length) / (length * cost + 1))
+
+
+def chain_tokens(acceptance: float, length: int) -> float:
+    """Expected tokens a round of a chain, the target's own included (Leviathan et al. 2023, eq. 1)."""
+    return sum(acceptance**depth for depth in range(length + 1))
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "schedule": Schedule, "recent": RecentAcceptance, "complexity": Complexity}

@@ -1,0 +1,72 @@
+"""A drafter whose draft length is chosen for each row and round by a policy that learns from the rounds before."""
+
+import math
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+from lib.adapt import Outcome, Policy
+from lib.drafters import first_levels
+from lib.drafters.protocol import Drafter
+from lib.tree import ROOT, Tree
+from lib.verify import Draft, Draws
+
+
+class AdaptiveDrafter:
+    """Drafts the first levels of the shape that it is asked for, as many as the policy says (see `lib.adapt`).
+
+    The drafter behind it fills as many levels as the row that goes deepest; the other rows' drafts are cut. What is
+    drafted depends on what was rejected, so that no trace replays it.
+    """
+
+    def __init__(self, drafter: Drafter, policy: Policy):
+        self.drafter, self.policy = drafter, policy
+
+    @property
+    def calls(self) -> int:
+        """Forwards of the drafter behind it."""
+        return self.drafter.calls
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the drafter behind it holds."""
+        return self.drafter.cache_bytes
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Starts the drafter on the prompts int64[T]; no row has a history."""
+        self.drafter.start(prompts)
+        self.states = [self.policy.begin() for _ in prompts]
+        self.drafts: list[tuple[Draft, list[int]]] = []
+
+    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """For each row the first levels of the shape."""
+        depths = [self.policy.depth(state) for state in self.states]
+        tree, _ = first_levels.levels(shape, max(depths))
+        proposed = self.drafter.propose(tree, draws)
+        self.drafts = [first_levels.cut(draft, depth) for draft, depth in zip(proposed, depths, strict=True)]
+        return [draft for draft, _ in self.drafts]
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """Tells the drafter what was kept of its own draft, and the policy how the round went."""
+        if self.drafts:
+            for row, (nodes, (draft, _)) in enumerate(zip(accepted, self.drafts, strict=True)):
+                entropy = math.nan if target_outputs is None else path_entropy(target_outputs.logits[row], nodes)
+                outcome = Outcome(draft.tree.max_depth, len(nodes), entropy)
+                self.states[row] = self.policy.after(self.states[row], outcome)
+            accepted = [[kept[node] for node in nodes] for nodes, (_, kept) in zip(accepted, self.drafts)]
+        self.drafter.commit(accepted, bonus, target_outputs)
+
+    def select(self, rows: list[int]) -> None:
+        """Keeps these rows."""
+        self.drafter.select(rows)
+        self.states = [self.states[row] for row in rows]
+
+
+def path_entropy(logits: Tensor, nodes: Sequence[int]) -> float:
+    """Mean entropy in nats of the target's distributions, at temperature 1, at the root and these nodes.
+
+    logits float[m, V].
+    """
+    chosen = torch.log_softmax(logits[[ROOT, *nodes]].double(), dim=-1)
+    return float(-(chosen.exp() * chosen).nan_to_num().sum(-1).mean())
