@@ -38,10 +38,15 @@ class SuffixAutomaton:
         self.links[here] = match
 
     def matches(self) -> Iterator[tuple[int, int]]:
-        """Endings of the text that occurred before, longest first, as (length, place behind the earlier one)."""
+        """Endings of the text that occurred before, longest first, as (length, place behind an earlier one).
+
+        Of each ending first the place in `ends`, then one place for each token that ever followed it, latest come first.
+        """
         state = self.links[self.last]
         while state > START:
             yield self.lengths[state], self.ends[state]
+            for following in reversed(self.steps[state].values()):
+                yield self.lengths[state], self.ends[following] - 1
             state = self.links[state]
 
     def matched(self) -> int:

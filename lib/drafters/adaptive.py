@@ -17,11 +17,17 @@ class AdaptiveDrafter:
     """Drafts the first levels of the shape that it is asked for, as many as the policy says (see `lib.adapt`).
 
     The drafter behind it fills as many levels as the row that goes deepest; the other rows' drafts are cut. What is
-    drafted depends on what was rejected, so that no trace replays it.
+    drafted depends on what was rejected, so that no trace replays it. A drafter that reads the target's hidden states
+    finds them by node, and so needs shapes in level order, whose first levels are their first nodes.
     """
 
     def __init__(self, drafter: Drafter, policy: Policy):
         self.drafter, self.policy = drafter, policy
+
+    @property
+    def wants_hidden_states(self) -> bool:
+        """Whether the drafter behind it reads the target's hidden states."""
+        return getattr(self.drafter, "wants_hidden_states", False)
 
     @property
     def calls(self) -> int:
@@ -45,6 +51,9 @@ class AdaptiveDrafter:
         tree, _ = first_levels.levels(shape, max(depths))
         proposed = self.drafter.propose(tree, draws)
         self.drafts = [first_levels.cut(draft, depth) for draft, depth in zip(proposed, depths, strict=True)]
+        if self.wants_hidden_states and any(kept != list(range(len(kept))) for _, kept in self.drafts):
+            raise ValueError(f"the shape {shape} is not in level order, and the drafter finds hidden states by node; "
+                             "give the shape's nodes level by level")
         return [draft for draft, _ in self.drafts]
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:

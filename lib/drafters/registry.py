@@ -23,7 +23,8 @@ class Kind:
     """A kind of drafter: the keywords that `build` needs, those it may be given, and how its children are chosen.
 
     replayable: whether its drafts depend on the committed tokens and the path alone, through one rank a position, so
-    that a trace's ranks decide every shape.
+    that a trace's ranks decide every shape. option: the keyword that a value behind the kind's name sets, as
+    "adaptive:recent" sets the policy.
     """
 
     build: Callable[..., Drafter]
@@ -32,6 +33,7 @@ class Kind:
     proposal: str
     replayable: bool
     about: str
+    option: str = ""
 
 
 def _sampling(proposal: str) -> Callable[..., Drafter]:
@@ -62,19 +64,19 @@ DRAFTERS: dict[str, Kind] = {
     "plain": Kind(PlainDrafter, ("model",), ("proposal", "temperature"), "top_k", True,
                   "the same without a cache, a forward a node: the oracle of the others"),
     "lookup": Kind(LookupDrafter, (), ("longest", "shortest", "order"), "top_k", False,
-                   "what followed the last tokens when they stood in the text before"),
+                   "what followed the last tokens when they stood in the text before", "order"),
     "sam": Kind(SuffixAutomatonDrafter, (), ("shortest",), "top_k", False,
-                "what followed the longest earlier match of any length"),
+                "what followed the longest earlier match of any length", "shortest"),
     "recycling": Kind(RecyclingDrafter, ("vocabulary",), ("candidates",), "top_k", False,
-                      "what the target itself thought likely, when it last verified a token"),
+                      "what the target itself thought likely, when it last verified a token", "candidates"),
     "early_exit": Kind(EarlyExitDrafter, ("target",), ("layers", "vocabulary", "keep_probs"), "top_k", True,
-                       "the target's own first layers and its head"),
+                       "the target's own first layers and its head", "layers"),
     "combined": Kind(_combining, ("model",), ("enough", "shortest", "vocabulary"), "top_k", False,
-                     "the longest earlier match where it is long enough, a language model elsewhere"),
+                     "the longest earlier match where it is long enough, a language model elsewhere", "enough"),
     "adaptive": Kind(_adapting, ("model",), ("policy", "vocabulary"), "top_k", False,
-                     "a language model that goes as deep as its last rounds advise"),
+                     "a language model that goes as deep as its last rounds advise", "policy"),
     "confident": Kind(ConfidentDrafter, ("model",), ("threshold", *_WARPED), "top_k", False,
-                      "a language model that stops where it is not sure"),
+                      "a language model that stops where it is not sure", "threshold"),
     "merged": Kind(_merging, ("models",), ("vocabulary",), "top_k", False, "several language models' trees in one"),
     "random": Kind(RandomDrafter, ("vocabulary", "generator"), (), "top_k", False, "uniform random tokens"),
     "oracle": Kind(OracleDrafter, ("prompts", "continuations", "vocabulary", "generator"), (), "top_k", False,
@@ -83,11 +85,34 @@ DRAFTERS: dict[str, Kind] = {
 
 
 def make(name: str, **given) -> Drafter:
-    """A drafter by its kind's name, from those of the keywords that it takes. ValueError for what is missing."""
-    if name not in DRAFTERS:
-        raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
+    """A drafter by its kind's name, with a value for its option if wanted ("early_exit:2"), from those of the keywords
+    that it takes. ValueError for what is missing.
+    """
+    name, setting = parse(name)
     kind = DRAFTERS[name]
+    given = {**given, **setting}
     missing = [word for word in kind.needs if word not in given]
     if missing:
         raise ValueError(f"drafter {name!r} ({kind.about}) needs {', '.join(missing)}; pass it by keyword")
     return kind.build(**{word: value for word, value in given.items() if word in kind.needs + kind.takes})
+
+
+def parse(spec: str) -> tuple[str, dict[str, object]]:
+    """A kind's name and what is behind its colon as a keyword, a number where it reads as one."""
+    name, colon, value = spec.partition(":")
+    if name not in DRAFTERS:
+        raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
+    option = DRAFTERS[name].option
+    if colon and not (option and value):
+        raise ValueError(f"drafter is {spec!r}; " + (f"give a value for {option} behind the colon" if option else
+                                                     f"{name} takes no value behind its name"))
+    return name, {option: _value(value)} if colon else {}
+
+
+def _value(text: str) -> object:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -378,5 +378,10 @@ def test_the_registry_names_what_is_missing():
         make("random")
     with pytest.raises(ValueError, match="'medusa'; choose one of top_k"):
         make("medusa")
-    assert make("lookup", order="frequent", model=None).order == "frequent"
+    assert make("lookup", order="frequent", model=None).order == make("lookup:frequent").order == "frequent"
+    assert make("sam:3").shortest == 3 and make("confident:0.25", model=OTHER).threshold == 0.25
+    with pytest.raises(ValueError, match="top_k takes no value"):
+        make("top_k:3", model=OTHER)
+    with pytest.raises(ValueError, match="give a value for shortest"):
+        make("sam:", model=OTHER)
     assert make("top_k", model=MODEL, keep_probs=True, generator=None).keep_probs

@@ -1,5 +1,7 @@
 """The suffix automaton against a scan of the whole text, and its drafter against look-up by the book."""
 
+from itertools import groupby
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -38,20 +40,27 @@ def scanned(text):
     return found
 
 
+def by_length(automaton):
+    return [(length, [end for _, end in group]) for length, group in groupby(automaton.matches(), lambda pair: pair[0])]
+
+
 @settings(deadline=None, max_examples=200)
 @given(TEXTS)
 def test_matches_are_those_of_a_scan(text):
     automaton = read(text)
-    assert list(automaton.matches()) == scanned(text)
+    assert [(length, ends[0]) for length, ends in by_length(automaton)] == scanned(text)
     assert automaton.matched() == max((length for length, _ in scanned(text)), default=0)
 
 
 @settings(deadline=None, max_examples=200)
-@given(TEXTS)
-def test_noted_places_are_occurrences_and_lengths_stay(text):
-    matches = list(read(text, touching=True).matches())
+@given(TEXTS, st.booleans())
+def test_places_are_occurrences_and_show_every_token_that_followed(text, touching):
+    matches = by_length(read(text, touching))
     assert [length for length, _ in matches] == [length for length, _ in scanned(text)]
-    assert all(end in places(text, length) for length, end in matches)
+    for length, ends in matches:
+        assert set(ends) <= set(places(text, length))
+        assert {text[end] for end in ends} == {text[end] for end in places(text, length)}
+        assert len(ends) == 1 + len({text[end] for end in ends}), "each token once, behind the noted place"
 
 
 def test_the_longest_match_is_found_where_it_was_last():

@@ -1,0 +1,57 @@
+"""Figures of the drafter study: what a drafter costs against what it gains, and speed expected beside speed measured."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lib import styles
+
+LINES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # speedups at which lines of equal expected speed are drawn
+
+
+def cost_against_gain(costs: pd.DataFrame, title: str = "") -> Figure:
+    """A point a drafter: tokens a round over the cost of drafting in target steps, grey lines of equal expected speed.
+
+    costs: rows of `drafter_summary.costs` of one target and shape.
+    """
+    figure, axis = plt.subplots(figsize=(9.2, 4.8), layout="constrained")
+    look = styles.styles_of(costs["drafter"])
+    right, top = 1.1 * max(0.4, costs["draft"].max()), 1.12 * costs["tokens"].max()
+    across = np.linspace(0, right, 50)
+    for speed in LINES:
+        axis.plot(across, speed * (1 + across), color=styles.PALE, linewidth=1, zorder=1)
+        if 0.7 < speed * (1 + right) < top:
+            axis.annotate(f"{speed:g}×", (right, speed * (1 + right)), color="#777777", fontsize=8, va="center")
+        elif 0.7 < speed < top:
+            axis.annotate(f"{speed:g}×", (top / speed - 1, top), color="#777777", fontsize=8, ha="center")
+    for row in costs.sort_values("expected", ascending=False).itertuples():
+        style = look[row.drafter]
+        axis.plot(row.draft, row.tokens, linestyle="none", marker=style.marker, color=style.colour, markersize=8,
+                  markeredgecolor="white", label=f"{row.drafter} ({row.expected:.2f}×)", zorder=3, clip_on=False)
+    axis.set(xlim=(0, right), ylim=(0.7, top), xlabel="drafting a round (target steps)", ylabel="tokens a round")
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    figure.legend(loc="outside right upper", title="drafter (expected speedup)", alignment="left", title_fontsize=9)
+    return figure
+
+
+def speedups(found: pd.DataFrame, costs: pd.DataFrame, title: str = "") -> Figure:
+    """A line a drafter: its measured speedup with the 95 % interval, and hollow the one that its cost lets expect.
+
+    found: rows of `drafter_summary.speedups`, costs: of `drafter_summary.costs`, both of one target and shape.
+    """
+    both = found.merge(costs[["drafter", "expected"]], on="drafter").sort_values("value").reset_index(drop=True)
+    figure, axis = plt.subplots(figsize=(7.4, 1.3 + 0.3 * len(both)), layout="constrained")
+    axis.axvline(1, color="#666666", linestyle=":", linewidth=1)
+    axis.hlines(both.index, both["low"], both["high"], color=styles.BLUE, linewidth=2.2, alpha=0.45)
+    axis.plot(both["value"], both.index, "o", color=styles.BLUE, label="measured")
+    axis.plot(both["expected"], both.index, "D", markerfacecolor="none", markeredgecolor=styles.VERMILLION,
+              label="expected, if verifying took one step")
+    axis.set_yticks(both.index, both["drafter"])
+    axis.set_xlabel("speedup over plain decoding")
+    axis.set_xlim(left=0)
+    if title:
+        axis.set_title(title)
+    axis.legend(loc="lower right")
+    return figure

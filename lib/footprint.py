@@ -1,0 +1,52 @@
+"""What a drafter needs beside its target: weights of its own, and what it holds of the text."""
+
+import sys
+from typing import Iterator
+
+import torch
+from torch import nn
+
+
+def own_weights(drafter, target: nn.Module) -> int:
+    """Bytes of the drafter's parameters and buffers that are not the target's."""
+    shared = {tensor.data_ptr() for tensor in _tensors(target)}
+    own = {tensor.data_ptr(): tensor.nbytes for module in _reach(drafter) if isinstance(module, nn.Module)
+           for tensor in _tensors(module) if tensor.data_ptr() not in shared}
+    return sum(own.values())
+
+
+def weights(model: nn.Module) -> int:
+    """Bytes of a model's parameters and buffers."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in _tensors(model)}.values())
+
+
+def held(drafter) -> int:
+    """Bytes of everything else that can be reached from the drafter: caches, texts, tables, the last drafts."""
+    reached = [thing for thing in _reach(drafter) if not isinstance(thing, nn.Module)]
+    storages = {thing.untyped_storage().data_ptr(): thing.untyped_storage().nbytes()
+                for thing in reached if isinstance(thing, torch.Tensor)}
+    return sum(storages.values()) + sum(sys.getsizeof(thing) for thing in reached if not isinstance(thing, torch.Tensor))
+
+
+def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _reach(thing) -> Iterator:
+    """The thing and all that its containers and attributes lead to, each once; modules, tensors and classes are ends."""
+    seen, waiting = set(), [thing]
+    while waiting:
+        here = waiting.pop()
+        if id(here) in seen or isinstance(here, type) or callable(here) and not isinstance(here, nn.Module):
+            continue
+        seen.add(id(here))
+        yield here
+        if isinstance(here, (nn.Module, torch.Tensor, str, bytes)):
+            continue
+        if isinstance(here, dict):
+            waiting += [*here.keys(), *here.values()]
+        elif isinstance(here, (list, tuple, set, frozenset)):
+            waiting += here
+        else:
+            waiting += getattr(here, "__dict__", {}).values()

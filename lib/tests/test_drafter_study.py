@@ -1,0 +1,170 @@
+"""The drafter study on tiny models: its rows against the rounds, its summaries against hand-made tables."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib import drafter_choice, drafter_figures, drafter_study, drafter_summary, footprint, live, styles, tables
+from lib.decoding import NoDrafter
+from lib.drafters import EarlyExitDrafter, LanguageModelDrafter, LookupDrafter, RecyclingDrafter
+from lib.prompts import PromptSet
+from lib.tests import small_models
+
+TARGET = small_models.llama(3, layers=2)
+OTHERS = {name: small_models.related(TARGET, seed, noise=0.4) for name, seed in (("one", 4), ("two", 5))}
+PROMPTS = small_models.prompts(5, (9, 5, 7))
+ASKED = PromptSet(("a", "b", "c"), ("code", "story", "story"), tuple(PROMPTS), "")
+
+
+def a_pair(name):
+    return SimpleNamespace(name=f"target/{name}", target=TARGET, target_name="target", drafter_name=name,
+                           drafter=LanguageModelDrafter(OTHERS[name]), eos_token_ids=(),
+                           vocabulary=small_models.VOCABULARY)
+
+
+PAIRS = [a_pair("one"), a_pair("two")]
+
+
+def measured(**changed):
+    settings = dict(specs=[], shape_names=["chain:3", "kary:2@6"], new_tokens=10, seed=0) | changed
+    specs, shape_names = settings.pop("specs"), settings.pop("shape_names")
+    return list(drafter_study.measure(PAIRS, ASKED, specs, shape_names, **settings))
+
+
+def test_every_drafter_is_measured_once_a_prompt_and_shape_and_says_what_plain_decoding_says():
+    parts = measured()
+    rows = pd.DataFrame([row for part in parts for row in part])
+    assert len(parts) == 3 and rows["identical"].all()
+    labels = set(rows["drafter"]) - {"none"}
+    assert {"model one", "model two", "lookup:frequent", "merged", "early_exit:1", "oracle"} <= labels
+    table = tables.Table("", "drafters", "x")
+    table.extend(rows)
+    per_setting = rows.groupby(["prompt", "drafter", "shape"])[["rounds", "cut", "tokens"]].sum()
+    assert len(per_setting) == 3 * (1 + 2 * len(labels))
+    assert (per_setting["tokens"] <= 9).all(), "the first token is the prefill's"
+
+
+def test_a_row_is_its_rounds():
+    rows = pd.DataFrame([row for part in measured(specs=["top_k"], shape_names=["kary:2@6"]) for row in part])
+    own = rows[(rows["drafter"] == "model one")]
+    done = live.decode(TARGET, LanguageModelDrafter(OTHERS["one"]), PROMPTS, shape="kary:2@6", max_new_tokens=10,
+                       rows=1)
+    full = [found for found in done.rounds if not found.cut]
+    assert own["rounds"].sum() == len(full) and own["accepted"].sum() == sum(found.accepted for found in full)
+    for depth in (1, 2):
+        assert own[f"accepted_{depth}"].sum() == sum(found.accepted >= depth for found in full)
+    assert (own["reached_1"] == own["rounds"]).all() and (own["reached_3"] == 0).all()
+
+
+def test_what_is_done_is_not_done_again():
+    parts = measured(specs=["lookup"], shape_names=["chain:2"], done={("target", "a"), ("target", "c")})
+    assert [{row["prompt"] for row in part} for part in parts] == [{"b"}]
+
+
+def test_an_unknown_drafter_is_refused():
+    with pytest.raises(ValueError, match="drafter is 'guess'"):
+        measured(specs=["guess"])
+
+
+def test_weights_count_once_and_not_the_targets():
+    model = OTHERS["one"]
+    assert footprint.own_weights(LanguageModelDrafter(model), TARGET) == footprint.weights(model)
+    assert footprint.own_weights(LanguageModelDrafter(TARGET), TARGET) == 0
+    assert footprint.own_weights(EarlyExitDrafter(TARGET), TARGET) == 0
+    drafter = RecyclingDrafter(1000, 8)
+    assert drafter.matrix.nbytes <= footprint.held(drafter) < drafter.matrix.nbytes + 4000
+    short, long = LookupDrafter(), LookupDrafter()
+    short.start([torch.arange(10)])
+    long.start([torch.arange(1000)])
+    assert footprint.held(long) > 10 * footprint.held(short) > footprint.held(NoDrafter())
+    cached = LanguageModelDrafter(model)
+    cached.start(PROMPTS)
+    assert footprint.held(cached) >= cached.cache_bytes > 0
+
+
+# ---------------------------------------------------------------------------------------------------------- summaries
+
+
+def made(drafter, shape, prompt, kind, *, tokens, ms, rounds=10, drafted=40):
+    by_depth = {f"{what}_{depth}": (rounds if what == "reached" else tokens - rounds) if depth == 1 else 0
+                for depth in range(1, 9) for what in ("reached", "accepted")}
+    return {"target": "target", "drafter": drafter, "shape": shape, "prompt": prompt, "kind": kind, "cut": 0,
+            "stretch": "before", "rounds": rounds, "drafted": drafted, "accepted": tokens - rounds, "tokens": tokens,
+            "draft_calls": 0, "draft_ms": 0.2 * ms, "verify_ms": 0.7 * ms, "commit_ms": 0.1 * ms, "budget": 4,
+            "weight_bytes": 10, "held_bytes": 10, "target_bytes": 100, "identical": True, "prompt_tokens": 50} | by_depth
+
+
+def by_hand():
+    rows = []
+    for number, prompt in enumerate("abcd"):
+        kind = "code" if number < 2 else "story"
+        rows.append(made("none", "root", prompt, kind, tokens=10, ms=10.0, drafted=0))
+        rows.append(made("model one", "chain:3", prompt, kind, tokens=15, ms=10.0 if kind == "code" else 20.0))
+        rows.append(made("lookup", "chain:3", prompt, kind, tokens=12, ms=10.0))
+        rows.append(made("oracle", "chain:3", prompt, kind, tokens=20, ms=10.0))
+    return drafter_summary.clean(pd.DataFrame(rows))
+
+
+RNG = np.random.default_rng
+
+
+def test_speed_cost_and_advice_by_hand():
+    rows = by_hand()
+    speed = drafter_summary.speedups(rows, ["kind"], RNG(0)).set_index(["kind", "drafter"])["value"]
+    assert speed["code", "model one"] == pytest.approx(1.5) and speed["story", "model one"] == pytest.approx(0.75)
+    cost = drafter_summary.costs(rows).set_index("drafter").loc["lookup"]
+    assert cost["draft"] == pytest.approx(0.25) and cost["verify"] == pytest.approx(1.0)  # a step is 0.8 ms
+    assert cost["expected"] == pytest.approx(1.2 / 1.25) and cost["memory"] == pytest.approx(0.2)
+    told = drafter_summary.advice(rows, RNG(0)).set_index("kind")
+    assert told["setting"].to_dict() == {"code": "model one, chain:3", "story": "lookup, chain:3"}
+    assert told.loc["code", "value"] == pytest.approx(1.5) and (told["n_prompts"] == 1).all()
+
+
+def test_advice_may_be_to_draft_nothing():
+    rows = by_hand()
+    slow = rows[~rows["drafter"].isin(["lookup"]) & (rows["kind"] == "story")]
+    told = drafter_summary.advice(slow, RNG(0))
+    assert told["setting"].tolist() == ["none"] and told["value"].tolist() == [1.0]
+
+
+def test_depth_is_conditional():
+    found = drafter_summary.by_depth(by_hand(), ["drafter"], RNG(0))
+    assert set(found["depth"]) == {1}
+    assert found.set_index("drafter")["value"].to_dict() == {"model one": 0.5, "lookup": 0.2, "oracle": 1.0}
+
+
+def test_measured_stands_beside_claimed():
+    rows = by_hand()
+    tasks = drafter_summary.task_table(rows, "model one, chain:3", "lookup, chain:3", True, RNG(0))
+    assert list(tasks.index) == ["code", "story (generated)"] and tasks["claimed look-up"].tolist() == ["1.5-2", "1.0"]
+    pairs = drafter_summary.pair_table(rows, "chain:3", RNG(0))
+    assert pairs.loc[("measured", "target/one"), "memory added"] == "20%" and ("claimed", "70B/1B") in pairs.index
+    lengths = drafter_summary.length_table(rows, "model one", RNG(0))
+    assert list(lengths.index) == [3, 5, 8, 12] and lengths.loc[3, "calls saved"] == pytest.approx(1 / 3)
+    assert lengths.loc[3, "claimed speedup"] == 1.8 and lengths["speedup"].isna().sum() == 3
+    with pytest.raises(ValueError, match="'none' has no chain"):
+        drafter_summary.length_table(rows, "none", RNG(0))
+
+
+def test_choosing_is_between_chance_and_hindsight():
+    rows = by_hand()
+    table = drafter_choice.speeds(rows, "chain:3")
+    assert set(table) == {"none", "model one", "lookup"}
+    tokens = rows.groupby("prompt")["prompt_tokens"].first()
+    found = drafter_choice.simulate(table, tokens, short="model one", long="lookup", requests=60, orders=5, seed=0)
+    gain = found.groupby("chooser")["gain"].sum() / found.groupby("chooser")["requests"].sum()
+    assert gain["in hindsight"] == gain.max() and gain["Thompson sampling"] > 1
+    assert (found[found["chooser"] == "in hindsight"]["best"] == 60).all()
+
+
+def test_figures_show_every_drafter():
+    rows = by_hand()
+    costs, speed = drafter_summary.costs(rows), drafter_summary.speedups(rows, [], RNG(0))
+    drawn = costs[costs["drafter"] != "none"]
+    for figure in (drafter_figures.cost_against_gain(drawn), drafter_figures.speedups(speed, costs)):
+        shown = " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+        assert all(name in shown for name in drawn["drafter"])
+        styles.close(figure)
