@@ -9,6 +9,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.token_trie import merge
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
+from lib.verify.several import merge_samples
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,16 @@ class MergedDrafter:
     """Lets every drafter fill the shape and merges the results: paths that they share are verified once.
 
     The merged tree has up to as many times the shape's nodes as there are drafters; `sharing` counts what it spares.
+    Drafters that sample do so independently ("iid"), and the merged draft keeps each one's proposal apart.
     """
 
     def __init__(self, drafters: Sequence[LanguageModelDrafter]):
         if len(drafters) < 2:
             raise ValueError(f"{len(drafters)} drafters to merge; give two or more")
+        proposals = {drafter.proposal for drafter in drafters}
+        if len(proposals) > 1 or "without_replacement" in proposals:
+            raise ValueError(f"proposals of the drafters to merge are {', '.join(sorted(proposals))}; give drafters that "
+                             "are all \"top_k\" or all \"iid\"")
         self.drafters = list(drafters)
         self.sharing = Sharing()
 
@@ -74,8 +80,7 @@ class MergedDrafter:
         self.apart = [drafter.propose(shape, draws) for drafter in self.drafters]
         self.drafts = []
         for own in zip(*self.apart):
-            paths = [draft.tokens[list(path)[1:]].tolist() for draft in own for path in draft.tree.paths()]
-            self.drafts.append(merge(int(own[0].tokens[ROOT]), paths))
+            self.drafts.append(merge_samples(own) if own[0].proposal == "iid" else merge_chosen(own))
             self.sharing = self.sharing.and_round(own, self.drafts[-1])
         return self.drafts
 
@@ -90,6 +95,12 @@ class MergedDrafter:
         """Keeps these rows in every drafter."""
         for drafter in self.drafters:
             drafter.select(rows)
+
+
+def merge_chosen(drafts: Sequence[Draft]) -> Draft:
+    """The union of drafts of one root whose children were chosen, not sampled."""
+    paths = [draft.tokens[list(path)[1:]].tolist() for draft in drafts for path in draft.tree.paths()]
+    return merge(int(drafts[0].tokens[ROOT]), paths)
 
 
 def follow(draft: Draft, tokens: Sequence[int]) -> list[int]:

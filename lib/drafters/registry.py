@@ -44,6 +44,10 @@ def _merging(models, **options) -> MergedDrafter:
     return MergedDrafter([LanguageModelDrafter(model, **options) for model in models])
 
 
+def _merging_samples(models, **options) -> MergedDrafter:
+    return MergedDrafter([LanguageModelDrafter(model, proposal="iid", **options) for model in models])
+
+
 def _combining(model, enough: int = 4, shortest: int = 1, **options) -> CombinedDrafter:
     return CombinedDrafter(SuffixAutomatonDrafter(shortest), LanguageModelDrafter(model, **options), enough)
 
@@ -78,6 +82,8 @@ DRAFTERS: dict[str, Kind] = {
     "confident": Kind(ConfidentDrafter, ("model",), ("threshold", *_WARPED), "top_k", False,
                       "a language model that stops where it is not sure", "threshold"),
     "merged": Kind(_merging, ("models",), ("vocabulary",), "top_k", False, "several language models' trees in one"),
+    "merged_iid": Kind(_merging_samples, ("models",), _WARPED, "iid", False,
+                       "several language models' independent samples in one tree, each proposal kept"),
     "random": Kind(RandomDrafter, ("vocabulary", "generator"), (), "top_k", False, "uniform random tokens"),
     "oracle": Kind(OracleDrafter, ("prompts", "continuations", "vocabulary", "generator"), (), "top_k", False,
                    "the target's own continuation"),

@@ -5,7 +5,7 @@ from typing import Callable
 
 from torch import Tensor
 
-from lib.verify import k_seq, lossy, naive, siblings, whole_path
+from lib.verify import k_seq, lossy, naive, several, siblings, whole_path
 from lib.verify.draft import PROPOSALS, Draft, Draws
 
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])
@@ -29,7 +29,7 @@ class Rule:
 _RULES = (
     Rule("greedy", naive.greedy, True, ANY, "any", "Leviathan et al. 2023, temperature 0"),
     Rule("naive", naive.naive, True, ANY, "any", "Miao et al. 2024, naive sampling"),
-    Rule("multi_step", siblings.multi_step, True, IID, "any", "Miao et al. 2024, Alg. 2"),
+    Rule("multi_step", several.multi_step, True, IID, "any", "Miao et al. 2024, Alg. 2"),
     Rule("without_replacement", siblings.without_replacement, True, DISTINCT, "any", "Chen et al. 2024, Alg. 2"),
     Rule("k_seq", k_seq.k_seq, True, IID, "any", "Sun et al. 2023 (SpecTr), K-SEQ"),
     Rule("block", whole_path.block, True, ANY, "chain", "Sun et al. 2024, block verification"),
