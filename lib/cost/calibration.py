@@ -1,0 +1,97 @@
+"""Calibration: a few rounds of the loop itself for a handful of shapes, interleaved, so that costs hold for whatever
+the loop does."""
+
+from typing import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lib import decoding
+from lib.decoding import Generation, NoDrafter
+from lib.shapes import parse
+from lib.timing import interleaved
+
+PLAIN = "chain:0"  # nothing drafted
+# Chains say what a level costs, w chains side by side what it costs for w nodes; together they span n = 0 .. 64.
+SHAPES = (PLAIN, "chain:1", "chain:4", "chain:8", "independent:2x4", "independent:4x4", "independent:8x4",
+          "independent:16x4")
+
+
+def calibrate(
+    pair,
+    prompts: Sequence[Tensor],
+    *,
+    batches: Sequence[int] = (1,),
+    prefixes: Sequence[int] = (128,),
+    shapes: Sequence[str] = SHAPES,
+    new_tokens: int = 10,
+    repeats: int = 5,
+    seconds: float = 5.0,
+    generator: torch.Generator,
+    drafter=None,
+    generate: Callable[..., Generation] = decoding.generate,
+) -> pd.DataFrame:
+    """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch, prefix and shape, in the columns
+    of the table "costs".
+
+    A row of text is cut from the prompts so that `prefix` tokens are committed in the middle of its `new_tokens`.
+    `seconds` bounds the time of a cell (batch, prefix), about twice over. drafter: in the place of the pair's own.
+    ValueError where plain decoding is not among the shapes, or a prefix is too short.
+    """
+    if PLAIN not in shapes:
+        raise ValueError(f"shapes are {list(shapes)}: add {PLAIN!r}, plain decoding, to which all others compare")
+    if min(prefixes) <= new_tokens // 2:
+        raise ValueError(f"prefix {min(prefixes)} is too short for {new_tokens} new tokens: give more than "
+                         f"{new_tokens // 2}")
+    drafter = drafter or pair.drafter
+    rows = []
+    for batch in batches:
+        for prefix in prefixes:
+            texts = rows_of_text(prompts, batch, prefix - new_tokens // 2)
+            calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape,
+                                   new_tokens) for shape in shapes}
+            interleaved(calls, repeats=repeats, seconds=seconds, generator=generator, device=pair.target.device)
+            rows += [dict(target=pair.target_name, drafter=pair.drafter_name, batch=batch, prefix=prefix, **call.row())
+                     for call in calls.values() if call.found]
+    return pd.DataFrame(rows)
+
+
+def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
+    """int64[rows, length] cut one after another from the prompts, from the start again where they end."""
+    stream = torch.cat(list(prompts))
+    return stream.repeat(-(-rows * length // len(stream)))[: rows * length].view(rows, length)
+
+
+class _Calls:
+    """One shape as a call that can be timed; it keeps what the loop says of its rounds, call by call."""
+
+    def __init__(self, generate, target, drafter, texts: Tensor, shape: str, new_tokens: int):
+        self.generate, self.target, self.drafter = generate, target, drafter
+        self.texts, self.shape, self.new_tokens = texts, shape, new_tokens
+        self.found: list[np.ndarray] = []  # float[rounds, 3] a call
+
+    def __call__(self) -> None:
+        running: list[int] = []
+        done = self.generate(self.target, self.drafter, self.texts, shape=self.shape, max_new_tokens=self.new_tokens,
+                             observe=lambda alive, drafts, decided: running.append(len(alive)))
+        self.found.append(full_rounds(done, running, len(self.texts)))
+
+    def row(self) -> dict:
+        """Medians in milliseconds over all rounds; the first call, which warms up, counts only if it is the only one."""
+        spent = 1000 * np.concatenate(self.found[1:] or self.found)
+        lower, middle, upper = np.quantile(spent.sum(1), [0.25, 0.5, 0.75])
+        draft, verify, commit = np.median(spent, axis=0)
+        return dict(shape=self.shape, nodes=parse(self.shape).budget, rounds=len(spent), draft_ms=draft,
+                    verify_ms=verify, commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper)
+
+
+def full_rounds(done: Generation, running: Sequence[int], batch: int) -> np.ndarray:
+    """float[rounds, 3]: seconds of draft, verification and commit of the rounds in which all rows ran.
+
+    running: how many rows ran in each round. The first round is left out where there are others: it makes buffers.
+    """
+    firsts = np.concatenate([[0], np.cumsum(running)[:-1]]).astype(int)
+    whole = [done.rounds[first] for first, rows in zip(firsts, running) if rows == batch]
+    return np.array([(found.draft_seconds, found.verify_seconds, found.commit_seconds) for found in whole[1:] or whole])
