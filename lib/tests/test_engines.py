@@ -1,0 +1,121 @@
+"""Engines' settings: read back as written, refused where they cannot be, and the nearest where a tree is too rich."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GenerationConfig
+
+from lib import best_tree, engines, shapes
+from lib.best_tree import Limits
+from lib.engines import CHAIN, DYNAMIC, ENGINES, LEVELS, TREE, Dynamic, eagle, sglang, vllm
+from lib.tests.test_replay import synthetic, trees
+from lib.tree import Tree
+
+
+@st.composite
+def dynamics(draw):
+    steps, top_k = draw(st.integers(1, 8)), draw(st.integers(1, 10))
+    return Dynamic(steps, top_k, draw(st.integers(1, top_k + (steps - 1) * top_k**2)))
+
+
+OF_FORM = {
+    CHAIN: st.integers(1, 20).map(shapes.chain),
+    LEVELS: st.lists(st.integers(1, 3), min_size=1, max_size=4).map(shapes.expansion),
+    TREE: trees().filter(lambda tree: tree.budget),
+    DYNAMIC: dynamics(),
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_what_is_written_is_read_back(name, data):
+    engine = ENGINES[name]
+    setting = data.draw(OF_FORM[engine.form])
+    written = engine.write(setting)
+    assert engine.read(written) == setting and "\n" not in written
+
+
+@pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.form in (CHAIN, LEVELS)])
+def test_what_an_engine_cannot_express_is_refused(name):
+    for tree in (Tree.from_choices([(0,), (1,), (0, 0)]), Tree.from_choices([(1,)]), Tree([-1])):
+        with pytest.raises(ValueError, match="nearest"):
+            ENGINES[name].write(tree)
+
+
+def test_the_texts_are_those_of_the_engines():
+    assert ENGINES["Medusa"].write(shapes.kary(2, 1)) == "medusa_choices = [(0,), (1,)]"
+    assert eagle.write(shapes.chain(2)) == "tree_choices = [[0], [0, 0]]"
+    assert eagle.write_dynamic(Dynamic(8, 10, 59)) == "EaModel.from_pretrained(total_token=60, depth=7, top_k=10)"
+    flag, value = shlex.split(vllm.write(shapes.chain(5), "org/drafter"))
+    assert flag == "--speculative-config"
+    assert json.loads(value) == {"method": "draft_model", "model": "org/drafter", "num_speculative_tokens": 5}
+    assert '"speculative_token_tree": "[(0,), (1,)]"' in vllm.write_tree(shapes.star(2))
+    assert sglang.write(shapes.chain(3)).endswith(
+        "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4")
+    with pytest.raises(ValueError, match="dynamic tree and no chain"):
+        sglang.read(sglang.write_dynamic(Dynamic(3, 2, 6)))
+    with pytest.raises(ValueError, match="10 best"):
+        ENGINES["Medusa"].write(Tree.from_choices([(10,)]))
+
+
+def test_transformers_takes_its_line():
+    class assistant_model:
+        generation_config = GenerationConfig()
+
+    exec(ENGINES["transformers"].write(shapes.chain(7)), {"assistant_model": assistant_model})
+    assert assistant_model.generation_config.num_assistant_tokens == 7
+    assert assistant_model.generation_config.assistant_confidence_threshold == 0.0
+
+
+@settings(deadline=None)
+@given(trees().filter(lambda tree: tree.budget))
+def test_a_dynamic_tree_can_grow_what_the_static_one_holds(tree):
+    dynamic = Dynamic.like(tree)
+    assert dynamic.nodes == tree.budget <= dynamic.candidates and dynamic.steps == tree.max_depth
+    assert max(len(tree.children(node)) for node in range(tree.size)) <= dynamic.top_k
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
+def test_equal_levels_are_the_expansions(branching, data):
+    assert engines.equal_levels(shapes.expansion(branching)) == branching
+    whole = shapes.expansion([*branching, 2])
+    cut = Tree(whole.parents[:-1], whole.rank[:-1])  # one child less in the last level
+    alone = np.prod(branching) == 1
+    assert engines.equal_levels(cut) == ([*branching, 1] if alone else None)
+
+
+def test_the_nearest_setting_is_the_fastest_of_its_form():
+    recorded = synthetic(np.random.default_rng(0), rows=6, width=24, ranks=3)
+    limits, tree = Limits(12, 4), Tree.from_choices([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
+
+    def cost(tree):
+        return 1 + 0.05 * tree.budget + 0.1 * tree.max_depth
+
+    def speed(tree):
+        return (1 + best_tree.mean_accepted(recorded, tree)) / cost(tree)
+
+    found = {name: engines.nearest(engine, tree, recorded, cost, limits) for name, engine in ENGINES.items()}
+    assert found["Medusa"] == tree and found["EAGLE-2, EAGLE-3"] == Dynamic(3, 2, 5)
+    assert speed(found["llama.cpp"]) == max(speed(shapes.chain(length)) for length in range(1, 5))
+    level = found["vLLM, token tree"]
+    assert engines.equal_levels(level) and speed(level) >= speed(found["vLLM, chain"])
+    for name, setting in found.items():
+        assert ENGINES[name].read(ENGINES[name].write(setting)) == setting
+
+
+def test_ranks_that_an_engine_does_not_know_are_left_out_with_what_hangs_below():
+    tree = Tree.from_choices([(0,), (11,), (11, 0), (0, 3)])
+    left = engines.nearest(ENGINES["Medusa"], tree, None, None, Limits())
+    assert left == Tree.from_choices([(0,), (0, 3)])
+
+
+def test_branchings_stay_within_the_limits():
+    found = list(engines.branchings(Limits(14, 3)))
+    assert [2, 2, 2] in found and [14] not in found and len(found) == len({tuple(one) for one in found})
+    assert all(shapes.expansion(one).budget <= 14 and len(one) <= 3 for one in found)
