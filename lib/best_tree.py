@@ -57,6 +57,16 @@ def choose(trace: Trace, cost: Cost, limits: Limits, drafter: str | None = None)
     return max(_choices(trace, folds(trace), cost, limits, drafter), key=_by_speed)
 
 
+def choose_each(trace: Trace, cost: Cost, limits: Limits, drafter: str | None = None) -> dict[int, Choice]:
+    """As `choose`, for every budget that has a candidate: the fastest of its trees by budget, from 0 on."""
+    best: dict[int, Choice] = {}
+    for choice in _choices(trace, folds(trace), cost, limits, drafter):
+        known = best.setdefault(choice.tree.budget, choice)
+        if choice.speed > known.speed:
+            best[choice.tree.budget] = choice
+    return dict(sorted(best.items()))
+
+
 def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
     """(to grow from, to judge on): every second prompt of each kind against the others, both ways."""
     names = list(dict.fromkeys(zip(trace.kinds, trace.prompts)))

@@ -108,6 +108,31 @@ TIMES = {
     "skipped": text("why the cell was not timed; empty if it was"),
 }
 
+ADVISED = {
+    "target": SETTING["target"],
+    "drafter": SETTING["drafter"],
+    "batch": integer("sequences decoded together"),
+    "prefix": integer("committed tokens, per sequence, that costs are for"),
+}
+
+
+def interval(name: str, meaning: str) -> dict[str, Column]:
+    """A number with the ends of its 95 % interval from resampling prompts."""
+    return {name: real(meaning), f"{name}_low": real("lower end of its 95 % interval"),
+            f"{name}_high": real("upper end of the same")}
+
+
+SPEED = {
+    "nodes": integer("drafted tokens of the tree, root excluded"),
+    "depth": integer("depth of the tree"),
+    "round_ms": real("milliseconds of a round of the batch by the calibrated costs"),
+    **interval("tokens", "tokens a round and sequence, the bonus token included, on prompts not used to choose"),
+    **interval("speedup", "predicted speed over plain decoding in the same loop"),
+    **interval("tokens_per_second", "predicted tokens a second of the whole batch"),
+    "n_prompts": integer("prompts behind the intervals"),
+    "n_rounds": integer("rounds replayed"),
+}
+
 _DECLARED = [
     Schema(
         "acceptance",
@@ -401,6 +426,45 @@ _DECLARED = [
             "round_ms": real("median milliseconds of the whole round"),
             "lower_ms": real("lower quartile of the same"),
             "upper_ms": real("upper quartile of the same"),
+        },
+    ),
+    Schema(
+        "advice",
+        "the recommended tree and what it is measured against, all predicted for one batch and prefix",
+        (*ADVISED, "what"),
+        {"what": text("the recommendation, or the alternative")} | ADVISED | {
+            "tree": text("the tree as a list of paths of ranks"),
+        } | SPEED | interval("against", "its speed over the recommendation's, on the same prompts"),
+    ),
+    Schema(
+        "advice_settings",
+        "the recommended tree as one serving engine takes it, or the nearest that it can express",
+        (*ADVISED, "engine"),
+        ADVISED | {
+            "engine": text("serving engine, and which of its settings"),
+            "form": text("what it can express: any tree, equal levels, chain, dynamic tree"),
+            "setting": text("the line to give it"),
+            "exact": flag("whether that is the recommended tree itself"),
+        } | interval("loss", "share of the recommendation's speed that it loses by replay; missing for dynamic trees") | {
+            "note": text("what the setting is for, and what replay cannot say"),
+        },
+    ),
+    Schema(
+        "advice_budgets",
+        "predicted speed of one family at one budget and batch, trees grown on other prompts than judged on",
+        (*ADVISED, "family", "budget"),
+        ADVISED | TREE | SPEED,
+    ),
+    Schema(
+        "advice_formulas",
+        "speedup of a chain as replay with measured costs, and as formulas and published tables have it",
+        ("target", "drafter", "batch", "length", "by"),
+        {name: ADVISED[name] for name in ("target", "drafter", "batch")} | {
+            "length": integer("drafted tokens of the chain"),
+            "by": text("who says so"),
+            "speedup": real("speed over plain decoding; missing where the source has none for the length"),
+            "alpha": real("mean chance that the target takes the drafter's token (Leviathan's alpha)"),
+            "cost": real("a drafter's step over a target's step, measured"),
         },
     ),
     Schema(

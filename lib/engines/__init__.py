@@ -2,7 +2,7 @@
 
 from lib.engines.forms import CHAIN, DYNAMIC, LEVELS, TREE, Dynamic, equal_levels
 from lib.engines.nearest import branchings, fastest, nearest
-from lib.engines.registry import ENGINES, Engine
+from lib.engines.registry import ENGINES, Engine, Setting
 
-__all__ = ["CHAIN", "DYNAMIC", "ENGINES", "LEVELS", "TREE", "Dynamic", "Engine", "branchings", "equal_levels", "fastest",
-           "nearest"]
+__all__ = ["CHAIN", "DYNAMIC", "ENGINES", "LEVELS", "TREE", "Dynamic", "Engine", "Setting", "branchings",
+           "equal_levels", "fastest", "nearest"]

@@ -1,0 +1,139 @@
+"""Advice end to end on a tiny pair, and each of its numbers against counting."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib import advice, advice_curves, best_tree, cost, engines, shapes, study, tables, trace
+from lib.best_tree import Limits
+from lib.decoding import continuations, generate
+from lib.drafters import LanguageModelDrafter
+from lib.tests import small_models, test_cost
+from lib.tests.test_replay import synthetic
+from lib.tree import Tree
+
+LIMITS = Limits(8, 4)
+
+
+def recorded(rows=12, seed=0):
+    """A synthetic trace whose even rows choose; `good` has the drafter's ranks lower than `d`."""
+    made = synthetic(np.random.default_rng(seed), rows=rows, width=30, ranks=4)
+    better = np.where(made.ranks["d"] > 0, made.ranks["d"] - 1, made.ranks["d"]).astype(np.int32)
+    about = {"protocol": "continuation", "target": "t", "temperature": 0.0,
+             "choosing": [int(row % 2 == 0) for row in range(rows)]}
+    both = {"d": made.ranks["d"], "good": better}
+    per = {name: made.probs["d"] for name in both}
+    return replace(made, ranks=both, probs=per, alpha=per, about=about)
+
+
+def costs(batch=1, scale=1.0):
+    rows = test_cost.table(batch=batch, scale=scale)
+    return cost.Costs(pd.concat([rows, rows.assign(drafter="good")]))
+
+
+@pytest.fixture(scope="module")
+def given_advice():
+    return advice.advise(recorded(), costs(), prefix=64, limits=LIMITS, generator=np.random.default_rng(0))
+
+
+def test_the_better_drafter_is_recommended_and_all_is_judged_on_the_other_half(given_advice):
+    assert given_advice.drafter == "good" and 0 < given_advice.tree.budget <= 8
+    row = given_advice.table.set_index("what").loc[advice.RECOMMENDED]
+    _, judged = study.halves(recorded())
+    own = costs().at("t", "good", prefix=64)
+    found = cost.speeds(judged, "good", [("x", 0, given_advice.tree)], own, np.random.default_rng(0)).iloc[0]
+    assert row["speedup"] == pytest.approx(found["speedup"]) and row["n_rounds"] == found["n_rounds"]
+    assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
+    assert row["tree"] == str(given_advice.tree.choices())
+
+
+def test_rivals_stand_beside_it_with_their_relative_speed(given_advice):
+    found = given_advice.table.set_index("what")
+    assert list(found.index) == [advice.RECOMMENDED, advice.SAME_BUDGET, advice.BEST_CHAIN, advice.BEST_KARY,
+                                 advice.PLAIN, "best of d"]
+    top = found.loc[advice.RECOMMENDED]
+    assert np.allclose(found["against"], found["speedup"] / top["speedup"])
+    assert (found["against_low"] <= found["against"]).all() and (found["against"] <= found["against_high"]).all()
+    assert found.loc[advice.SAME_BUDGET, "nodes"] == top["nodes"]
+    assert found.loc[advice.PLAIN, "speedup"] == 1 and found.loc[advice.PLAIN, "speedup_low"] == 1
+
+
+def test_settings_read_back_and_say_what_they_lose(given_advice, tmp_path):
+    found = given_advice.settings.set_index("engine")
+    assert list(found.index) == list(engines.ENGINES)
+    for name, row in found.iterrows():
+        setting = engines.ENGINES[name].read(row["setting"])
+        assert row["exact"] == (isinstance(setting, Tree) and setting == given_advice.tree)
+        assert np.isnan(row["loss"]) == isinstance(setting, engines.Dynamic)
+        if row["exact"]:
+            assert row["loss"] == pytest.approx(0) and row["loss_low"] == pytest.approx(0)
+    chain = given_advice.table.set_index("what").loc[advice.BEST_CHAIN]
+    assert found.loc["llama.cpp", "loss"] == pytest.approx(1 - chain["against"])
+    tables.write(tmp_path, "advice", given_advice.table, "mark")
+    tables.write(tmp_path, "advice_settings", given_advice.settings, "mark")
+    assert tables.read(tmp_path, "advice_settings")["setting"].tolist() == found["setting"].tolist()
+
+
+def test_where_nothing_pays_plain_decoding_is_advised():
+    dear = costs()
+    dear = cost.Costs(dear.rows.assign(draft_ms=dear.rows["draft_ms"] + 1e6 * (dear.rows["nodes"] > 0)))
+    found = advice.advise(recorded(), dear, prefix=64, limits=LIMITS, generator=np.random.default_rng(0))
+    assert found.tree == Tree([-1]) and found.settings.empty
+    assert found.table.set_index("what").loc[advice.RECOMMENDED, "speedup"] == 1
+
+
+def test_speed_over_budget_holds_to_the_limits_and_batches(tmp_path):
+    both = cost.Costs(pd.concat([costs(1).rows, costs(4, 3.0).rows]))
+    found = advice_curves.over_budget(recorded(), both, "good", batches=[1, 4], prefix=64, budgets=[1, 4, 8],
+                                      limits=LIMITS, generator=np.random.default_rng(0))
+    assert set(found["batch"]) == {1, 4} and (found["nodes"] == found["budget"]).all()
+    assert found["depth"].max() <= LIMITS.depth and set(found["family"]) == {*advice_curves.RIVALS, advice_curves.OURS}
+    one, four = (found[found["batch"] == batch] for batch in (1, 4))
+    assert np.allclose(one["speedup"], four["speedup"])  # all three times as dear
+    assert np.allclose(four["tokens_per_second"], one["tokens_per_second"] * 4 / 3)
+    tables.write(tmp_path, "advice_budgets", found, "mark")
+
+
+def test_formulas_stand_beside_replay(tmp_path):
+    made = recorded()
+    made = replace(made, alpha={name: np.full_like(made.probs["d"], 0.5) for name in made.ranks})
+    found = advice_curves.beside_formulas(made, costs(), "good", batches=[1], prefix=64, lengths=[1, 4],
+                                          generator=np.random.default_rng(0))
+    own = costs().at("t", "good", prefix=64)
+    said = found.set_index(["by", "length"])["speedup"]
+    assert said[advice_curves.LEVIATHAN, 1] == pytest.approx(1.5 / (1 + own.level(1) / own.plain))
+    assert np.isnan(said[advice_curves.BLOG, 1]) and said[advice_curves.BLOG, 4] == pytest.approx(1.95)
+    tables.write(tmp_path, "advice_formulas", found, "mark")
+
+
+def test_smarts_tree_is_no_faster_than_the_best_on_the_same_trace():
+    choosing, _ = study.halves(recorded())
+    own = costs().at("t", "good", prefix=64)
+    smart = advice_curves.smart_tree(choosing, own, LIMITS, "good")
+    speed = (1 + best_tree.mean_accepted(choosing, smart, "good")) / own.round(smart)
+    assert speed <= best_tree.best_on(choosing, own.round, LIMITS, "good").speed * (1 + 1e-12)
+
+
+def test_following_the_advice_end_to_end():
+    """Record, calibrate, ask, and decode with what is recommended: the text is the target's own."""
+    target = small_models.llama(3)
+    pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
+                           drafter=LanguageModelDrafter(small_models.related(target, 4, 0.05)))
+    ids = small_models.prompts(5, [12] * 6)
+    made = trace.record(target, {"d": pair.drafter.model}, ids, names=list("abcdef"), kinds=["k"] * 6,
+                        max_new_tokens=20, about={"target": "t", "protocol": "continuation",
+                                                  "choosing": [1, 0, 1, 0, 1, 0]})
+    measured = cost.calibrate(pair, ids, prefixes=(24,), shapes=("chain:0", "chain:1", "chain:4", "independent:2x3"),
+                              repeats=1, seconds=2.0, generator=torch.Generator().manual_seed(0))
+    found = advice.advise(made, cost.Costs(measured), prefix=24, limits=Limits(6, 3),
+                          generator=np.random.default_rng(0))
+    trees = {"recommended": found.tree, "chain": shapes.chain(3)} | {
+        row.engine: engines.ENGINES[row.engine].read(row.setting) for row in found.settings.itertuples()}
+    own = continuations(target, ids, max_new_tokens=16)
+    for tree in {tree for tree in trees.values() if isinstance(tree, Tree)}:
+        done = generate(target, pair.drafter, torch.stack(ids), shape=tree, max_new_tokens=16)
+        assert done.new_tokens == own
