@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lib.attention_backends import BACKENDS, SharedMask, refusal
 from lib.attention_choice import Choice, ranked, situation
+from lib.forward_clock import forward
 
 TREE = "tree"  # the name under which transformers finds us: attn_implementation="tree"
 
@@ -170,16 +171,17 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
     if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
         nodes, pending = tokens.shape[1], cache.pending
         tree_mask = torch.ones(nodes, pending + nodes, dtype=torch.bool, device=tokens.device).tril(pending)
-    return model(
-        input_ids=tokens,
-        position_ids=lengths[:, None].to(tokens.device) + depth,
-        attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),
-        past_key_values=cache,
-        tree_mask=None if tree_mask is None else SharedMask(tree_mask),
-        prefix_length=torch.tensor(cache.rows.as_list or [0]),
-        use_cache=True,
-        **kwargs,
-    )
+    with forward():
+        return model(
+            input_ids=tokens,
+            position_ids=lengths[:, None].to(tokens.device) + depth,
+            attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),
+            past_key_values=cache,
+            tree_mask=None if tree_mask is None else SharedMask(tree_mask),
+            prefix_length=torch.tensor(cache.rows.as_list or [0]),
+            use_cache=True,
+            **kwargs,
+        )
 
 
 def can_host_tree(config) -> str | None:

@@ -20,10 +20,13 @@ class Rows:
     def __init__(self):
         self.lengths: Tensor | None = None
         self.as_list: list[int] = []
+        self._slots: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
-    def set(self, lengths: Tensor) -> None:
+    def set(self, lengths: Tensor, as_list: list[int] | None = None) -> None:
+        """Commits lengths int64[B]; who knows them as a list too spares a transfer."""
         self.lengths = lengths
-        self.as_list = lengths.tolist()
+        self.as_list = lengths.tolist() if as_list is None else as_list
+        self._slots = {}
 
     @property
     def longest(self) -> int:
@@ -34,9 +37,25 @@ class Rows:
         """Whether all rows have the same length, so that a plain slice serves them all."""
         return len(set(self.as_list)) <= 1
 
+    def slots(self, start: int, nodes: int) -> tuple[Tensor, Tensor]:
+        """Where a block of nodes lies behind `start` pending ones: rows int64[B, 1] and slots int64[B, nodes].
+
+        Made by a forward's first layer, and taken by the others.
+        """
+        kind = (start, nodes)
+        if kind not in self._slots:
+            first = self.lengths[:, None] + start
+            rows = torch.arange(len(self.as_list), device=first.device)[:, None]
+            self._slots = {kind: (rows, first + torch.arange(nodes, device=first.device))}
+        return self._slots[kind]
+
 
 class TreeLayer(CacheLayerMixin):
-    """One layer's buffers: keys, values [B, Hkv, capacity, d], of which each row uses lengths[b] + pending slots."""
+    """One layer's buffers: keys, values [B, Hkv, capacity, d], of which each row uses lengths[b] + pending slots.
+
+    Where both have one width they are the halves of one buffer [2, B, Hkv, capacity, d], so that a commit moves both
+    in one gather.
+    """
 
     def __init__(self, rows: Rows):
         super().__init__()
@@ -45,7 +64,8 @@ class TreeLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         # Zeros, not whatever memory holds: a masked slot must be finite to count for nothing.
-        self.keys, self.values = (s.new_zeros(*s.shape[:2], 0, s.shape[-1]) for s in (key_states, value_states))
+        empty = [s.new_zeros(1, *s.shape[:2], 0, s.shape[-1]) for s in (key_states, value_states)]
+        self._hold([torch.cat(empty)] if empty[0].shape == empty[1].shape else empty)
         if self.rows.lengths is None:
             self.rows.set(torch.zeros(key_states.shape[0], dtype=torch.long, device=key_states.device))
         self.is_initialized = True
@@ -67,37 +87,37 @@ class TreeLayer(CacheLayerMixin):
             if self.rows.even:
                 buffer[:, :, end - nodes : end] = states
             else:
-                for row, length in enumerate(self.rows.as_list):
-                    buffer[row, :, length + start : length + start + nodes] = states[row]
+                rows, slots = self.rows.slots(start, nodes)
+                buffer[rows, :, slots] = states.transpose(1, 2)
         return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _hold(self, buffers: list[Tensor]) -> None:
+        """Takes one buffer of both, or one of each."""
+        self.buffers = buffers
+        self.keys, self.values = buffers[0][0], buffers[-1][-1]
 
     def _reserve(self, slots: int) -> None:
         """Grow by doubling, so that appending costs a constant a token."""
         capacity = self.keys.shape[2]
         if slots <= capacity:
             return
-        capacity = max(slots, 2 * capacity, SMALLEST)
-        used = self.rows.longest + self.pending
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = old.new_zeros(*old.shape[:2], capacity, old.shape[-1])
-            new[:, :, : min(used, old.shape[2])] = old[:, :, :used]
-            setattr(self, name, new)
+        larger = max(slots, 2 * capacity, SMALLEST)
+        grown = [old.new_zeros(*old.shape[:3], larger, old.shape[-1]) for old in self.buffers]
+        for old, new in zip(self.buffers, grown):
+            new[:, :, :, :capacity] = old
+        self._hold(grown)
 
-    def keep(self, nodes: Tensor, lists: list[list[int]]) -> None:
-        """Move the block's `nodes` int64[B, k] (`lists`: the same, each row cut to its count) to its front."""
-        self.pending = 0
-        for buffer in (self.keys, self.values):
-            for row, (length, kept) in enumerate(zip(self.rows.as_list, lists)):
-                if kept != list(range(len(kept))):  # a path in the first slots already lies where it belongs
-                    block = buffer[row, :, length:]
-                    block[:, : len(kept)] = block[:, nodes[row, : len(kept)]]
+    def move(self, rows: Tensor, origins: Tensor, goals: Tensor) -> None:
+        """Copies slot origins[i] of row rows[i] to slot goals[i], all int64[k], as if all at once."""
+        for buffer in self.buffers:
+            buffer[:, rows, :, goals] = buffer[:, rows, :, origins]
 
     def select(self, rows: Tensor) -> None:
-        self.keys, self.values = self.keys[rows], self.values[rows]
+        self._hold([buffer[:, rows] for buffer in self.buffers])
 
     def reset(self) -> None:
         self.keys = self.values = None
+        self.buffers = []
         self.is_initialized, self.pending = False, 0
 
     def get_seq_length(self) -> int:
@@ -164,10 +184,24 @@ class TreeCache(Cache):
             raise ValueError(
                 f"nodes {lists} are not all among the {self.pending} appended; count within the block, from 0"
             )
-        nodes = nodes.to(self.lengths.device)
+        self.commit(lists)
+
+    def commit(self, lists: list[list[int]]) -> None:
+        """As `keep`, of nodes that are known to lie in the block: one list a row, in the order of the path."""
+        moves = [  # a node that already lies where it belongs stays
+            (row, length + node, length + place)
+            for row, (length, kept) in enumerate(zip(self.rows.as_list, lists))
+            for place, node in enumerate(kept)
+            if node != place
+        ]
+        if moves:
+            rows, origins, goals = torch.tensor(moves, device=self.lengths.device).T
         for layer in self.layers:
-            layer.keep(nodes, lists)
-        self.rows.set(self.lengths + counts.to(self.lengths.device))
+            layer.pending = 0
+            if moves:
+                layer.move(rows, origins, goals)
+        lengths = [length + len(kept) for length, kept in zip(self.rows.as_list, lists)]
+        self.rows.set(torch.tensor(lengths, device=self.lengths.device), lengths)
 
     def select(self, rows: Tensor) -> None:
         """Keep only the given rows, int64 indices or bool[B], in this order: finished ones leave."""

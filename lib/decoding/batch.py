@@ -1,0 +1,44 @@
+"""Drafts of many rows as one batch; what depends on a tree alone is made once a tree."""
+
+from functools import lru_cache
+from typing import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from lib.tree import Tree
+from lib.verify import Draft
+
+
+@lru_cache(maxsize=512)
+def geometry(tree: Tree, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A tree's depth int64[m] and mask bool[m, m] on a device."""
+    return torch.tensor(tree.depth, device=device), torch.tensor(tree.mask, device=device)
+
+
+def stack(drafts: list[Draft], device) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows' trees as one batch: tokens int64[B, m], depth int64[B, m], mask bool[B, m, m]; padding sees itself
+    alone.
+
+    Where all rows have the same tree, depth is [m] and the mask [m, m].
+    """
+    trees = [draft.tree for draft in drafts]
+    if all(tree is trees[0] or tree == trees[0] for tree in trees[1:]):
+        tokens = drafts[0].tokens[None] if len(drafts) == 1 else torch.stack([draft.tokens for draft in drafts])
+        return tokens.to(device), *geometry(trees[0], torch.device(device))
+    size = max(tree.size for tree in trees)
+    tokens, depth = torch.zeros(2, len(trees), size, dtype=torch.long)
+    mask = torch.eye(size, dtype=torch.bool).repeat(len(trees), 1, 1)
+    for row, draft in enumerate(drafts):
+        m = draft.tree.size
+        tokens[row, :m] = draft.tokens
+        depth[row, :m], mask[row, :m, :m] = geometry(draft.tree, torch.device("cpu"))
+    return tokens.to(device), depth.to(device), mask.to(device)
+
+
+def in_batches(prompts: Sequence[Tensor], rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Prompts int64[T] right-padded in batches of so many rows: tokens int64[B, T] and their mask bool[B, T]."""
+    for first in range(0, len(prompts), rows):
+        batch = list(prompts[first : first + rows])
+        padded = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+        yield padded, torch.arange(padded.shape[1])[None] < torch.tensor([len(prompt) for prompt in batch])[:, None]

@@ -1,0 +1,157 @@
+"""The loop: draft a tree, verify it in one forward of the target, commit what agrees; one record a round."""
+
+import time
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+from lib.attention import tree_forward
+from lib.cache import TreeCache
+from lib.decoding.batch import stack
+from lib.decoding.checks import check, token_set, unpadded
+from lib.decoding.decide import Decider
+from lib.decoding.hooks import Decision, Hooks, Observer
+from lib.decoding.records import Generation, Round
+from lib.forward_clock import clocked
+from lib.shapes import parse
+from lib.tree import Tree
+from lib.verify import Draft, GeneratorDraws
+
+
+@torch.inference_mode()
+def generate(
+    target,
+    drafter,
+    input_ids: Tensor,
+    *,
+    shape: str | Tree,
+    rule: str = "greedy",
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    max_new_tokens: int = 128,
+    eos_token_id: int | Sequence[int] | None = None,
+    attention_mask: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    observe: Observer | None = None,
+    hooks: Hooks = Hooks(),
+) -> Generation:
+    """Decodes input_ids int64[B, T] by speculation with draft trees.
+
+    target: a transformers model with attn_implementation "tree". drafter: see `lib.drafters`. shape: a name, a
+    `Tree`, or a growth rule that the drafter knows. attention_mask bool or int [B, T] marks padding, on either side.
+    Temperature 0 is greedy and takes the rule "greedy"; above it, `generator` is needed. observe: called after every
+    round with the rows that ran, their drafts, and what was decided of each. ValueError names what cannot be.
+    """
+    prompts = unpadded(input_ids, attention_mask)
+    shape = parse(shape) if isinstance(shape, (str, Tree)) else shape
+    check(target, prompts, shape, rule, temperature, max_new_tokens, generator)
+    decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
+    loop = _Loop(target, drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)
+    loop.run(prompts)
+    width = max(map(len, loop.written), default=0)
+    padding = min(loop.eos, default=0)
+    new = torch.tensor([row + [padding] * (width - len(row)) for row in loop.written], dtype=torch.long)
+    return Generation(torch.cat([input_ids.cpu(), new.reshape(len(prompts), width)], dim=1), loop.rounds, loop.written)
+
+
+class _Loop:
+    """The state of a batch while it is decoded; `alive` maps the rows still running to the rows asked for."""
+
+    def __init__(self, target, drafter, shape, decider: Decider, limit: int, eos: frozenset[int], observe):
+        self.target, self.drafter, self.shape, self.decider = target, drafter, shape, decider
+        self.limit, self.eos, self.observe, self.hooks = limit, eos, observe, decider.hooks
+        # Heads read the target's hidden states; the first commit brings those of the prompts.
+        self.asked = {"output_hidden_states": True} if getattr(drafter, "wants_hidden_states", False) else {}
+        self.cache = TreeCache()
+        self.rounds: list[Round] = []
+
+    def run(self, prompts: list[Tensor]) -> None:
+        """Prefill, then rounds until every row has ended."""
+        self.alive = list(range(len(prompts)))
+        self.ended: set[int] = set()
+        self.written: list[list[int]] = [[] for _ in prompts]
+        if not self.limit or not prompts:
+            return
+        roots, outputs = self.prefill(prompts)
+        self.drafter.start(prompts)
+        self.drafter.commit([[] for _ in roots], roots, outputs)
+        del outputs  # the prompts' hidden states are not kept while rounds run
+        for row, root in zip(self.alive, roots):
+            self.write(row, [root])
+        self.retire()
+        while self.alive:
+            self.round()
+
+    def prefill(self, prompts: list[Tensor]) -> tuple[list[int], object]:
+        """The first roots, the target's own next token behind each prompt; and its outputs."""
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        tokens = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self.target.device)
+        last, where = torch.unique(lengths - 1, return_inverse=True)
+        depth = torch.arange(tokens.shape[1], device=tokens.device)
+        keep = last.to(tokens.device)
+        outputs = tree_forward(self.target, tokens, depth, None, self.cache, logits_to_keep=keep, **self.asked)
+        self.cache.set_lengths(lengths)
+        return self.decider.first(self.alive, outputs.logits[torch.arange(len(prompts)), where]), outputs
+
+    def round(self) -> None:
+        """One draft and one forward of the target for every row that still runs."""
+        clock, calls = [time.perf_counter()], self.drafter.calls
+        with clocked() as models:
+            drafts = self.drafter.propose(self.shape, self.decider.draws)
+            clock.append(time.perf_counter())
+            outputs = tree_forward(self.target, *stack(drafts, self.target.device), self.cache, **self.asked)
+            decided = self.decider.round(self.alive, self.written, drafts, outputs.logits)
+            clock.append(time.perf_counter())
+            self.cache.commit([[0, *accepted] for accepted, _ in decided])
+            self.drafter.commit([accepted for accepted, _ in decided], [bonus for _, bonus in decided], outputs)
+            clock.append(time.perf_counter())
+        spent = [after - before for before, after in zip(clock, clock[1:])]
+        held = self.cache.bytes + self.drafter.cache_bytes
+        calls = self.drafter.calls - calls
+        for row, draft, decision in zip(self.alive, drafts, decided):
+            self.rounds.append(self.record(row, draft, decision, calls, spent, held, models.seconds))
+        if self.observe:
+            self.observe(self.alive, drafts, decided)
+        self.retire()
+
+    def record(
+        self, row: int, draft: Draft, decision: Decision, calls: int, spent: list[float], held: int, models: float
+    ) -> Round:
+        """Writes what the round emits to the row, as far as it goes, and returns its record."""
+        accepted, bonus = decision
+        tokens, position = draft.tokens.tolist(), len(self.written[row])
+        emitted = [*(tokens[node] for node in accepted), bonus]
+        length = self.write(row, emitted)
+        counted = accepted[:length]
+        ranks = tuple(draft.tree.rank[counted].tolist())
+        open_end = bool(draft.tree.children(accepted[-1] if accepted else 0))
+        cut = length < len(emitted)
+        return Round(
+            row, position, draft.tree.budget, len(counted), ranks, open_end, cut, calls, 1, *spent, held, models
+        )
+
+    def write(self, row: int, emitted: list[int]) -> int:
+        """Appends tokens to a row up to EOS, the limit or where a hook stops it; how many it took."""
+        written, first = self.written[row], len(self.written[row])
+        for token in emitted[: self.limit - first]:
+            written.append(token)
+            if token in self.eos or (self.hooks.stop and self.hooks.stop(row, written)):
+                self.ended.add(row)
+                break
+        if len(written) == self.limit:
+            self.ended.add(row)
+        if self.hooks.emit:
+            self.hooks.emit(row, written[first:])
+        return len(written) - first
+
+    def retire(self) -> None:
+        """Lets finished rows leave the caches."""
+        running = [i for i, row in enumerate(self.alive) if row not in self.ended]
+        if len(running) == len(self.alive):
+            return
+        self.alive = [self.alive[i] for i in running]
+        if running:
+            self.cache.select(torch.tensor(running))
+            self.drafter.select(running)
