@@ -11,7 +11,9 @@ from lib.verify import Draft, Draws
 class Drafter(Protocol):
     """Proposes a tree of tokens for every row of a batch, and is told what became of it.
 
-    `calls` counts its model's forwards since it was made; `cache_bytes` is what it holds beside weights.
+    `calls` counts its model's forwards since it was made; `cache_bytes` is what it holds beside weights. A drafter with
+    `wants_hidden_states` true reads the target's: `target_outputs.hidden_states` has [B, m, H] a layer for the nodes of
+    its drafts, and in the first `commit` after `start` for the tokens of the prompts, right-padded.
     """
 
     calls: int
@@ -24,7 +26,10 @@ class Drafter(Protocol):
         """One draft a row, its root the row's last committed token."""
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """What the target kept: each row's accepted nodes, root excluded, and its bonus token, the new root."""
+        """What the target kept: each row's accepted nodes, root excluded, and its bonus token, the new root.
+
+        target_outputs: what the target's forward of the drafts gave (of the prompts, in the first call after `start`).
+        """
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows of the batch, in this order; the others have ended."""

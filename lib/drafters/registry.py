@@ -4,13 +4,17 @@ from dataclasses import dataclass
 from typing import Callable
 
 from lib.adapt import POLICIES
+from lib.drafters import heads
 from lib.drafters.adaptive import AdaptiveDrafter
+from lib.drafters.block import BlockDrafter
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.confident import ConfidentDrafter
 from lib.drafters.controls import OracleDrafter, RandomDrafter
+from lib.drafters.eagle import EagleDrafter
 from lib.drafters.early_exit import EarlyExitDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
+from lib.drafters.medusa import MedusaDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.protocol import Drafter
@@ -23,8 +27,8 @@ class Kind:
     """A kind of drafter: the keywords that `build` needs, those it may be given, and how its children are chosen.
 
     replayable: whether its drafts depend on the committed tokens and the path alone, through one rank a position, so
-    that a trace's ranks decide every shape. option: the keyword that a value behind the kind's name sets, as
-    "adaptive:recent" sets the policy.
+    that a trace's ranks decide every shape. Heads need a rank for each start and depth: they have `read_ahead`.
+    option: the keyword that a value behind the kind's name sets, as "adaptive:recent" sets the policy.
     """
 
     build: Callable[..., Drafter]
@@ -58,6 +62,10 @@ def _adapting(model, policy: str = "schedule", **options) -> AdaptiveDrafter:
     return AdaptiveDrafter(LanguageModelDrafter(model, **options), POLICIES[policy]())
 
 
+def _reading(kind: str, drafter: Callable[..., Drafter]) -> Callable[..., Drafter]:
+    return lambda target, folder, **options: drafter(target, heads.load(kind, folder, target), **options)
+
+
 _WARPED = ("temperature", "vocabulary")
 DRAFTERS: dict[str, Kind] = {
     "top_k": Kind(LanguageModelDrafter, ("model",), (*_WARPED, "keep_probs"), "top_k", True,
@@ -84,6 +92,14 @@ DRAFTERS: dict[str, Kind] = {
     "merged": Kind(_merging, ("models",), ("vocabulary",), "top_k", False, "several language models' trees in one"),
     "merged_iid": Kind(_merging_samples, ("models",), _WARPED, "iid", False,
                        "several language models' independent samples in one tree, each proposal kept"),
+    "medusa": Kind(_reading("medusa", MedusaDrafter), ("target", "folder"), ("fill",), "top_k", False,
+                   "heads on the target's last hidden state, one a depth"),
+    "eagle": Kind(_reading("eagle", EagleDrafter), ("target", "folder"), ("temperature", "keep_probs"), "top_k", False,
+                  "a layer that continues the target's last features"),
+    "eagle3": Kind(_reading("eagle3", EagleDrafter), ("target", "folder"), ("temperature", "keep_probs"), "top_k", False,
+                   "a layer that continues features fused from three of the target's layers"),
+    "block": Kind(_reading("block", BlockDrafter), ("target", "folder"), ("fill",), "top_k", False,
+                  "a layer that speaks of every depth in one forward"),
     "random": Kind(RandomDrafter, ("vocabulary", "generator"), (), "top_k", False, "uniform random tokens"),
     "oracle": Kind(OracleDrafter, ("prompts", "continuations", "vocabulary", "generator"), (), "top_k", False,
                    "the target's own continuation"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.utils.rnn import pad_sequence
 
 from lib import live, shapes
 from lib.drafters import (DRAFTERS, LanguageModelDrafter, LookupDrafter, MergedDrafter, OracleDrafter, PlainDrafter,
@@ -14,7 +15,7 @@ from lib.drafters import (DRAFTERS, LanguageModelDrafter, LookupDrafter, MergedD
 from lib.drafters.lookup import by_frequency
 from lib.drafters.merged import node_bytes
 from lib.drafters.token_trie import merge
-from lib.tests import small_models
+from lib.tests import small_heads, small_models
 from lib.tests.test_replay import trees
 from lib.tree import Tree
 from lib.verify import GeneratorDraws, warp
@@ -345,14 +346,15 @@ def materials():
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_whoever_drafts_greedy_output_is_the_targets_own(name):
     given = materials()
-    assert decode(make(name, **given), rows=3).new_tokens == given["continuations"]
+    assert decode(make(name, **given, folder=small_heads.folder(name, MODEL)), rows=3).new_tokens == given["continuations"]
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_drafter_says_truly_what_it_proposes(name):
-    drafter = make(name, **materials())
+    drafter = make(name, **materials(), folder=small_heads.folder(name, MODEL))
     drafter.start(PROMPTS)
-    drafter.commit([[] for _ in PROMPTS], [row[0] for row in materials()["continuations"]])
+    prefilled = MODEL(pad_sequence(PROMPTS, batch_first=True), output_hidden_states=True)
+    drafter.commit([[] for _ in PROMPTS], [row[0] for row in materials()["continuations"]], prefilled)
     for draft in drafter.propose(shapes.kary(2, 2), draws()):
         assert draft.proposal == DRAFTERS[name].proposal
         siblings = [draft.tokens[list(draft.tree.children(node))].tolist() for node in range(draft.tree.size)]
@@ -376,8 +378,8 @@ def test_the_oracle_fills_every_round_and_chance_hardly_any():
 def test_the_registry_names_what_is_missing():
     with pytest.raises(ValueError, match="needs vocabulary, generator"):
         make("random")
-    with pytest.raises(ValueError, match="'medusa'; choose one of top_k"):
-        make("medusa")
+    with pytest.raises(ValueError, match="'hydra'; choose one of top_k"):
+        make("hydra")
     assert make("lookup", order="frequent", model=None).order == make("lookup:frequent").order == "frequent"
     assert make("sam:3").shortest == 3 and make("confident:0.25", model=OTHER).threshold == 0.25
     with pytest.raises(ValueError, match="top_k takes no value"):

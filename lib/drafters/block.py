@@ -1,0 +1,74 @@
+"""The block drafter: every depth ahead in one forward of a block head (see `lib.drafters.heads.block`)."""
+
+from typing import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from lib.cache import TreeCache
+from lib.drafters import ahead
+from lib.drafters.heads.block import BlockLayer
+from lib.drafters.heads.layers import Attend, cached
+from lib.drafters.marginals import MarginalDrafter
+
+STARTS = 64  # rounds of a known text that are read in one forward
+
+
+class BlockDrafter(MarginalDrafter):
+    """The head's cache holds keys and values of the features of all tokens before the root, and never a block."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values held."""
+        return self.cache.bytes
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Begins with an empty cache."""
+        super().start(prompts)
+        self.cache = TreeCache()
+
+    def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
+        features = self.head.read(hidden)
+        counts = torch.tensor([len(nodes) for nodes in kept])
+        slots = pad_sequence([torch.tensor(nodes) for nodes in kept], batch_first=True).to(features.device)
+        rows = torch.arange(len(kept), device=features.device)
+        fresh = features[rows[:, None], slots]
+        before = self.cache.lengths if len(self.cache.lengths) else counts.new_zeros(len(kept))
+        positions = before.to(fresh.device)[:, None] + torch.arange(fresh.shape[1], device=fresh.device)
+        for index, layer in enumerate(self.head.layers):
+            self.cache.update(*layer.self_attn.context(fresh, positions), index)
+        self.cache.set_lengths(before + counts.to(before.device))
+        self.newest = fresh[rows, counts.to(fresh.device) - 1]
+
+    def _marginals(self, depth: int) -> Tensor:
+        roots = self.target.get_input_embeddings()(torch.tensor(self.roots, device=self.newest.device))
+        lengths = self.cache.lengths.to(roots.device)
+        positions = lengths[:, None] + torch.arange(self.head.depth, device=roots.device)
+        sees_all = torch.ones(self.head.depth, self.head.depth, dtype=torch.bool, device=roots.device)
+
+        def attends(index: int, layer: BlockLayer) -> Attend:
+            return cached(layer.self_attn, self.cache, index, sees_all)
+
+        states = self.head.states(self.head.enter(roots, self.newest), positions, attends)
+        self.cache.set_lengths(self.cache.lengths)  # forgets the block
+        return self.output(states[:, :depth])
+
+    def select(self, rows: list[int]) -> None:
+        """Lets the other rows leave the cache."""
+        super().select(rows)
+        self.newest = self.newest[rows]
+        self.cache.select(torch.tensor(rows))
+
+    @torch.no_grad()
+    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
+        """What the head says d + 1 tokens ahead of every root of known texts: see `lib.drafters.ahead.read`."""
+        def speak(hidden: Sequence[Tensor], text: Tensor, start: int):
+            features = self.head.read(hidden)
+            before = torch.arange(start, len(text) - 1, device=features.device)
+            roots = self.target.get_input_embeddings()(text[start:-1].to(features.device))[None]
+            parts = zip(before.split(STARTS), roots.split(STARTS, 1))
+            states = torch.cat([self.head.states_along(features, own, part)[0] for part, own in parts])
+            yield from self.output(states).unbind(1)
+
+        return ahead.read(target, speak, texts, starts, depth)

@@ -1,0 +1,140 @@
+"""EAGLE: a one-layer head drafts by continuing the target's features (Li et al. 2024; EAGLE-3: Li et al. 2025)."""
+
+from typing import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from lib.cache import TreeCache
+from lib.drafters import ahead
+from lib.drafters.filling import Filling
+from lib.drafters.heads.eagle import FeatureHead, embed, unroll
+from lib.drafters.heads.layers import HeadAttention, cached
+from lib.drafters.marginals import hidden_states
+from lib.drafters.slots import plan
+from lib.tree import ROOT, Tree
+from lib.verify import Draft, Draws
+
+
+class EagleDrafter:
+    """Drafts with an EAGLE head of either generation, one forward of it a level.
+
+    proposal, temperature, keep_probs: as `LanguageModelDrafter` takes them.
+
+    The head's cache holds one entry for each token behind a text's first, made of the target's own feature of the token
+    before it. Entries of a round's newly committed tokens wait for the next round, whose first forward takes them all
+    and ends in the root's; what a tree adds is forgotten, since its features were the head's guesses.
+    """
+
+    wants_hidden_states = True
+
+    def __init__(self, target, head: FeatureHead, *, proposal: str = "top_k", temperature: float = 1.0,
+                 keep_probs: bool = False):
+        if proposal != "top_k" and temperature <= 0:
+            raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
+        self.target, self.head, self.calls = target, head, 0
+        self.proposal, self.temperature, self.keep_probs = proposal, temperature, keep_probs
+        self.output = target.get_output_embeddings()
+        self.cache = TreeCache()
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values held."""
+        return self.cache.bytes
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Remembers the prompts int64[T]; their features come with the first `commit`."""
+        self.prompts: list[Tensor] | None = list(prompts)
+        self.cache = TreeCache()
+        self.drafts: list[Draft] = []
+
+    @torch.no_grad()
+    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """The shape filled for every row; with samples, repeated draws are one node and the tree is smaller."""
+        roots = self.tokens[torch.arange(len(self.tokens)), self.counts - 1].tolist()
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
+        newest = self._forward_waiting()
+        self.outputs = newest[:, None].repeat(1, shape.size, 1)  # [B, m, H], by slot
+        if shape.budget:
+            filling.grow([ROOT], self._logits(self.outputs[:, :1]), draws)
+        for level in plan(shape).levels:
+            filling.grow(level.nodes, self._forward_level(shape, list(level.nodes), level.sees, filling.tokens), draws)
+        self.drafts, _ = filling.drafts()
+        return self.drafts
+
+    @torch.no_grad()
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """Forgets the tree, and keeps features and tokens of what was accepted; first of all those of the prompts."""
+        features = self.head.read(hidden_states(target_outputs))
+        if self.prompts is None:
+            self.cache.set_lengths(self.cache.lengths)
+            said = [draft.tokens[nodes].tolist() + [token] if nodes else [token]
+                    for draft, nodes, token in zip(self.drafts, accepted, bonus)]
+            self._wait(features, [[ROOT, *nodes] for nodes in accepted], said)
+            return
+        said = [[*prompt[1:].tolist(), token] for prompt, token in zip(self.prompts, bonus)]
+        self._wait(features, [list(range(len(tokens))) for tokens in said], said)
+        self._forward_prompts()
+        self.prompts = None
+
+    def select(self, rows: list[int]) -> None:
+        """Lets the other rows leave the cache."""
+        self.cache.select(torch.tensor(rows))
+        self.features, self.tokens, self.counts = self.features[rows], self.tokens[rows], self.counts[rows]
+
+    def _wait(self, features: Tensor, slots: list[list[int]], tokens: list[list[int]]) -> None:
+        """Entries for the next forward, right-padded: features [B, W, H] at these slots, and the tokens behind them."""
+        self.counts = torch.tensor([len(row) for row in tokens])
+        places = pad_sequence([torch.tensor(row) for row in slots], batch_first=True).to(features.device)
+        self.features = features.take_along_dim(places[..., None], 1)
+        self.tokens = pad_sequence([torch.tensor(row) for row in tokens], batch_first=True)
+
+    def _forward_prompts(self) -> None:
+        """Caches all but the entries of the roots, which wait alone."""
+        rows, last = torch.arange(len(self.tokens)), self.counts - 1
+        kept = self.features[rows, last.to(self.features.device)][:, None], self.tokens[rows, last][:, None]
+        if int(last.max()):
+            self.features, self.tokens, self.counts = self.features[:, :-1], self.tokens[:, :-1], last
+            self._forward_waiting()
+        self.features, self.tokens = kept
+        self.counts = torch.ones_like(last)
+
+    def _forward_waiting(self) -> Tensor:
+        """Commits the waiting entries to the cache; the head's output at each row's last one, [B, H]."""
+        before = self.cache.lengths.cpu() if len(self.cache.lengths) else torch.zeros_like(self.counts)
+        out = self._forward(self.features, self.tokens, before[:, None] + torch.arange(self.tokens.shape[1]), None)
+        self.cache.set_lengths(before + self.counts)
+        return out[torch.arange(len(out)), self.counts.to(out.device) - 1]
+
+    def _forward_level(self, shape: Tree, nodes: list[int], sees: Tensor, tokens: Tensor) -> Tensor:
+        """The logits [B, k, V] of a level's nodes, which see the text, their ancestors and themselves."""
+        features = self.outputs[:, torch.tensor(shape.parents[nodes])]
+        positions = self.cache.lengths.cpu()[:, None] + int(shape.depth[nodes[0]]) - 1
+        out = self._forward(features, tokens[:, nodes], positions.expand(-1, len(nodes)), sees)
+        self.outputs[:, nodes] = out
+        return self._logits(out)
+
+    def _forward(self, features: Tensor, tokens: Tensor, positions: Tensor, sees: Tensor | None) -> Tensor:
+        self.calls += 1
+        device = features.device
+        attend = cached(self._attention, self.cache, 0, None if sees is None else sees.to(device))
+        return self.head(features, embed(self.head, self.target, tokens.to(device)), positions.to(device), attend)
+
+    @property
+    def _attention(self) -> HeadAttention:
+        return self.head.layer.self_attn
+
+    def _logits(self, features: Tensor) -> Tensor:
+        return self.head.logits(self.head.states(features), self.output)
+
+    @torch.no_grad()
+    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
+        """What the head says d + 1 tokens ahead of every root of known texts: see `lib.drafters.ahead.read`."""
+        def speak(hidden: Sequence[Tensor], text: Tensor, start: int):
+            features = self.head.read(hidden)
+            padded = torch.cat([text[1:], text.new_zeros(depth)])[None].to(features.device)
+            for out in unroll(self.head, self.target, features, padded, depth):
+                yield self._logits(out[0, start - 1 : len(text) - 2])
+
+        return ahead.read(target, speak, texts, starts, depth)

@@ -1,0 +1,169 @@
+"""EAGLE's heads: one decoder layer that continues the target's features, token by token.
+
+Entry j of a text is the target's feature at token j together with the embedding of token j + 1; the layer makes of it
+the feature at j + 1, from which the output layer tells token j + 2. Where the target's own feature is not known yet, the
+head's last one takes its place.
+"""
+
+from typing import Protocol, Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+
+from lib.drafters.heads.layers import Attend, HeadAttention, Unrolled
+
+
+class FeatureHead(Protocol):
+    """What the drafter and the training ask of an EAGLE head of either generation; `layer` has its `self_attn`."""
+
+    layer: nn.Module
+
+    def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
+        """The features [B, T, H] of a target's hidden states, as transformers gives them: one [B, T, Ht] a layer."""
+
+    def __call__(self, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """The next features [B, T, H], of features and next tokens' embeddings [B, T, H] at int64[B or 1, T]."""
+
+    def states(self, features: Tensor) -> Tensor:
+        """What the output layer reads, [..., H]."""
+
+    def logits(self, states: Tensor, output: nn.Module) -> Tensor:
+        """[..., V] over the target's vocabulary; `output` is the target's output layer, for heads without their own."""
+
+
+class EagleLayer(nn.Module):
+    """A Llama layer without its first norm (EAGLE-1's code leaves it out, since the target's features are normed)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = HeadAttention(config, config.hidden_size)
+        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = LlamaMLP(config)
+
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """x [B, T, H] to [B, T, H]."""
+        x = x + self.self_attn(x, positions, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class EagleHead(nn.Module):
+    """EAGLE-1 (Li et al. 2024, section 3.1): the feature is the target's last hidden state, the output layer its own."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bool(getattr(config, "bias", False)))
+        self.layers = nn.ModuleList([EagleLayer(config)])
+        self.embed_tokens = own_embedding(config)
+
+    @property
+    def layer(self) -> EagleLayer:
+        """Its one layer."""
+        return self.layers[0]
+
+    def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
+        """The last hidden states [B, T, H]."""
+        return hidden_states[-1]
+
+    def forward(self, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """The next features [B, T, H]."""
+        return self.layer(self.fc(torch.cat([embedded, features], dim=-1)), positions, attend)
+
+    def states(self, features: Tensor) -> Tensor:
+        """The features themselves."""
+        return features
+
+    def logits(self, states: Tensor, output: nn.Module) -> Tensor:
+        """The target's output layer on the features."""
+        return output(states)
+
+
+class Eagle3Layer(nn.Module):
+    """A Llama layer whose attention reads the normed embedding beside the normed feature; the feature is its residual."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = HeadAttention(config, 2 * config.hidden_size)
+        self.input_layernorm, self.hidden_norm, self.post_attention_layernorm = (
+            LlamaRMSNorm(config.hidden_size, config.rms_norm_eps) for _ in range(3))
+        self.mlp = LlamaMLP(config)
+
+    def forward(self, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Features and embeddings [B, T, H] to [B, T, H]."""
+        both = torch.cat([self.input_layernorm(embedded), self.hidden_norm(features)], dim=-1)
+        x = features + self.self_attn(both, positions, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Eagle3Head(nn.Module):
+    """EAGLE-3 (Li et al. 2025, section 3): features fused from several of the target's layers, no loss on features.
+
+    config.feature_layers: indices into the target's hidden states. config.draft_vocab_size: the head has an output
+    layer of its own, over so many of the target's tokens; `d2t` int64[draft] is what to add to a drafted index.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        width = getattr(config, "target_hidden_size", None) or config.hidden_size
+        self.fc = nn.Linear(len(config.feature_layers) * width, config.hidden_size, bias=False)
+        self.midlayer = Eagle3Layer(config)
+        self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.embed_tokens = own_embedding(config)
+        drafted = getattr(config, "draft_vocab_size", None)
+        self.lm_head = nn.Linear(config.hidden_size, drafted, bias=False) if drafted else None
+        if drafted:
+            self.register_buffer("d2t", torch.zeros(drafted, dtype=torch.long))
+
+    @property
+    def layer(self) -> Eagle3Layer:
+        """Its one layer."""
+        return self.midlayer
+
+    def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
+        """Low, middle and high layers' hidden states, side by side, through `fc`: [B, T, H]."""
+        return self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], dim=-1))
+
+    def forward(self, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """The next features [B, T, H]."""
+        return self.midlayer(features, embedded, positions, attend)
+
+    def states(self, features: Tensor) -> Tensor:
+        """The normed features."""
+        return self.norm(features)
+
+    def logits(self, states: Tensor, output: nn.Module) -> Tensor:
+        """Over the target's vocabulary; tokens that the head does not know have minus infinity."""
+        if self.lm_head is None:
+            return output(states)
+        drafted = self.lm_head(states)
+        index = torch.arange(drafted.shape[-1], device=drafted.device) + self.d2t
+        whole = drafted.new_full((*drafted.shape[:-1], self.config.vocab_size), float("-inf"))
+        return whole.index_copy(-1, index, drafted)
+
+
+def own_embedding(config) -> nn.Embedding | None:
+    """The head's own copy of the target's embedding, where its file holds one (config.own_embedding)."""
+    if not getattr(config, "own_embedding", False):
+        return None
+    return nn.Embedding(config.vocab_size, config.hidden_size)
+
+
+def embed(head: nn.Module, target, tokens: Tensor) -> Tensor:
+    """Tokens int64[...] by the head's own embedding, else by the target's: [..., H]."""
+    own = head.embed_tokens
+    return (target.get_input_embeddings() if own is None else own)(tokens)
+
+
+def unroll(head: FeatureHead, target, features: Tensor, tokens: Tensor, steps: int):
+    """The head's outputs along a known text from every entry at once, a step at a time: yields [B, T, H] `steps` times.
+
+    features [B, T, H]: those of tokens 0 .. T - 1; tokens int64[B, T + steps]: of step d, entry j reads token
+    j + 1 + d, which stands at column j + d. Step d at entry j foretells token j + 2 + d.
+    """
+    attend, length = Unrolled(), features.shape[1]
+    place = torch.arange(length, device=features.device)[None]
+    for step in range(steps):
+        features = head(features, embed(head, target, tokens[:, step : step + length]), place + step, attend)
+        yield features

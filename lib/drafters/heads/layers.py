@@ -1,0 +1,83 @@
+"""Attention of a head's layer, apart from what it attends to: that is a function which each use brings."""
+
+from typing import Callable
+
+import torch
+from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from lib.attention import attention_forward
+from lib.attention_backends import SharedMask
+from lib.cache import TreeCache
+
+# (query [B, Hq, T, d], key and value [B, Hkv, T, d]) -> [B, T, Hq, d]
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class HeadAttention(nn.Module):
+    """Projections and rotary positions of a LlamaConfig; queries, keys and values come from inputs of any width."""
+
+    def __init__(self, config, inputs: int):
+        super().__init__()
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        bias = bool(getattr(config, "attention_bias", False))
+        widths = {"q": config.num_attention_heads, "k": config.num_key_value_heads, "v": config.num_key_value_heads}
+        for name, heads in widths.items():
+            setattr(self, f"{name}_proj", nn.Linear(inputs, heads * self.head_dim, bias=bias))
+        self.o_proj = nn.Linear(config.num_attention_heads * self.head_dim, config.hidden_size, bias=False)
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """x [B, T, inputs] at positions int64[B or 1, T] to [B, T, H]."""
+        query, key, value = (self._heads(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
+        query, key = apply_rotary_pos_emb(query, key, *self.rotary(x, positions))
+        return self.o_proj(attend(query, key, value).flatten(2))
+
+    def context(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, Hkv, T, d] of x [B, T, inputs], for others to attend to."""
+        key, value = self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
+        return apply_rotary_pos_emb(key, key, *self.rotary(x, positions))[1], value
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+def cached(module: HeadAttention, cache: TreeCache, layer: int, mask: Tensor | None) -> Attend:
+    """Appends to a layer of the cache and attends to it: all committed slots, and of the pending ones those of `mask`.
+
+    mask bool[T, pending + T] or [B, T, pending + T]; None for a causal block right behind the committed slots.
+    """
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        prefix = cache.rows.as_list or [0]
+        keys, values = cache.update(key, value, layer)
+        tree_mask = None if mask is None else SharedMask(mask)
+        return attention_forward(module, query, keys, values, None, scaling=module.head_dim**-0.5,
+                                 tree_mask=tree_mask, prefix_length=torch.tensor(prefix))[0]
+
+    return attend
+
+
+class Unrolled:
+    """Attention of a head that is unrolled along a known text from every index at once (EAGLE-3, section 3.1).
+
+    The first call is the text itself, causal. The d-th call afterwards is the d-th step ahead of every index: it sees
+    the text up to its index, and its index's own steps.
+    """
+
+    def __init__(self):
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        group, length = query.shape[1] // key.shape[1], query.shape[2]
+        self.keys.append(key.repeat_interleave(group, 1))
+        self.values.append(value.repeat_interleave(group, 1))
+        causal = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
+        text = (query @ self.keys[0].mT).masked_fill(~causal, float("-inf"))
+        own = [(query * step).sum(-1, keepdim=True) for step in self.keys[1:]]
+        weights = (torch.cat([text, *own], dim=-1) * query.shape[-1] ** -0.5).softmax(-1)
+        found = weights[..., :length] @ self.values[0]
+        for step, values in enumerate(self.values[1:]):
+            found = found + weights[..., length + step, None] * values
+        return found.transpose(1, 2)

@@ -1,0 +1,102 @@
+"""Heads in files: config.json and model.safetensors in bfloat16, under the names of the published layouts."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import LlamaConfig
+
+from lib.drafters.heads.block import BlockHead
+from lib.drafters.heads.eagle import Eagle3Head, EagleHead
+from lib.drafters.heads.medusa import MedusaHeads
+
+KINDS = {"medusa": MedusaHeads, "eagle": EagleHead, "eagle3": Eagle3Head, "block": BlockHead}
+SHIPPED = Path(__file__).parents[3] / "data" / "models" / "heads"
+# Besides sizes: what a kind needs to know.
+OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle": {"bias": True}, "eagle3": {},
+           "block": {"block_size": 6}}
+
+
+def settings(kind: str, target_config) -> LlamaConfig:
+    """The configuration of a new head for a target: narrower than one of its layers, so that a head costs less.
+
+    Two thirds of the target's query heads over one key head, and a feed-forward layer of the hidden size. Features are
+    fused from the first, the middle and the last hidden states.
+    """
+    _check_kind(kind)
+    config = target_config.get_text_config()
+    layers = config.num_hidden_layers
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return LlamaConfig(
+        hidden_size=config.hidden_size, vocab_size=config.vocab_size, head_dim=width, num_hidden_layers=1,
+        num_attention_heads=max(1, config.num_attention_heads * 2 // 3), num_key_value_heads=1,
+        intermediate_size=config.hidden_size, max_position_embeddings=config.max_position_embeddings,
+        rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6), kind=kind,
+        feature_layers=[1, (layers + 1) // 2, layers], **OPTIONS[kind])
+
+
+def save(head: nn.Module, folder: Path) -> None:
+    """Writes config.json and model.safetensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(head.config.to_diff_dict(), indent=1, sort_keys=True)
+    (folder / "config.json").write_text(text + "\n")
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
+    save_file({name: tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+               for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+
+def load(kind: str, folder: str | Path, target) -> nn.Module:
+    """A head that `save` wrote, with the target's dtype and on its device. ValueError for what does not fit."""
+    _check_kind(kind)
+    folder = Path(folder)
+    missing = [name for name in ("config.json", "model.safetensors") if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} lacks {' and '.join(missing)}; train the head with `python -m lib.training heads "
+                         f"--target TARGET --kind {kind}`, or name the folder of another")
+    config = LlamaConfig.from_dict(json.loads((folder / "config.json").read_text()))
+    found = getattr(config, "kind", None)
+    if found != kind:
+        raise ValueError(f"{folder} holds a head of kind {found!r}, not {kind!r}; name the folder of the other")
+    head = KINDS[kind](config)
+    check_fits(folder, config, target)
+    fill(folder, head, load_file(folder / "model.safetensors"))
+    return head.to(device=target.device, dtype=target.dtype).eval()
+
+
+def shipped(target: str, kind: str) -> Path:
+    """Where the head of a shipped target lies."""
+    return SHIPPED / target / kind
+
+
+def fill(source, head: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """Copies tensors by name into a head. ValueError lists what is missing, unexpected, or of another shape."""
+    wanted = head.state_dict()
+    faults = {
+        "missing": sorted(wanted.keys() - tensors.keys()),
+        "unexpected": sorted(tensors.keys() - wanted.keys()),
+        "of another shape": [f"{name} {tuple(tensors[name].shape)} for {tuple(wanted[name].shape)}"
+                             for name in sorted(wanted.keys() & tensors.keys())
+                             if tensors[name].shape != wanted[name].shape],
+    }
+    if any(faults.values()):
+        listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
+        raise ValueError(f"the tensors of {source} are not those of its config.json ({listed}); "
+                         "fetch the folder again, or name one whose files belong together")
+    head.load_state_dict(tensors)
+
+
+def check_fits(source, config, target) -> None:
+    """ValueError where a head was made for a target of another size."""
+    ours = target.config.get_text_config()
+    for name, wanted in (("hidden_size", getattr(config, "target_hidden_size", None) or config.hidden_size),
+                         ("vocab_size", config.vocab_size)):
+        if getattr(ours, name) != wanted:
+            raise ValueError(f"{source} was made for a target with {name} {wanted}, this one has {getattr(ours, name)}; "
+                             "take the head of this target")
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"head is of kind {kind!r}; choose one of {', '.join(KINDS)}")
