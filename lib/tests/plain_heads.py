@@ -1,0 +1,47 @@
+"""What heads say, computed plainly from a row's whole text: no cache, no batch, attention written out."""
+
+import torch
+from torch import Tensor
+
+from lib.drafters.heads.eagle import embed
+from lib.tree import ROOT
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention by its formula, heads one by one."""
+    group, length = query.shape[1] // key.shape[1], query.shape[2]
+    out = []
+    for h in range(query.shape[1]):
+        scores = query[0, h] @ key[0, h // group].T / query.shape[-1] ** 0.5
+        seen = torch.ones(length, length, dtype=torch.bool).tril()
+        out.append(scores.masked_fill(~seen, float("-inf")).softmax(-1) @ value[0, h // group])
+    return torch.stack(out, dim=1)[None]
+
+
+def features_of(head, target, text: list[int]) -> Tensor:
+    """The head's features [1, T, H] of a text, from a forward of the target over all of it."""
+    return head.read(target(torch.tensor([text]), output_hidden_states=True).hidden_states)
+
+
+def eagle_logits(head, target, text: list[int], path: list[int]) -> Tensor:
+    """What an EAGLE head says behind a committed text and a drafted path, float[V]: a whole forward for each token."""
+    features = features_of(head, target, text[:-1])
+    for known in range(len(path) + 1):
+        tokens = torch.tensor([text[1:] + path[:known]])
+        places = torch.arange(tokens.shape[1])[None]
+        out = head(features, embed(head, target, tokens), places, attend)[:, -1:]
+        features = torch.cat([features, out], dim=1)
+    return head.logits(head.states(out), target.get_output_embeddings())[0, 0]
+
+
+def eagle_tokens(head, target, text: list[int], shape) -> Tensor:
+    """The tokens int64[m] that fill a shape behind a committed text."""
+    tokens = torch.tensor([text[-1]] + [0] * shape.budget)
+    for node in range(shape.size):
+        children = list(shape.children(node))
+        if children:
+            path = tokens[list(shape.path(node))[1:]].tolist()
+            order = eagle_logits(head, target, text, path).sort(descending=True, stable=True).indices
+            tokens[children] = order[torch.tensor(shape.rank[children])]
+    assert tokens[ROOT] == text[-1]
+    return tokens
