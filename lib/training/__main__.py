@@ -1,5 +1,6 @@
-"""`python -m lib.training MEMBER|all|prepare|losses|distillation [--folder DIR] [--steps N]`: trains members of the
-family, publishes their losses, or compares distilled members with plain ones.
+"""`python -m lib.training MEMBER|all|prepare|losses|distillation|heads [--folder DIR] [--steps N]`: trains members of the
+family or heads of a target (`heads --target base --kind medusa`), publishes what was trained with its losses, or compares
+distilled members with plain ones.
 """
 
 import argparse
@@ -7,7 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from lib.training import distillation, family
+from lib.training import distillation, family, heads
 
 
 def main() -> None:
@@ -15,15 +16,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lib.training", description=__doc__)
     parser.add_argument(
         "member",
-        choices=[*family.FAMILY, "all", "prepare", "losses", "distillation"],
-        help="a member; all of them; the tokens alone; losses: copy trained members to data/models with their losses; "
-        "distillation: what it buys, beside plain training for as many tokens and for as much computing",
+        choices=[*family.FAMILY, "all", "prepare", "losses", "distillation", "heads"],
+        help="a member; all of them; the tokens alone; losses: copy what was trained to data/models with its losses; "
+        "distillation: what it buys, beside plain training for as many tokens and for as much computing; or a head",
     )
     parser.add_argument(
         "--folder", type=Path, default=Path("data/runs/training"), help="where tokens, checkpoints and models go"
     )
     parser.add_argument("--steps", type=int, help="optimiser steps, instead of the member's own number")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--target", default="base", help="of a head: a trained member, a shipped model, a folder")
+    parser.add_argument("--kind", default="medusa", choices=list(heads.PLANS), help="of a head")
     given = parser.parse_args()
     if given.member == "prepare":
         family.prepare(given.folder)
@@ -33,6 +36,10 @@ def main() -> None:
         table = distillation.compare(given.folder)
         table.to_csv("data/models/distillation.csv", index=False)
         print(table.to_string())
+    elif given.member == "heads":
+        plan = heads.PLANS[given.kind]
+        plan = replace(plan, steps=given.steps) if given.steps else plan
+        heads.make(given.target, given.kind, given.folder, plan=plan, device=given.device)
     else:
         for name in family.FAMILY if given.member == "all" else [given.member]:
             member = family.FAMILY[name]
@@ -41,7 +48,10 @@ def main() -> None:
 
 
 def publish(folder: Path, shipped: Path) -> None:
-    """Copies the trained members to `shipped`, and writes their held-out loss by kind of text beside them."""
+    """Copies the trained members and heads to `shipped`, and writes the members' held-out loss by kind of text beside."""
+    for head in (folder / "heads").glob("*/*/model.safetensors"):
+        kept = shipped / head.parent.relative_to(folder)
+        shutil.copytree(head.parent, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))
     trained = [name for name in family.FAMILY if (folder / name / "model.safetensors").exists()]
     for name in trained:
         shutil.copytree(folder / name, shipped / name, dirs_exist_ok=True)

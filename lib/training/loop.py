@@ -71,9 +71,7 @@ def train(
     `draw(step)` gives the windows of a step, int64[rows, length + 1]. Every report holds step, loss, tokens and
     tokens a second.
     """
-    optimisers = optim.build(model, plan.learning_rate)
     device = next(model.parameters()).device
-    first = _resume(model, optimisers, folder)
 
     def forward(tokens: torch.Tensor) -> torch.Tensor:
         with torch.autocast(device.type, torch.bfloat16):
@@ -82,12 +80,35 @@ def train(
 
     # model and loss in one graph: the softmax over the vocabulary is fused, a quarter of a step on CPU
     forward = torch.compile(forward) if compiled else forward
+
+    def learn(tokens: torch.Tensor, step: int) -> torch.Tensor:
+        value = forward(tokens)
+        value.backward()
+        return value.detach()
+
+    return run(model, draw, plan, learn, folder, checkpoint_every=checkpoint_every, report=report)
+
+
+def run(
+    model: nn.Module,
+    draw: Callable[[int], torch.Tensor],
+    plan: Plan,
+    learn: Callable[[torch.Tensor, int], torch.Tensor],
+    folder: Path,
+    *,
+    checkpoint_every: int = 50,
+    report: Callable[[dict], None] = print,
+) -> dict:
+    """The loop of `train` for any loss: `learn(tokens, step)` leaves a step's gradients in the model, and says the loss.
+    """
+    optimisers = optim.build(model, plan.learning_rate)
+    device = next(model.parameters()).device
+    first = _resume(model, optimisers, folder)
     model.train()
     summed, since, record = 0.0, time.perf_counter(), {}
     for step in range(first, plan.steps):
         optim.set_rate(optimisers, optim.factor(step, plan.steps))
-        value = forward(draw(step).to(device))
-        value.backward()
+        value = learn(draw(step).to(device), step)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser in optimisers:
             optimiser.step()

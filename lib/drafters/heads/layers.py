@@ -31,13 +31,13 @@ class HeadAttention(nn.Module):
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """x [B, T, inputs] at positions int64[B or 1, T] to [B, T, H]."""
         query, key, value = (self._heads(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
-        query, key = apply_rotary_pos_emb(query, key, *self.rotary(x, positions))
+        query, key = apply_rotary_pos_emb(query, key, *self.rotary(query, positions))
         return self.o_proj(attend(query, key, value).flatten(2))
 
     def context(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [B, Hkv, T, d] of x [B, T, inputs], for others to attend to."""
         key, value = self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
-        return apply_rotary_pos_emb(key, key, *self.rotary(x, positions))[1], value
+        return apply_rotary_pos_emb(key, key, *self.rotary(key, positions))[1], value
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
