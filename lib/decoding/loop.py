@@ -14,7 +14,7 @@ from lib.decoding.decide import Decider
 from lib.decoding.hooks import Decision, Hooks, Observer
 from lib.decoding.records import Generation, Round
 from lib.forward_clock import clocked
-from lib.shapes import parse
+from lib.growth import shape_or_growth
 from lib.tree import Tree
 from lib.verify import Draft, GeneratorDraws
 
@@ -45,7 +45,7 @@ def generate(
     round with the rows that ran, their drafts, and what was decided of each. ValueError names what cannot be.
     """
     prompts = unpadded(input_ids, attention_mask)
-    shape = parse(shape) if isinstance(shape, (str, Tree)) else shape
+    shape = shape_or_growth(shape)
     check(target, prompts, shape, rule, temperature, max_new_tokens, generator)
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
     loop = _Loop(target, drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)

@@ -1,4 +1,4 @@
-"""A language model that fills a static shape, one forward a level, through tree attention and a cache of its own."""
+"""A language model that fills a shape or grows a tree, one forward a level, by tree attention and a cache of its own."""
 
 from typing import Sequence
 
@@ -9,7 +9,9 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.attention import tree_forward
 from lib.cache import TreeCache
 from lib.drafters.filling import Filling
-from lib.drafters.slots import Level, plan
+from lib.drafters.growing import Growing, level_block
+from lib.drafters.slots import plan
+from lib.growth import Growth
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
 
@@ -51,20 +53,49 @@ class LanguageModelDrafter:
         self.calls += 1
         self.cache.set_lengths(torch.tensor([len(prompt) for prompt in prompts]))
         self.tails: list[list[int]] = [[] for _ in prompts]  # committed tokens that the cache lacks, the root last
-        self.shape = Tree([-1])
         self.drafts: list[Draft] = []
+        self.places: list[dict[int, int]] = [{} for _ in prompts]  # node -> place among the round's forwarded nodes
 
     @torch.no_grad()
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The shape filled for every row; with samples, repeated draws are one node and the tree is smaller."""
-        self.shape = shape
-        filling = Filling(shape, [tail[-1] for tail in self.tails], self.proposal, self.temperature, self.keep_probs)
-        if shape.budget:
-            filling.grow([ROOT], self._forward_tails(), draws)
-        for level in plan(shape).levels:
-            filling.grow(level.nodes, self._forward_level(level, filling.tokens), draws)
-        self.drafts, self.slots = filling.drafts()
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """A static shape filled, or a tree grown by a rule, for every row, with one forward a level.
+
+        With samples, repeated draws are one node and the tree is smaller; rows grow trees of their own.
+        """
+        self.drafts, self.places = self._fill(shape, draws) if isinstance(shape, Tree) else self._grow(shape)
         return self.drafts
+
+    def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
+        roots, planned = [tail[-1] for tail in self.tails], plan(shape)
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
+        if shape.budget:
+            filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
+        for depth, level in enumerate(planned.levels, start=1):
+            sees = level.sees.expand(len(roots), -1, -1)
+            filling.grow(level.nodes, self._forward_level(filling.tokens[:, list(level.nodes)], depth, sees), draws)
+        drafts, slots = filling.drafts()
+        self.levels = [shape.max_depth] * len(roots)
+        return drafts, [{node: planned.place[slot] for node, slot in enumerate(own) if slot in planned.place}
+                        for own in slots]
+
+    def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
+        self._check_growth(rule)
+        rows = [Growing(rule, tail[-1], self.temperature, self.keep_probs) for tail in self.tails]
+        depth = forwarded = 0
+        while any(map(len, levels := [row.next_level() for row in rows])):
+            if depth == 0:
+                logits = self._forward_tails(rule.max_depth)
+            else:
+                tokens, sees = level_block(rows, levels, forwarded)
+                logits = self._forward_level(tokens, depth, sees)
+                forwarded += tokens.shape[1]
+            for row, nodes, own in zip(rows, levels, logits):
+                if len(nodes):
+                    row.grow(nodes, own[: len(nodes)])
+            depth += 1
+        self.levels = [row.levels for row in rows]
+        drafts, places = zip(*(row.draft() for row in rows))
+        return list(drafts), list(places)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Keeps the accepted nodes that were forwarded; the others, and the bonus token, wait for the next round."""
@@ -72,11 +103,10 @@ class LanguageModelDrafter:
 
     def advance(self, accepted: list[list[int]], following: list[list[int]]) -> None:
         """As `commit`, with any number of tokens behind the accepted nodes, the last of them the new root."""
-        place, forwarded = plan(self.shape).place, bool(self.cache.pending)
+        forwarded = bool(self.cache.pending)
         kept = []
         for row, nodes in enumerate(accepted):
-            slots = [self.slots[row][node] for node in nodes]
-            held = [self.width + place[slot] for slot in slots if slot in place]
+            held = [self.width + self.places[row][node] for node in nodes if node in self.places[row]]
             late = self.drafts[row].tokens[nodes[len(held):]].tolist() if nodes else []
             if forwarded:
                 kept.append([*range(self.width - len(self.tails[row]), self.width), *held])
@@ -91,12 +121,15 @@ class LanguageModelDrafter:
         self.cache.select(torch.tensor(rows))
         self.tails = [self.tails[row] for row in rows]
 
-    def _forward_tails(self) -> Tensor:
-        """The tokens that the cache lacks, right-aligned so that every root has the same slot; its logits [B, 1, V]."""
+    def _forward_tails(self, levels: int) -> Tensor:
+        """The tokens that the cache lacks, right-aligned so that every root has the same slot; its logits [B, 1, V].
+
+        levels: as many as the tree may get; the last of them is never forwarded.
+        """
         lengths = torch.tensor([len(tail) for tail in self.tails])
         self.width = int(lengths.max())
         self.offsets = lengths - 1  # the root's distance from the cache's end
-        self._check_window(int((self.cache.lengths.cpu() + lengths).max()) + self.shape.max_depth - 1)
+        self._check_window(int((self.cache.lengths.cpu() + lengths).max()) + levels - 1)
         tokens = torch.tensor([[0] * (self.width - len(tail)) + tail for tail in self.tails])
         depth = (torch.arange(self.width) - (self.width - lengths[:, None])).clamp_min(0)
         self.visible = torch.arange(self.width) >= self.width - lengths[:, None]  # bool[B, width]: what is no padding
@@ -104,13 +137,12 @@ class LanguageModelDrafter:
         mask = itself | torch.ones_like(itself).tril() & self.visible[:, None]
         return self._forward(tokens, depth, mask, logits_to_keep=1)
 
-    def _forward_level(self, level: Level, tokens: Tensor) -> Tensor:
-        """The logits [B, k, V] of a level's nodes, which see the tail, their ancestors and themselves."""
-        nodes, rows = list(level.nodes), len(self.tails)
-        depth = self.offsets[:, None] + int(self.shape.depth[nodes[0]])
-        tail = self.visible[:, None].expand(-1, len(nodes), -1)
-        sees = torch.cat([tail, level.sees.expand(rows, -1, -1)], dim=-1)
-        return self._forward(tokens[:, nodes], depth.expand(-1, len(nodes)), sees)
+    def _forward_level(self, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
+        """The logits [B, k, V] of nodes int64[B, k] of one depth, which see the tail and, of the nodes forwarded behind
+        it and of themselves, what `sees` bool[B, k, forwarded + k] says."""
+        rows, nodes = tokens.shape
+        tail = self.visible[:, None].expand(-1, nodes, -1)
+        return self._forward(tokens, (self.offsets[:, None] + depth).expand(-1, nodes), torch.cat([tail, sees], dim=-1))
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.model.device
@@ -118,6 +150,15 @@ class LanguageModelDrafter:
         mask = mask[0] if len(mask) == 1 else mask
         out = tree_forward(self.model, tokens.to(device), depth.to(device), mask.to(device), self.cache, **kwargs)
         return out.logits[..., : self.vocabulary]
+
+    def _check_growth(self, rule: Growth) -> None:
+        if not hasattr(rule, "expand"):
+            raise ValueError(f"{rule.name!r} grows over one distribution a depth, a language model gives one a node; "
+                             "take a rule such as 'dyspec@32', or a drafter with heads")
+        if self.proposal != "top_k" or self.temperature <= 0:
+            raise ValueError(f"{rule.name!r} takes the likeliest children by probability; the drafter's proposal is "
+                             f"{self.proposal!r}, its temperature {self.temperature}: make one with 'top_k' and more "
+                             "than 0, or give a static shape")
 
     def _check_window(self, needed: int) -> None:
         window = getattr(self.model.config, "max_position_embeddings", None)

@@ -2,10 +2,12 @@
 
 from typing import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lib.drafters import proposals
+from lib.growth import Candidates, Growth, grow
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws, warp
 
@@ -27,10 +29,11 @@ class PlainDrafter:
         self.texts = [prompt.tolist() for prompt in prompts]
         self.drafts: list[Draft] = []
 
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The shape filled node by node."""
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """The shape filled, or the tree grown, node by node."""
         fill = self._best if self.proposal == "top_k" else self._sampled
-        self.drafts = [fill(text, shape, draws) for text in self.texts]
+        grown = not isinstance(shape, Tree)
+        self.drafts = [self._grown(text, shape) if grown else fill(text, shape, draws) for text in self.texts]
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -57,6 +60,21 @@ class PlainDrafter:
                 best = proposals.top_tokens(self.logits(path)[None], int(shape.rank[children].max()) + 1)[0]
                 tokens[children] = best[torch.tensor(shape.rank[children])]
         return Draft(shape, tokens, "top_k")
+
+    def _grown(self, text: list[int], rule: Growth) -> Draft:
+        path = [()]  # by candidate: the tokens that lead to it
+
+        def children(candidates: Candidates, nodes) -> np.ndarray:
+            found = []
+            for node in nodes:
+                probs = warp(self.logits([*text, *path[node]]), self.temperature)
+                best = proposals.top_tokens(probs[None], min(rule.width, len(probs)))[0].tolist()
+                path.extend((*path[node], token) for token in best)
+                found.append(probs[best].double().numpy())
+            return np.stack(found)
+
+        grown = grow(rule, children)
+        return Draft(grown.tree, torch.tensor([text[-1]] + [path[node][-1] for node in grown.nodes[1:]]), "top_k")
 
     def _sampled(self, text: list[int], shape: Tree, draws: Draws) -> Draft:
         path, counts, probs = {ROOT: ()}, {ROOT: 1}, {}  # by slot; a slot without a path stays empty

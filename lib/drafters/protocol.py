@@ -4,6 +4,7 @@ from typing import Protocol, Sequence
 
 from torch import Tensor
 
+from lib.growth import Growth
 from lib.tree import Tree
 from lib.verify import Draft, Draws
 
@@ -22,8 +23,8 @@ class Drafter(Protocol):
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins a batch of prompts int64[T], forgetting the last; the first `commit` brings each row's first root."""
 
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """One draft a row, its root the row's last committed token."""
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """One draft a row, its root the row's last committed token: a static shape, or a tree grown by a rule."""
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """What the target kept: each row's accepted nodes, root excluded, and its bonus token, the new root.
