@@ -29,25 +29,26 @@ class ConfidentDrafter(LanguageModelDrafter):
     @torch.no_grad()
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The shape's first levels, for every row as many as the model is sure of and one more."""
-        self.shape = shape
         filling = Filling(shape, [tail[-1] for tail in self.tails], "top_k", self.temperature, keep_probs=True)
         if shape.budget:
-            filling.grow([ROOT], self._forward_tails(), draws)
+            filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
         depths = [min(1, shape.max_depth)] * len(self.tails)
         for depth, level in enumerate(plan(shape).levels, start=1):
             sure = [depths[row] == depth and self._sure(filling, row, level.nodes) for row in range(len(depths))]
             if not any(sure):
                 break
-            filling.grow(level.nodes, self._forward_level(level, filling.tokens), draws)
+            tokens, sees = filling.tokens[:, list(level.nodes)], level.sees.expand(len(depths), -1, -1)
+            filling.grow(level.nodes, self._forward_level(tokens, depth, sees), draws)
             depths = [depth + 1 if going else stopped for going, stopped in zip(sure, depths)]
-        self.shape, _ = first_levels.levels(shape, max(depths))
         whole, _ = filling.drafts()
-        found = [first_levels.cut(first_levels.cut(draft, max(depths))[0], own) for draft, own in zip(whole, depths)]
-        self.drafts, self.slots = [draft for draft, _ in found], [slots for _, slots in found]
+        found = [first_levels.cut(draft, own) for draft, own in zip(whole, depths)]
+        place = {slot: at for slot, at in plan(shape).place.items() if shape.depth[slot] < max(depths)}  # forwarded
+        self.places = [{node: place[slot] for node, slot in enumerate(slots) if slot in place} for _, slots in found]
+        self.drafts, self.levels = [draft for draft, _ in found], depths
         return self.drafts
 
     def _sure(self, filling: Filling, row: int, nodes: Sequence[int]) -> bool:
         """Whether one of these nodes' tokens has, behind its parent, the threshold's probability."""
-        parents = self.shape.parents
+        parents = filling.shape.parents
         return any(filling.probs[row][int(parents[node])][filling.tokens[row, node]] >= self.threshold
                    for node in nodes)
