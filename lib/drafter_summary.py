@@ -89,15 +89,15 @@ def advice(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def task_table(rows: pd.DataFrame, model: str, lookup: str, shipped: bool,
-               generator: np.random.Generator) -> pd.DataFrame:
+def task_table(rows: pd.DataFrame, model: str, lookup: str, generator: np.random.Generator) -> pd.DataFrame:
     """By kind of text the measured speedup of two settings, and the claimed ones where the source has that task."""
     found = speedups(rows[rows["setting"].isin([model, lookup, _plain_name(rows)])], ["kind"], generator)
     found["speedup"] = in_words(found)
     wide = found.pivot(index="kind", columns="setting", values="speedup")[[model, lookup]]
     wide.columns = [f"measured {model}", f"measured {lookup}"]
-    beside = wide.join(source_claims.by_task().set_index("kind").drop(columns="task")).fillna("")
-    return beside.set_axis(labelled(beside.index, shipped), axis=0)
+    claims = source_claims.by_task().set_index("kind").drop(columns="task")
+    claimed = claims.reindex(wide.index.str.removesuffix(GENERATED)).set_axis(wide.index)
+    return wide.join(claimed).fillna("")
 
 
 def pair_table(rows: pd.DataFrame, shape: str, generator: np.random.Generator) -> pd.DataFrame:
