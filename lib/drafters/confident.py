@@ -2,12 +2,11 @@
 
 from typing import Sequence
 
-import torch
-
 from lib.drafters import first_levels
 from lib.drafters.filling import Filling
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.slots import plan
+from lib.growth import Growth
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
 
@@ -26,26 +25,29 @@ class ConfidentDrafter(LanguageModelDrafter):
         super().__init__(model, temperature=temperature, vocabulary=vocabulary, keep_probs=True)
         self.threshold = threshold
 
-    @torch.no_grad()
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+    def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
         """The shape's first levels, for every row as many as the model is sure of and one more."""
-        filling = Filling(shape, [tail[-1] for tail in self.tails], "top_k", self.temperature, keep_probs=True)
+        roots, planned = [tail[-1] for tail in self.tails], plan(shape)
+        filling = Filling(shape, roots, "top_k", self.temperature, keep_probs=True)
         if shape.budget:
             filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
-        depths = [min(1, shape.max_depth)] * len(self.tails)
-        for depth, level in enumerate(plan(shape).levels, start=1):
-            sure = [depths[row] == depth and self._sure(filling, row, level.nodes) for row in range(len(depths))]
+        depths = [min(1, shape.max_depth)] * len(roots)
+        for depth, level in enumerate(planned.levels, start=1):
+            sure = [depths[row] == depth and self._sure(filling, row, level.nodes) for row in range(len(roots))]
             if not any(sure):
                 break
-            tokens, sees = filling.tokens[:, list(level.nodes)], level.sees.expand(len(depths), -1, -1)
-            filling.grow(level.nodes, self._forward_level(tokens, depth, sees), draws)
+            sees = level.sees.expand(len(roots), -1, -1)
+            filling.grow(level.nodes, self._forward_level(filling.tokens[:, list(level.nodes)], depth, sees), draws)
             depths = [depth + 1 if going else stopped for going, stopped in zip(sure, depths)]
-        whole, _ = filling.drafts()
-        found = [first_levels.cut(draft, own) for draft, own in zip(whole, depths)]
-        place = {slot: at for slot, at in plan(shape).place.items() if shape.depth[slot] < max(depths)}  # forwarded
-        self.places = [{node: place[slot] for node, slot in enumerate(slots) if slot in place} for _, slots in found]
-        self.drafts, self.levels = [draft for draft, _ in found], depths
-        return self.drafts
+        self.levels = depths
+        found = [first_levels.cut(draft, own) for draft, own in zip(filling.drafts()[0], depths)]
+        forwarded = {slot: place for slot, place in planned.place.items() if shape.depth[slot] < max(depths)}
+        return ([draft for draft, _ in found],
+                [{node: forwarded[slot] for node, slot in enumerate(slots) if slot in forwarded} for _, slots in found])
+
+    def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
+        raise ValueError(f"{rule.name!r} decides itself where a tree ends, as the threshold does; give a static shape, or "
+                         "the rule to a drafter of kind 'top_k'")
 
     def _sure(self, filling: Filling, row: int, nodes: Sequence[int]) -> bool:
         """Whether one of these nodes' tokens has, behind its parent, the threshold's probability."""

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import bandit, live, shapes
+from lib import bandit, growth, live, shapes
 from lib.adapt import POLICIES, Complexity, Outcome, RecentAcceptance, Schedule, best_length, depth_for
 from lib.drafters import (AdaptiveDrafter, CombinedDrafter, ConfidentDrafter, LanguageModelDrafter,
                           PlainDrafter, SuffixAutomatonDrafter, make)
@@ -161,6 +161,9 @@ def test_an_adaptive_drafter_spends_fewer_forwards_where_little_is_accepted():
         make("adaptive", model=OTHER, policy="blind")
     with pytest.raises(ValueError, match="threshold is 1.5"):
         ConfidentDrafter(OTHER, threshold=1.5)
+    for name in ("adaptive", "confident"):
+        with pytest.raises(ValueError, match="'dyspec:4@8' decides itself"):
+            begin(make(name, model=OTHER)).propose(growth.parse("dyspec:4@8"), None)
 
 
 # ---------------------------------------------------------------------------------------------------------- combined
