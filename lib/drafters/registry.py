@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from lib.adapt import POLICIES
-from lib.drafters import heads
+from lib.drafters import published
 from lib.drafters.adaptive import AdaptiveDrafter
 from lib.drafters.block import BlockDrafter
 from lib.drafters.combined import CombinedDrafter
@@ -63,7 +63,7 @@ def _adapting(model, policy: str = "schedule", **options) -> AdaptiveDrafter:
 
 
 def _reading(kind: str, drafter: Callable[..., Drafter]) -> Callable[..., Drafter]:
-    return lambda target, folder, **options: drafter(target, heads.load(kind, folder, target), **options)
+    return lambda target, folder, **options: drafter(target, published.load(kind, folder, target), **options)
 
 
 _WARPED = ("temperature", "vocabulary")

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Callable
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from lib.drafters.heads.block import BlockHead
@@ -60,7 +61,7 @@ def load(kind: str, folder: str | Path, target) -> nn.Module:
     if found != kind:
         raise ValueError(f"{folder} holds a head of kind {found!r}, not {kind!r}; name the folder of the other")
     head = KINDS[kind](config)
-    check_fits(folder, config, target)
+    check_fits(folder, config.hidden_size, config.vocab_size, target)
     fill(folder, head, load_file(folder / "model.safetensors"))
     return head.to(device=target.device, dtype=target.dtype).eval()
 
@@ -70,9 +71,12 @@ def shipped(target: str, kind: str) -> Path:
     return SHIPPED / target / kind
 
 
-def fill(source, head: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Copies tensors by name into a head. ValueError lists what is missing, unexpected, or of another shape."""
-    wanted = head.state_dict()
+def fill(source, head: nn.Module, tensors: dict[str, Tensor], called: Callable[[str], str] = str) -> None:
+    """Copies tensors into a head; `called` gives the name in the file of each of the head's.
+
+    ValueError lists what is missing, unexpected, or of another shape.
+    """
+    wanted = {called(name): tensor for name, tensor in head.state_dict().items()}
     faults = {
         "missing": sorted(wanted.keys() - tensors.keys()),
         "unexpected": sorted(tensors.keys() - wanted.keys()),
@@ -84,14 +88,13 @@ def fill(source, head: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
         listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
         raise ValueError(f"the tensors of {source} are not those of its config.json ({listed}); "
                          "fetch the folder again, or name one whose files belong together")
-    head.load_state_dict(tensors)
+    head.load_state_dict({name: tensors[called(name)] for name in head.state_dict()})
 
 
-def check_fits(source, config, target) -> None:
-    """ValueError where a head was made for a target of another size."""
+def check_fits(source, hidden: int, vocabulary: int, target) -> None:
+    """ValueError where a head was made for a target of another hidden size or vocabulary."""
     ours = target.config.get_text_config()
-    for name, wanted in (("hidden_size", getattr(config, "target_hidden_size", None) or config.hidden_size),
-                         ("vocab_size", config.vocab_size)):
+    for name, wanted in (("hidden_size", hidden), ("vocab_size", vocabulary)):
         if getattr(ours, name) != wanted:
             raise ValueError(f"{source} was made for a target with {name} {wanted}, this one has {getattr(ours, name)}; "
                              "take the head of this target")

@@ -1,0 +1,83 @@
+"""EAGLE's published layouts: a Llama config.json, and tensors under the names that `heads.eagle` gives its own.
+
+The first generation has `fc`, `layers.0` without its first norm, and a copy of the target's `embed_tokens`. The third has
+`fc`, `midlayer`, `norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes `embed_tokens`.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig
+
+from lib.drafters.heads.eagle import Eagle3Head, EagleHead
+from lib.drafters.heads.store import check_fits, fill
+from lib.drafters.published.files import read
+
+
+def load(where, folder: Path, target) -> nn.Module:
+    """An EAGLE-1 head for a target. ValueError lists what is missing, unexpected or of another shape."""
+    given, tensors = read(where, folder)
+    config = _config(where, given, tensors, kind="eagle", bias=given.get("bias", True))
+    check_fits(where, config.hidden_size, config.vocab_size, target)
+    return _filled(where, EagleHead(config), tensors, target)
+
+
+def load3(where, folder: Path, target) -> nn.Module:
+    """An EAGLE-3 head for a target. ValueError as for `load`, and where `t2d` and `d2t` contradict one another."""
+    given, tensors = read(where, folder)
+    config = _config(where, given, tensors, kind="eagle3", feature_layers=feature_layers(given, target.config),
+                     draft_vocab_size=given.get("draft_vocab_size") or given["vocab_size"])
+    check_fits(where, given.get("target_hidden_size") or config.hidden_size, config.vocab_size, target)
+    if config.hidden_size != target.config.get_text_config().hidden_size:
+        config.own_embedding = True  # the target's would not fit
+    if config.draft_vocab_size == config.vocab_size:
+        tensors.setdefault("d2t", torch.zeros(config.vocab_size, dtype=torch.long))
+    _check_map(where, tensors, config.vocab_size)
+    return _filled(where, Eagle3Head(config), tensors, target)
+
+
+def feature_layers(given: dict, target_config) -> list[int]:
+    """Which hidden states an EAGLE-3 head reads: those of its config, else the second, middle and third last.
+
+    The default is that of EAGLE's own code: what enters layers 2, L/2 and L - 3. `eagle_config` names layers whose output
+    is meant, one place further among the hidden states; the same key at the top level, as vLLM reads it, names those.
+    """
+    nested = (given.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    if nested:
+        return [layer + 1 for layer in nested]
+    layers = target_config.get_text_config().num_hidden_layers
+    return given.get("eagle_aux_hidden_state_layer_ids") or [2, layers // 2, layers - 3]
+
+
+def _config(where, given: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:
+    needed = ("hidden_size", "vocab_size", "num_attention_heads", "intermediate_size")
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}; it is not that of an EAGLE head")
+    if given.get("num_hidden_layers", 1) != 1:
+        raise ValueError(f"{where} has {given['num_hidden_layers']} layers; EAGLE heads of one layer are read here")
+    attention_bias = given.get("qkv_bias", given.get("attention_bias", False))
+    return LlamaConfig.from_dict({**given, **more, "attention_bias": attention_bias,
+                                  "own_embedding": "embed_tokens.weight" in tensors})
+
+
+def _filled(where, head: nn.Module, tensors: dict[str, Tensor], target) -> nn.Module:
+    known = {name: tensor for name, tensor in tensors.items()
+             if name != "t2d" and not name.endswith("rotary_emb.inv_freq")}  # what follows from the rest
+    fill(where, head, known)
+    return head.to(device=target.device, dtype=target.dtype).eval()
+
+
+def _check_map(where, tensors: dict[str, Tensor], vocabulary: int) -> None:
+    """d2t int64[draft] and t2d bool[V] must name the same tokens, each once."""
+    if "d2t" not in tensors:
+        return
+    tokens = torch.arange(len(tensors["d2t"])) + tensors["d2t"]
+    known = torch.zeros(vocabulary, dtype=torch.bool)
+    within = bool(((tokens >= 0) & (tokens < vocabulary)).all())
+    if within:
+        known[tokens] = True
+    if not within or int(known.sum()) != len(tokens) or not torch.equal(known, tensors.get("t2d", known).bool()):
+        raise ValueError(f"the draft vocabulary of {where} is no part of the target's {vocabulary} tokens, or its d2t and "
+                         "t2d differ; fetch the folder again, or take the head of this target")

@@ -1,0 +1,57 @@
+"""Files of a published head: found in a folder or fetched from the hub, and read without unpickling anything."""
+
+import json
+from pathlib import Path
+
+from huggingface_hub import errors, snapshot_download
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+READ = ("config.json", "*.safetensors")
+PICKLES = (".pt", ".pth", ".bin", ".pkl")
+
+
+def folder_of(where: str | Path) -> Path:
+    """The folder itself, or the hub id's snapshot, of which config and safetensors alone are fetched. ValueError if
+    there is neither.
+    """
+    path = Path(where).expanduser()
+    if path.is_dir():
+        return path
+    name, _, revision = str(where).partition("@")
+    if str(where).startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ValueError(f"there is no folder {where}; give one with config.json and safetensors, or a hub id OWNER/NAME")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(READ)))
+    except errors.GatedRepoError as error:
+        raise ValueError(f"{where} is gated; accept its licence on the hub, then log in with `hf auth login`") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
+        raise ValueError(f"{where} is neither a folder here nor on the hub; check name and revision") from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError) as error:
+        raise ValueError(f"{where} is not on this machine and the hub cannot be reached; check the network, or give a "
+                         "folder") from error
+
+
+def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
+    """config.json, and all tensors of the folder's safetensors by name. ValueError for pickles and what is missing."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{where} has no config.json; fetch the folder again, or name another")
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise ValueError(f"{where} {_instead(folder)}")
+    try:
+        tensors = {name: tensor for path in found for name, tensor in load_file(path).items()}
+    except SafetensorError as error:
+        raise ValueError(f"{where} holds a broken safetensors file ({error}); fetch it again") from error
+    return json.loads((folder / "config.json").read_text()), tensors
+
+
+def _instead(folder: Path) -> str:
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    if not pickles:
+        return ("has no safetensors; if its page lists .bin or .pt files, those are pickles, which can run code when they "
+                "are read, and are not fetched here: name a repository with safetensors")
+    return (f"holds its weights in {', '.join(pickles)}: a pickle, which can run code when it is read, so that only "
+            "safetensors are read here; if you trust it, read it with torch.load(..., weights_only=True), write it with "
+            "safetensors.torch.save_file, and give the folder of that")
