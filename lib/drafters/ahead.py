@@ -14,12 +14,13 @@ Speak = Callable[[Sequence[Tensor], Tensor, int], Iterable[Tensor]]
 
 @torch.inference_mode()
 def read(target, speak: Speak, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
-    """Ranks int32[N, L, D] and probabilities float32[N, L, D] of the true tokens, D = depth, L the most roots of a text.
+    """Ranks int32[N, L, D] and probabilities float32[N, L, D] of the true tokens, D = depth, L the most roots of a
+    text.
 
-    texts[i] int64[T]; its roots are the tokens from starts[i] (at least 1) to the last but one. Entry [i, t, d] is of the
-    token d + 1 places behind root t, among what the head says where a round starts at t and follows the text: rank 0 its
-    favourite, of equals the lower index first. Where the text has ended: -1 and 0. Depths that the head does not speak
-    of: beyond every token's rank, and 0.
+    texts[i] int64[T]; its roots are the tokens from starts[i] (at least 1) to the last but one. Entry [i, t, d] is of
+    the token d + 1 places behind root t, among what the head says where a round starts at t and follows the text: rank
+    0 its favourite, of equals the lower index first. Where the text has ended: -1 and 0. Depths that the head does not
+    speak of: beyond every token's rank, and 0.
     """
     beyond = target.config.get_text_config().vocab_size
     most = max(1, *(len(text) - 1 - start for text, start in zip(texts, starts)))

@@ -126,6 +126,7 @@ def hidden_states(target_outputs) -> Sequence[Tensor]:
     """The hidden states that the loop passes on. ValueError where it did not ask for them."""
     found = getattr(target_outputs, "hidden_states", None)
     if found is None:
-        raise ValueError("the drafter reads the target's hidden states, but `commit` was given none; let the loop call the "
-                         "target with output_hidden_states=True where `drafter.wants_hidden_states`, its prefill included")
+        raise ValueError("the drafter reads the target's hidden states, but `commit` was given none; let the loop call "
+                         "the target with output_hidden_states=True where `drafter.wants_hidden_states`, its prefill "
+                         "included")
     return found

@@ -339,14 +339,15 @@ def materials():
     generator = torch.Generator().manual_seed(1)
     greedy = dict(max_new_tokens=13, do_sample=False, pad_token_id=0, eos_token_id=None)
     own = [MODEL.generate(prompt[None], **greedy)[0, len(prompt) :].tolist() for prompt in PROMPTS]
-    return dict(model=OTHER, target=MODEL, models=[OTHER, MODEL], vocabulary=small_models.VOCABULARY, generator=generator,
-                prompts=PROMPTS, continuations=own)
+    return dict(model=OTHER, target=MODEL, models=[OTHER, MODEL], vocabulary=small_models.VOCABULARY,
+                generator=generator, prompts=PROMPTS, continuations=own)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_whoever_drafts_greedy_output_is_the_targets_own(name):
     given = materials()
-    assert decode(make(name, **given, folder=small_heads.folder(name, MODEL)), rows=3).new_tokens == given["continuations"]
+    drafter = make(name, **given, folder=small_heads.folder(name, MODEL))
+    assert decode(drafter, rows=3).new_tokens == given["continuations"]
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

@@ -80,7 +80,7 @@ def test_a_drafter_without_hidden_states_says_so():
         drafter("eagle", proposal="iid", temperature=0)
 
 
-# ------------------------------------------------------------------------------------------------- against plain oracles
+# ---------------------------------------------------------------------------------------------- against plain oracles
 
 
 class Rounds:
@@ -273,7 +273,7 @@ def test_what_is_read_ahead_is_what_a_round_from_there_drafts():
 
 
 def said_ahead(name, text, root, d):
-    """Plainly: the logits of the token d + 1 behind a root, where the round follows the text; None: the head is silent."""
+    """Plainly: the logits of the token d + 1 behind a root, where the round follows the text; None: a silent head."""
     head = HEADS[name]
     if name.startswith("eagle"):
         return plain_heads.eagle_logits(head, TARGET, text[: root + 1].tolist(), text[root + 1 : root + 1 + d].tolist())

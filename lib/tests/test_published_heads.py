@@ -1,4 +1,4 @@
-"""Published layouts: folders as Medusa and EAGLE write them load into the heads; broken ones are refused with the keys."""
+"""Published layouts: folders as Medusa and EAGLE write them load into the heads; broken ones are refused by key."""
 
 import json
 
@@ -66,7 +66,8 @@ def write(folder, kind, config=None, tensors=None):
     given, held, name = LAYOUTS[kind]
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(given if config is None else config))
-    save_file({key: tensor.contiguous() for key, tensor in (held if tensors is None else tensors).items()}, folder / name)
+    held = held if tensors is None else tensors
+    save_file({key: tensor.contiguous() for key, tensor in held.items()}, folder / name)
     return folder
 
 
@@ -83,7 +84,8 @@ def test_published_heads_load_and_draft(kind, tmp_path):
 
 
 def test_medusa_counts_the_heads_that_are_there_and_knows_whole_models(tmp_path):
-    whole = {f"medusa_head.{name}": tensor for name, tensor in medusa_tensors().items()} | {"lm_head.weight": numbers(V, H)}
+    whole = {f"medusa_head.{name}": tensor for name, tensor in medusa_tensors().items()}
+    whole["lm_head.weight"] = numbers(V, H)
     for tensors in (None, whole):
         head = published.load("medusa", write(tmp_path / "m", "medusa", tensors=tensors), TARGET)
         assert head.depth == 3, "config.json says 2"

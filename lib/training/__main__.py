@@ -1,6 +1,6 @@
-"""`python -m lib.training MEMBER|all|prepare|losses|distillation|heads [--folder DIR] [--steps N]`: trains members of the
-family or heads of a target (`heads --target base --kind medusa`), publishes what was trained with its losses, or compares
-distilled members with plain ones.
+"""`python -m lib.training MEMBER|all|prepare|losses|distillation|heads [--folder DIR] [--steps N]`: trains members of
+the family or a head of a target (`heads --target base --kind medusa`), publishes what was trained with its losses, or
+compares distilled members with plain ones.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def publish(folder: Path, shipped: Path) -> None:
-    """Copies the trained members and heads to `shipped`, and writes the members' held-out loss by kind of text beside."""
+    """Copies the trained members and heads to `shipped`, and writes the members' held-out loss by kind of text."""
     for head in (folder / "heads").glob("*/*/model.safetensors"):
         kept = shipped / head.parent.relative_to(folder)
         shutil.copytree(head.parent, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))

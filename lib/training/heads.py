@@ -92,7 +92,7 @@ def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
 
 
 def frozen_target(name: str, folder: Path, device: str):
-    """The target in float32 with tree attention, without gradients: the one trained under `folder`, else by its name."""
+    """The target in float32 with tree attention, without gradients: that trained under `folder`, else by its name."""
     attention.register()
     where = folder / name if (folder / name / "model.safetensors").exists() else source(name).where
     target = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, attn_implementation=attention.TREE,

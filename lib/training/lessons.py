@@ -1,8 +1,8 @@
 """What each kind of head learns from a window of text: its states by depth, and the target's own for the same tokens.
 
 Every head learns the distribution of the frozen target, not the text's token: it is the target that will accept or
-reject. Deeper depths count 0.8 of the one before, as Medusa's heads (Cai et al. 2024, section 2.2.1) and EAGLE-3's steps
-do. The target's output layer is also the head's.
+reject. Deeper depths count 0.8 of the one before, as Medusa's heads (Cai et al. 2024, section 2.2.1) and EAGLE-3's
+steps do. The target's output layer is also the head's.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Lesson:
 
 
 def cross_entropy(output, state: Tensor, wanted: Tensor) -> Tensor:
-    """Cross-entropy in nats a token between what the output layer makes of states [..., H]: the target's, the head's."""
+    """Cross-entropy in nats a token of what the output layer makes of the head's states [..., H], and the target's."""
     with torch.no_grad():
         probs = output(wanted).float().softmax(-1)
     return -(probs * output(state).float().log_softmax(-1)).sum(-1).mean()
@@ -69,7 +69,7 @@ def medusa(head, target, tokens: Tensor, generator: torch.Generator) -> Lesson:
 
 
 def eagle(head, target, tokens: Tensor, generator: torch.Generator) -> Lesson:
-    """EAGLE-1: one step, from features with uniform noise to the next ones (Li et al. 2024, section 3.2, eq. 1 to 3)."""
+    """EAGLE-1: one step, from features with uniform noise to the next ones (Li et al. 2024, section 3.2)."""
     features = listen(target, tokens[:, :-1])[-1]
     noise = torch.rand(features.shape, generator=generator).to(features)
     entries = (features + NOISE * (2 * noise - 1))[:, :-1]
@@ -79,7 +79,7 @@ def eagle(head, target, tokens: Tensor, generator: torch.Generator) -> Lesson:
 
 
 def unrolled(head, target, tokens: Tensor, generator: torch.Generator) -> Lesson:
-    """EAGLE-3's training-time test: the head continues its own features for several steps (Li et al. 2025, section 3.2).
+    """EAGLE-3's training-time test: the head continues its own features for a few steps (Li et al. 2025, section 3.2).
 
     Step d of an entry speaks of the token d + 2 behind its feature's.
     """
@@ -96,8 +96,8 @@ def block(head, target, tokens: Tensor, generator: torch.Generator) -> Lesson:
     first = 1 + int(torch.randint(STRIDE, (), generator=generator))
     before = torch.arange(first, hidden[-1].shape[1] - head.depth + 1, STRIDE, device=tokens.device)
     if not len(before):
-        raise ValueError(f"windows of {tokens.shape[1] - 1} tokens have no room for a block of {head.depth} that starts "
-                         f"within the first {STRIDE}; take a longer `length` in the plan")
+        raise ValueError(f"windows of {tokens.shape[1] - 1} tokens have no room for a block of {head.depth} that "
+                         f"starts within the first {STRIDE}; take a longer `length` in the plan")
     roots = target.get_input_embeddings()(tokens[:, before])
     states = head.states_along(head.read(hidden), roots, before)
     return Lesson(list(states.unbind(2)), [hidden[-1][:, before + depth] for depth in range(head.depth)])

@@ -99,8 +99,7 @@ def run(
     checkpoint_every: int = 50,
     report: Callable[[dict], None] = print,
 ) -> dict:
-    """The loop of `train` for any loss: `learn(tokens, step)` leaves a step's gradients in the model, and says the loss.
-    """
+    """The loop of `train` for any loss: `learn(tokens, step)` leaves gradients in the model, and says the loss."""
     optimisers = optim.build(model, plan.learning_rate)
     device = next(model.parameters()).device
     first = _resume(model, optimisers, folder)

@@ -1,7 +1,7 @@
-"""A block head: one forward gives a distribution for every depth ahead (the idea of DFlash, without its diffusion steps).
+"""A block head: one forward gives a distribution for every depth ahead (DFlash's idea, without diffusion steps).
 
-The block is the root's embedding and learned ones for the places behind it. It attends to itself in both directions, and
-to the target's fused features of all tokens before the root, whose keys and values each layer makes for itself.
+The block is the root's embedding and learned ones for the places behind it. It attends to itself in both directions,
+and to the target's fused features of all tokens before the root, whose keys and values each layer makes for itself.
 """
 
 from typing import Callable, Sequence
@@ -60,7 +60,7 @@ class BlockHead(nn.Module):
         return torch.cat([roots[..., None, :], places], dim=-2) + newest[..., None, :]
 
     def states(self, block: Tensor, positions: Tensor, attends: Callable[[int, BlockLayer], Attend]) -> Tensor:
-        """What the output layer reads, [B, T, H], of block inputs [B, T, H]; `attends` gives every layer its attention."""
+        """What the output layer reads, [B, T, H], of block inputs [B, T, H]; `attends` gives a layer its attention."""
         for index, layer in enumerate(self.layers):
             block = layer(block, positions, attends(index, layer))
         return self.norm(block)

@@ -1,8 +1,8 @@
 """EAGLE's heads: one decoder layer that continues the target's features, token by token.
 
 Entry j of a text is the target's feature at token j together with the embedding of token j + 1; the layer makes of it
-the feature at j + 1, from which the output layer tells token j + 2. Where the target's own feature is not known yet, the
-head's last one takes its place.
+the feature at j + 1, from which the output layer tells token j + 2. Where the target's own feature is not known yet,
+the head's last one takes its place.
 """
 
 from typing import Protocol, Sequence
@@ -48,7 +48,7 @@ class EagleLayer(nn.Module):
 
 
 class EagleHead(nn.Module):
-    """EAGLE-1 (Li et al. 2024, section 3.1): the feature is the target's last hidden state, the output layer its own."""
+    """EAGLE-1 (Li et al. 2024, section 3.1): the feature is the target's last hidden state."""
 
     def __init__(self, config):
         super().__init__()
@@ -80,7 +80,7 @@ class EagleHead(nn.Module):
 
 
 class Eagle3Layer(nn.Module):
-    """A Llama layer whose attention reads the normed embedding beside the normed feature; the feature is its residual."""
+    """A Llama layer whose attention reads normed embedding and feature side by side; the feature is its residual."""
 
     def __init__(self, config):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Medusa's heads: each reads one hidden state of the target and speaks of one depth (Cai et al. 2024, section 2.1.1)."""
+"""Medusa's heads: each reads a hidden state of the target and speaks of one depth (Cai et al. 2024, section 2.1.1)."""
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,8 @@ class MedusaHeads(nn.Module):
         self.stacks = nn.ModuleList(
             nn.Sequential(*(ResidualBlock(hidden) for _ in range(config.medusa_num_layers))) for _ in range(count))
         vocabulary = getattr(config, "medusa_vocab_size", None)
-        self.outputs = nn.ModuleList(nn.Linear(hidden, vocabulary, bias=False) for _ in range(count if vocabulary else 0))
+        own = count if vocabulary else 0
+        self.outputs = nn.ModuleList(nn.Linear(hidden, vocabulary, bias=False) for _ in range(own))
 
     @property
     def depth(self) -> int:
@@ -41,7 +42,7 @@ class MedusaHeads(nn.Module):
         return len(self.stacks)
 
     def states(self, hidden: Tensor, depth: int | None = None) -> Tensor:
-        """What the output layers read, [..., K, H], of the target's last hidden states [..., H]; the first K' = depth."""
+        """What the output layers read, [..., K, H], of the target's last hidden states [..., H]; K at most `depth`."""
         return torch.stack([stack(hidden) for stack in self.stacks[:depth]], dim=-2)
 
     def logits(self, states: Tensor, output: nn.Module) -> Tensor:

@@ -96,8 +96,8 @@ def check_fits(source, hidden: int, vocabulary: int, target) -> None:
     ours = target.config.get_text_config()
     for name, wanted in (("hidden_size", hidden), ("vocab_size", vocabulary)):
         if getattr(ours, name) != wanted:
-            raise ValueError(f"{source} was made for a target with {name} {wanted}, this one has {getattr(ours, name)}; "
-                             "take the head of this target")
+            raise ValueError(f"{source} was made for a target with {name} {wanted}, this one has "
+                             f"{getattr(ours, name)}; take the head of this target")
 
 
 def _check_kind(kind: str) -> None:

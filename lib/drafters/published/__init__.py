@@ -1,4 +1,4 @@
-"""Heads as others publish them: Medusa's and EAGLE's layouts, from a folder or a hub id, into the classes of `heads`."""
+"""Heads as others publish them: Medusa's and EAGLE's layouts, from a folder or a hub id, read into ours."""
 
 import json
 

@@ -1,7 +1,8 @@
 """EAGLE's published layouts: a Llama config.json, and tensors under the names that `heads.eagle` gives its own.
 
-The first generation has `fc`, `layers.0` without its first norm, and a copy of the target's `embed_tokens`. The third has
-`fc`, `midlayer`, `norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes `embed_tokens`.
+The first generation has `fc`, `layers.0` without its first norm, and a copy of the target's `embed_tokens`. The third
+has `fc`, `midlayer`, `norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes
+`embed_tokens`.
 """
 
 from pathlib import Path
@@ -40,8 +41,9 @@ def load3(where, folder: Path, target) -> nn.Module:
 def feature_layers(given: dict, target_config) -> list[int]:
     """Which hidden states an EAGLE-3 head reads: those of its config, else the second, middle and third last.
 
-    The default is that of EAGLE's own code: what enters layers 2, L/2 and L - 3. `eagle_config` names layers whose output
-    is meant, one place further among the hidden states; the same key at the top level, as vLLM reads it, names those.
+    The default is that of EAGLE's own code: what enters layers 2, L/2 and L - 3. `eagle_config` names layers whose
+    output is meant, one place further among the hidden states; the same key at the top level, as vLLM reads it, names
+    those.
     """
     nested = (given.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
     if nested:
@@ -79,5 +81,5 @@ def _check_map(where, tensors: dict[str, Tensor], vocabulary: int) -> None:
     if within:
         known[tokens] = True
     if not within or int(known.sum()) != len(tokens) or not torch.equal(known, tensors.get("t2d", known).bool()):
-        raise ValueError(f"the draft vocabulary of {where} is no part of the target's {vocabulary} tokens, or its d2t and "
-                         "t2d differ; fetch the folder again, or take the head of this target")
+        raise ValueError(f"the draft vocabulary of {where} is no part of the target's {vocabulary} tokens, or its d2t "
+                         "and t2d differ; fetch the folder again, or take the head of this target")

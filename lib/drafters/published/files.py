@@ -21,11 +21,13 @@ def folder_of(where: str | Path) -> Path:
         return path
     name, _, revision = str(where).partition("@")
     if str(where).startswith((".", "/", "~")) or name.count("/") != 1:
-        raise ValueError(f"there is no folder {where}; give one with config.json and safetensors, or a hub id OWNER/NAME")
+        raise ValueError(f"there is no folder {where}; give one with config.json and safetensors, or a hub id "
+                         "OWNER/NAME")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(READ)))
     except errors.GatedRepoError as error:
-        raise ValueError(f"{where} is gated; accept its licence on the hub, then log in with `hf auth login`") from error
+        raise ValueError(f"{where} is gated; accept its licence on the hub, then log in with `hf auth login`"
+                         ) from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
         raise ValueError(f"{where} is neither a folder here nor on the hub; check name and revision") from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError) as error:
@@ -50,8 +52,8 @@ def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
 def _instead(folder: Path) -> str:
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     if not pickles:
-        return ("has no safetensors; if its page lists .bin or .pt files, those are pickles, which can run code when they "
-                "are read, and are not fetched here: name a repository with safetensors")
+        return ("has no safetensors; if its page lists .bin or .pt files, those are pickles, which can run code when "
+                "they are read, and are not fetched here: name a repository with safetensors")
     return (f"holds its weights in {', '.join(pickles)}: a pickle, which can run code when it is read, so that only "
-            "safetensors are read here; if you trust it, read it with torch.load(..., weights_only=True), write it with "
-            "safetensors.torch.save_file, and give the folder of that")
+            "safetensors are read here; if you trust it, read it with torch.load(..., weights_only=True), write it "
+            "with safetensors.torch.save_file, and give the folder of that")

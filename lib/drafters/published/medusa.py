@@ -1,7 +1,7 @@
-"""Medusa's published layout: `medusa_lm_head` with tensors "HEAD.BLOCK.linear.weight" and ".bias", "HEAD.BLOCKS.weight".
+"""Medusa's published layout: tensors "HEAD.BLOCK.linear.weight" and ".bias", "HEAD.BLOCKS.weight".
 
-Head and block count from 0; what stands behind the blocks is the head's own output layer. Repositories that hold a whole
-model put "medusa_head." before these names.
+Head and block count from 0; what stands behind the blocks is the head's own output layer. Repositories that hold a
+whole model put "medusa_head." before these names.
 """
 
 import re
@@ -20,8 +20,8 @@ PREFIX = "medusa_head."
 def load(where, folder: Path, target) -> nn.Module:
     """Medusa heads for a target. ValueError lists what is missing, unexpected or of another shape.
 
-    Of config.json medusa_num_layers counts, and medusa_num_heads as the least number of heads: some published ones say 2
-    and hold 5.
+    Of config.json medusa_num_layers counts, and medusa_num_heads as the least number of heads: some published ones say
+    2 and hold 5.
     """
     given, tensors = read(where, folder)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()
