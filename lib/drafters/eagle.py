@@ -2,6 +2,7 @@
 
 from typing import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -9,10 +10,13 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.cache import TreeCache
 from lib.drafters import ahead
 from lib.drafters.filling import Filling
+from lib.drafters.growing import Growing, level_block
 from lib.drafters.heads.eagle import FeatureHead, embed, unroll
 from lib.drafters.heads.layers import HeadAttention, cached
 from lib.drafters.marginals import hidden_states
 from lib.drafters.slots import plan
+from lib.forward_clock import forward
+from lib.growth import Growth
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
 
@@ -49,19 +53,56 @@ class EagleDrafter:
         self.cache = TreeCache()
         self.drafts: list[Draft] = []
 
+    @property
+    def name_or_path(self) -> str:
+        """The folder of the head, where it came from one."""
+        return getattr(self.head, "name_or_path", "")
+
     @torch.no_grad()
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The shape filled for every row; with samples, repeated draws are one node and the tree is smaller."""
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """A static shape filled, or a tree grown by a rule, for every row, with one forward a level.
+
+        With samples, repeated draws are one node and the tree is smaller; rows grow trees of their own.
+        """
         roots = self.tokens[torch.arange(len(self.tokens)), self.counts - 1].tolist()
-        filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
-        newest = self._forward_waiting()
-        self.outputs = newest[:, None].repeat(1, shape.size, 1)  # [B, m, H], by slot
-        if shape.budget:
-            filling.grow([ROOT], self._logits(self.outputs[:, :1]), draws)
-        for level in plan(shape).levels:
-            filling.grow(level.nodes, self._forward_level(shape, list(level.nodes), level.sees, filling.tokens), draws)
-        self.drafts, _ = filling.drafts()
+        self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
+        self.drafts = self._fill(shape, roots, draws) if isinstance(shape, Tree) else self._grow(shape, roots)
         return self.drafts
+
+    def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
+        planned = plan(shape)
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
+        if shape.budget:
+            filling.grow([ROOT], self._logits(self.outputs), draws)
+        for depth, level in enumerate(planned.levels, start=1):
+            above = torch.tensor([1 + planned.place.get(int(shape.parents[node]), -1) for node in level.nodes])
+            tokens = filling.tokens[:, list(level.nodes)]
+            filling.grow(level.nodes, self._forward_level(tokens, above.expand_as(tokens), depth, level.sees), draws)
+        return filling.drafts()[0]
+
+    def _grow(self, rule: Growth, roots: list[int]) -> list[Draft]:
+        if not hasattr(rule, "expand") or self.proposal != "top_k" or self.temperature <= 0:
+            raise ValueError(f"{rule.name!r} cannot grow a tree here: EAGLE gives one distribution a node, of which a "
+                             f"rule takes the likeliest children; the drafter's proposal is {self.proposal!r}, its "
+                             f"temperature {self.temperature}. Take a rule such as 'eagle2:4,6@32', 'top_k' and more "
+                             "than 0, or a static shape")
+        rows = [Growing(rule, root, self.temperature, self.keep_probs) for root in roots]
+        depth = 0
+        while any(map(len, levels := [row.next_level() for row in rows])):
+            logits = self._logits(self.outputs) if depth == 0 else self._forward_grown(rows, levels, depth)
+            for row, nodes, own in zip(rows, levels, logits):
+                if len(nodes):
+                    row.grow(nodes, own[: len(nodes)])
+            depth += 1
+        return [row.draft()[0] for row in rows]
+
+    def _forward_grown(self, rows: list[Growing], levels: Sequence[np.ndarray], depth: int) -> Tensor:
+        tokens, sees = level_block(rows, levels, self.outputs.shape[1] - 1)
+        above = torch.zeros_like(tokens)
+        for row, nodes, own in zip(rows, levels, above):
+            parents = row.candidates.parents[nodes].tolist()
+            own[: len(nodes)] = torch.tensor([1 + row.place.get(parent, -1) for parent in parents])
+        return self._forward_level(tokens, above, depth, sees)
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -107,26 +148,33 @@ class EagleDrafter:
         self.cache.set_lengths(before + self.counts)
         return out[torch.arange(len(out)), self.counts.to(out.device) - 1]
 
-    def _forward_level(self, shape: Tree, nodes: list[int], sees: Tensor, tokens: Tensor) -> Tensor:
-        """The logits [B, k, V] of a level's nodes, which see the text, their ancestors and themselves."""
-        features = self.outputs[:, torch.tensor(shape.parents[nodes])]
-        positions = self.cache.lengths.cpu()[:, None] + int(shape.depth[nodes[0]]) - 1
-        out = self._forward(features, tokens[:, nodes], positions.expand(-1, len(nodes)), sees)
-        self.outputs[:, nodes] = out
+    def _forward_level(self, tokens: Tensor, above: Tensor, depth: int, sees: Tensor) -> Tensor:
+        """The logits [B, k, V] of nodes int64[B, k] of one depth.
+
+        above int64[B, k]: where each one's parent stands in `outputs`. sees bool[k, forwarded + k] or [B, ...]: what it
+        sees beside the text, of the nodes forwarded before and of its own level.
+        """
+        features = self.outputs.take_along_dim(above[..., None].to(self.outputs.device), 1)
+        positions = self.cache.lengths.cpu()[:, None] + depth - 1
+        out = self._forward(features, tokens, positions.expand(tokens.shape), sees)
+        self.outputs = torch.cat([self.outputs, out], dim=1)
         return self._logits(out)
 
     def _forward(self, features: Tensor, tokens: Tensor, positions: Tensor, sees: Tensor | None) -> Tensor:
         self.calls += 1
         device = features.device
         attend = cached(self._attention, self.cache, 0, None if sees is None else sees.to(device))
-        return self.head(features, embed(self.head, self.target, tokens.to(device)), positions.to(device), attend)
+        with forward():
+            embedded = embed(self.head, self.target, tokens.to(device))
+            return self.head(features, embedded, positions.to(device), attend)
 
     @property
     def _attention(self) -> HeadAttention:
         return self.head.layer.self_attn
 
     def _logits(self, features: Tensor) -> Tensor:
-        return self.head.logits(self.head.states(features), self.output)
+        with forward():
+            return self.head.logits(self.head.states(features), self.output)
 
     @torch.no_grad()
     def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,10 @@
 """What heads say, computed plainly from a row's whole text: no cache, no batch, attention written out."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lib import growth
 from lib.drafters.heads.eagle import embed
 from lib.tree import ROOT
 
@@ -45,3 +47,24 @@ def eagle_tokens(head, target, text: list[int], shape) -> Tensor:
             tokens[children] = order[torch.tensor(shape.rank[children])]
     assert tokens[ROOT] == text[-1]
     return tokens
+
+
+def eagle_grown(head, target, text: list[int], rule) -> tuple:
+    """The tree that a growth rule makes behind a committed text, and its tokens."""
+    tokens = {0: text[-1]}
+
+    def children(candidates, nodes):
+        first, rows = len(candidates.parents), []
+        for node in nodes.tolist():
+            path, above = [], node
+            while above:
+                path.insert(0, tokens[above])
+                above = int(candidates.parents[above])
+            best = eagle_logits(head, target, text, path).double().softmax(-1).sort(descending=True, stable=True)
+            width = min(rule.width, len(best.values))
+            tokens.update((first + len(rows) * width + rank, int(best.indices[rank])) for rank in range(width))
+            rows.append(best.values[:width].numpy())
+        return np.stack(rows)
+
+    grown = growth.grow(rule, children)
+    return grown.tree, [tokens[node] for node in grown.nodes.tolist()]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
-from lib import live, shapes
+from lib import growth, live, replay, shapes, trace
 from lib.drafters import heads, marginals
 from lib.drafters.heads.eagle import embed
 from lib.tests import plain_heads, small_heads, small_models
@@ -62,11 +62,12 @@ def test_rows_that_end_leave_and_the_others_go_on(name):
         assert done.new_tokens == ends
 
 
-@pytest.mark.parametrize("kind", ["medusa", "block"])
-def test_best_first_trees_are_verified_as_any_other(kind):
-    done = live.decode(TARGET, drafter(kind, fill="best_first"), PROMPTS, shape="chain:12", max_new_tokens=17)
+@pytest.mark.parametrize("name, rule", [("medusa", "ddtree@9"), ("block", "ddtree@9"), ("eagle", "eagle2:3,4@9"),
+                                        ("eagle3:small", "dyspec@9"), ("eagle3", "opttree:4,4@9")])
+def test_grown_trees_are_verified_as_any_other(name, rule):
+    done = live.decode(TARGET, drafter(name), PROMPTS, shape=rule, max_new_tokens=17)
     assert done.new_tokens == [own(prompt, 17) for prompt in PROMPTS]
-    assert {found.drafted for found in done.rounds} == {12}, "the shape gives the number of nodes"
+    assert max(found.drafted for found in done.rounds) == 9
 
 
 def test_a_drafter_without_hidden_states_says_so():
@@ -74,8 +75,11 @@ def test_a_drafter_without_hidden_states_says_so():
     started.start(PROMPTS)
     with pytest.raises(ValueError, match="output_hidden_states=True"):
         started.commit([[] for _ in PROMPTS], [1, 2, 3, 4])
-    with pytest.raises(ValueError, match="fill is 'dense'; choose one of shape, best_first"):
-        drafter("medusa", fill="dense")
+    with pytest.raises(ValueError, match="'dyspec:4@4' grows over one distribution a node, the head gives one a depth"):
+        started.propose(growth.parse("dyspec:4@4"), draws())
+    for made, rule in ((drafter("eagle"), "ddtree@4"), (drafter("eagle", proposal="iid"), "dyspec@4")):
+        with pytest.raises(ValueError, match="cannot grow a tree here"):
+            Rounds(made, 0).drafter.propose(growth.parse(rule), draws())
     with pytest.raises(ValueError, match="temperature is 0"):
         drafter("eagle", proposal="iid", temperature=0)
 
@@ -130,6 +134,20 @@ def test_whatever_is_accepted_eagle_drafts_as_the_plain_oracle(name, forest, see
         rounds.commit(drafts)
 
 
+@settings(deadline=None, max_examples=6)
+@given(st.sampled_from(["eagle", "eagle3:small"]), st.lists(st.sampled_from(["eagle2:2,3@5", "dyspec:3@6", "beam:2@5"]),
+                                                            min_size=2, max_size=2), SEEDS)
+@torch.no_grad()
+def test_whatever_is_accepted_eagle_grows_as_the_plain_oracle(name, rules, seed):
+    rounds = Rounds(drafter(name), seed)
+    for rule in map(growth.parse, rules):
+        drafts = rounds.drafter.propose(rule, draws())
+        for text, draft in zip(rounds.texts, drafts, strict=True):
+            tree, tokens = plain_heads.eagle_grown(HEADS[name], TARGET, text, rule)
+            assert draft.tree == tree and draft.tokens.tolist() == tokens
+        rounds.commit(drafts)
+
+
 @settings(deadline=None, max_examples=10)
 @given(st.sampled_from(["iid", "without_replacement"]), trees(6), SEEDS)
 @torch.no_grad()
@@ -154,7 +172,7 @@ def test_the_blocks_cache_holds_the_text_before_the_root(forest, seed):
             features, roots = (head.read(hidden_of([text[:-1]]).hidden_states),
                                TARGET.get_input_embeddings()(torch.tensor([text[-1:]])))
             states = head.states_along(features, roots, torch.tensor([len(text) - 1]))
-            (expected,) = marginals.by_depth(TARGET.lm_head(states[:, 0]), text[-1:], tree)
+            (expected,) = marginals.fill(TARGET.lm_head(states[:, 0]), text[-1:], tree)
             assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
         rounds.commit(drafts)
 
@@ -196,24 +214,11 @@ def test_untrained_medusa_heads_repeat_the_targets_own_layer():
 # ------------------------------------------------------------------------------------------------------------ marginals
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 30), SEEDS)
-def test_best_first_finds_the_likeliest_paths(depth, ranks, budget, seed):
-    scores = np.sort(np.random.default_rng(seed).standard_normal((depth, ranks)) - 3)[:, ::-1]
-    scores = np.minimum(scores, -1e-3)  # as logarithms of probabilities are
-    tree = marginals.likeliest_paths(scores, budget)
-    every = [path for n in range(1, depth + 1) for path in itertools.product(range(ranks), repeat=n)]
-    found = {choice: sum(scores[d, rank] for d, rank in enumerate(choice)) for choice in every}
-    best = sorted(found.values(), reverse=True)[:budget]
-    assert sorted((found[choice] for choice in tree.choices()), reverse=True) == pytest.approx(best)
-    assert tree.budget == min(budget, len(every))
-
-
 @settings(deadline=None, max_examples=25)
 @given(trees(12), st.integers(1, 4), SEEDS)
-def test_by_depth_gives_a_node_of_rank_r_its_depths_r_th_token(tree, depth, seed):
+def test_filling_gives_a_node_of_rank_r_its_depths_r_th_token(tree, depth, seed):
     logits = torch.randn(2, depth, 15, generator=torch.Generator().manual_seed(seed % 1000))
-    for row, draft in enumerate(marginals.by_depth(logits, [3, 4], tree)):
+    for row, draft in enumerate(marginals.fill(logits, [3, 4], tree)):
         kept = [choice for choice in tree.choices() if len(choice) <= depth]
         assert sorted(draft.tree.choices()) == sorted(kept)
         for node, choice in enumerate(draft.tree.choices(), start=1):
@@ -221,36 +226,31 @@ def test_by_depth_gives_a_node_of_rank_r_its_depths_r_th_token(tree, depth, seed
             assert draft.tokens[node] == order[choice[-1]]
 
 
-def test_best_first_follows_what_the_head_is_sure_of():
-    sure = torch.tensor([[[0.0, 9.0, 1.0], [0.0, 1.0, 9.0], [9.0, 0.0, 1.0]]])
-    unsure = torch.tensor([[[2.0, 2.1, 1.9], [0.0, 0.1, 0.2], [0.1, 0.0, 0.0]]])
-    (deep,) = marginals.best_first(sure, [1], Tree.from_choices([(0,), (0, 0), (0, 0, 0)]))
-    (broad,) = marginals.best_first(unsure, [1], Tree.from_choices([(0,), (0, 0), (0, 0, 0)]))
+def test_a_grown_tree_follows_what_the_head_is_sure_of():
+    sure = torch.tensor([[0.0, 9.0, 1.0], [0.0, 1.0, 9.0], [9.0, 0.0, 1.0]])
+    unsure = torch.tensor([[2.0, 2.1, 1.9], [0.0, 0.1, 0.2], [0.1, 0.0, 0.0]])
+    deep, broad = marginals.grow(torch.stack([sure, unsure]), [1, 2], growth.parse("ddtree@3"))
     assert deep.tree.max_depth == 3 and deep.tokens.tolist() == [1, 1, 2, 0]
-    assert broad.tree.max_depth == 1 and broad.tokens.tolist() == [1, 1, 0, 2]
+    assert broad.tree.max_depth == 1 and broad.tokens.tolist() == [2, 1, 0, 2]
 
 
 # ----------------------------------------------------------------------------------------------------------- read ahead
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", ["chain:5", "kary:3@20", "expansion:1,3,2,1"])
-def test_walking_the_ranks_is_live_decoding_round_by_round(kind, shape):
-    tokens, prompts, tree = 24, small_models.prompts(6, (3, 9, 5, 1), vocabulary=6), shapes.parse(shape)
-    made = small_heads.DRAFTERS[kind](FEW, small_heads.head(kind, FEW, 2))
-    texts = [torch.cat([prompt, torch.tensor(own(prompt, tokens, FEW))]) for prompt in prompts]
-    ranks, probs = made.read_ahead(FEW, texts, [len(prompt) for prompt in prompts], 6)
-    assert ranks.shape == probs.shape == (4, tokens - 1, 6)
-    rounds = live.decode(FEW, made, prompts, shape=shape, max_new_tokens=tokens).rounds
-    for found in rounds:
-        path, start = (), found.position - 1
-        while start + len(path) < tokens - 1 and len(path) < 6:
-            step = (*path, int(ranks[found.row, start, len(path)]))
-            if step not in set(tree.choices()):
-                break
-            path = step
-        assert found.ranks == path
-    assert sum(found.accepted for found in rounds) > 1, "otherwise nothing was tested"
+def test_replay_of_what_is_read_ahead_is_live_decoding_round_by_round(kind):
+    tokens, prompts = 40, small_models.prompts(6, (3, 9, 5, 1), vocabulary=6)
+    made, names = small_heads.DRAFTERS[kind](FEW, small_heads.head(kind, FEW, 2)), list("abcd")
+    recorded = trace.record(FEW, {"h": made}, prompts, names=names, kinds=names, max_new_tokens=tokens - 1, ahead=6)
+    for shape in map(shapes.parse, ("chain:5", "kary:3@20", "expansion:1,3,2,1")):
+        rounds = live.decode(FEW, made, prompts, shape=shape, max_new_tokens=tokens).rounds
+        walked = replay.chained(replay.walk(recorded, shape, "h"), recorded.lengths)
+        found = sorted((done.row, done.position - 1, done.accepted) for done in rounds)
+        assert found == list(zip(walked.rows.tolist(), walked.starts.tolist(), walked.accepted.tolist()))
+        ends = {(row, start): int(node) for row, start, node in zip(walked.rows, walked.starts, walked.nodes)}
+        choices = {0: (), **dict(enumerate(shape.choices(), start=1))}
+        assert all(choices[ends[done.row, done.position - 1]] == done.ranks for done in rounds)
+        assert walked.accepted.sum() > 1, "otherwise nothing was tested"
 
 
 @torch.no_grad()

@@ -63,6 +63,12 @@ def load(kind: str, folder: str | Path, target) -> nn.Module:
     head = KINDS[kind](config)
     check_fits(folder, config.hidden_size, config.vocab_size, target)
     fill(folder, head, load_file(folder / "model.safetensors"))
+    return ready(head, folder, target)
+
+
+def ready(head: nn.Module, folder: Path, target) -> nn.Module:
+    """The head as its drafter takes it, with the target's dtype and device; it remembers its folder."""
+    head.name_or_path = str(folder)
     return head.to(device=target.device, dtype=target.dtype).eval()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
-from lib.drafters.heads.store import check_fits, fill
+from lib.drafters.heads.store import check_fits, fill, ready
 from lib.drafters.published.files import read
 
 
@@ -21,7 +21,7 @@ def load(where, folder: Path, target) -> nn.Module:
     given, tensors = read(where, folder)
     config = _config(where, given, tensors, kind="eagle", bias=given.get("bias", True))
     check_fits(where, config.hidden_size, config.vocab_size, target)
-    return _filled(where, EagleHead(config), tensors, target)
+    return _filled(where, folder, EagleHead(config), tensors, target)
 
 
 def load3(where, folder: Path, target) -> nn.Module:
@@ -35,7 +35,7 @@ def load3(where, folder: Path, target) -> nn.Module:
     if config.draft_vocab_size == config.vocab_size:
         tensors.setdefault("d2t", torch.zeros(config.vocab_size, dtype=torch.long))
     _check_map(where, tensors, config.vocab_size)
-    return _filled(where, Eagle3Head(config), tensors, target)
+    return _filled(where, folder, Eagle3Head(config), tensors, target)
 
 
 def feature_layers(given: dict, target_config) -> list[int]:
@@ -64,11 +64,11 @@ def _config(where, given: dict, tensors: dict[str, Tensor], **more) -> LlamaConf
                                   "own_embedding": "embed_tokens.weight" in tensors})
 
 
-def _filled(where, head: nn.Module, tensors: dict[str, Tensor], target) -> nn.Module:
+def _filled(where, folder: Path, head: nn.Module, tensors: dict[str, Tensor], target) -> nn.Module:
     known = {name: tensor for name, tensor in tensors.items()
              if name != "t2d" and not name.endswith("rotary_emb.inv_freq")}  # what follows from the rest
     fill(where, head, known)
-    return head.to(device=target.device, dtype=target.dtype).eval()
+    return ready(head, folder, target)
 
 
 def _check_map(where, tensors: dict[str, Tensor], vocabulary: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from lib.drafters.heads.medusa import MedusaHeads
-from lib.drafters.heads.store import check_fits, fill
+from lib.drafters.heads.store import check_fits, fill, ready
 from lib.drafters.published.files import read
 
 PREFIX = "medusa_head."
@@ -35,7 +35,7 @@ def load(where, folder: Path, target) -> nn.Module:
         check_fits(where, given["hidden_size"], given["vocab_size"], target)
     made = MedusaHeads(config)
     fill(where, made, tensors, lambda name: published_name(name, config.medusa_num_layers))
-    return made.to(device=target.device, dtype=target.dtype).eval()
+    return ready(made, folder, target)
 
 
 def published_name(name: str, layers: int) -> str:
