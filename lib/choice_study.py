@@ -1,4 +1,4 @@
-"""The study of choices: all of `choices` and `stability` for the greedy traces of a run, and what the table says."""
+"""The study of choices: all of `choices` and `stability` for some traces of a run, and what the table says."""
 
 from typing import Sequence
 
@@ -9,6 +9,7 @@ from lib import choices, stability, study
 from lib.acceptance import FREQUENT, REAL_TEXT
 from lib.trace import Trace
 
+TOLERANCE = 0.1  # tokens a round: a loss, its interval included, that is next to nothing
 FAMILIES = (FREQUENT, "optimal")  # whose need for text is compared: every path's frequency, or 16 numbers
 
 
@@ -17,13 +18,9 @@ def survey(
 ) -> pd.DataFrame:
     """The table `choices`: from real-text starts how much text a tree of `budget` nodes needs and what one tree for all
     kinds loses, from continuations what chained rounds change at each of `budgets`; for all drafters.
-
-    Traces above temperature 0 are passed over.
     """
     frames = []
     for recorded in traces:
-        if recorded.about["temperature"]:
-            continue
         choosing, judged = study.halves(recorded)
         for drafter in recorded.ranks:
             if recorded.about["protocol"] == REAL_TEXT:
@@ -31,8 +28,6 @@ def survey(
                 frames.append(choices.by_kind(choosing, judged, drafter, budget, generator))
             else:
                 frames.append(choices.by_objective(choosing, judged, drafter, budgets))
-    if not frames:
-        raise ValueError("no trace was made at temperature 0, which the choice of a tree is studied at; record one")
     return pd.concat(frames, ignore_index=True)
 
 
@@ -57,6 +52,21 @@ def by_kind(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
 def by_objective(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     """For each pair and budget: what a tree improved on chained rounds gains against the most frequent rank paths."""
     return choices.losses(_of(rows, "objective"), ["pair", "budget"], "arm", choices.UNIFORM, generator)
+
+
+def stability_sentence(found: pd.DataFrame) -> str:
+    """What `by_text` says of each pair and family: from how much text on the choice costs next to nothing."""
+    said = []
+    for (pair, family), lost in found.groupby(["pair", "family"], sort=False):
+        enough = stability.stable_from(lost, TOLERANCE)
+        first = lost.sort_values("prompts").iloc[0]
+        start = f"{pair}, `{family}`: one prompt loses {-first['value']:.2f} [{-first['high']:.2f}, {-first['low']:.2f}]"
+        end = "no smaller number of prompts than all is"
+        if enough is not None:
+            positions = lost.loc[lost["prompts"] == enough, "positions"].iloc[0]
+            end = f"{enough} prompts ({positions:,.0f} positions) are"
+        said.append(f"{start}, and {end} within {TOLERANCE} of all")
+    return "; ".join(said)
 
 
 def _of(rows: pd.DataFrame, question: str) -> pd.DataFrame:

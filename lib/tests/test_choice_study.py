@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import choice_figures, choice_study, choices, expected_study, live, plots, study, tables, trace
+from lib import choice_figures, choice_study, choices, expected_study, live, plots, study, tables
 from lib.models import Pair
 from lib.drafters import LanguageModelDrafter
 from lib.tests import small_models
@@ -32,18 +32,13 @@ def test_choices_fill_their_table_and_its_differences_are_paired(made, tmp_path)
     rng = np.random.default_rng(0)
     text = choice_study.by_text(rows, rng)
     assert set(text["prompts"]) == {1, 2} and (text["n_prompts"] == 4).all()  # all four are what is compared with
+    assert "t/d, `optimal`: one prompt loses" in choice_study.stability_sentence(text)
     kinds = choice_study.by_kind(rows, rng)
     assert set(kinds["kind"]) == {"x", "y", "all together"} and set(kinds["arm"]) == {choices.ALL, choices.AS_FEW}
     assert set(choice_study.by_objective(rows, rng)["budget"]) == {2, BUDGET}
     figure = choice_figures.draw_points(kinds, label="kind", by="arm", panels="pair", x_label="tokens a round", line=0.0)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(dict.fromkeys(kinds["kind"]))
     plots.close(figure)
-
-
-def test_a_run_without_greedy_traces_is_refused(made):
-    warm = trace.Trace(**{**vars(made[0]), "about": made[0].about | {"temperature": 1.0}})
-    with pytest.raises(ValueError, match="no trace was made at temperature 0"):
-        choice_study.survey([warm], BUDGET, [BUDGET], np.random.default_rng(0))
 
 
 def test_expectations_stand_beside_live_decoding(tmp_path):
