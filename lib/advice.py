@@ -19,6 +19,7 @@ from lib.tree import Tree
 
 RECOMMENDED, PLAIN = "recommended", "plain decoding"
 SAME_BUDGET, BEST_CHAIN, BEST_KARY = "chain of the same budget", "best chain", "best k-ary tree"
+GROWS = "grows its tree anew each round, which this replay cannot judge"
 BRANCHINGS = (2, 3, 4)  # of the k-ary trees
 
 
@@ -120,7 +121,7 @@ def _settings(asked: dict[str, engines.Setting], tree: Tree, found: pd.DataFrame
         engine, static = engines.ENGINES[name], isinstance(setting, Tree)
         loss = [1 - found.loc[name, end] if static else float("nan")
                 for end in ("against", "against_high", "against_low")]
-        note = engine.note if static else f"{engine.note}; grows its tree anew each round, which this replay cannot judge"
+        note = engine.note + ("" if static else f"; {GROWS}")
         rows.append(dict(engine=name, form=engine.form, setting=engine.write(setting), exact=static and setting == tree,
                          loss=loss[0], loss_low=loss[1], loss_high=loss[2], note=note))
     return pd.DataFrame(rows, columns=["engine", "form", "setting", "exact", "loss", "loss_low", "loss_high", "note"])

@@ -3,8 +3,8 @@
 What a tree yields on a trace is 1 + the mean accepted length from uniform starts before a loop; what it costs is
 `cost(tree)` seconds. Candidates are the most frequent rank paths, limited by depth, at every budget, and the dynamic
 programme's trees. Where a draft level costs the same at any width, the best of them all is the best of all static trees
-within the limits on that trace: of the trees of n nodes and at most d levels, the n most frequent paths of depth at most d
-yield most and cost no more. Where width costs, it is a candidate like the others.
+within the limits on that trace: of the trees of n nodes and at most d levels, the n most frequent paths of depth at
+most d yield most and cost no more. Where width costs, it is a candidate like the others.
 """
 
 from dataclasses import dataclass

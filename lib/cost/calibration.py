@@ -1,6 +1,7 @@
 """Calibration: a few rounds of the loop itself for a handful of shapes, interleaved, so that costs hold for whatever
 the loop does."""
 
+import time
 from typing import Callable, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from lib import decoding
 from lib.decoding import Generation, NoDrafter
 from lib.shapes import parse
-from lib.timing import interleaved
+from lib.timing import LEAST_REPEATS, interleaved
 
 PLAIN = "chain:0"  # nothing drafted
 # Chains say what a level costs, w chains side by side what it costs for w nodes; together they span n = 0 .. 64.
@@ -27,17 +28,18 @@ def calibrate(
     prefixes: Sequence[int] = (128,),
     shapes: Sequence[str] = SHAPES,
     new_tokens: int = 10,
-    repeats: int = 5,
+    repeats: int = 7,
     seconds: float = 5.0,
     generator: torch.Generator,
     drafter=None,
     generate: Callable[..., Generation] = decoding.generate,
 ) -> pd.DataFrame:
-    """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch, prefix and shape, in the columns
-    of the table "costs".
+    """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch, prefix and shape, in the
+    columns of the table "costs".
 
-    A row of text is cut from the prompts so that `prefix` tokens are committed in the middle of its `new_tokens`.
-    `seconds` bounds the time of a cell (batch, prefix), about twice over. drafter: in the place of the pair's own.
+    A row of text is cut from the prompts so that `prefix` tokens are committed in the middle of its `new_tokens`. All
+    calls of a cell (batch, prefix) share `seconds`, but each shape has a few calls however long they take: costs that
+    lack one would lie. drafter: in the place of the pair's own.
     ValueError where plain decoding is not among the shapes, or a prefix is too short.
     """
     if PLAIN not in shapes:
@@ -52,9 +54,14 @@ def calibrate(
             texts = rows_of_text(prompts, batch, prefix - new_tokens // 2)
             calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape,
                                    new_tokens) for shape in shapes}
-            interleaved(calls, repeats=repeats, seconds=seconds, generator=generator, device=pair.target.device)
+            start = time.perf_counter()
+            for call in calls.values():
+                call()
+            least = 2 * LEAST_REPEATS * (time.perf_counter() - start)  # twice: what warms up hides how long it takes
+            interleaved(calls, repeats=repeats, seconds=max(seconds, least), generator=generator,
+                        device=pair.target.device)
             rows += [dict(target=pair.target_name, drafter=pair.drafter_name, batch=batch, prefix=prefix, **call.row())
-                     for call in calls.values() if call.found]
+                     for call in calls.values()]
     return pd.DataFrame(rows)
 
 
@@ -79,8 +86,8 @@ class _Calls:
         self.found.append(full_rounds(done, running, len(self.texts)))
 
     def row(self) -> dict:
-        """Medians in milliseconds over all rounds; the first call, which warms up, counts only if it is the only one."""
-        spent = 1000 * np.concatenate(self.found[1:] or self.found)
+        """Medians in milliseconds over all rounds; the first call warms up and does not count."""
+        spent = 1000 * np.concatenate(self.found[1:])
         lower, middle, upper = np.quantile(spent.sum(1), [0.25, 0.5, 0.75])
         draft, verify, commit = np.median(spent, axis=0)
         return dict(shape=self.shape, nodes=parse(self.shape).budget, rounds=len(spent), draft_ms=draft,

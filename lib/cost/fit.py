@@ -22,7 +22,8 @@ class Costs:
     def __init__(self, rows: pd.DataFrame):
         missing = [name for name in NEEDED if name not in rows]
         if missing or not len(rows):
-            raise ValueError(f"costs lack {missing or 'rows'}: give what cost.calibrate makes, with {', '.join(NEEDED)}")
+            raise ValueError(f"costs lack {missing or 'rows'}: give what cost.calibrate makes, with "
+                             f"{', '.join(NEEDED)}")
         self.rows = rows
         self.cells = {cell: _fitted(group) for cell, group in rows.groupby(CELL, sort=True)}
 
@@ -64,6 +65,8 @@ def _fitted(rows: pd.DataFrame) -> RoundCost:
     if not len(plain):
         raise ValueError(f"costs lack shape {PLAIN!r}, plain decoding: calibrate it with the others")
     drafts = rows[rows["nodes"] > 0]
+    if not len(drafts):
+        raise ValueError(f"costs hold {PLAIN!r} alone for one batch and prefix: calibrate shapes that draft")
     once, level = _draft_model(list(drafts["shape"]), drafts["draft_ms"].to_numpy() / 1000)
     return RoundCost(float((plain["verify_ms"] + plain["commit_ms"] + plain["draft_ms"]).iloc[0] / 1000), once, level,
                      check)
@@ -72,8 +75,6 @@ def _fitted(rows: pd.DataFrame) -> RoundCost:
 def _draft_model(shapes: list[str], seconds: np.ndarray) -> tuple[float, Curve]:
     """seconds = once + sum over levels of level(width), with the smallest squared relative errors."""
     levels = [widths(parse(shape)) for shape in shapes]
-    if not levels:
-        return 0.0, Curve(np.array([1.0]), np.array([0.0]))
     places = np.unique(np.concatenate(levels))
     design = np.array([[1.0, *((own == place).sum() for place in places)] for own in levels])
     found = _least_squares(design / seconds[:, None], np.ones(len(seconds)))

@@ -1,4 +1,4 @@
-"""What papers and the source blog say of speed from few numbers: beside replay and measured costs, not in their place."""
+"""What papers and the source blog say of speed: beside replay and measured costs, not in their place."""
 
 from dataclasses import dataclass
 from typing import Sequence

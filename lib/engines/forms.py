@@ -25,8 +25,8 @@ class Dynamic:
         if self.steps < 1 or self.top_k < 1:
             raise ValueError(f"a dynamic tree of {self.steps} steps and top_k {self.top_k}: give at least 1 each")
         if not 1 <= self.nodes <= self.candidates:
-            raise ValueError(f"a dynamic tree of {self.nodes} nodes: {self.steps} steps of top_k {self.top_k} give 1 to "
-                             f"{self.candidates}")
+            raise ValueError(f"a dynamic tree of {self.nodes} nodes: {self.steps} steps of top_k {self.top_k} give "
+                             f"1 to {self.candidates}")
 
     @property
     def candidates(self) -> int:
@@ -68,7 +68,7 @@ def length_of_chain(tree: Tree, engine: str) -> int:
 
 
 def favourites(text: str, most_rank: int) -> Tree:
-    """The tree that a Python list of choices means, such as "[(0,), (0, 0)]"; lists or tuples of ranks below a limit."""
+    """The tree of a Python list of choices, such as "[(0,), (0, 0)]": lists or tuples of ranks below a limit."""
     try:
         choices = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):
@@ -79,8 +79,8 @@ def favourites(text: str, most_rank: int) -> Tree:
 def within(tree: Tree, most_rank: int) -> Tree:
     """The tree itself. ValueError where a rank is beyond what the engine looks at."""
     if tree.rank.max(initial=0) >= most_rank:
-        raise ValueError(f"the tree has a child of rank {tree.rank.max()}; the engine keeps the {most_rank} best tokens "
-                         "of a position: give its nearest setting, see engines.nearest")
+        raise ValueError(f"the tree has a child of rank {tree.rank.max()}; the engine keeps the {most_rank} best "
+                         "tokens of a position: give its nearest setting, see engines.nearest")
     return tree
 
 

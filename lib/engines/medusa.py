@@ -1,4 +1,4 @@
-"""Medusa's `medusa_choices`: a Python list of paths of ranks (FasterDecoding/Medusa, medusa/model/medusa_choices.py)."""
+"""Medusa's `medusa_choices`: a Python list of paths of ranks (FasterDecoding/Medusa, medusa_choices.py)."""
 
 from lib.engines.forms import favourites, within
 from lib.tree import Tree

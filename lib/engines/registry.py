@@ -1,4 +1,4 @@
-"""Every setting that an engine takes, by name: its form, how it is written and read, and what it leaves to the engine."""
+"""Every setting that an engine takes, by name: its form, how it is written and read, and what it is for."""
 
 from dataclasses import dataclass
 from typing import Callable

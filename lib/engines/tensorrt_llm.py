@@ -1,5 +1,5 @@
-"""TensorRT-LLM: `MedusaDecodingConfig(medusa_choices=)` and `EagleDecodingConfig`, the latter with `eagle_choices` (until
-1.3; a list of lists of ranks) or with its dynamic tree. `max_total_draft_tokens` leaves the root out.
+"""TensorRT-LLM: `MedusaDecodingConfig(medusa_choices=)` and `EagleDecodingConfig`, the latter with `eagle_choices`
+(until 1.3; a list of lists of ranks) or with its dynamic tree. `max_total_draft_tokens` leaves the root out.
 """
 
 from lib.engines.forms import Dynamic, keywords, within
