@@ -131,10 +131,12 @@ def label(rule: str, proposal: str) -> str:
 
 def best_rules(rows: pd.DataFrame, by: Sequence[str] = ("proposal", "lossless", "temperature")) -> pd.DataFrame:
     """Of rows of the table "rules_exact", the rule that accepts most in each setting `by`: with its mean accepted length
-    and distance, and by which share it leads the next one (NaN where there is none). Bounds are left out.
+    and distance, and by which share it leads the next one (NaN where there is none). Of equals, the simpler rule, which
+    stands first in RULES. Bounds are left out.
     """
     by = list(by)
     mean = rows[rows["rule"] != BOUND].groupby([*by, "rule"], as_index=False)[["accepted", "distance"]].mean()
-    ordered = mean.sort_values("accepted", ascending=False, kind="stable").groupby(by)
+    mean = mean.assign(accepted=mean["accepted"].round(9), simplicity=mean["rule"].map(list(RULES).index))
+    ordered = mean.sort_values(["accepted", "simplicity"], ascending=[False, True]).drop(columns="simplicity").groupby(by)
     first, second = ordered.nth(0).set_index(by), ordered.nth(1).set_index(by)["accepted"]
     return first.assign(lead=first["accepted"] / second - 1).sort_index().reset_index()

@@ -10,7 +10,7 @@ from lib import shapes, verification_cost
 from lib.tests import plain_rules
 from lib.tables import Table
 from lib.tree import Tree
-from lib.verify import RULES, Draft, GeneratorDraws, verify, warp
+from lib.verify import RULES, Draft, GeneratorDraws, k_seq, lossy, verify, warp
 from lib.verify.warp import best_token
 
 VOCABULARIES = st.sampled_from([2, 7, 511, 1023, 1024, 1025, 1536, 3000])
@@ -57,6 +57,28 @@ def test_rules_decide_as_their_printed_forms_with_the_same_draws(name, proposal,
     for seed in range(40):
         draft, target = random_round(seed, shape, proposal)
         assert verify(name, draft, target, seeded(seed)) == getattr(plain_rules, name)(draft, target, seeded(seed))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 400), st.integers(0, 10_000), st.sampled_from([torch.float32, torch.float64]), st.floats(0.1, 20))
+def test_bounds_of_the_entropy_hold_it(vocabulary, seed, dtype, spread):
+    generator = torch.Generator().manual_seed(seed)
+    p = torch.softmax(spread * torch.randn(vocabulary, dtype=dtype, generator=generator), -1)
+    p[torch.rand(vocabulary, generator=generator) < 0.2] = 0
+    p = p / p.sum() if p.sum() > 0 else torch.full_like(p, 1 / vocabulary)
+    most, exact = lossy.entropy_at_most(p), lossy.entropy(p)
+    assert most - lossy.LINEAR_ERROR <= exact <= most + 1e-4
+    enough, least = lossy.ample(p, 0.3), 0.3 * np.exp(-exact)
+    assert enough(1.001 * least) and not enough(0.999 * least)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 60), st.integers(2, 9), st.integers(0, 10_000))
+def test_the_scale_of_k_seq_solves_its_equation_from_above(vocabulary, k, seed):
+    p, q = torch.softmax(2 * torch.randn(2, vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)), -1)
+    rho, shared = k_seq.scale(p, q, k)
+    assert 1 <= rho <= k and shared == pytest.approx(float(torch.minimum(p, rho * q).sum()), abs=1e-12)
+    assert -1e-12 <= k_seq.excess(rho, shared, k) <= k_seq.CLOSE
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

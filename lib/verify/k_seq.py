@@ -9,7 +9,7 @@ from lib.verify.siblings import any_of
 
 CLOSE = 1e-4  # to the best chance of acceptance
 MOST_READS = 40
-HALVINGS = 50
+HALVINGS = 24  # of an interval of length k: finer than CLOSE
 
 
 def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:

@@ -79,7 +79,10 @@ def deterministic(draft: Draft, target_probs: Tensor, draws: Draws, *, share: fl
 
 
 def conservative(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """`deterministic` with half of the drafter's probability: accept x if p(x) >= q(x) / 2."""
+    """`deterministic` with half of the drafter's probability: accept x if p(x) >= q(x) / 2.
+
+    As there, the first child that qualifies is taken, and where none does the bonus token is drawn from p.
+    """
     return deterministic(draft, target_probs, draws, share=0.5)
 
 

@@ -1,6 +1,5 @@
 """Rules that accept a drawn child with a probability, and after a rejection go on with the residual of the target."""
 
-import torch
 from torch import Tensor
 
 from lib.verify.descent import descend
@@ -50,9 +49,11 @@ def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> tup
 
 def any_of(left: dict[int, int], draws: Draws) -> int:
     """Use up one of the draws that are left (child -> times), each as likely, and return its child."""
-    children = list(left)
-    weights = torch.tensor([float(left[child]) for child in children], dtype=torch.float64)
-    child = children[draws.categorical(weights)] if len(children) > 1 else children[0]
+    number, whole, seen = draws.uniform() if len(left) > 1 else 0.0, sum(left.values()), 0
+    for child, times in left.items():
+        seen += times
+        if number < seen / whole:
+            break
     left[child] -= 1
     if not left[child]:
         del left[child]

@@ -43,8 +43,11 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[in
     tokens, rest_at = draft.tokens.tolist(), at_nodes(draft, target_probs, Distinct)
 
     def visit(node: int, w: float) -> tuple[int, Tensor] | None:
+        children = draft.tree.children(node)
+        if not children:
+            return (node, target_probs[node]) if node == ROOT or draws.uniform() < w else None
         rest = rest_at(node)
-        for child in draft.tree.children(node):
+        for child in children:
             found = visit(child, min(1.0, w * rest.ratio(tokens[child])))
             if found is not None:
                 return found
