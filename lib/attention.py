@@ -10,7 +10,7 @@ tree's own keys alone. Logarithms are natural; log-sum-exp values are float32 (f
 import torch
 from torch import Tensor
 
-from lib.attention_backends import BACKENDS, SharedMask, refusal
+from lib.attention_backends import BACKENDS, SharedMask, attend_slots, refusal
 from lib.attention_choice import Choice, ranked, situation
 from lib.forward_clock import forward
 
@@ -129,6 +129,7 @@ def attention_forward(
     tree_mask=None,
     prefix_length=None,
     tree_backend="auto",
+    slot_bias=None,
     **kwargs,
 ):
     """What a model's attention layer calls: a tree where `tree_mask` is given, else just what "sdpa" does.
@@ -140,6 +141,8 @@ def attention_forward(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     nodes = query.shape[2]
+    if slot_bias is not None:  # an additive mask over all slots, for folded queries, as `lib.compiled` makes it
+        return attend_slots(query, key, value, slot_bias, scaling).transpose(1, 2).contiguous(), None
     if tree_mask is None and prefix_length is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     unknown = [name for name in ("softcap", "position_bias", "s_aux", "sliding_window") if kwargs.get(name) is not None]

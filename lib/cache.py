@@ -152,6 +152,13 @@ class TreeCache(Cache):
         """Bytes that the buffers hold, spare capacity included."""
         return sum(b.nbytes for layer in self.layers if layer.is_initialized for b in (layer.keys, layer.values))
 
+    def room(self, nodes: int) -> list[Tensor]:
+        """Takes m = nodes slots behind what is pending, for who writes them: each layer's [2, B, Hkv, capacity, d]."""
+        for layer in self.layers:
+            layer.pending += nodes
+            layer._reserve(self.rows.longest + layer.pending)
+        return [layer.buffers[0] for layer in self.layers]
+
     def set_lengths(self, lengths: Tensor) -> None:
         """Commit lengths int64[B] as they are: after a right-padded prefill, the prompts' own lengths."""
         lengths = torch.as_tensor(lengths, dtype=torch.long, device=self.lengths.device)

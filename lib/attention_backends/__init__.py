@@ -11,13 +11,13 @@ from typing import Callable
 from torch import Tensor
 
 from lib.attention_backends import onepass, triton_backend
-from lib.attention_backends.folded import folded
+from lib.attention_backends.folded import attend_slots, folded
 from lib.attention_backends.mask import SharedMask
 from lib.attention_backends.merge import merge
 from lib.attention_backends.reference import reference
 from lib.attention_backends.split import split
 
-__all__ = ["BACKENDS", "REFUSALS", "SharedMask", "merge", "refusal"]
+__all__ = ["BACKENDS", "REFUSALS", "SharedMask", "attend_slots", "merge", "refusal"]
 
 BACKENDS: dict[str, Callable] = {
     "reference": reference,

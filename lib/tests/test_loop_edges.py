@@ -96,6 +96,7 @@ def test_adjusted_logits_depend_on_each_nodes_own_path():
     assert speculated(prompts, "kary:2@14", 15, hooks=hooks) == alone
 
 
+@torch.inference_mode()
 def test_hidden_states_reach_a_drafter_that_wants_them_from_the_first_commit_on():
     """hidden_states[-1] is what the output layer reads, at every prompt position and at every node of the round."""
     prompts, brought = small_models.prompts(8, (4, 7)), []
