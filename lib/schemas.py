@@ -148,6 +148,20 @@ _DECLARED = [
         compressed=True,
     ),
     Schema(
+        "growth",
+        "static trees and trees that grow round by round, by replay, for one prompt; cut rounds are left out of the sums",
+        (*SETTING, "family", "budget", "prompt", "stretch"),
+        SETTING | TREE | {"depth": integer("depth of the tree, of the deepest one where it grows")} | PROMPT | {
+            "stretch": text("before the trace's first loop, or loop: within it"),
+            "rounds": integer("rounds not cut short"),
+            "drafted": integer("tokens drafted in them"),
+            "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
+            "cut": integer("rounds that the end of the text or the length limit cut short"),
+            "calls": integer("forwards of the drafter in the rounds not cut short"),
+        },
+        compressed=True,
+    ),
+    Schema(
         "depth",
         "acceptance at one depth of a tree for one prompt: accepted / reached is conditional, accepted / rounds is not",
         (*SETTING, "family", "budget", "prompt", "depth"),

@@ -67,6 +67,12 @@ STYLES: Mapping[str, Style] = {
     "deterministic": Style(GREEN, "<", DOTTED),
     "conservative": Style(PURPLE, ">", DOTTED),
     "threshold": Style(GREY, "p", DOTTED),
+    "eagle2": Style(BLUE, "h", DASH_DOT),
+    "opttree": Style(PURPLE, "8", DASH_DOT),
+    "dyspec": Style(GREEN, "H", DASH_DOT),
+    "beam": Style(SKY, "d", DASH_DOT),
+    "smart": Style(GREY, "p", DASH_DOT),
+    "ddtree": Style(BLACK, "X", DASH_DOT),
 }
 _OTHERS = [Style(colour, marker, dash) for colour, marker, dash in zip(
     (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY) * 2,

@@ -1,0 +1,113 @@
+"""The growth study: grown trees beside static ones of equal budget, on the same traces and the same judged prompts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from lib import acceptance, dynamic_replay, growth, stats, study
+from lib.drafters import LanguageModelDrafter
+from lib.dynamic_replay import GrownWalk
+from lib.growth import Growth
+from lib.trace import Trace
+from lib.tree import Tree
+
+BASE = "best static"
+SETTING = ["target", "drafter", "protocol", "temperature", "budget"]
+ALONE = Tree([-1])
+
+
+def rounds_of(trace: Trace, drafter: LanguageModelDrafter, prompts: Sequence[Tensor], rule: Growth) -> GrownWalk:
+    """The rounds that the trace's protocol has (see `acceptance.rounds_of`), for trees that a rule grows.
+
+    prompts int64[T]: the texts that the trace's rows continue; drafter: as it would run live.
+    """
+    if trace.about["protocol"] != acceptance.REAL_TEXT:
+        return dynamic_replay.chained(trace, drafter, prompts, rule)
+    first = [(row, 0) for row in np.flatnonzero(trace.lengths > 0).tolist()]
+    found = dynamic_replay.walk(trace, drafter, prompts, rule, first)
+    horizon = trace.tokens.shape[1] - 1
+    return GrownWalk(**{**vars(found), "cut": found.cut & (trace.lengths[found.rows] < horizon)})
+
+
+def tally(trace: Trace, rounds: GrownWalk) -> pd.DataFrame:
+    """`acceptance.tally` of rounds whose trees differ; `calls`: the drafter's forwards in the uncut ones."""
+    frame = acceptance.tally(trace, ALONE, rounds).drop(columns="drafted")
+    looped = rounds.starts >= trace.loops[rounds.rows]
+    spent = pd.DataFrame({
+        "prompt": np.array(trace.prompts)[rounds.rows],
+        "stretch": np.where(looped, "loop", "before"),
+        "drafted": np.where(rounds.cut, 0, rounds.drafted),
+        "calls": np.where(rounds.cut, 0, rounds.draft_calls),
+    })
+    return frame.merge(spent.groupby(["prompt", "stretch"], as_index=False).sum(), on=["prompt", "stretch"])
+
+
+def evaluate(trace: Trace, name: str, model, prompts: Sequence[Tensor], rules: Sequence[tuple[str, int, Growth]],
+             vocabulary: int | None = None) -> pd.DataFrame:
+    """`tally` of every (family, budget, rule) for one drafter, under one another: the columns of
+    `acceptance.evaluate`, and `calls`. depth is that of the deepest tree that grew.
+
+    name: the drafter's in the trace; prompts int64[T]: the texts that its rows continue; vocabulary: the target's,
+    where the model has more.
+    """
+    temperature = trace.about["temperature"]
+    drafter = LanguageModelDrafter(model, temperature=temperature or 1.0, vocabulary=vocabulary)
+    frames = []
+    for family, budget, rule in rules:
+        rounds = rounds_of(trace, drafter, prompts, rule)
+        frames.append(tally(trace, rounds).assign(family=family, budget=budget, depth=rounds.depth.max(initial=0)))
+    return _labelled(frames, trace, name)
+
+
+def evaluate_static(trace: Trace, name: str, trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
+    """`acceptance.evaluate` with `calls`: a static tree costs a forward for each of its levels."""
+    rows = acceptance.evaluate(trace, name, trees)
+    return rows.assign(calls=rows["rounds"] * rows["depth"])
+
+
+def compare(recorded: Trace, name: str, model, asked: study.Prompts, *, families: Sequence[str], rules: Sequence[str],
+            budgets: Sequence[int], vocabulary: int | None = None) -> pd.DataFrame:
+    """Static families and growth rules (names without a budget) at each budget, on the trace's judged prompts.
+
+    asked: the prompts that the trace was recorded of, `study.real_text_starts` of them where it has that protocol.
+    """
+    choosing, judged = study.halves(recorded)
+    static = evaluate_static(judged, name, study.forest(choosing, name, families, budgets))
+    texts = [ids for ids, chooses in zip(asked.ids, asked.choosing) if not chooses]
+    wanted = [(rule, budget, growth.at_budget(rule, budget)) for rule in rules for budget in budgets]
+    return pd.concat([static, evaluate(judged, name, model, texts, wanted, vocabulary)], ignore_index=True)
+
+
+def with_best_static(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of growth rules, and as family `BASE` the static family that gained most on these very rows.
+
+    Chosen by setting and budget, in hindsight: which flatters the static side, so that a rule that beats it does.
+    """
+    is_grown = rows["family"].map(lambda family: family.partition(":")[0] in growth.RULES)
+    static = rows[~is_grown]
+    sums = static.groupby([*SETTING, "family"], sort=False)[["accepted", "rounds"]].sum()
+    length = (sums["accepted"] / sums["rounds"]).rename("length").reset_index()
+    best = length.loc[length.groupby(SETTING)["length"].idxmax(), [*SETTING, "family"]]
+    return pd.concat([static.merge(best, on=[*SETTING, "family"]).assign(family=BASE), rows[is_grown]])
+
+
+def lengths(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
+    """Acceptance length of every setting, with its interval."""
+    return stats.summarise(rows, [*SETTING, "family"], "accepted", "rounds", generator)
+
+
+def differences(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
+    """Acceptance length of each rule less that of the best static family, prompt for prompt, with its interval."""
+    return stats.compare(with_best_static(rows), SETTING, "family", BASE, "accepted", "rounds", generator)
+
+
+def forwards(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
+    """Forwards of the drafter a round, with their interval."""
+    return stats.summarise(rows, [*SETTING, "family"], "calls", "rounds", generator)
+
+
+def _labelled(frames: list[pd.DataFrame], trace: Trace, name: str) -> pd.DataFrame:
+    about = {key: trace.about[key] for key in ("target", "protocol", "temperature")}
+    return pd.concat(frames, ignore_index=True).assign(drafter=name, **about)
