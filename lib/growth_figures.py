@@ -27,10 +27,12 @@ def gain_and_cost(found: pd.DataFrame, spent: pd.DataFrame, banded: Sequence[str
             axis.plot(line["budget"], line["value"], **style.line, label=family, markeredgecolor="white",
                       markeredgewidth=0.6)
             if family in banded:
-                axis.fill_between(line["budget"], line["low"], line["high"], color=style.colour, alpha=0.15, linewidth=0)
+                axis.fill_between(line["budget"], line["low"], line["high"], color=style.colour, alpha=0.15,
+                                  linewidth=0)
         _budget_axis(axis, found["budget"])
         axis.set_ylabel(label)
-    axes[1].set_ylim(bottom=0)
+    axes[1].set_yscale("log", base=2)
+    axes[1].yaxis.set_major_formatter("{x:g}")
     handles = dict(zip(*axes[0].get_legend_handles_labels()[::-1]))
     ends = found[found["budget"] == found["budget"].max()].sort_values("value", ascending=False)["family"]
     figure.legend([handles[family] for family in ends], list(ends), loc="outside right center")

@@ -1,4 +1,4 @@
-"""A language model that fills a shape or grows a tree, one forward a level, by tree attention and a cache of its own."""
+"""A language model that fills a shape or grows a tree, one forward a level, with tree attention and its own cache."""
 
 from typing import Sequence
 

@@ -96,7 +96,7 @@ class Growth(Protocol):
 
 
 def next_level(rule: Growth, candidates: Candidates) -> np.ndarray:
-    """What to expand next, int64[]: the root first, then as the rule says, as deep as it goes and its budget reaches."""
+    """What to expand next, int64[]: the root first, then as the rule says; no tree of n nodes is deeper than n."""
     depth = candidates.depth[-1]
     if depth >= min(rule.max_depth, rule.budget):
         return np.zeros(0, dtype=np.int64)

@@ -45,8 +45,9 @@ class Smart:
     """SMART (arXiv 2604.09731): a node is added while its gain over its cost exceeds the tree's present speed.
 
     Speed is (1 + summed reach) / (levels x draft + target[nodes]). Before a level is drafted its probabilities are not
-    known: a child reaches at most what its parent does, so each node of the newest level is credited with a child of
-    its own reach, and the level is drafted for those nodes that, best first, make the round faster by that measure.
+    known, and how to credit them is our choice, not the paper's: a child reaches at most what its parent does, so each
+    node of the newest level counts as a child of its own reach, and the level is drafted for those nodes that, best
+    first, make the round faster by that measure.
     """
 
     max_depth: int

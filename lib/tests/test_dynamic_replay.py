@@ -6,9 +6,9 @@ import torch
 
 from lib import dynamic_replay, growth, live, replay, shapes, trace
 from lib.drafters import LanguageModelDrafter, PlainDrafter
-from lib.tests import small_models
 from lib.tests.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET
-from lib.tests.test_growing import RULES, names
+from lib.tests.test_growing import NAMES as RULE_NAMES
+from lib.tests.test_growing import RULES
 from lib.verify import GeneratorDraws
 
 RECORDED = trace.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24)
@@ -34,7 +34,7 @@ def without_ends(rounds):
     return [(*found[:4], None if found[5] else found[4], found[5]) for found in rounds]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=names)
+@pytest.mark.parametrize("rule", RULES, ids=RULE_NAMES)
 def test_live_rounds_are_the_replayed_ones(rule):
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=rule, max_new_tokens=25)
     drafter = LanguageModelDrafter(DRAFTER)
@@ -70,7 +70,8 @@ def test_eos_cuts_the_round_that_it_ends():
     rule = growth.parse("dyspec@14")
     full = RECORDED.tokens[1].tolist()
     for eos in sorted(set(full))[:4]:
-        done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape=rule, max_new_tokens=25, eos_token_id=eos)
+        done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape=rule, max_new_tokens=25,
+                           eos_token_id=eos)
         recorded = trace.read(TARGET, {"d": TARGET}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS)
         chained = dynamic_replay.chained(recorded, LanguageModelDrafter(TARGET), PROMPTS, rule)
         assert without_ends(live_rounds(done)) == replayed_rounds(chained)
@@ -102,4 +103,3 @@ def test_nothing_asked_and_wrong_prompts():
     assert len(none.rows) == 0 and none.cut.dtype == bool
     with pytest.raises(ValueError, match="3 prompts for a trace of 4 rows"):
         dynamic_replay.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS[:3], growth.parse("dyspec@8"))
-    assert small_models.VOCABULARY > RECORDED.tokens.max()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import growth, live, shapes
-from lib.drafters import LanguageModelDrafter, PlainDrafter
+from lib.drafters import LanguageModelDrafter, MergedDrafter, PlainDrafter
 from lib.growth import Costs
 from lib.tests import small_models
 from lib.tests.test_decoding import own_greedy
@@ -18,13 +18,13 @@ from lib.verify import warp
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 PROMPTS = small_models.prompts(2, (3, 11, 6, 17))
-RULES = [growth.parse(name) for name in ("eagle2:3,4@9", "opttree:5,5@12", "opttree:4,6,0.2@10", "dyspec@14", "dyspec:2@6",
-                                         "beam:2@7")]
+RULES = [growth.parse(name) for name in (
+    "eagle2:3,4@9", "opttree:5,5@12", "opttree:4,6,0.2@10", "dyspec@14", "dyspec:2@6", "beam:2@7")]
 RULES.append(growth.parse("smart@12", costs=Costs(tuple(1 + 0.06 * n for n in range(13)), 0.1)))
-names = [rule.name for rule in RULES]
+NAMES = [rule.name for rule in RULES]
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=8)
 @given(st.lists(st.sampled_from(RULES), min_size=2, max_size=3), st.integers(0, 2**32 - 1))
 def test_whatever_is_accepted_grown_trees_are_the_oracles(rules, seed):
     rng = random.Random(seed)
@@ -50,7 +50,7 @@ def test_whatever_is_accepted_grown_trees_are_the_oracles(rules, seed):
                 drafter.select(staying)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=names)
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
 def test_greedy_output_is_the_targets_own_in_a_ragged_batch(rule):
     trees = []
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=rule, max_new_tokens=25,
@@ -67,6 +67,14 @@ def test_a_rule_is_decoded_by_its_name():
     assert by_name.new_tokens == by_rule.new_tokens
     with pytest.raises(ValueError, match="neither a shape .* nor a growth rule"):
         live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape="dyspac@6", max_new_tokens=9)
+
+
+def test_grown_trees_of_several_models_merge():
+    models = DRAFTER, small_models.related(TARGET, 5, noise=0.5)
+    pair = MergedDrafter([LanguageModelDrafter(model) for model in models])
+    done = live.decode(TARGET, pair, PROMPTS[:2], shape="dyspec@6", max_new_tokens=12)
+    assert done.new_tokens == [own_greedy(prompt, 12) for prompt in PROMPTS[:2]]
+    assert max(found.drafted for found in done.rounds) > 6
 
 
 def test_confidence_comes_with_a_grown_tree_where_asked_for():

@@ -142,7 +142,8 @@ def test_a_free_tree_is_the_best_first_one_and_a_dear_one_stays_at_its_root():
         tree, _ = level_by_level(growth.parse("smart:6@24", costs=free), seed)
         assert reach_of(tree, seed) <= reach_of(best_first(partial(chances, seed), 24, 6), seed) + 1e-12
         assert tree.budget == 24
-        dear, taken = level_by_level(growth.parse("smart@24", costs=Costs(tuple(1.0 + 9 * n for n in range(25)), 1.0)), seed)
+        steep = Costs(tuple(1.0 + 9 * n for n in range(25)), 1.0)
+        dear, taken = level_by_level(growth.parse("smart@24", costs=steep), seed)
         assert dear.budget == 0 and taken == [1], "the first forward tells that nothing pays"
         chain, _ = level_by_level(growth.parse("smart:6@24", costs=Costs((1.0, 1.0, *[99.0] * 23), 0.0)), seed)
         assert chain == shapes.chain(1), "a step in the costs is not worth climbing"

@@ -1,0 +1,81 @@
+"""The growth study's rows against live decoding and against rank replay; its comparison, table and figures."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib import acceptance, growth, growth_figures, growth_study, live, schemas, shapes, study, styles, trace
+from lib.drafters import LanguageModelDrafter
+from lib.tests import small_models
+
+TARGET = small_models.llama(0)
+DRAFTER = small_models.related(TARGET, 1, noise=0.3)
+ASKED = study.split_prompts(list("abcdef"), ["k"] * 3 + ["l"] * 3, small_models.prompts(0, (70, 80, 66, 90, 75, 68)),
+                            choose=1, judge=2)
+COUNTS = ["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    return study.record("t", TARGET, {"d": DRAFTER}, ASKED, temperatures=[0.0, 1.0], tokens=18, starts=2, horizon=6,
+                        eos_token_id=None, seed=0, folder=tmp_path_factory.mktemp("traces"), report=lambda _: None)
+
+
+def of_protocol(traces, protocol, temperature=0.0):
+    return next(one for one in traces if (one.about["protocol"], one.about["temperature"]) == (protocol, temperature))
+
+
+def in_order(frame, names):
+    return frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[names]
+
+
+def test_rows_of_continuations_are_those_of_live_decoding(traces):
+    recorded = of_protocol(traces, acceptance.CONTINUATION)
+    rule = growth.parse("dyspec@10")
+    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), ASKED.ids, shape=rule, max_new_tokens=19)
+    found = growth_study.evaluate(recorded, "d", DRAFTER, ASKED.ids, [("dyspec", 10, rule)])
+    lived = live.tally(done, ASKED.names, ASKED.kinds)
+    pd.testing.assert_frame_equal(in_order(found, COUNTS), in_order(lived, COUNTS), check_dtype=False)
+    assert set(found["family"]) == {"dyspec"} and set(found["temperature"]) == {0.0} and found["accepted"].sum() > 0
+
+
+@pytest.mark.parametrize("protocol", [acceptance.CONTINUATION, acceptance.REAL_TEXT])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(traces, protocol, temperature):
+    recorded = of_protocol(traces, protocol, temperature)
+    prompts = study.real_text_starts(ASKED, 2) if protocol == acceptance.REAL_TEXT else ASKED
+    wanted = [("kary:2", 6, shapes.parse("kary:2@6"))]
+    grown = growth_study.evaluate(recorded, "d", DRAFTER, prompts.ids, wanted)
+    static = growth_study.evaluate_static(recorded, "d", wanted)
+    names = [*COUNTS, "kind", "calls", "depth", "family", "budget", "drafter", "target", "protocol", "temperature"]
+    pd.testing.assert_frame_equal(in_order(grown, names), in_order(static, names), check_dtype=False)
+
+
+def test_the_comparison_is_a_table_and_two_figures(traces):
+    rows = pd.concat([growth_study.compare(
+        recorded, "d", DRAFTER, prompts, families=["chain", "optimal"], rules=["dyspec", "eagle2:2,3"], budgets=[2, 6])
+        for recorded, prompts in [(of_protocol(traces, acceptance.CONTINUATION), ASKED),
+                                  (of_protocol(traces, acceptance.REAL_TEXT), study.real_text_starts(ASKED, 2))]])
+    schema = schemas.SCHEMAS["growth"]
+    assert set(schema.columns) == set(rows) and not rows.duplicated(list(schema.key)).any()
+    assert set(rows["prompt"]) == set("bcef"), "judged on prompts that no tree was grown from"
+    one = rows[(rows["protocol"] == acceptance.REAL_TEXT) & (rows["stretch"] == "before")]
+    found, spent = (make(one, np.random.default_rng(0)) for make in (growth_study.lengths, growth_study.forwards))
+    lead = growth_study.differences(one, np.random.default_rng(0))
+    assert set(lead["family"]) == {"dyspec", "eagle2:2,3"} and len(lead) == 4
+    length = found.set_index(["family", "budget"])["value"]
+    for row in lead.itertuples():
+        best = max(length["chain", row.budget], length["optimal", row.budget])
+        assert row.value == pytest.approx(length[row.family, row.budget] - best)
+    for figure in (growth_figures.gain_and_cost(found, spent, ["dyspec"]), growth_figures.lead_over_static(lead)):
+        figure.canvas.draw()
+        styles.close(figure)
+
+
+def test_padding_of_the_vocabulary_is_never_drafted():
+    wide = small_models.llama(3)
+    recorded = trace.record(TARGET, {"d": DRAFTER}, ASKED.ids[:1], names=["a"], kinds=["k"], max_new_tokens=3,
+                            about={"target": "t", "protocol": acceptance.CONTINUATION})
+    rule = growth.parse("dyspec:1@24")
+    found = growth_study.evaluate(recorded, "d", wide, ASKED.ids[:1], [("dyspec", 24, rule)], vocabulary=5)
+    assert found["drafted"].sum() == 5 * found["rounds"].sum()
