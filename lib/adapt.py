@@ -1,4 +1,4 @@
-"""Draft length chosen while running: small state machines that learn from a row's last rounds how deep to draft next."""
+"""Draft length chosen while running: small state machines that learn from a row's rounds how deep to draft next."""
 
 import math
 from dataclasses import dataclass

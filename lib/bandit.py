@@ -1,4 +1,4 @@
-"""Which drafter for the next request: bandits over measured speed, and the choice by prompt length as their baseline."""
+"""Which drafter for the next request: bandits over measured speed, and the choice by prompt length beside them."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Figures of the drafter study: what a drafter costs against what it gains, and speed expected beside speed measured."""
+"""Figures of the drafter study: what a drafter costs against what it gains, and speed expected beside measured."""
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -7,9 +7,8 @@ import torch
 
 from lib import footprint, shapes
 from lib.decoding import Generation, NoDrafter, Round, generate
-from lib.drafters import DRAFTERS, make
+from lib.drafters import DRAFTERS, heads, make
 from lib.drafters.registry import parse
-from lib.models import SHIPPED
 from lib.trace import loop_start
 
 MODEL = "model "  # before the name of a language model that drafts
@@ -21,8 +20,8 @@ DEPTHS = 8  # depths of which acceptance is kept apart
 
 
 def heads_of(target: str) -> list[str]:
-    """The shipped heads of a target that the registry can load: folders of data/models/heads/TARGET, KIND or KIND-NAME."""
-    folder = SHIPPED / "heads" / target
+    """The shipped heads of a target that the registry can load: folders KIND or KIND-NAME of data/models/heads/TARGET."""
+    folder = heads.shipped(target, "")
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return [name for name in found if _is_head(name.partition("-")[0])]
 
@@ -43,8 +42,7 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, di
         if spec == "top_k":
             found |= {f"{MODEL}{name}": (spec, shared | {"model": model}) for name, model in models.items()}
         elif _is_head(spec.partition("-")[0]):
-            folder = SHIPPED / "heads" / first.target_name / spec
-            found[spec] = (spec.partition("-")[0], shared | {"folder": folder})
+            found[spec] = (spec.partition("-")[0], shared | {"folder": heads.shipped(first.target_name, spec)})
         elif parse(spec)[0] != "merged" or len(models) > 1:
             found[spec] = (spec, shared)
     return found

@@ -1,4 +1,4 @@
-"""What the table `drafters` says: acceptance, cost, speed, memory of every drafter, and which to take for which text."""
+"""What the table `drafters` says: acceptance, cost, speed, memory of every drafter, and which to take for a text."""
 
 from typing import Sequence
 
@@ -51,10 +51,11 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
     verifying a tree took one step; memory: the drafter's weights and what it held, over the target's weights.
     """
     sums = ["rounds", "tokens", "accepted", "drafted", "draft_ms", "verify_ms", "commit_ms"]
-    found = rows.groupby(["target", "drafter", "shape"], sort=False)[sums].sum()
+    grouped = rows.groupby(["target", "drafter", "shape"], sort=False)
+    found = grouped[sums].sum()
     plain = found.xs(PLAIN, level="drafter").droplevel("shape")
     step = found.index.get_level_values("target").map((plain["verify_ms"] + plain["commit_ms"]) / plain["rounds"])
-    most = rows.groupby(["target", "drafter", "shape"], sort=False)[["weight_bytes", "held_bytes", "target_bytes"]].max()
+    most = grouped[["weight_bytes", "held_bytes", "target_bytes"]].max()
     made = pd.DataFrame({
         "tokens": found["tokens"] / found["rounds"],
         "rate": found["accepted"] / found["drafted"].where(found["drafted"] > 0),
@@ -134,6 +135,25 @@ def length_table(rows: pd.DataFrame, drafter: str, generator: np.random.Generato
         "rate": pd.Series(in_words(rate), rate["length"]), "speedup": pd.Series(in_words(speed), speed["length"]),
         "calls saved": 1 - saved["rounds"] / saved["tokens"]})
     return measured.join(source_claims.by_length().set_index("length"), how="outer").sort_index()
+
+
+def orders(rows: pd.DataFrame, model: str, generator: np.random.Generator) -> pd.DataFrame:
+    """The literature's orders of acceptance, where both drafters are there: claim, from, the paired difference in
+    acceptance length in words, and whether it holds here beyond its interval.
+
+    rows of one shape; model: the drafter that "model" stands for.
+    """
+    there, made = set(rows["drafter"]), []
+    for better, worse, source in source_claims.ORDERS:
+        pair = [model if name == "model" else name for name in (better, worse)]
+        if set(pair) <= there:
+            found = stats.compare(rows[rows["drafter"].isin(pair)], [], "drafter", pair[1], "accepted", "rounds",
+                                  generator).iloc[[0]]
+            low, high = found[["low", "high"]].iloc[0]
+            made.append({"claim": f"{pair[0]} is accepted more than {pair[1]}", "from": source,
+                         "difference": in_words(found)[0],
+                         "here": "holds" if low > 0 else "the opposite" if high < 0 else "cannot be told"})
+    return pd.DataFrame(made, columns=["claim", "from", "difference", "here"])
 
 
 def in_words(found: pd.DataFrame, decimals: int = 2) -> list[str]:

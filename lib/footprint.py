@@ -25,7 +25,8 @@ def held(drafter) -> int:
     reached = [thing for thing in _reach(drafter) if not isinstance(thing, nn.Module)]
     storages = {thing.untyped_storage().data_ptr(): thing.untyped_storage().nbytes()
                 for thing in reached if isinstance(thing, torch.Tensor)}
-    return sum(storages.values()) + sum(sys.getsizeof(thing) for thing in reached if not isinstance(thing, torch.Tensor))
+    others = [thing for thing in reached if not isinstance(thing, torch.Tensor)]
+    return sum(storages.values()) + sum(map(sys.getsizeof, others))
 
 
 def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
@@ -34,7 +35,7 @@ def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _reach(thing) -> Iterator:
-    """The thing and all that its containers and attributes lead to, each once; modules, tensors and classes are ends."""
+    """The thing and all that its containers and attributes lead to, each once; modules and tensors are ends."""
     seen, waiting = set(), [thing]
     while waiting:
         here = waiting.pop()

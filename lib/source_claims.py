@@ -1,7 +1,8 @@
-"""What the weblog that started this study claims of drafters, to be laid beside what is measured."""
+"""What a weblog and papers claim of drafters, to be laid beside what is measured."""
 
 import pandas as pd
 
+# The tables of the weblog that started this study.
 # task type -> (this study's kind of text, speedup with EAGLE, speedup with n-gram look-up)
 _BY_TASK = {"code": ("code", "2-3", "1.5-2"), "translation": ("translation", "2", "1.2"),
             "summary": ("summary", "1.8", "1.1"), "creative writing": ("story", "1.5", "1.0")}
@@ -9,6 +10,12 @@ _BY_TASK = {"code": ("code", "2-3", "1.5-2"), "translation": ("translation", "2"
 _BY_LENGTH = {3: (0.85, 1.8, 0.45), 5: (0.78, 2.1, 0.58), 8: (0.70, 2.3, 0.67), 12: (0.62, 2.1, 0.72)}
 # parameters of target and drafter -> (acceptance rate, speedup, memory beyond the target's)
 _BY_PAIR = {"7B/160M": (0.78, 2.1, 0.12), "70B/1B": (0.65, 1.5, 0.18)}
+
+# Papers: which drafter is accepted more than which, on their models; "model" is a language model.
+ORDERS = (("eagle3", "eagle", "Li et al. 2025, EAGLE-3"), ("eagle", "medusa", "Li et al. 2024, EAGLE"),
+          ("medusa", "lookup", "Xia et al. 2024, Spec-Bench"), ("sam", "lookup", "Hu et al. 2024, SAM-Decoding"),
+          ("recycling", "lookup", "Luo et al. 2024, token recycling"), ("merged", "model", "Miao et al. 2024, SpecInfer"),
+          ("combined", "model", "Hu et al. 2024, SAM-Decoding"))
 
 
 def by_task() -> pd.DataFrame:

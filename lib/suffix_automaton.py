@@ -40,7 +40,7 @@ class SuffixAutomaton:
     def matches(self) -> Iterator[tuple[int, int]]:
         """Endings of the text that occurred before, longest first, as (length, place behind an earlier one).
 
-        Of each ending first the place in `ends`, then one place for each token that ever followed it, latest come first.
+        Of each ending first the place in `ends`, then one place for each token that ever followed it, newest first.
         """
         state = self.links[self.last]
         while state > START:

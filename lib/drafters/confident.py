@@ -46,8 +46,8 @@ class ConfidentDrafter(LanguageModelDrafter):
                 [{node: forwarded[slot] for node, slot in enumerate(slots) if slot in forwarded} for _, slots in found])
 
     def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
-        raise ValueError(f"{rule.name!r} decides itself where a tree ends, as the threshold does; give a static shape, or "
-                         "the rule to a drafter of kind 'top_k'")
+        raise ValueError(f"{rule.name!r} decides itself where a tree ends, as the threshold does; give a static shape, "
+                         "or the rule to a drafter of kind 'top_k'")
 
     def _sure(self, filling: Filling, row: int, nodes: Sequence[int]) -> bool:
         """Whether one of these nodes' tokens has, behind its parent, the threshold's probability."""

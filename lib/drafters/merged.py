@@ -53,8 +53,8 @@ class MergedDrafter:
             raise ValueError(f"{len(drafters)} drafters to merge; give two or more")
         proposals = {drafter.proposal for drafter in drafters}
         if len(proposals) > 1 or "without_replacement" in proposals:
-            raise ValueError(f"proposals of the drafters to merge are {', '.join(sorted(proposals))}; give drafters that "
-                             "are all \"top_k\" or all \"iid\"")
+            raise ValueError(f"proposals of the drafters to merge are {', '.join(sorted(proposals))}; give drafters "
+                             "that are all \"top_k\" or all \"iid\"")
         self.drafters = list(drafters)
         self.sharing = Sharing()
 

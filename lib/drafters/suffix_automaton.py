@@ -1,4 +1,4 @@
-"""Look-up by suffix automaton: what followed the longest ending of the text that stood in it before (Hu et al. 2024)."""
+"""Look-up by suffix automaton: what followed the text's longest ending that stood in it before (Hu et al. 2024)."""
 
 from typing import Iterator, Sequence
 

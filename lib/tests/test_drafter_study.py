@@ -9,9 +9,9 @@ import torch
 
 from lib import drafter_choice, drafter_figures, drafter_study, drafter_summary, footprint, live, styles, tables
 from lib.decoding import NoDrafter
-from lib.drafters import EarlyExitDrafter, LanguageModelDrafter, LookupDrafter, RecyclingDrafter
+from lib.drafters import EarlyExitDrafter, LanguageModelDrafter, LookupDrafter, RecyclingDrafter, heads
 from lib.prompts import PromptSet
-from lib.tests import small_models
+from lib.tests import small_heads, small_models
 
 TARGET = small_models.llama(3, layers=2)
 OTHERS = {name: small_models.related(TARGET, seed, noise=0.4) for name, seed in (("one", 4), ("two", 5))}
@@ -64,6 +64,19 @@ def test_what_is_done_is_not_done_again():
     assert [{row["prompt"] for row in part} for part in parts] == [{"b"}]
 
 
+def test_trained_heads_take_part_by_their_folders(monkeypatch, tmp_path):
+    monkeypatch.setattr(heads.store, "SHIPPED", tmp_path)
+    for kind in ("medusa", "eagle"):
+        heads.save(small_heads.head(kind, TARGET), tmp_path / "target" / kind)
+    heads.save(small_heads.head("medusa", TARGET, seed=1), tmp_path / "target" / "medusa-second")
+    (tmp_path / "target" / "notes").mkdir()
+    assert drafter_study.heads_of("target") == ["eagle", "medusa", "medusa-second"]
+    names = ["medusa-second", "eagle"]
+    rows = pd.DataFrame([row for part in measured(specs=names, shape_names=["kary:2@6"]) for row in part])
+    assert set(rows["drafter"]) == {"none", *names} and rows["identical"].all()
+    assert (rows.loc[rows["drafter"] != "none", "weight_bytes"] > 0).all()
+
+
 def test_an_unknown_drafter_is_refused():
     with pytest.raises(ValueError, match="drafter is 'guess'"):
         measured(specs=["guess"])
@@ -94,7 +107,8 @@ def made(drafter, shape, prompt, kind, *, tokens, ms, rounds=10, drafted=40):
     return {"target": "target", "drafter": drafter, "shape": shape, "prompt": prompt, "kind": kind, "cut": 0,
             "stretch": "before", "rounds": rounds, "drafted": drafted, "accepted": tokens - rounds, "tokens": tokens,
             "draft_calls": 0, "draft_ms": 0.2 * ms, "verify_ms": 0.7 * ms, "commit_ms": 0.1 * ms, "budget": 4,
-            "weight_bytes": 10, "held_bytes": 10, "target_bytes": 100, "identical": True, "prompt_tokens": 50} | by_depth
+            "weight_bytes": 10, "held_bytes": 10, "target_bytes": 100, "identical": True,
+            "prompt_tokens": 50} | by_depth
 
 
 def by_hand():
@@ -148,6 +162,14 @@ def test_measured_stands_beside_claimed():
     assert lengths.loc[3, "claimed speedup"] == 1.8 and lengths["speedup"].isna().sum() == 3
     with pytest.raises(ValueError, match="'none' has no chain"):
         drafter_summary.length_table(rows, "none", RNG(0))
+
+
+def test_orders_of_the_literature_are_judged_where_both_are_there():
+    rows = by_hand()
+    more = pd.concat([rows, rows[rows["drafter"] == "model one"].assign(drafter="medusa"),
+                      rows[rows["drafter"] == "lookup"].assign(drafter="sam")])
+    found = drafter_summary.orders(more, "model one", RNG(0)).set_index("claim")["here"].to_dict()
+    assert found == {"medusa is accepted more than lookup": "holds", "sam is accepted more than lookup": "cannot be told"}
 
 
 def test_choosing_is_between_chance_and_hindsight():

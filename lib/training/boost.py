@@ -1,4 +1,4 @@
-"""Boost-tuning (Miao et al. 2024, SpecInfer, section 3): each next drafter learns the samples where earlier ones fail."""
+"""Boost-tuning (Miao et al. 2024, SpecInfer, section 3): each next drafter learns where earlier ones fail."""
 
 from dataclasses import replace
 from pathlib import Path

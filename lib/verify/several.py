@@ -34,15 +34,15 @@ class SeveralDraft(Draft):
 
     def given_probs(self) -> Tensor:
         """Refused: there is no one distribution."""
-        raise ValueError(f"the draft merges samples of {len(self.sources)} drafters, this rule compares with one; verify "
-                         "with 'multi_step', which knows who drew what, or with 'naive'")
+        raise ValueError(f"the draft merges samples of {len(self.sources)} drafters, this rule compares with one; "
+                         "verify with 'multi_step', which knows who drew what, or with 'naive'")
 
 
 def merge_samples(drafts: Sequence[Draft]) -> SeveralDraft:
     """The union of drafts of one root, independent samples all ("iid"); common prefixes are one path."""
     if any(draft.proposal != "iid" for draft in drafts):
-        raise ValueError(f"proposals are {', '.join(draft.proposal for draft in drafts)}; samples of several drafters are "
-                         "merged where all are \"iid\"")
+        raise ValueError(f"proposals are {', '.join(draft.proposal for draft in drafts)}; samples of several drafters "
+                         "are merged where all are \"iid\"")
     place = {(): ROOT}
     parents, tokens, own = [-1], [int(drafts[0].tokens[ROOT])], []
     for draft in drafts:
@@ -58,8 +58,8 @@ def merge_samples(drafts: Sequence[Draft]) -> SeveralDraft:
     sources = tuple(_source(draft, nodes, len(parents)) for draft, nodes in zip(drafts, own))
     counts = sum(source.counts for source in sources)
     counts[ROOT] = 1
-    return SeveralDraft(Tree(parents), torch.tensor(tokens), "iid", sum(source.probs for source in sources) / len(drafts),
-                        counts, sources)
+    mean = sum(source.probs for source in sources) / len(drafts)
+    return SeveralDraft(Tree(parents), torch.tensor(tokens), "iid", mean, counts, sources)
 
 
 def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
