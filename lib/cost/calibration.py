@@ -27,7 +27,7 @@ def calibrate(
     batches: Sequence[int] = (1,),
     prefixes: Sequence[int] = (128,),
     shapes: Sequence[str] = SHAPES,
-    new_tokens: int = 10,
+    new_tokens: int = 6,
     repeats: int = 7,
     seconds: float = 5.0,
     generator: torch.Generator,
@@ -57,7 +57,7 @@ def calibrate(
             start = time.perf_counter()
             for call in calls.values():
                 call()
-            least = 2 * LEAST_REPEATS * (time.perf_counter() - start)  # twice: what warms up hides how long it takes
+            least = LEAST_REPEATS * (time.perf_counter() - start)
             interleaved(calls, repeats=repeats, seconds=max(seconds, least), generator=generator,
                         device=pair.target.device)
             rows += [dict(target=pair.target_name, drafter=pair.drafter_name, batch=batch, prefix=prefix, **call.row())
