@@ -14,6 +14,14 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 SMALLEST = 128  # slots of a first allocation; from there on a full buffer doubles
 
 
+def capacity_for(slots: int) -> int:
+    """Slots that a buffer has once it was grown, a token at a time, to hold so many."""
+    capacity = SMALLEST
+    while capacity < slots:
+        capacity *= 2
+    return capacity
+
+
 class Rows:
     """What the layers share: committed lengths int64[B], as a tensor and, to spare synchronisations, as a list."""
 

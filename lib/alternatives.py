@@ -1,0 +1,125 @@
+"""Ways to continue prompts greedily, by name: transformers' own generation in its variants, and this project's loop."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from lib import drafters
+from lib.decoding import NoDrafter, Round, generate, in_batches
+from lib.tree import Tree
+
+PLAIN, GENERATE = "loop, plain", "generate"
+ASSISTED = {"assisted, constant": "constant", "assisted, heuristic": "heuristic", "assisted, confident": "confident"}
+LOOKUP = "prompt look-up"
+THEIRS = (GENERATE, *ASSISTED, LOOKUP)  # of which all but the first take one prompt at a time
+LOOKED_UP = 10  # tokens, transformers' own advice
+CONFIDENCE = 0.4  # below which its dynamic schedule stops drafting: its default
+
+
+@dataclass(frozen=True)
+class Continued:
+    """New tokens of each prompt, EOS included; the loop's rounds, none where transformers decoded."""
+
+    tokens: list[list[int]]
+    rounds: list[Round]
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A way of decoding: what continues prompts int64[T]; the drafter's kind and the shape, empty where it has none;
+    and whether it takes more than one prompt at a time.
+    """
+
+    name: str
+    run: Callable[[Sequence[Tensor]], Continued]
+    drafter: str = ""
+    shape: str = ""
+    batched: bool = True
+
+
+def all_of(pair, shapes: Mapping[tuple[str, str], str | Tree], *, draft: int, new_tokens: int) -> list[Alternative]:
+    """Transformers' ways, the plain loop, and the loop with each (kind of drafter, label of a shape) of `shapes`.
+
+    draft: tokens that assisted generation drafts a round, to begin with. Kinds: see `drafters.DRAFTERS`.
+    """
+    ways = [Alternative(name, theirs(pair, name, draft, new_tokens), batched=name == GENERATE) for name in THEIRS]
+    ways.append(Alternative(PLAIN, ours(pair, NoDrafter(), Tree([-1]), new_tokens)))
+    for (kind, label), shape in shapes.items():
+        made = drafters.make(kind, model=pair.drafter.model, models=[pair.drafter.model], vocabulary=pair.vocabulary)
+        ways.append(Alternative(f"{kind}, {label}", ours(pair, made, shape, new_tokens), kind, label))
+    return ways
+
+
+def ours(pair, drafter, shape: str | Tree, new_tokens: int) -> Callable[[Sequence[Tensor]], Continued]:
+    """This project's loop on a whole batch."""
+
+    def run(prompts: Sequence[Tensor]) -> Continued:
+        ids, mask = next(in_batches(prompts, len(prompts)))
+        done = generate(
+            pair.target,
+            drafter,
+            ids,
+            attention_mask=mask,
+            shape=shape,
+            max_new_tokens=new_tokens,
+            eos_token_id=pair.eos_token_ids,
+        )
+        return Continued(done.new_tokens, done.rounds)
+
+    return run
+
+
+def theirs(pair, name: str, draft: int, new_tokens: int) -> Callable[[Sequence[Tensor]], Continued]:
+    """Transformers' generation on a left-padded batch, with the attention that it would take itself."""
+    settings = dict(max_new_tokens=new_tokens, do_sample=False, eos_token_id=list(pair.eos_token_ids) or None)
+    if name == LOOKUP:
+        settings["prompt_lookup_num_tokens"] = LOOKED_UP
+    if name in ASSISTED:
+        settings["assistant_model"] = pair.drafter.model
+
+    def run(prompts: Sequence[Tensor]) -> Continued:
+        ids, mask = left_padded(prompts, pair.target.device)
+        pad = min(pair.eos_token_ids, default=0)
+        with usual_attention(pair.target), usual_attention(pair.drafter.model):
+            if name in ASSISTED:
+                _schedule(pair.drafter.model.generation_config, ASSISTED[name], draft)
+            out = pair.target.generate(ids, attention_mask=mask, pad_token_id=pad, **settings)
+        return Continued([ended(row, pair.eos_token_ids) for row in out[:, ids.shape[1] :].tolist()], [])
+
+    return run
+
+
+def left_padded(prompts: Sequence[Tensor], device) -> tuple[Tensor, Tensor]:
+    """Prompts int64[T] as tokens int64[B, T] and mask int64[B, T], padded in front as transformers wants them."""
+    width = max(map(len, prompts))
+    ids = torch.stack([torch.nn.functional.pad(prompt, (width - len(prompt), 0)) for prompt in prompts])
+    mask = torch.arange(width) >= width - torch.tensor([len(prompt) for prompt in prompts])[:, None]
+    return ids.to(device), mask.long().to(device)
+
+
+def ended(tokens: list[int], eos: Sequence[int]) -> list[int]:
+    """Tokens up to the first that ends a text, this one included."""
+    first = next((place for place, token in enumerate(tokens) if token in eos), len(tokens) - 1)
+    return tokens[: first + 1]
+
+
+@contextmanager
+def usual_attention(model) -> Iterator[None]:
+    """The model with PyTorch's fused attention, as transformers loads it, not with the tree's."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _schedule(config, schedule: str, draft: int) -> None:
+    """How many tokens an assistant drafts: always as many, one or two more or fewer after each round, or as long as it
+    is confident."""
+    config.num_assistant_tokens = draft
+    config.num_assistant_tokens_schedule = "heuristic" if schedule == "heuristic" else "constant"
+    config.assistant_confidence_threshold = CONFIDENCE if schedule == "confident" else 0.0

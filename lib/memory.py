@@ -1,0 +1,73 @@
+"""What a pair needs in memory: weights, caches and a round's logits, beside the target alone and per sequence.
+
+Computed from the models' sizes; the caches' share is what `TreeCache` holds at that length, which the tests check.
+"""
+
+from dataclasses import dataclass
+
+from lib.cache import capacity_for
+from lib.tree import Tree
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes: weights of both models, caches and logits of all sequences."""
+
+    target_weights: int
+    drafter_weights: int
+    target_cache: int
+    drafter_cache: int
+    logits: int
+    alone: int
+
+    @property
+    def together(self) -> int:
+        """The pair while it speculates."""
+        return self.target_weights + self.drafter_weights + self.target_cache + self.drafter_cache + self.logits
+
+    @property
+    def extra(self) -> float:
+        """What speculation needs beyond the target alone, as a share of it."""
+        return self.together / self.alone - 1
+
+    @property
+    def caches(self) -> int:
+        """Bytes of keys and values of both models."""
+        return self.target_cache + self.drafter_cache
+
+
+def weight_bytes(model) -> int:
+    """Parameters and buffers, what several modules share counted once."""
+    tensors = {tensor.data_ptr(): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def token_bytes(model) -> int:
+    """Keys and values of one token in all layers."""
+    config = model.config.get_text_config()
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize
+
+
+def needs(target, drafter, tree: Tree, *, batch: int, tokens: int) -> Needs:
+    """Both models at `tokens` committed tokens a sequence; the drafter's tree adds the nodes that have children."""
+    internal = tree.size - len(tree.leaves)
+    vocabulary = target.config.get_text_config().vocab_size * target.dtype.itemsize
+    cache, plain = (batch * capacity_for(tokens + nodes) * token_bytes(target) for nodes in (tree.size, 1))
+    return Needs(
+        target_weights=weight_bytes(target),
+        drafter_weights=weight_bytes(drafter),
+        target_cache=cache,
+        drafter_cache=batch * capacity_for(tokens + internal) * token_bytes(drafter),
+        logits=batch * tree.size * vocabulary,
+        alone=weight_bytes(target) + plain + batch * vocabulary,
+    )
+
+
+def row(pair, label: str, tree: Tree, *, batch: int, tokens: int) -> dict[str, object]:
+    """A row of the table "memory"."""
+    found = needs(pair.target, pair.drafter.model, tree, batch=batch, tokens=tokens)
+    dtype = str(pair.target.dtype).removeprefix("torch.")
+    setting = dict(pair=pair.name, dtype=dtype, batch=batch, shape=label, tokens=tokens)
+    return setting | vars(found) | {"extra": found.extra}

@@ -1,0 +1,186 @@
+"""Speed side by side: every alternative on the same groups of prompts, interleaved, one row a run; and what rows say.
+
+The rows are those of the table "speed". A ratio of speeds is a geometric mean over prompts of each prompt's own ratio,
+so that each counts once however long its text is; its interval comes from resampling prompts.
+"""
+
+import time
+from typing import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lib import acceptance, stats, trace
+from lib.alternatives import GENERATE, PLAIN, Alternative, Continued, ours
+from lib.decoding import NoDrafter
+from lib.tables import Table
+from lib.timing import synchronise
+from lib.tree import Tree
+
+
+def groups(asked, batch: int) -> Iterator[tuple[str, str, list[Tensor]]]:
+    """(name, kind, prompts) of batches of one kind of text each; a kind with too few prompts fills up by repeating.
+
+    A batch is named by its first prompt. asked: `study.Prompts`.
+    """
+    for kind in dict.fromkeys(asked.kinds):
+        own = [i for i, other in enumerate(asked.kinds) if other == kind]
+        for first in range(0, len(own), batch):
+            rows = [own[(first + i) % len(own)] for i in range(batch)]
+            yield asked.names[rows[0]], kind, [asked.ids[i] for i in rows]
+
+
+def measure(
+    table: Table,
+    pair,
+    alternatives: Sequence[Alternative],
+    asked,
+    *,
+    batch: int,
+    repeats: int,
+    generator: torch.Generator,
+) -> None:
+    """Times all alternatives on all groups of `asked` prompts, a row each; rows that the table has are not made again.
+
+    Alternatives take turns on each group, in shuffled order, after one untimed run each. An interrupt loses the run
+    that it meets, no other.
+    """
+    fitting = [way for way in alternatives if way.batched or batch == 1]
+    own: dict[str, list[list[int]]] = {}
+    todo = [
+        (repeat, *group, way)
+        for repeat in range(repeats)
+        for group in groups(asked, batch)
+        for way in _shuffled(fitting, generator)
+        if (pair.name, batch, way.name, group[0], repeat) not in table.keys()
+    ]
+    for way in {way.name: way for *_, way in todo}.values():
+        way.run(todo[0][3])
+    for repeat, name, kind, prompts, way in todo:
+        if name not in own:
+            own[name] = next(other for other in fitting if other.name == GENERATE).run(prompts).tokens
+        synchronise(pair.target.device)
+        start = time.perf_counter()
+        done = way.run(prompts)
+        synchronise(pair.target.device)
+        seconds = time.perf_counter() - start
+        setting = dict(pair=pair.name, batch=batch, alternative=way.name, drafter=way.drafter, shape=way.shape)
+        table.append(
+            **setting, prompt=name, kind=kind, repeat=repeat, **_row(done, seconds), same=done.tokens == own[name]
+        )
+
+
+def _shuffled(ways: Sequence[Alternative], generator: torch.Generator) -> list[Alternative]:
+    return [ways[at] for at in torch.randperm(len(ways), generator=generator).tolist()]
+
+
+def _row(done: Continued, seconds: float) -> dict[str, object]:
+    """What one run is in numbers; of transformers' runs rounds are not known."""
+    rounds = {found.position: found for found in done.rounds if found.row == done.rounds[0].row}
+    whole = [found for found in done.rounds if not found.cut]
+    known = bool(done.rounds)
+    return {
+        "tokens": sum(map(len, done.tokens)),
+        "seconds": seconds,
+        "rounds": float(len(whole)) if known else float("nan"),
+        "accepted": float(sum(found.accepted for found in whole)) if known else float("nan"),
+        "round_seconds": sum(found.seconds for found in rounds.values()) if known else float("nan"),
+        "model_seconds": sum(found.model_seconds for found in rounds.values()) if known else float("nan"),
+    }
+
+
+# ---------------------------------------------------------------------------------------- the setting chosen in advance
+
+
+def candidates(recorded: trace.Trace, drafter: str, families: Iterable[str], budgets: Iterable[int]) -> dict[str, Tree]:
+    """Trees by label "family@budget", grown from greedy continuations where a family is grown from data."""
+    return {
+        f"{family}@{budget}": acceptance.grown(family, budget, recorded, drafter)
+        for family in families
+        for budget in budgets
+    }
+
+
+def choose(
+    pair, asked, recorded: trace.Trace, trees: dict[str, Tree], *, batch: int, new_tokens: int, repeats: int = 2
+) -> pd.DataFrame:
+    """What replay and a short calibration promise of each tree, best first: label, tokens a round, seconds, speed.
+
+    Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations, seconds a round from decoding the first group of
+    prompts, the trees in turns; speed is tokens a second and row. No prompt that is judged is looked at.
+    """
+    prompts = next(groups(asked, batch))[2]
+    seconds: dict[str, list[float]] = {label: [] for label in trees}
+    for _ in range(repeats):
+        for label, tree in trees.items():
+            drafter = pair.drafter if tree.budget else NoDrafter()
+            seconds[label] += [found.seconds for found in ours(pair, drafter, tree, new_tokens)(prompts).rounds]
+    rows = []
+    for label, tree in trees.items():
+        found = acceptance.rounds_of(recorded, tree, pair.drafter_name)
+        whole = found.accepted[~np.asarray(found.cut)]
+        tokens = 1 + (float(whole.mean()) if len(whole) else 0.0)
+        rows.append((pair.name, batch, label, tree.budget, tokens, float(np.median(seconds[label]))))
+    said = pd.DataFrame(rows, columns=["pair", "batch", "shape", "budget", "tokens", "round_seconds"])
+    said["speed"] = said["tokens"] / said["round_seconds"]
+    return said.sort_values("speed", ascending=False, ignore_index=True)
+
+
+def continued(pair, asked, new_tokens: int) -> trace.Trace:
+    """The pair's greedy continuations of the asked prompts, with what its drafter thought of them."""
+    return trace.record(
+        pair.target,
+        {pair.drafter_name: pair.drafter.model},
+        asked.ids,
+        names=asked.names,
+        kinds=asked.kinds,
+        max_new_tokens=new_tokens,
+        eos_token_id=pair.eos_token_ids,
+        about={"protocol": acceptance.CONTINUATION},
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- what the rows say
+
+
+def gains(rows: pd.DataFrame, base: str, generator: np.random.Generator, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Each alternative's speed over `base`'s: pair, batch, alternative, value, low, high, n_prompts.
+
+    by: further columns to keep apart, such as "kind". Repeats of a prompt are added up before ratios are taken.
+    """
+    setting = ["pair", "batch", *by]
+    summed = rows.groupby([*setting, "alternative", "prompt"], as_index=False, sort=False)[["tokens", "seconds"]].sum()
+    summed["log"] = np.log(summed["tokens"] / summed["seconds"])
+    own = summed[summed["alternative"] == base].set_index([*setting, "prompt"])["log"].rename("base")
+    if own.empty:
+        raise ValueError(f"no row is of {base!r}; there are {', '.join(rows['alternative'].unique())}")
+    both = summed.join(own, on=[*setting, "prompt"], how="inner")
+    both["log"] -= both["base"]
+    both["once"] = 1
+    found = stats.summarise(both, [*setting, "alternative"], "log", "once", generator, rounds="once")
+    for name in ("value", "low", "high"):
+        found[name] = np.exp(found[name])
+    return found.drop(columns="n_rounds")
+
+
+def factors(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
+    """The two factors of each of the loop's alternatives: what the loop gains over transformers' `generate`, and what
+    speculation gains over the plain loop; `total` is their product. Transformers' own have a total alone.
+    """
+    total = gains(rows, GENERATE, generator)
+    speculation = gains(rows, PLAIN, generator).set_index(["pair", "batch", "alternative"])["value"]
+    total = total.join(speculation.rename("over_plain"), on=["pair", "batch", "alternative"])
+    loop = total[total["alternative"] == PLAIN].set_index(["pair", "batch"])["value"].rename("loop")
+    return total.join(loop, on=["pair", "batch"])
+
+
+def outside(rows: pd.DataFrame) -> pd.DataFrame:
+    """The share of the rounds' time that is in neither model, and tokens a round: pair, batch, alternative, ..."""
+    known = rows[rows["rounds"].notna()]
+    columns = ["tokens", "rounds", "accepted", "round_seconds", "model_seconds"]
+    sums = known.groupby(["pair", "batch", "alternative"], as_index=False, sort=False)[columns].sum()
+    sums["outside"] = 1 - sums["model_seconds"] / sums["round_seconds"]
+    sums["tokens_a_round"] = 1 + sums["accepted"] / sums["rounds"]
+    return sums
