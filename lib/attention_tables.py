@@ -11,7 +11,7 @@ from lib import provenance
 from lib import attention_study as study
 from lib.attention_choice import device_kind
 from lib.attention_study import CACHED_BYTES, Cell, Limits, Peaks
-from lib.baselines import OURS, PREPARE, Problem
+from lib.baselines import COMPILED, OURS, PREPARE, Problem
 from lib.roofline import least
 from lib.tables import Table
 
@@ -20,14 +20,17 @@ COLD = (*OURS, "dense mask")  # what is timed with flushed caches too
 
 def fill(
     run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limits, peaks: Peaks, seed: int,
-    device: str = "cpu",
+    device: str = "cpu", compiled: bool = False,
 ) -> pd.DataFrame:
     """The table "attention" or "attention_cold" over these cells; those that a stopped run has done are not done again.
 
-    A cell's rows are on disk as soon as it is done. Its inputs follow from `seed` and its place in the grid.
+    A cell's rows are on disk as soon as it is done. Its inputs follow from `seed` and its place in the grid. `compiled`:
+    with what takes long to compile.
     """
-    alternatives, cold = (COLD, True) if name == "attention_cold" else (tuple(PREPARE), False)
-    mark = provenance.fingerprint(code=[study], parameters=asdict(limits) | {"seed": seed}, device=device)
+    cold = name == "attention_cold"
+    alternatives = [each for each in (COLD if cold else PREPARE) if compiled or each != COMPILED]
+    given = asdict(limits) | {"seed": seed, "alternatives": alternatives}
+    mark = provenance.fingerprint(code=[study], parameters=given, device=device)
     table = Table(run_dir, name, mark)
     done = {key[:-1] for key in table.keys()}
     for place, cell in enumerate(cells):

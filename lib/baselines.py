@@ -54,6 +54,13 @@ def in_backend(backend: str) -> Callable[[Problem], Callable[[], Tensor]]:
     return prepare
 
 
+def compiled(problem: Problem) -> Callable[[], Tensor]:
+    """`flex`, called once, since its compiling is no part of its time."""
+    run = in_backend(COMPILED)(problem)
+    run()
+    return run
+
+
 def refused(name: str, problem: Problem) -> str | None:
     """Why an alternative cannot serve a problem on this machine; None if it can."""
     return refusal(name, problem.query, problem.key, problem.value)
@@ -147,13 +154,16 @@ def dense_mask(problem: Problem) -> Callable[[], Tensor]:
     return run
 
 
+COMPILED = "flex"  # takes many seconds to compile, so that not every run wants it
 OURS = tuple(name for name in BACKENDS if name != "reference")
 PREPARE: dict[str, Callable[[Problem], Callable[[], Tensor]]] = {
     **{name: in_backend(name) for name in ("auto", *OURS)},
+    COMPILED: compiled,
     "dense mask": dense_mask,
     "branch batch": branch_batch,
     "path by path": sequential_paths,
     "path by path, folded": lambda problem: sequential_paths(problem, fold=True),
     "node by node": sequential_nodes,
 }
+QUICK = tuple(name for name in PREPARE if name != COMPILED)
 SEQUENTIAL = ("path by path", "path by path, folded", "node by node")

@@ -10,7 +10,7 @@ from typing import Callable
 
 from torch import Tensor
 
-from lib.attention_backends import onepass, triton_backend
+from lib.attention_backends import flex, onepass, triton_backend
 from lib.attention_backends.folded import attend_slots, folded
 from lib.attention_backends.mask import SharedMask
 from lib.attention_backends.merge import merge
@@ -24,10 +24,12 @@ BACKENDS: dict[str, Callable] = {
     "folded": folded,
     "split": split,
     "onepass": onepass.onepass,
+    "flex": flex.flex,
     "triton": triton_backend.triton,
 }
 REFUSALS: dict[str, Callable[[Tensor, Tensor, Tensor], str | None]] = {
     "onepass": onepass.refusal,
+    "flex": flex.refusal,
     "triton": triton_backend.refusal,
 }
 

@@ -116,7 +116,8 @@ def fused(query: Tensor, key: Tensor, value: Tensor, words: Tensor, tree_keys: i
     """
     (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
     rows, blocks = heads // kv_heads * nodes, batch * kv_heads
-    tile = min(128, max(16, triton.next_power_of_2(rows)))
+    widest = 128 if query.itemsize == 2 else 32  # exact float32 products run without matrix units, in many registers
+    tile = min(widest, max(16, triton.next_power_of_2(rows)))
     partial = query.new_empty(blocks, splits, rows, value_dim, dtype=torch.float32)
     partial_lse = query.new_empty(blocks, splits, rows, dtype=torch.float32)
     output, lse = query.new_empty(batch, heads, nodes, value_dim), query.new_empty(query.shape[:3], dtype=torch.float32)

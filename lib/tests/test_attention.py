@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, BloomConfig, GPT2Config, LlamaCon
 from lib.attention import attention_forward, can_host_tree, choose_backend, register, tree_attention
 from lib.attention_backends import BACKENDS, SharedMask, merge, refusal
 
-SAMPLE = torch.zeros(1, 1, 1, 8)
+SAMPLE = torch.zeros(1, 1, 1, 8)  # flex takes no such heads, and is tested by itself
 FAST = [name for name in BACKENDS if name != "reference" and refusal(name, SAMPLE, SAMPLE, SAMPLE) is None]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 3e-3, torch.float16: 1e-3}
 each_backend = pytest.mark.parametrize("backend", FAST)
@@ -248,7 +248,7 @@ def test_auto_explains_itself_and_is_a_backend():
     (dict(prefix_length=0, tree_mask=torch.zeros(3, 3, dtype=torch.bool)), "sees nothing"),
     (dict(key=torch.randn(1, 3, 9, 8), value=torch.randn(1, 3, 9, 8)), "8 query heads over 3 key heads"),
     (dict(value=torch.randn(1, 2, 8, 8)), "do not fit"),
-    (dict(backend="quick"), "choose one of auto, reference, folded, split, onepass, triton"),
+    (dict(backend="quick"), "choose one of auto, reference, folded, split, onepass, flex, triton"),
 ])
 def test_wrong_inputs_name_value_and_remedy(change, message):
     right = dict(query=torch.randn(1, 8, 3, 8), key=torch.randn(1, 2, 9, 8), value=torch.randn(1, 2, 9, 8),

@@ -11,7 +11,8 @@ import torch
 from lib import attention_figures as figures
 from lib import attention_study as study
 from lib import attention_summary as summary
-from lib.baselines import PREPARE, SEQUENTIAL
+from lib import attention_tables as tables
+from lib.baselines import QUICK, SEQUENTIAL
 from lib.schemas import SCHEMAS
 from lib.tables import Table, read, write
 
@@ -25,7 +26,7 @@ def measured(cell, **changes):
 
 def test_a_cell_gives_a_row_for_every_alternative_in_the_table_s_columns():
     rows = measured(study.Cell(2, 16, 5, "float32", 4, 2, 8))
-    assert [row["alternative"] for row in rows] == list(PREPARE)
+    assert [row["alternative"] for row in rows] == list(QUICK)
     assert all(list(row) == list(SCHEMAS["attention"].columns) for row in rows)
     timed = [row for row in rows if not row["skipped"].startswith("refused: ")]
     assert {row["alternative"] for row in timed} >= {"auto", "folded", "split", "dense mask"}
@@ -46,7 +47,7 @@ def test_a_stopped_study_goes_on_with_the_next_cell(tmp_path):
     done = {key[:-1] for key in table.keys()}
     assert [dataclasses.astuple(cell) in done for cell in cells] == [True, False]
     table.extend(measured(cells[1]))
-    assert len(table.frame()) == 2 * len(PREPARE) and table.frame()["skipped"].iloc[0] == first[0]["skipped"]
+    assert len(table.frame()) == 2 * len(QUICK) and table.frame()["skipped"].iloc[0] == first[0]["skipped"]
 
 
 def test_a_plain_token_is_a_cell_like_any_other():
@@ -67,7 +68,7 @@ def test_what_does_not_fit_is_skipped_with_the_reason_before_it_is_made():
 def test_all_alternatives_agree_with_the_reference_to_their_dtype_s_precision():
     for dtype, most in (("float32", 1e-6), ("bfloat16", 6e-3)):
         errors = study.relative_errors(study.Cell(2, 64, 9, dtype, 8, 2, 16), torch.Generator().manual_seed(0))
-        assert {"auto", "folded", "split", *SEQUENTIAL} <= set(errors) <= set(PREPARE)
+        assert {"auto", "folded", "split", *SEQUENTIAL} <= set(errors) <= set(QUICK)
         assert max(errors.values()) < most
 
 
@@ -141,3 +142,42 @@ def test_free_until_interpolates_in_logarithms():
     assert free["free"] == pytest.approx(8.0) and not free["beyond"]
     free = summary.free_until(table({"folded": [1.0, 1.0, 1.1]})).iloc[0]
     assert free["free"] == pytest.approx(16.0) and free["beyond"]
+
+
+def test_auto_is_judged_by_the_fastest_of_the_others():
+    rows = table({"auto": [1.05, 1.2, 3.9], "folded": [1.0, 1.0, 4.0], "dense mask": [2.0, 2.0, 8.0]})
+    chosen = summary.regret(rows)
+    assert chosen["ratio"].tolist() == pytest.approx([1.05, 1.2, 0.975])
+    assert chosen["within"].tolist() == [True, False, True]
+    assert set(summary.winners(rows)["alternative"]) == {"folded"}
+
+
+def test_a_cell_s_roofline_is_the_longer_of_reading_and_arithmetic():
+    """Few nodes wait for memory, many for arithmetic; keys that fit the caches are read at the caches' bandwidth."""
+    few, many = (study.Cell(1, 1000, draft, "float32", 8, 2, 64) for draft in (1, 200))
+    row = tables.roofline_row(few, PEAKS)
+    assert row["bytes"] == 2 * 2 * 1001 * 64 * 4 + 2 * 8 * 64 * 4
+    assert row["operations"] == 4 * 64 * 8 * 1001
+    assert row["cold_ms"] == pytest.approx(1e3 * row["bytes"] / 1e10) and row["warm_ms"] < row["cold_ms"]
+    row = tables.roofline_row(many, PEAKS)
+    assert row["cold_ms"] == row["warm_ms"] == pytest.approx(1e3 * row["operations"] / 1e11)
+
+
+def test_shares_of_the_roofline_and_what_auto_is_told(tmp_path):
+    """From measured rows; a share is the roofline's time over the measured one, a choice row one of our own forms."""
+    cell = study.Cell(2, 64, 9, "float32", 8, 2, 16)
+    rows = tables.fill(tmp_path, "attention", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
+    cold = tables.fill(tmp_path, "attention_cold", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
+    roof = tables.roofline_row(cell, PEAKS)
+    shares = summary.shares(cold, pd.DataFrame([roof]), "cold_ms").set_index("alternative")
+    assert shares.loc["folded", "share"] == pytest.approx(roof["cold_ms"] / shares.loc["folded", "median_ms"])
+    assert set(shares.index) <= {*tables.COLD} and (shares["rate"] > 0).all()
+    choices = tables.choice_rows(rows)
+    assert {row["backend"] for row in choices} >= {"folded", "split"} and all(row["rows"] == 36 for row in choices)
+    write(tmp_path, "attention_choice", choices, "mark")
+    again = tables.fill(tmp_path, "attention", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
+    assert again["median_ms"].equals(rows["median_ms"])  # what is done is not done again
+    drawn = figures.roofline(summary.shares(rows, pd.DataFrame([roof])),
+                             {"bandwidth": 1e10, "cached bandwidth": 1e11, "throughput float32": 1e11}, ("folded",))
+    assert [axis.get_title() + axis.get_title("left") for axis in drawn.axes] == ["float32"]
+    plt.close(drawn)
