@@ -112,10 +112,10 @@ def shares(rows: pd.DataFrame, roofline: pd.DataFrame, column: str = "warm_ms") 
 
 def prefix_cost(rows: pd.DataFrame) -> pd.DataFrame:
     """From table "attention_forward", by dtype: what a forward behind its prefix costs above one without (ms), tree and
-    transformers, and `ratio`, the first over the second.
+    transformers, and `ratio`, the first over the second; NaN where one could not be timed.
     """
     own = rows[rows["what"].str.startswith("forward")]
-    wide = own.pivot_table(index=["dtype", "what"], columns="prefix", values="median_ms")
+    wide = own.pivot(index=["dtype", "what"], columns="prefix", values="median_ms")
     above = (wide[wide.columns.max()] - wide[wide.columns.min()]).unstack("what")
     above.columns = [name.removeprefix("forward, ") for name in above.columns]
     return above.assign(ratio=above["tree"] / above["transformers"]).reset_index()
@@ -126,5 +126,5 @@ def beside_attention(rows: pd.DataFrame) -> pd.DataFrame:
     and `share`, append + keep over attention.
     """
     own = rows[~rows["what"].str.startswith("forward")]
-    wide = own.pivot_table(index=["dtype", "prefix", "draft"], columns="what", values="median_ms")
+    wide = own.pivot(index=["dtype", "prefix", "draft"], columns="what", values="median_ms")
     return wide.assign(share=(wide["append"] + wide["keep"]) / wide["attention"]).reset_index()
