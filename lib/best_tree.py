@@ -75,7 +75,7 @@ def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
     in_odd = np.array([prompt in odd for prompt in trace.prompts])
     if not in_odd.any():
         return [(trace, trace)]
-    halves = acceptance.subset(trace, in_odd), acceptance.subset(trace, ~in_odd)
+    halves = trace.select(in_odd), trace.select(~in_odd)
     return [halves, halves[::-1]]
 
 
