@@ -54,7 +54,7 @@ def lead_over_static(rows: pd.DataFrame) -> Figure:
         axis.plot([row.low, row.high], [at, at], color=style.colour, linewidth=1.6)
         axis.plot(row.value, at, marker=style.marker, color=style.colour, linestyle="none",
                   label=row.family if row.budget == budgets[0] else None)
-    axis.axvline(0, color=GREY, linewidth=1)
+    axis.axvline(0, color=GREY, linewidth=1, zorder=0)
     middle = (len(families) - 1) / 2
     axis.set_yticks([index * step + middle for index in range(len(budgets))], [f"{budget} nodes" for budget in budgets])
     axis.tick_params(axis="y", length=0)

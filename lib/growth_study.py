@@ -45,39 +45,49 @@ def tally(trace: Trace, rounds: GrownWalk) -> pd.DataFrame:
 
 
 def evaluate(trace: Trace, name: str, model, prompts: Sequence[Tensor], rules: Sequence[tuple[str, int, Growth]],
-             vocabulary: int | None = None) -> pd.DataFrame:
+             vocabulary: int | None = None, confidence: float | None = None) -> pd.DataFrame:
     """`tally` of every (family, budget, rule) for one drafter, under one another: the columns of
-    `acceptance.evaluate`, and `calls`. depth is that of the deepest tree that grew.
+    `acceptance.evaluate`, `calls` and `confidence`. depth is that of the deepest tree that grew.
 
     name: the drafter's in the trace; prompts int64[T]: the texts that its rows continue; vocabulary: the target's,
-    where the model has more.
+    where the model has more. confidence: the temperature of the probabilities that trees grow by; None: the trace's,
+    or 1 where that is greedy.
     """
-    temperature = trace.about["temperature"]
-    drafter = LanguageModelDrafter(model, temperature=temperature or 1.0, vocabulary=vocabulary)
+    confidence = confidence or trace.about["temperature"] or 1.0
+    drafter = LanguageModelDrafter(model, temperature=confidence, vocabulary=vocabulary)
     frames = []
     for family, budget, rule in rules:
         rounds = rounds_of(trace, drafter, prompts, rule)
         frames.append(tally(trace, rounds).assign(family=family, budget=budget, depth=rounds.depth.max(initial=0)))
-    return _labelled(frames, trace, name)
+    about = {key: trace.about[key] for key in ("target", "protocol", "temperature")}
+    return pd.concat(frames, ignore_index=True).assign(drafter=name, confidence=confidence, **about)
 
 
 def evaluate_static(trace: Trace, name: str, trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
-    """`acceptance.evaluate` with `calls`: a static tree costs a forward for each of its levels."""
+    """`acceptance.evaluate` with `calls`: a static tree costs a forward for each of its levels, and asks no confidence.
+    """
     rows = acceptance.evaluate(trace, name, trees)
-    return rows.assign(calls=rows["rounds"] * rows["depth"])
+    return rows.assign(calls=rows["rounds"] * rows["depth"], confidence=np.nan)
 
 
 def compare(recorded: Trace, name: str, model, asked: study.Prompts, *, families: Sequence[str], rules: Sequence[str],
-            budgets: Sequence[int], vocabulary: int | None = None) -> pd.DataFrame:
+            budgets: Sequence[int], vocabulary: int | None = None, confidences: Sequence[float] = ()) -> pd.DataFrame:
     """Static families and growth rules (names without a budget) at each budget, on the trace's judged prompts.
 
     asked: the prompts that the trace was recorded of, `study.real_text_starts` of them where it has that protocol.
+    confidences: temperatures of the drafter's probabilities, of which each rule and budget takes the best on the
+    choosing prompts, from which static trees are grown too; none: as `evaluate` has it.
     """
     choosing, judged = study.halves(recorded)
-    static = evaluate_static(judged, name, study.forest(choosing, name, families, budgets))
-    texts = [ids for ids, chooses in zip(asked.ids, asked.choosing) if not chooses]
-    wanted = [(rule, budget, growth.at_budget(rule, budget)) for rule in rules for budget in budgets]
-    return pd.concat([static, evaluate(judged, name, model, texts, wanted, vocabulary)], ignore_index=True)
+    texts = {half: [asked.ids[row] for row in np.flatnonzero(asked.choosing == half)] for half in (True, False)}
+    frames = [evaluate_static(judged, name, study.forest(choosing, name, families, budgets))]
+    for rule in rules:
+        for budget in budgets:
+            wanted = [(rule, budget, growth.at_budget(rule, budget))]
+            tried = [evaluate(choosing, name, model, texts[True], wanted, vocabulary, each) for each in confidences]
+            best = _longest(tried)["confidence"].iloc[0] if tried else None
+            frames.append(evaluate(judged, name, model, texts[False], wanted, vocabulary, best))
+    return pd.concat(frames, ignore_index=True)
 
 
 def with_best_static(rows: pd.DataFrame) -> pd.DataFrame:
@@ -108,6 +118,7 @@ def forwards(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame
     return stats.summarise(rows, [*SETTING, "family"], "calls", "rounds", generator)
 
 
-def _labelled(frames: list[pd.DataFrame], trace: Trace, name: str) -> pd.DataFrame:
-    about = {key: trace.about[key] for key in ("target", "protocol", "temperature")}
-    return pd.concat(frames, ignore_index=True).assign(drafter=name, **about)
+def _longest(tried: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of the largest acceptance length before loops, the first of equals."""
+    before = [rows[rows["stretch"] == "before"] for rows in tried]
+    return tried[int(np.argmax([rows["accepted"].sum() / max(1, rows["rounds"].sum()) for rows in before]))]

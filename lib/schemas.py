@@ -149,7 +149,7 @@ _DECLARED = [
     ),
     Schema(
         "growth",
-        "static trees and trees that grow round by round, by replay, for one prompt; cut rounds are left out of the sums",
+        "static trees and trees that grow each round, by replay, for one prompt; cut rounds are left out of the sums",
         (*SETTING, "family", "budget", "prompt", "stretch"),
         SETTING | TREE | {"depth": integer("depth of the tree, of the deepest one where it grows")} | PROMPT | {
             "stretch": text("before the trace's first loop, or loop: within it"),
@@ -158,6 +158,7 @@ _DECLARED = [
             "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
             "cut": integer("rounds that the end of the text or the length limit cut short"),
             "calls": integer("forwards of the drafter in the rounds not cut short"),
+            "confidence": real("temperature of the drafter's probabilities by which the tree grew; missing if static"),
         },
         compressed=True,
     ),

@@ -25,7 +25,8 @@ class LanguageModelDrafter:
 
     The cache holds what was forwarded: the prompt, then of each accepted path the nodes that had children. A leaf is
     never forwarded, so the last accepted node may be missing; it waits with the bonus token in the row's tail, and the
-    next round's first forward takes the whole tail.
+    next round's first forward takes the whole tail. `levels`: forwards that each row's last draft took, had it been
+    alone; `calls` counts those of the batch, which goes on as long as its deepest row.
     """
 
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, vocabulary: int | None = None,
@@ -54,6 +55,7 @@ class LanguageModelDrafter:
         self.cache.set_lengths(torch.tensor([len(prompt) for prompt in prompts]))
         self.tails: list[list[int]] = [[] for _ in prompts]  # committed tokens that the cache lacks, the root last
         self.drafts: list[Draft] = []
+        self.levels = [0] * len(prompts)
         self.places: list[dict[int, int]] = [{} for _ in prompts]  # node -> place among the round's forwarded nodes
 
     @torch.no_grad()
@@ -139,7 +141,8 @@ class LanguageModelDrafter:
 
     def _forward_level(self, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
         """The logits [B, k, V] of nodes int64[B, k] of one depth, which see the tail and, of the nodes forwarded behind
-        it and of themselves, what `sees` bool[B, k, forwarded + k] says."""
+        it and of themselves, what `sees` bool[B, k, forwarded + k] says.
+        """
         rows, nodes = tokens.shape
         tail = self.visible[:, None].expand(-1, nodes, -1)
         return self._forward(tokens, (self.offsets[:, None] + depth).expand(-1, nodes), torch.cat([tail, sees], dim=-1))

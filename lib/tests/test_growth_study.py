@@ -72,6 +72,23 @@ def test_the_comparison_is_a_table_and_two_figures(traces):
         styles.close(figure)
 
 
+def test_confidence_is_chosen_on_the_choosing_prompts(traces):
+    recorded = of_protocol(traces, acceptance.CONTINUATION)
+    rows = growth_study.compare(recorded, "d", DRAFTER, ASKED, families=["chain"], rules=["dyspec"], budgets=[5],
+                                confidences=[3.0, 1.0, 0.3])
+    choosing, judged = study.halves(recorded)
+    halves = [[ids for ids, chooses in zip(ASKED.ids, ASKED.choosing) if chooses == half] for half in (True, False)]
+    wanted = [("dyspec", 5, growth.parse("dyspec@5"))]
+    tried = {each: growth_study.evaluate(choosing, "d", DRAFTER, halves[0], wanted, confidence=each)
+             for each in (3.0, 1.0, 0.3)}
+    length = {each: own[own.stretch == "before"][["accepted", "rounds"]].sum() for each, own in tried.items()}
+    best = max(length, key=lambda each: length[each]["accepted"] / length[each]["rounds"])
+    grown = rows[rows["family"] == "dyspec"]
+    assert set(grown["confidence"]) == {best} and rows.loc[rows["family"] == "chain", "confidence"].isna().all()
+    again = growth_study.evaluate(judged, "d", DRAFTER, halves[1], wanted, confidence=best)
+    pd.testing.assert_frame_equal(in_order(grown, COUNTS), in_order(again, COUNTS))
+
+
 def test_padding_of_the_vocabulary_is_never_drafted():
     wide = small_models.llama(3)
     recorded = trace.record(TARGET, {"d": DRAFTER}, ASKED.ids[:1], names=["a"], kinds=["k"], max_new_tokens=3,
