@@ -36,7 +36,7 @@ def draw_points(
         if log_x:
             axis.set_xscale("log")
         axis.set(title=str(title), xlabel=x_label, yticks=range(len(labels)), yticklabels=labels)
-    axes[0, 0].invert_yaxis()
+    axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
     if len(names) > 1:
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
     return figure

@@ -92,6 +92,19 @@ def _quartiles(took: timing.Timing) -> dict[str, float]:
     return {"seconds": took.median, "lower": took.lower, "upper": took.upper}
 
 
+def sentence(found: pd.DataFrame) -> str:
+    """What `measure` found, in a sentence."""
+    by_way = found.set_index("way")
+    every, chain = by_way.loc[EVERY_START], by_way.loc[CHAINED]
+    said = (
+        f"Of {every['nodes']} nodes, {every['trees_a_second']:,.0f} trees a second are replayed at all of "
+        f"{every['positions']:,} positions, {chain['trees_a_second']:,.0f} as chained rounds"
+    )
+    if by_way.loc[LIVE, "repeats"]:
+        return f"{said}: {every['times_live']:,.0f} and {chain['times_live']:,.0f} times faster than they decode live."
+    return f"{said}; three live decodings did not fit into the time that the benchmark was given."
+
+
 def main() -> None:
     """Measures the shipped pair base/small on one prompt of each kind, and prints the table."""
     generator = torch.Generator().manual_seed(0)
@@ -108,7 +121,7 @@ def main() -> None:
     )
     settings = dict(new_tokens=12, seconds=30.0, generator=generator)
     found = measure(recorded, pair.drafter_name, pair.target, pair.drafter, asked.ids, **settings)
-    print(f"{NODES} nodes, {found['positions'].iloc[0]:,} positions, {torch.get_num_threads()} threads")
+    print(sentence(found))
     print(found.drop(columns=["nodes", "positions"]).to_string(index=False, float_format=lambda value: f"{value:.3g}"))
 
 
