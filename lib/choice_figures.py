@@ -20,7 +20,8 @@ def draw_points(
     labels, names = list(dict.fromkeys(rows[label])), list(order) or list(dict.fromkeys(rows[by]))
     groups = [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
     styles = styles_of(names)
-    size = 2.2 + 3.1 * len(groups) + 0.06 * max(map(len, labels), default=0), 1.4 + (0.2 + 0.14 * len(names)) * len(labels)
+    width = 2.2 + 3.1 * len(groups) + 0.06 * max(map(len, labels), default=0)
+    size = width, 1.4 + (0.2 + 0.14 * len(names)) * len(labels)
     figure, axes = plt.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
     offsets = 0.5 * (np.arange(len(names)) - (len(names) - 1) / 2) / len(names)
     for axis, (title, group) in zip(axes[0], groups):
