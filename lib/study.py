@@ -98,17 +98,14 @@ def record(
         (CONTINUATION, prompts, tokens),
         (REAL_TEXT, real_text_starts(prompts, starts), horizon),
     ):
+        choosing = asked.choosing.astype(int).tolist()
         for temperature in temperatures:
             stem = f"{name}.{protocol.split('-')[0]}.t{temperature:g}".replace("/", "_")
-            path = folder / f"{stem}.safetensors"
             title = f"{name}, {protocol}, temperature {temperature:g}"
-            if not path.exists():
-                about = {
-                    "target": name,
-                    "protocol": protocol,
-                    "seed": seed,
-                    "choosing": asked.choosing.astype(int).tolist(),
-                }
+            path, parts = folder / f"{stem}.safetensors", folder / stem
+            if path.exists():
+                report(f"{title}: recorded before")
+            else:
                 recorded = trace.record(
                     target,
                     drafters,
@@ -119,14 +116,12 @@ def record(
                     temperature=temperature,
                     eos_token_id=eos_token_id,
                     generator=torch.Generator().manual_seed(seed),
-                    about=about,
-                    parts=folder / stem,
+                    about={"target": name, "protocol": protocol, "seed": seed, "choosing": choosing},
+                    parts=parts,
                     report=_sparing(report, title),
                 )
                 trace.save(recorded, path)
-                shutil.rmtree(folder / stem)
-            else:
-                report(f"{title}: recorded before")
+                shutil.rmtree(parts)
             made.append(trace.load(path))
     return made
 

@@ -45,44 +45,37 @@ def record(
     state = None if generator is None else generator.get_state().tolist()
     ends = list(np.atleast_1d([] if eos_token_id is None else eos_token_id))
     asked = provenance.digest([facts, max_new_tokens, ends, rows, ahead, siblings, state])
+    continued = {"max_new_tokens": max_new_tokens + 1, "rows": rows, "eos_token_id": eos_token_id}
+    both = {"temperature": temperature, "generator": generator}
     done: list[Trace] = []
     for first in range(0, len(prompts), rows):
         batch = slice(first, first + rows)
         path = parts / f"{first:06d}.safetensors" if parts else None
-        part = _kept(path, asked)
+        part = _kept(path, asked, generator)
         if part is None:
-            written = branching.continuations(
-                target,
-                prompts[batch],
-                max_new_tokens=max_new_tokens + 1,
-                temperature=temperature,
-                rows=rows,
-                eos_token_id=eos_token_id,
-                generator=generator,
-            )
-            rest = {"names": names[batch], "kinds": kinds[batch], "ahead": ahead, "siblings": siblings}
-            rest |= {"temperature": temperature, "generator": generator}
-            part = read(target, drafters, prompts[batch], written, **rest)
-            part = replace(part, about={"asked": asked, "generator": _state(generator)})
-            if path:
-                storage.save(part, path)
-        elif generator is not None:
-            generator.set_state(torch.tensor(list(bytes.fromhex(part.about["generator"])), dtype=torch.uint8))
+            written = branching.continuations(target, prompts[batch], **continued, **both)
+            about = {"names": names[batch], "kinds": kinds[batch], "ahead": ahead, "siblings": siblings}
+            part = read(target, drafters, prompts[batch], written, **about, **both)
+            _keep(part, path, asked, generator)
         done.append(part)
         if report:
-            positions = sum(found.positions for found in done)
-            count = min(first + rows, len(prompts))
+            count, positions = min(first + rows, len(prompts)), sum(found.positions for found in done)
             report(f"{count} of {len(prompts)} continuations, {positions:,} positions", count == len(prompts))
     return replace(join(done), about=facts)
 
 
-def _kept(path: Path | None, asked: str) -> Trace | None:
-    """A batch that is there already, if it was asked for in the same way."""
-    if path is None or not path.exists():
+def _keep(part: Trace, path: Path | None, asked: str, generator: torch.Generator | None) -> None:
+    """Keeps a batch with what it was asked for, and the state in which it left the generator."""
+    if path:
+        state = "" if generator is None else bytes(generator.get_state().tolist()).hex()
+        storage.save(replace(part, about={"asked": asked, "generator": state}), path)
+
+
+def _kept(path: Path | None, asked: str, generator: torch.Generator | None) -> Trace | None:
+    """A batch that is there already, if it was asked for in the same way; it leaves the generator as it once did."""
+    part = storage.load(path) if path and path.exists() else None
+    if part is None or part.about["asked"] != asked:
         return None
-    part = storage.load(path)
-    return part if part.about["asked"] == asked else None
-
-
-def _state(generator: torch.Generator | None) -> str:
-    return "" if generator is None else bytes(generator.get_state().tolist()).hex()
+    if generator is not None:
+        generator.set_state(torch.tensor(list(bytes.fromhex(part.about["generator"])), dtype=torch.uint8))
+    return part
