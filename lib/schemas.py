@@ -528,7 +528,7 @@ _DECLARED = [
             "form": text("what it can express: any tree, equal levels, chain, dynamic tree"),
             "setting": text("the line to give it"),
             "exact": flag("whether that is the recommended tree itself"),
-        } | interval("loss", "share of the recommendation's speed that it loses by replay; missing for dynamic trees") | {
+        } | interval("loss", "share of the recommendation's speed that it loses; missing for dynamic trees") | {
             "note": text("what the setting is for, and what replay cannot say"),
         },
     ),

@@ -54,15 +54,19 @@ def calibrate(
             texts = rows_of_text(prompts, batch, prefix - new_tokens // 2)
             calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape,
                                    new_tokens) for shape in shapes}
-            start = time.perf_counter()
-            for call in calls.values():
-                call()
-            least = LEAST_REPEATS * (time.perf_counter() - start)
-            interleaved(calls, repeats=repeats, seconds=max(seconds, least), generator=generator,
-                        device=pair.target.device)
+            _time(calls, repeats, seconds, generator, pair.target.device)
             rows += [dict(target=pair.target_name, drafter=pair.drafter_name, batch=batch, prefix=prefix, **call.row())
                      for call in calls.values()]
     return pd.DataFrame(rows)
+
+
+def _time(calls: dict[str, "_Calls"], repeats: int, seconds: float, generator: torch.Generator, device) -> None:
+    """Every call once, to warm up, then all in shuffled turns, for as long as a few turns take at least."""
+    start = time.perf_counter()
+    for call in calls.values():
+        call()
+    least = LEAST_REPEATS * (time.perf_counter() - start)
+    interleaved(calls, repeats=repeats, seconds=max(seconds, least), generator=generator, device=device)
 
 
 def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:

@@ -64,6 +64,9 @@ def test_the_choice_is_judged_on_other_prompts_and_grown_on_all():
     seconds = cost((0.02, 0.02), (1.0, 1.1))
     chosen, greedy = (choice(recorded, seconds, Limits(8, 4)) for choice in (best_tree.choose, best_tree.best_on))
     assert chosen.speed <= greedy.speed  # what is promised out of sample is no more than in sample
+    each = best_tree.choose_each(recorded, seconds, Limits(8, 4))
+    assert max(choice.speed for choice in each.values()) == chosen.speed
+    assert all(choice.tree.budget == budget for budget, choice in each.items()) and set(range(9)) <= set(each)
     assert (1 + best_tree.mean_accepted(recorded, chosen.tree)) / seconds(chosen.tree) <= greedy.speed + 1e-12
 
 
