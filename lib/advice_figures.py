@@ -59,7 +59,8 @@ def speed_over_budget(rows: pd.DataFrame) -> Figure:
         panel = rows[rows["batch"] == batch]
         for family, style in STYLES.items():
             line = panel[panel["family"] == family].sort_values("budget")
-            axis.plot(line["budget"], line["speedup"], **style.line, label=family)
+            axis.plot(line["budget"], line["speedup"], **style.line, label=family,
+                      zorder=3 if family == advice_curves.OURS else 2)
             if family in ("chain", advice_curves.OURS):
                 axis.fill_between(line["budget"], line["speedup_low"], line["speedup_high"], color=style.colour,
                                   alpha=0.13, linewidth=0)

@@ -110,12 +110,19 @@ def test_formulas_stand_beside_replay(tmp_path):
     tables.write(tmp_path, "advice_formulas", found, "mark")
 
 
-def test_smarts_tree_is_no_faster_than_the_best_on_the_same_trace():
+def test_smarts_tree_takes_the_best_next_node_and_stops_where_none_is_worth_it():
+    """Every tree that lacks its last node is slower, and so is every tree with one more."""
     choosing, _ = study.halves(recorded())
     own = costs().at("t", "good", prefix=64)
+
+    def speed(tree):
+        return (1 + best_tree.mean_accepted(choosing, tree, "good")) / own.round(tree)
+
     smart = advice_curves.smart_tree(choosing, own, LIMITS, "good")
-    speed = (1 + best_tree.mean_accepted(choosing, smart, "good")) / own.round(smart)
-    assert speed <= best_tree.best_on(choosing, own.round, LIMITS, "good").speed * (1 + 1e-12)
+    there = smart.choices()
+    more = [(*parent, rank) for parent in [(), *there] for rank in range(4) if (*parent, rank) not in there]
+    assert 0 < smart.budget < LIMITS.nodes and speed(smart) > speed(Tree([-1]))
+    assert all(speed(Tree.from_choices([*there, path])) <= speed(smart) for path in more)
 
 
 def test_following_the_advice_end_to_end():
