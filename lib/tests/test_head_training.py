@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from lib import head_figures, tables
 from lib.corpus import mixture
 from lib.drafters import heads
 from lib.models.registry import SHIPPED
@@ -116,6 +117,18 @@ def test_counted_bytes_are_those_alive_at_once():
             assert counted.live == 8000, "a view keeps the whole"
             del view
         assert (counted.live, counted.peak) == (4000, 8000)
+
+
+def test_curves_and_memory_are_drawn_and_fit_their_tables():
+    points = training.reading(small_heads.head("medusa", TARGET), TARGET, "medusa", streams(), 24).assign(step=20)
+    curve = pd.concat([points, points.assign(step=40)])
+    figure = head_figures.curves({"medusa": curve, "block": curve})
+    assert [axis.get_title() for axis in figure.axes] == ["medusa", "block"]
+    assert all(len(axis.lines) == 4 for axis in figure.axes)
+    peaks = head_memory.peaks(TARGET, ("medusa", "eagle"), rows=2, length=24)
+    assert len(head_figures.memory(peaks).axes[0].patches) == 4
+    tables.write("", "head_curves", curve.assign(target="t", head="medusa"), "mark")
+    tables.write("", "head_memory", peaks.assign(target="t"), "mark")
 
 
 def test_a_stopped_training_goes_on_where_it_was(tmp_path):

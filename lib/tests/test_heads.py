@@ -4,7 +4,6 @@ what they draft."""
 import itertools
 import random
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +16,6 @@ from lib.drafters.heads.eagle import embed
 from lib.tests import plain_heads, small_heads, small_models
 from lib.tests.test_drafters import a_path, draws
 from lib.tests.test_replay import trees
-from lib.tree import Tree
 
 TARGET = small_models.llama(3, layers=3)
 PROMPTS = small_models.prompts(5, (3, 9, 5, 1))
