@@ -28,7 +28,7 @@ def curves(points: Mapping[str, pd.DataFrame]) -> Figure:
             axis.plot(line["step"], line["agreement"], **style.line, label=f"{depth} ahead")
         axis.set_title(head)
         axis.set_xlabel("training step")
-        axis.set_ylim(bottom=0)
+    axes[0, 0].set_ylim(bottom=0)  # of all panels, which share it
     axes[0, 0].set_ylabel("share of tokens on which\nhead and target agree")
     handles = {label: handle for axis in axes[0] for handle, label in zip(*axis.get_legend_handles_labels())}
     ordered = [label for label in styles if label in handles]
