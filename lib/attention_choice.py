@@ -77,8 +77,9 @@ def _ranked(asked: Situation, table: Path) -> tuple[tuple[str, str], ...]:
         return ((DEFAULT, unknown),)
     nearest = min(known, key=asked.distance)
     times = sorted((ms, name) for name, ms in known[nearest].items())
-    where = f"{nearest.blocks} x {nearest.prefix} keys, {nearest.rows} rows of {nearest.head_dim}"
-    found = [(name, f"{ms:.3g} ms in the nearest measured cell ({where}), {_beside(name, times)}") for ms, name in times]
+    sizes = f"{nearest.blocks} x {nearest.prefix} keys, {nearest.rows} rows of {nearest.head_dim}"
+    where = f"the nearest measured cell ({sizes})"
+    found = [(name, f"{ms:.3g} ms in {where}, {_beside(name, times)}") for ms, name in times]
     return (*found, (DEFAULT, unknown))
 
 

@@ -7,8 +7,9 @@ from typing import Iterable
 import pandas as pd
 import torch
 
-from lib import provenance
+from lib import attention_choice, provenance
 from lib import attention_study as study
+from lib.attention_backends import onepass
 from lib.attention_choice import device_kind
 from lib.attention_study import CACHED_BYTES, Cell, Limits, Peaks
 from lib.baselines import COMPILED, OURS, PREPARE, Problem
@@ -24,13 +25,14 @@ def fill(
 ) -> pd.DataFrame:
     """The table "attention" or "attention_cold" over these cells; those that a stopped run has done are not done again.
 
-    A cell's rows are on disk as soon as it is done. Its inputs follow from `seed` and its place in the grid. `compiled`:
-    with what takes long to compile.
+    A cell's rows are on disk as soon as it is done. Its inputs follow from `seed` and its place in the grid.
+    `compiled`: with what takes long to compile.
     """
     cold = name == "attention_cold"
     alternatives = [each for each in (COLD if cold else PREPARE) if compiled or each != COMPILED]
     given = asdict(limits) | {"seed": seed, "alternatives": alternatives}
-    mark = provenance.fingerprint(code=[study], parameters=given, device=device)
+    files = [*onepass.SOURCES, attention_choice.TABLE]  # they decide about times, and are no Python
+    mark = provenance.fingerprint(code=[study], files=files, parameters=given, device=device)
     table = Table(run_dir, name, mark)
     done = {key[:-1] for key in table.keys()}
     for place, cell in enumerate(cells):

@@ -582,7 +582,7 @@ _DECLARED = [
     ),
     Schema(
         "attention",
-        "time of one way to compute tree attention in one cell of the grid, among interleaved alternatives, caches warm",
+        "time of one way to compute tree attention in one cell of the grid, interleaved with the others, caches warm",
         CELL,
         TIMES,
     ),

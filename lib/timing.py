@@ -38,8 +38,8 @@ def interleaved(
 
     Each is first called once, in the order given, until that has taken `seconds`; then all share `seconds` again. Where
     LEAST_REPEATS of each do not fit, the slowest are skipped, saying so; of the rest, one that cannot have all its
-    `repeats` takes part in evenly spread rounds. `before`, called with the name before each call of it, is not timed: it
-    flushes the caches, say, or puts back what a call changes.
+    `repeats` takes part in evenly spread rounds. `before`, called with the name before each call of it, is not timed:
+    it flushes the caches, say, or puts back what a call changes.
     """
     once = {}
     for name, call in alternatives.items():

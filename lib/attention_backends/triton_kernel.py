@@ -110,7 +110,7 @@ def pack(visible: Tensor) -> Tensor:
 
 def fused(query: Tensor, key: Tensor, value: Tensor, words: Tensor, tree_keys: int, prefixes: Tensor, scale: float,
           *, splits: int) -> tuple[Tensor, Tensor]:
-    """Attention of query [B, Hq, m, d] over key, value [B, Hkv, S, d or dv]; returns [B, Hq, m, dv], float32 [B, Hq, m].
+    """Attention of query [B, Hq, m, d] over key, value [B, Hkv, S, d or dv]: output [B, Hq, m, dv], lse [B, Hq, m].
 
     words int32 as `pack` makes them, [m, w] or [B, m, w]; prefixes int32[B] on the device; splits: ranges of keys.
     """

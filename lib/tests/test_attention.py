@@ -110,6 +110,24 @@ def test_what_lies_beyond_is_never_read(backend, problem, garbage):
     assert torch.equal(tree_attention(*problem, backend=backend), clean)
 
 
+@pytest.fixture
+def poisoned():
+    """New memory holds NaN until it is written."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@each_backend
+def test_every_number_of_the_result_is_written(backend, poisoned):
+    torch.manual_seed(0)
+    mask = ancestors([-1, 0, 0, 1, 2]).expand(2, 5, 5)
+    for dtype in (torch.float32, torch.bfloat16):
+        query, key, value = (torch.randn(2, heads, length, 24).to(dtype) for heads, length in ((6, 5), (2, 50), (2, 50)))
+        output, lse = tree_attention(query, key, value, mask, torch.tensor([30, 45]), backend=backend, return_lse=True)
+        assert query.new_empty(9).isnan().all() and output.isfinite().all() and lse.isfinite().all()
+
+
 @each_backend
 @drawn
 @given(nodes=st.integers(1, 12), prefix=st.integers(0, 30), group=st.integers(1, 3), seed=st.integers(0, 999))

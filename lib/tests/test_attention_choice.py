@@ -1,4 +1,4 @@
-"""What `auto` takes: the fastest of the nearest measured cell on the same kind of machine, else the portable default."""
+"""What `auto` takes: the fastest of the nearest measured cell on the same kind of machine, else the default."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""The processor's own kernel beyond what all backends share: threads and splits, long calls, and when it steps aside."""
+"""The processor's own kernel beyond what all backends share: threads, splits, and when it steps aside."""
 
 import logging
 
