@@ -41,6 +41,11 @@ def by_path(rows: pd.DataFrame, by: Sequence[str], generator: np.random.Generato
     return gain(chains, ("block", "iid"), ("multi_step", "iid"), by, generator)
 
 
+def lossy_beside(rows: pd.DataFrame, base: str = "traversal", proposal: str = "without_replacement") -> pd.DataFrame:
+    """The rows of all lossy rules and of the lossless `base`, on drafts of one proposal."""
+    return rows[(rows["proposal"] == proposal) & (~rows["lossless"] | rows["rule"].eq(base))]
+
+
 def published(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     """A row a published finding: what was found there, what here (in per cent more tokens a round), and whether the
     directions agree. rows: of the table "rules_exact", labelled."""
