@@ -1,13 +1,13 @@
 """Ways to continue prompts greedily, by name: transformers' own generation in its variants, and this project's loop."""
 
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Callable, Iterator, Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from lib import drafters
+from lib.attention_switch import using_attention
 from lib.decoding import NoDrafter, Round, generate, in_batches
 from lib.tree import Tree
 
@@ -73,7 +73,7 @@ def ours(pair, drafter, shape: str | Tree, new_tokens: int) -> Callable[[Sequenc
 
 
 def theirs(pair, name: str, draft: int, new_tokens: int) -> Callable[[Sequence[Tensor]], Continued]:
-    """Transformers' generation on a left-padded batch, with the attention that it would take itself."""
+    """Transformers' generation on a left-padded batch, with the fused attention that it would take itself."""
     settings = dict(max_new_tokens=new_tokens, do_sample=False, eos_token_id=list(pair.eos_token_ids) or None)
     if name == LOOKUP:
         settings["prompt_lookup_num_tokens"] = LOOKED_UP
@@ -83,7 +83,7 @@ def theirs(pair, name: str, draft: int, new_tokens: int) -> Callable[[Sequence[T
     def run(prompts: Sequence[Tensor]) -> Continued:
         ids, mask = left_padded(prompts, pair.target.device)
         pad = min(pair.eos_token_ids, default=0)
-        with usual_attention(pair.target), usual_attention(pair.drafter.model):
+        with using_attention(pair.target, "sdpa"), using_attention(pair.drafter.model, "sdpa"):
             if name in ASSISTED:
                 _schedule(pair.drafter.model.generation_config, ASSISTED[name], draft)
             out = pair.target.generate(ids, attention_mask=mask, pad_token_id=pad, **settings)
@@ -104,17 +104,6 @@ def ended(tokens: list[int], eos: Sequence[int]) -> list[int]:
     """Tokens up to the first that ends a text, this one included."""
     first = next((place for place, token in enumerate(tokens) if token in eos), len(tokens) - 1)
     return tokens[: first + 1]
-
-
-@contextmanager
-def usual_attention(model) -> Iterator[None]:
-    """The model with PyTorch's fused attention, as transformers loads it, not with the tree's."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("sdpa")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
 
 
 def _schedule(config, schedule: str, draft: int) -> None:

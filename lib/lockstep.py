@@ -4,7 +4,7 @@ Under greedy verification both are exact by replay: a row that is held back goes
 text is the same.
 """
 
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ import pandas as pd
 from lib import replay
 from lib.decoding import Hooks
 from lib.decoding.hooks import Decision
+from lib.shapes import parse
 from lib.trace import Trace
 from lib.tree import Tree
 from lib.verify import Draft
@@ -46,7 +47,7 @@ def rounds_apart(accepted: Sequence[np.ndarray]) -> int:
     return max((rounds_together([row]) for row in accepted), default=0)
 
 
-def compare(recorded: Trace, trees: dict[str, Tree], batches: Sequence[int], pair: str, drafter: str) -> pd.DataFrame:
+def compare(recorded: Trace, trees: Mapping[str, str | Tree], batches: Sequence[int], pair: str, drafter: str) -> pd.DataFrame:
     """Rows of the table "lockstep": groups of prompts in the order of the trace, kinds mixed, as a server meets them.
 
     Only whole groups count. Batches of one are the yardstick: there both are the same.
@@ -54,7 +55,7 @@ def compare(recorded: Trace, trees: dict[str, Tree], batches: Sequence[int], pai
     ends = np.cumsum(recorded.lengths)[:-1]
     rows = []
     for label, tree in trees.items():
-        own = np.split(replay.accepted_lengths(recorded, tree, drafter), ends)
+        own = np.split(replay.accepted_lengths(recorded, parse(tree), drafter), ends)
         for batch in batches:
             for first in range(0, len(own) - batch + 1, batch):
                 group = own[first : first + batch]

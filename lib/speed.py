@@ -19,6 +19,9 @@ from lib.tables import Table
 from lib.timing import synchronise
 from lib.tree import Tree
 
+BEST = "best by replay"  # the label of the tree chosen in advance
+ADVISED = f"top_k, {BEST}"  # the alternative that decodes with it
+
 
 def groups(asked, batch: int) -> Iterator[tuple[str, str, list[Tensor]]]:
     """(name, kind, prompts) of batches of one kind of text each; a kind with too few prompts fills up by repeating.
@@ -108,8 +111,8 @@ def choose(
 ) -> pd.DataFrame:
     """What replay and a short calibration promise of each tree, best first: label, tokens a round, seconds, speed.
 
-    Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations, seconds a round from decoding the first group of
-    prompts, the trees in turns; speed is tokens a second and row. No prompt that is judged is looked at.
+    Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations; seconds a round from
+    decoding the first group of prompts, the trees in turns; speed is tokens a second and row. No prompt that is judged is looked at.
     """
     prompts = next(groups(asked, batch))[2]
     seconds: dict[str, list[float]] = {label: [] for label in trees}

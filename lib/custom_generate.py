@@ -1,0 +1,173 @@
+"""Tree speculation inside transformers' own `generate`: model.generate(**inputs, custom_generate=tree_speculation(...)).
+
+`generate` prepares inputs, logits processors and stopping criteria as ever; the callable decodes with draft trees. A
+processor that looks at the text before a token is given each tree node's own path.
+"""
+
+import sys
+from copy import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from lib.attention import TREE, can_host_tree
+from lib.attention_switch import using_attention
+from lib.decoding import Hooks, generate
+from lib.tree import Tree
+
+# Processors that need to know a row's place in the batch, or remember what they saw: a tree asks for many at once.
+REFUSED_PROCESSORS = frozenset(
+    {
+        "PrefixConstrainedLogitsProcessor",
+        "EncoderRepetitionPenaltyLogitsProcessor",
+        "EncoderNoRepeatNGramLogitsProcessor",
+        "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+        "ClassifierFreeGuidanceLogitsProcessor",
+        "SynthIDTextWatermarkLogitsProcessor",
+    }
+)
+UNKNOWN_KEYWORDS = ("inputs_embeds", "token_type_ids", "encoder_outputs", "pixel_values")
+
+
+def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"):
+    """A callable for `custom_generate`: speculation with this drafter (see `lib.drafters`) and shape.
+
+    rule: how sampled texts are verified (see `lib.verify.RULES`); without sampling it is "greedy". The drafter's model
+    has attn_implementation "tree"; the target may have any, and has it again afterwards.
+    """
+
+    def custom_generate(
+        model, input_ids, logits_processor, stopping_criteria, generation_config, streamer=None, **model_kwargs
+    ):
+        # transformers 5.23 keeps its `streamer` argument from callables, and has already given it the prompt.
+        streamer = streamer or sys._getframe(1).f_locals.get("streamer")
+        _refuse(model, generation_config, logits_processor, model_kwargs)
+        processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
+        call = _Call(input_ids.cpu(), processors, _own_criteria(stopping_criteria), streamer)
+        sampled = generation_config.do_sample
+        with using_attention(model, TREE):
+            done = generate(
+                model,
+                drafter,
+                input_ids.cpu(),
+                attention_mask=_on_cpu(model_kwargs.get("attention_mask")),
+                shape=shape,
+                rule=rule if sampled else "greedy",
+                temperature=1.0 if sampled else 0.0,  # the processors have warped already
+                max_new_tokens=generation_config.max_length - input_ids.shape[1],
+                eos_token_id=_ids(generation_config._eos_token_tensor),
+                generator=_seeded() if sampled else None,
+                hooks=call.hooks(),
+            )
+        if streamer is not None:
+            streamer.end()
+        sequences = _padded(input_ids, done.new_tokens, generation_config._pad_token_tensor)
+        return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+
+    return custom_generate
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What transformers prepared for one call: prompts int64[B, T] with their padding, as processors are used to, and
+    the processors of each row.
+    """
+
+    prompts: Tensor
+    processors: list[LogitsProcessorList]
+    criteria: StoppingCriteriaList
+    streamer: object
+
+    def hooks(self) -> Hooks:
+        """Only what is needed: a loop without hooks reads best tokens straight from the logits."""
+        return Hooks(
+            adjust=self.adjust if any(map(len, self.processors)) else None,
+            stop=self.stop if len(self.criteria) else None,
+            emit=self.emit if self.streamer is not None else None,
+        )
+
+    def adjust(self, row: int, contexts: list[list[int]], logits: Tensor) -> Tensor:
+        """Logits [m, V] processed behind each node's own text; nodes of one depth share a call, as a batch."""
+        adjusted = torch.empty_like(logits)
+        for length in sorted({len(context) for context in contexts}):
+            nodes = [i for i, context in enumerate(contexts) if len(context) == length]
+            own = torch.tensor([contexts[i] for i in nodes], dtype=torch.long).reshape(len(nodes), length)
+            text = torch.cat([self.prompts[row].expand(len(nodes), -1), own], dim=1).to(logits.device)
+            adjusted[nodes] = self.processors[row](text, logits[nodes].float()).to(adjusted.dtype)
+        return adjusted
+
+    def stop(self, row: int, written: list[int]) -> bool:
+        """Whether any criterion of the caller's ends the row behind its last token."""
+        text = torch.cat([self.prompts[row], torch.tensor(written)])[None]
+        return bool(self.criteria(text, None).any())
+
+    def emit(self, row: int, tokens: list[int]) -> None:
+        """The streamer's share, a token at a time as it expects them."""
+        for token in tokens:
+            self.streamer.put(torch.tensor([token]))
+
+
+def _refuse(model, config, processors, keywords: dict) -> None:
+    """ValueError with the name of the first thing asked for that draft trees cannot give."""
+    unusable = [type(one).__name__ for one in processors if type(one).__name__ in REFUSED_PROCESSORS]
+    cache, hosts = keywords.get("past_key_values"), can_host_tree(model.config)
+    outputs = [name for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+               if getattr(config, name, False)]
+    refused = {
+        "num_beams": (config.num_beams or 1) > 1 and "beam search keeps several texts",
+        "penalty_alpha": getattr(config, "penalty_alpha", None) and "contrastive search looks at hidden states",
+        "dola_layers": getattr(config, "dola_layers", None) and "it decodes from several layers",
+        "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens and "it is another drafter: pass a LookupDrafter",
+        "use_cache=False": not config.use_cache and "draft trees live in a cache",
+        "past_key_values": cache is not None and cache.get_seq_length() > 0 and "the loop keeps a cache of its own",
+        ", ".join(outputs): bool(outputs) and "the loop verifies trees and keeps no scores",
+        ", ".join(unusable): bool(unusable) and "it depends on a row's place in the batch or on what it saw before",
+        type(model).__name__: hosts,
+    } | {name: keywords.get(name) is not None and "only input_ids are decoded" for name in UNKNOWN_KEYWORDS}
+    for name, reason in refused.items():
+        if reason:
+            raise ValueError(f"tree_speculation cannot honour {name}: {reason}; leave it out, or use plain generate")
+
+
+def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
+    """The processors as this row alone would have them: some hold a number for every row."""
+
+    def own(processor):
+        ignored = getattr(processor, "prompt_ignore_length", None)
+        if not isinstance(ignored, Tensor):
+            return processor
+        alone = copy(processor)
+        alone.prompt_ignore_length = int(ignored[row])
+        return alone
+
+    return LogitsProcessorList(map(own, processors))
+
+
+def _own_criteria(criteria: StoppingCriteriaList) -> StoppingCriteriaList:
+    """The caller's criteria: length and EOS are the loop's own."""
+    return StoppingCriteriaList(one for one in criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria)))
+
+
+def _padded(input_ids: Tensor, written: list[list[int]], pad: Tensor | None) -> Tensor:
+    """int64[B, T + new] on the inputs' device, rows that ended early filled up with the padding token."""
+    width, pad = max(map(len, written), default=0), 0 if pad is None else int(pad)
+    rows = [row + [pad] * (width - len(row)) for row in written]
+    new = torch.tensor(rows, dtype=torch.long, device=input_ids.device).reshape(len(written), width)
+    return torch.cat([input_ids, new], dim=1)
+
+
+def _seeded() -> torch.Generator:
+    """A generator that follows torch's own seed, as transformers' sampling does."""
+    return torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+
+
+def _ids(tokens: Tensor | None) -> list[int] | None:
+    return None if tokens is None else tokens.reshape(-1).tolist()
+
+
+def _on_cpu(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.cpu()

@@ -1,0 +1,80 @@
+"""Figures of the speed study: every way of decoding over transformers' own, and where a round's time goes."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from lib import styles
+from lib.alternatives import GENERATE, PLAIN, THEIRS
+
+STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
+
+
+def speeds(factors: pd.DataFrame, pair: str) -> Figure:
+    """A panel a batch: speed of each way over transformers' greedy generate, log, with intervals; the first line is 1,
+    the dashed one the loop without speculation.
+
+    factors: `speed.factors`.
+    """
+    own = factors[factors["pair"] == pair]
+    batches, order = sorted(own["batch"].unique()), _order(own)
+    size = 3.0 * len(batches) + 2.2, 0.34 * len(order) + 1.2
+    figure, axes = plt.subplots(1, len(batches), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for axis, batch in zip(axes.flat, batches):
+        rows = own[own["batch"] == batch].set_index("alternative")
+        axis.axvline(1.0, color=styles.BLACK, linewidth=1.0)
+        if PLAIN in rows.index:
+            axis.axvline(rows.loc[PLAIN, "value"], color=styles.BLUE, linewidth=1.0, linestyle=styles.DASHED)
+        for place, name in enumerate(order):
+            if name in rows.index:
+                _point(axis, place, rows.loc[name], styles.GREY if name in THEIRS else styles.BLUE)
+        axis.set_title(f"batch {batch}")
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(FixedLocator(STEPS))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter("{x:g}×")
+        ends = rows[["value", "low", "high"]].stack()
+        axis.set_xlim(min(0.8, 0.9 * ends.min()), max(1.5, 1.25 * ends.max()))
+        axis.set_xlabel(f"speed / that of `{GENERATE}`")
+    axes[0, 0].set_yticks(range(len(order)), order)
+    axes[0, 0].invert_yaxis()
+    return figure
+
+
+def where_time_goes(outside: pd.DataFrame, pair: str, goal: float) -> Figure:
+    """The share of rounds' time that is in neither model, a bar a way and batch; the dashed line is the goal.
+
+    outside: `speed.outside`.
+    """
+    own = outside[outside["pair"] == pair]
+    batches, order = sorted(own["batch"].unique()), _order(own)
+    height = 0.8 / len(batches)
+    colours = [styles.BLUE, styles.SKY, styles.GREY, styles.GREEN, styles.ORANGE]
+    figure, axis = plt.subplots(figsize=(6.4, 0.5 * len(order) + 1.2), layout="constrained")
+    for turn, batch in enumerate(batches):
+        rows = own[own["batch"] == batch].set_index("alternative")["outside"]
+        places = [order.index(name) + (turn - (len(batches) - 1) / 2) * height for name in rows.index]
+        axis.barh(places, 100 * rows, height, color=colours[turn % len(colours)], label=f"batch {batch}")
+    axis.axvline(100 * goal, color=styles.VERMILLION, linestyle=styles.DASHED, linewidth=1.2, label="goal at batch 1")
+    axis.set_yticks(range(len(order)), order)
+    axis.invert_yaxis()
+    axis.set_xlabel("time of a round in neither model (%)")
+    axis.grid(axis="y", visible=False)
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def _order(rows: pd.DataFrame) -> list[str]:
+    """Transformers' ways, the plain loop, then the others as they come."""
+    there = list(dict.fromkeys(rows["alternative"]))
+    first = [name for name in (*THEIRS, PLAIN) if name in there]
+    return first + sorted(name for name in there if name not in first)
+
+
+def _point(axis, place: int, row: pd.Series, colour: str) -> None:
+    axis.hlines(place, row["low"], row["high"], color=colour, linewidth=2.0)
+    axis.plot(row["value"], place, "o", color=colour)
+    axis.annotate(
+        f"{row['value']:.2f}", (row["value"], place), (0, 5), textcoords="offset points", ha="center", fontsize=8
+    )
