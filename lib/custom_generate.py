@@ -1,4 +1,4 @@
-"""Tree speculation inside transformers' own `generate`: model.generate(**inputs, custom_generate=tree_speculation(...)).
+"""Tree speculation in transformers' own `generate`: model.generate(**inputs, custom_generate=tree_speculation(...)).
 
 `generate` prepares inputs, logits processors and stopping criteria as ever; the callable decodes with draft trees. A
 processor that looks at the text before a token is given each tree node's own path.
@@ -66,7 +66,9 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
         if streamer is not None:
             streamer.end()
         sequences = _padded(input_ids, done.new_tokens, generation_config._pad_token_tensor)
-        return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+        if generation_config.return_dict_in_generate:
+            return GenerateDecoderOnlyOutput(sequences=sequences)
+        return sequences
 
     return custom_generate
 

@@ -256,6 +256,25 @@ _DECLARED = [
         },
     ),
     Schema(
+        "quantised",
+        "one prompt decoded by a pair with weights in fewer bits, with and without speculation; ways take turns",
+        ("pair", "dtype", "quantised", "speculates", "prompt"),
+        {
+            "pair": text("target/drafter model"),
+            "dtype": text("number format of what is not quantised"),
+            "quantised": text("none or int8: of both, or target|drafter"),
+            "speculates": flag("with a draft tree; else plain decoding in the same loop"),
+        } | PROMPT | {
+            "tokens": integer("new tokens"),
+            "seconds": real("wall-clock time, prefill included"),
+            "rounds": integer("rounds not cut short"),
+            "accepted": integer("draft tokens accepted in them"),
+            "agreeing": integer("new tokens before the first that differs from the unquantised pair's"),
+            "target_weights": integer("bytes"),
+            "drafter_weights": integer("bytes"),
+        },
+    ),
+    Schema(
         "memory",
         "bytes of the pair, of the target alone, and of each sequence",
         ("pair", "dtype", "batch", "shape"),

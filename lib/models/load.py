@@ -13,6 +13,7 @@ from transformers.utils import logging
 from lib import attention
 from lib.drafters import LanguageModelDrafter
 from lib.models import checks
+from lib.models import quantize as bits
 from lib.models.registry import Source, sources
 
 
@@ -60,14 +61,19 @@ class Pair:
         return self.target, self.drafter.model
 
 
-def load_pair(name: str, *, dtype: str | torch.dtype = "float32", device: str = "cpu") -> Pair:
+def load_pair(
+    name: str, *, dtype: str | torch.dtype = "float32", device: str = "cpu", quantize: str = bits.NONE
+) -> Pair:
     """One pair, as `load_pairs` loads several."""
-    return load_pairs([name], dtype=dtype, device=device)[0]
+    return load_pairs([name], dtype=dtype, device=device, quantize=quantize)[0]
 
 
-def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = "float32", device: str = "cpu") -> list[Pair]:
+def load_pairs(
+    names: Sequence[str], *, dtype: str | torch.dtype = "float32", device: str = "cpu", quantize: str = bits.NONE
+) -> list[Pair]:
     """Pairs by name (`PAIRS`), or "TARGET|DRAFTER", each a member of the shipped family, a folder, or a hub id with
-    "@REVISION" if wanted. A model that several pairs name is loaded once.
+    "@REVISION" if wanted. A model that several pairs name is loaded once. quantize: "none", "int8" or "int4" (see
+    `lib.models.quantize`) for both models, or for each as "int8|none"; lossless then means: as the quantised target.
 
     Vocabularies that differ by padding are cut to the smaller. PairError (a ValueError) says which model is missing or
     gated, cannot host a tree, does not fit into memory, or has another tokenizer than its partner; all of that is
@@ -75,6 +81,9 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = "float32", de
     """
     dtype = checks.as_dtype(dtype)
     checks.check_device(device, dtype)
+    kinds = bits.kinds_of(quantize)
+    for kind in kinds:
+        bits.check(kind, device)
     asked = [sources(name) for name in names]
     config, tokenizer = cache(_config), cache(_tokenizer)
     for pair in asked:
@@ -82,10 +91,11 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = "float32", de
         checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
     every = list(dict.fromkeys(source for pair in asked for source in pair))
     checks.check_memory({source.short: _parameters(config(source)) for source in every}, dtype, device)
-    loaded = {source: _model(source, dtype, device) for source in every}
-    _share_vocabularies([tuple(loaded[source] for source in pair) for pair in asked])
-    return [Pair(name, loaded[target], LanguageModelDrafter(loaded[drafter]), tokenizer(target), target.short,
-                 drafter.short) for name, (target, drafter) in zip(names, asked)]
+    model = cache(lambda source, kind: _model(source, dtype, device, kind))
+    both = [tuple(map(model, pair, kinds)) for pair in asked]
+    _share_vocabularies(both)
+    return [Pair(name, target, LanguageModelDrafter(drafter), tokenizer(pair[0]), pair[0].short, pair[1].short)
+            for name, pair, (target, drafter) in zip(names, asked, both)]
 
 
 def _config(source: Source):
@@ -109,17 +119,21 @@ def _read(kind, source: Source, **keywords):
         raise checks.why_not(source, error) from error
 
 
-def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
+def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind: str):
     """A model ready to verify trees; refused where files lack weights, which transformers would fill at random."""
     attention.register()
+    on_cpu = torch.device(device).type == "cpu"
+    ready_made = {} if kind == bits.NONE or on_cpu else bits.gpu_keywords(kind) | {"device_map": device}
     try:
         with _silence(bars=source.is_folder):
             model, found = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=attention.TREE,
-                                 use_safetensors=True, output_loading_info=True)
+                                 use_safetensors=True, output_loading_info=True, **ready_made)
         if found["missing_keys"]:
             raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(found['missing_keys'])[:3])}; its "
                                    "files are incomplete or belong to another config.json: fetch or save them again")
-        return model.to(device).eval()
+        if kind != bits.NONE and on_cpu:
+            bits.quantize_int8(model)
+        return (model if ready_made else model.to(device)).eval()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error
 
