@@ -350,7 +350,7 @@ _DECLARED = [
             "top_k": integer("tokens that the target's law is cut to"),
             "tokens": integer("first tokens of a continuation that are counted"),
             "samples": integer("continuations"),
-            "statistic": real("G"),
+            "statistic": real("G, of the likelihood-ratio test"),
             "degrees": integer("its degrees of freedom"),
             "p_value": real("chance of a larger G under the target's law, for this test alone"),
         },
