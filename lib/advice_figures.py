@@ -66,7 +66,7 @@ def speed_over_budget(rows: pd.DataFrame) -> Figure:
                                   alpha=0.13, linewidth=0)
         best = best_budget(panel)
         axis.plot(best["budget"], best["speedup"], "o", markersize=13, fillstyle="none", color="black")
-        axis.annotate(f"{best['budget']} nodes", (best["budget"], best["speedup"]), xytext=(0, 11), ha="center",
+        axis.annotate(f"n = {best['budget']}", (best["budget"], best["speedup"]), xytext=(8, 8), ha="left",
                       textcoords="offset points", fontsize=9)
         _budget_axis(axis, sorted(panel["budget"].unique()))
         axis.set(title=f"batch {batch}", xlabel="budget (drafted nodes)")
