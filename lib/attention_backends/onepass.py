@@ -27,6 +27,7 @@ NEEDED = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}
 INSTRUCTIONS = tuple(f"-m{flag}" for flag in sorted(NEEDED)) + ("-mavx512bf16",)  # the last in the bfloat16 entry alone
 OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-w", *INSTRUCTIONS)
 ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
+Strides = 3 * ctypes.c_int64
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +38,7 @@ class Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "mask", "prefix", "output", "lse")),
         *((name, ctypes.c_int64) for name in ("batch", "kv_heads", "group", "nodes", "tree_keys", "dim", "value_dim")),
         *((name, ctypes.c_int64) for name in ("mask_stride", "threads")),
-        *((f"{name}_stride", 3 * ctypes.c_int64) for name in ("query", "key", "value")),
+        *((f"{name}_stride", Strides) for name in ("query", "key", "value")),
         ("scale", ctypes.c_float),
     ]
 
@@ -58,7 +59,7 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
         *(x.data_ptr() for x in (query, key, value, visible, lengths, output, lse)),
         *(batch, kv_heads, heads // kv_heads, nodes, visible.shape[-1], dim, value_dim),
         *(stride, torch.get_num_threads()),
-        *((3 * ctypes.c_int64)(*x.stride()[:3]) for x in (query, key, value)),
+        *(Strides(*x.stride()[:3]) for x in (query, key, value)),
         scale,
     )
     getattr(_library(), ENTRIES[query.dtype])(ctypes.byref(call))
