@@ -1,8 +1,7 @@
 """What a rule is given: a draft, and draws."""
 
-import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Iterable, Protocol
 
 import torch
 from torch import Tensor
@@ -58,25 +57,17 @@ class Draft:
 
     def proposal_at(self, node: int, like: Tensor) -> Tensor:
         """float[V]: what the children of a node were drawn from, with dtype and device of `like`."""
-        return self.given_probs()[node].to(like)
-
-    def confidence(self) -> list[float]:
-        """The drafter's own chance of every node's token; NaN for the root."""
-        return self.chances(self.given_probs())
-
-    def chances(self, probs: Tensor) -> list[float]:
-        """What probs float[m, V] give every node's token in its parent's row; NaN for the root. Reads n entries."""
-        parents, tokens = torch.tensor(self.tree.parents[1:]).to(probs.device), self.tokens[1:].to(probs.device)
-        return [math.nan, *probs[parents, tokens].tolist()]
-
-    def given_probs(self) -> Tensor:
-        """float[m, V]: what the children of every node were drawn from; ValueError where that is not one distribution."""
         if self.probs is None:
             raise ValueError(
                 f"the draft is {self.proposal!r} and comes without probs; this rule compares with the drafter's "
                 "probabilities: let the drafter give them"
             )
-        return self.probs
+        return self.probs[node].to(like)
+
+
+def entries(row: Tensor, tokens: Iterable[int]) -> list[float]:
+    """What a row float[V] holds at some tokens, without reading the others."""
+    return row[list(tokens)].tolist()
 
 
 class Draws(Protocol):

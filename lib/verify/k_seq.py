@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lib.verify.descent import descend
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft, Draws, entries
 from lib.verify.siblings import any_of
 
 CLOSE = 1e-4  # to the best chance of acceptance
@@ -19,17 +19,18 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
     U < p(x) / (rho q(x)); if none is, emit from p - min(p / rho, q) (1 - (1 - b)^k) / b, normalised.
     """
     counts = draft.times_drawn()
-    p_at, q_at = draft.chances(target_probs), draft.confidence()
 
     def decide(node: int, tokens: dict[int, int]):
         left = {child: counts[child] for child in tokens}
         k = sum(left.values())
         p, q = target_probs[node], draft.proposal_at(node, target_probs)
+        at = dict(zip(tokens, zip(entries(p, tokens.values()), entries(q, tokens.values()))))
         rho, shared = scale(p, q, k)
         while left:
             child = any_of(left, draws)
+            p_x, q_x = at[child]
             # What was drawn has q > 0; where it has not, nothing is owed to the draft.
-            if q_at[child] > 0 and draws.uniform() < p_at[child] / q_at[child] / rho:
+            if q_x > 0 and draws.uniform() < p_x / q_x / rho:
                 return child, None
         return None, rest(p, q, rho, shared, k)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lib.tree import ROOT
 from lib.verify.descent import descend
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft, Draws, entries
 from lib.verify.residual import without_mass
 
 LINEAR_ERROR = 0.062  # nats: log2(1 + x) - x is at most 0.0861, which is 0.0597 nats, and some rounding
@@ -27,15 +27,19 @@ def typical(
     product of p along its path, then the first in node order. The bonus token is drawn from p there, and may be a
     child that did not qualify. H in nats.
     """
-    chances, tree = draft.chances(target_probs), draft.tree
+    tokens, tree = draft.tokens.tolist(), draft.tree
     likelihood = {ROOT: 1.0}
     for node in range(tree.size):
         children = tree.children(node) if node in likelihood else ()
-        kept = [child for child in children if chances[child] >= epsilon]
-        if len(kept) < len(children):
-            enough = ample(target_probs[node], delta)
-            kept = [child for child in children if chances[child] >= epsilon or enough(chances[child])]
-        likelihood |= {child: likelihood[node] * chances[child] for child in kept}
+        if children:
+            p = target_probs[node]
+            chances = dict(zip(children, entries(p, [tokens[child] for child in children])))
+            enough = ample(p, delta) if min(chances.values()) < epsilon else None
+            likelihood |= {
+                child: likelihood[node] * chance
+                for child, chance in chances.items()
+                if chance >= epsilon or enough(chance)
+            }
     best = max(likelihood, key=lambda node: (tree.depth[node], likelihood[node], -node))
     return list(tree.path(best)[1:]), draws.categorical(target_probs[best])
 
@@ -70,10 +74,11 @@ def deterministic(draft: Draft, target_probs: Tensor, draws: Draws, *, share: fl
     from p, and may be a child that did not qualify.
     """
 
-    p, q = draft.chances(target_probs), draft.confidence()
 
     def decide(node: int, tokens: dict[int, int]):
-        return next((child for child in tokens if p[child] >= share * q[child]), None), target_probs[node]
+        p, q = target_probs[node], draft.proposal_at(node, target_probs)
+        compared = zip(tokens, entries(p, tokens.values()), entries(q, tokens.values()))
+        return next((child for child, p_x, q_x in compared if p_x >= share * q_x), None), p
 
     return descend(draft, target_probs, draws, decide)
 
@@ -96,13 +101,12 @@ def threshold(
     children. With single > 1 and total = 1 it is naive sampling in law.
     """
 
-    chances = draft.chances(target_probs)
 
     def decide(node: int, tokens: dict[int, int]):
         p, coin, seen = target_probs[node], draws.uniform(), 0.0
-        for child in tokens:
-            seen += chances[child]
-            if chances[child] >= single or coin < seen / total:
+        for child, chance in zip(tokens, entries(p, tokens.values())):
+            seen += chance
+            if chance >= single or coin < seen / total:
                 return child, None
         rest = without_mass(p, list(tokens.values()))
         return None, rest if rest.sum() > 0 else p

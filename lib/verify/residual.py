@@ -6,6 +6,7 @@ over q at the next child's token, both normalised; `reject(token, weight)`, afte
 `mass` is the residual's sum against that of p.
 """
 
+import math
 from typing import Callable, Sequence
 
 import torch
@@ -116,17 +117,26 @@ class Chosen:
 
 
 def at_nodes(draft: Draft, target_probs: Tensor, kind: type[Independent]) -> Callable[[int], Independent | Chosen]:
-    """node -> what its children are judged by: `kind` where they were sampled, else `Chosen`."""
+    """node -> what its children are judged by: `kind` where they were sampled, else `Chosen`.
+
+    The entries that ratios need are read here, for all nodes at once.
+    """
     tokens, children = draft.tokens.tolist(), draft.tree.children
-    p = draft.chances(target_probs)
+    p = _drafted(draft, target_probs)
     if draft.proposal == "top_k":
         return lambda node: Chosen(target_probs[node], {tokens[child]: p[child] for child in children(node)})
-    q = draft.confidence()
+    q = _drafted(draft, draft.probs)
     return lambda node: kind(
         target_probs[node],
         draft.proposal_at(node, target_probs),
         {tokens[child]: (p[child], q[child]) for child in children(node)},
     )
+
+
+def _drafted(draft: Draft, probs: Tensor) -> list[float]:
+    """What probs float[m, V] give every node's token in its parent's row; NaN for the root."""
+    parents, tokens = torch.tensor(draft.tree.parents[1:]), draft.tokens[1:]
+    return [math.nan, *probs[parents.to(probs.device), tokens.to(probs.device)].tolist()]
 
 
 def without(q: Tensor, tokens: Sequence[int]) -> Tensor:

@@ -32,7 +32,7 @@ class SeveralDraft(Draft):
 
     sources: tuple[Source, ...] = ()
 
-    def given_probs(self) -> Tensor:
+    def proposal_at(self, node: int, like: Tensor) -> Tensor:
         """Refused: there is no one distribution."""
         raise ValueError(f"the draft merges samples of {len(self.sources)} drafters, this rule compares with one; "
                          "verify with 'multi_step', which knows who drew what, or with 'naive'")
