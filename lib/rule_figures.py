@@ -89,7 +89,8 @@ def which_rule(best: pd.DataFrame, temperatures: Sequence[float] | None = None) 
             x, y, f"{row.rule}\n{row.accepted:.2f}{paid}", ha="center", va="center", fontsize=8.5,
             color="black" if colour in LIGHT else "white",
         )
-    axis.set_yticks(range(len(lines)), [f"{name.replace('_', ' ')}\n{'lossy' if lossy else 'lossless'}" for lossy, name in lines])
+    promises = {True: "lossy", False: "lossless"}
+    axis.set_yticks(range(len(lines)), [f"{name.replace('_', ' ')}\n{promises[lossy]}" for lossy, name in lines])
     axis.set_xticks(range(len(temperatures)), [f"{value:g}" for value in temperatures])
     axis.set(xlim=(-0.55, len(temperatures) - 0.45), ylim=(len(lines) - 0.45, -0.55), xlabel="temperature")
     axis.grid(False)

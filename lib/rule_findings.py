@@ -1,4 +1,4 @@
-"""What the tables of the study of rules say: shares of bounds, gains between rules, and the published figures beside."""
+"""What the tables of the study of rules say: shares of bounds, gains between rules, and published figures beside."""
 
 from typing import Sequence
 
@@ -17,7 +17,8 @@ def against_bounds(rows: pd.DataFrame, yardstick: str = "without_replacement") -
     bounds = rows[rows["rule"] == BOUND].set_index([*KEYS, "proposal"])["accepted"]
     own = rows[rows["rule"].map(OWN).eq(rows["proposal"])]
     own = own.join(bounds.rename("best"), on=[*KEYS, "proposal"])
-    return own.join(bounds.xs(yardstick, level="proposal").rename("yardstick"), on=KEYS).dropna(subset=["best", "yardstick"])
+    own = own.join(bounds.xs(yardstick, level="proposal").rename("yardstick"), on=KEYS)
+    return own.dropna(subset=["best", "yardstick"])
 
 
 def gain(
@@ -62,7 +63,7 @@ def published(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFram
         ("SpecInfer", "a residual beats naive sampling of the same draws", "26 to 28 %", residual, residual.min() > 0),
         ("Sequoia", "without replacement beats independent samples", "up to 65 %", replaced, replaced.min() > 0),
         ("Sequoia", "and the drafter's top k, at every temperature", "up to 27 %", chosen, chosen.min() > 0),
-        ("Sun et al. 2024", "deciding by path beats deciding by token", "8 % at 8 tokens", length[-1:], length.iloc[-1] > 0),
+        ("Sun et al. 2024", "deciding by path beats by token", "8 % at 8 tokens", length[-1:], length.iloc[-1] > 0),
         ("Weng et al. 2025", "more so on longer paths", "1.2 to 3.8 %", length, length.is_monotonic_increasing),
         ("Weng et al. 2025", "and at higher temperature", "1.0 to 2.8 %", heat, heat.is_monotonic_increasing),
     ]

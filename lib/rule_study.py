@@ -1,4 +1,4 @@
-"""What rules are worth, exactly: every rule on random languages of a few tokens, over shapes, temperatures and drafters."""
+"""What rules are worth, exactly: every rule on languages of a few tokens, over shapes, temperatures and drafters."""
 
 from itertools import product
 from typing import Sequence
@@ -104,7 +104,7 @@ def _distance(rule: str, proposal: str, tree: Tree, target: enumeration.Language
 
 
 def measured(kept: Table, grid: Sequence[live.Live], pair, asked, *, new_tokens: int, seed: int) -> pd.DataFrame:
-    """The table "rules_live": each setting of the grid decoded live on all prompts (see `live.run`), unless it is there."""
+    """The table "rules_live": each setting of the grid decoded live on all prompts (see `live.run`), if not there."""
     names = ("drafter", "rule", "shape", "temperature")
     done = {tuple(dict(zip(kept.schema.key, key))[name] for name in ("pair", *names)) for key in kept.keys()}
     for setting in grid:
@@ -130,13 +130,14 @@ def label(rule: str, proposal: str) -> str:
 
 
 def best_rules(rows: pd.DataFrame, by: Sequence[str] = ("proposal", "lossless", "temperature")) -> pd.DataFrame:
-    """Of rows of the table "rules_exact", the rule that accepts most in each setting `by`: with its mean accepted length
-    and distance, and by which share it leads the next one (NaN where there is none). Of equals, the simpler rule, which
+    """Of rows of the table "rules_exact", the rule that accepts most in each setting `by`: its mean accepted length and
+    distance, and by which share it leads the next one (NaN where there is none). Of equals, the simpler rule, which
     stands first in RULES. Bounds are left out.
     """
     by = list(by)
     mean = rows[rows["rule"] != BOUND].groupby([*by, "rule"], as_index=False)[["accepted", "distance"]].mean()
     mean = mean.assign(accepted=mean["accepted"].round(9), simplicity=mean["rule"].map(list(RULES).index))
-    ordered = mean.sort_values(["accepted", "simplicity"], ascending=[False, True]).drop(columns="simplicity").groupby(by)
+    ordered = mean.sort_values(["accepted", "simplicity"], ascending=[False, True])
+    ordered = ordered.drop(columns="simplicity").groupby(by)
     first, second = ordered.nth(0).set_index(by), ordered.nth(1).set_index(by)["accepted"]
     return first.assign(lead=first["accepted"] / second - 1).sort_index().reset_index()

@@ -71,7 +71,10 @@ SETTING = {
 }
 PROMPT = {"prompt": text("name of the prompt"), "kind": text("kind of text")}
 TREE = {"family": text("family of the draft tree"), "budget": integer("drafted tokens a round, root excluded")}
-RULE = {"rule": text("verification rule"), "proposal": text("how children were chosen: top_k, iid, without_replacement")}
+RULE = {
+    "rule": text("verification rule"),
+    "proposal": text("how children were chosen: top_k, iid, without_replacement"),
+}
 LIVE = {
     "pair": text("target/drafter model"),
     "drafter": text("kind of drafter: top_k, iid, without_replacement, lookup, merged, random, oracle"),

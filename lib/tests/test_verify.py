@@ -75,7 +75,8 @@ def test_bounds_of_the_entropy_hold_it(vocabulary, seed, dtype, spread):
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 60), st.integers(2, 9), st.integers(0, 10_000))
 def test_the_scale_of_k_seq_solves_its_equation_from_above(vocabulary, k, seed):
-    p, q = torch.softmax(2 * torch.randn(2, vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)), -1)
+    generator = torch.Generator().manual_seed(seed)
+    p, q = torch.softmax(2 * torch.randn(2, vocabulary, dtype=torch.float64, generator=generator), -1)
     rho, shared = k_seq.scale(p, q, k)
     assert 1 <= rho <= k and shared == pytest.approx(float(torch.minimum(p, rho * q).sum()), abs=1e-12)
     assert -1e-12 <= k_seq.excess(rho, shared, k) <= k_seq.CLOSE
