@@ -1,14 +1,18 @@
 """Ways to continue prompts greedily, by name: transformers' own generation in its variants, and this project's loop."""
 
-from dataclasses import dataclass
-from typing import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 from lib import drafters
 from lib.attention_switch import using_attention
+from lib.compiled import CompiledBlocks
 from lib.decoding import NoDrafter, Round, generate, in_batches
+from lib.drafters import LanguageModelDrafter
 from lib.tree import Tree
 
 PLAIN, GENERATE = "loop, plain", "generate"
@@ -38,6 +42,22 @@ class Alternative:
     drafter: str = ""
     shape: str = ""
     batched: bool = True
+
+
+def compiled(pair, label: str, shape: str | Tree, *, new_tokens: int) -> list[Alternative]:
+    """The plain loop and the loop with this shape, both models' small blocks compiled; for one prompt at a time, since
+    each number of rows would be compiled for itself.
+    """
+    slots = pair.window or 0
+    target, model = (CompiledBlocks(each, slots=slots) for each in (pair.target, pair.drafter.model))
+    fast = replace(pair, target=target, drafter=LanguageModelDrafter(model))
+    plain = ours(fast, NoDrafter(), Tree([-1]), new_tokens)
+    return [
+        Alternative("loop, plain, compiled", plain, batched=False),
+        Alternative(
+            f"top_k, {label}, compiled", ours(fast, fast.drafter, shape, new_tokens), "top_k", label, batched=False
+        ),
+    ]
 
 
 def all_of(pair, shapes: Mapping[tuple[str, str], str | Tree], *, draft: int, new_tokens: int) -> list[Alternative]:
@@ -83,7 +103,7 @@ def theirs(pair, name: str, draft: int, new_tokens: int) -> Callable[[Sequence[T
     def run(prompts: Sequence[Tensor]) -> Continued:
         ids, mask = left_padded(prompts, pair.target.device)
         pad = min(pair.eos_token_ids, default=0)
-        with using_attention(pair.target, "sdpa"), using_attention(pair.drafter.model, "sdpa"):
+        with _quiet(), using_attention(pair.target, "sdpa"), using_attention(pair.drafter.model, "sdpa"):
             if name in ASSISTED:
                 _schedule(pair.drafter.model.generation_config, ASSISTED[name], draft)
             out = pair.target.generate(ids, attention_mask=mask, pad_token_id=pad, **settings)
@@ -104,6 +124,17 @@ def ended(tokens: list[int], eos: Sequence[int]) -> list[int]:
     """Tokens up to the first that ends a text, this one included."""
     first = next((place for place, token in enumerate(tokens) if token in eos), len(tokens) - 1)
     return tokens[: first + 1]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' advice about how its own assisted generation calls itself."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _schedule(config, schedule: str, draft: int) -> None:

@@ -90,7 +90,7 @@ class TreeLayer(CacheLayerMixin):
         start, nodes = self.pending, key_states.shape[2]
         self.pending += nodes
         end = self.rows.longest + self.pending
-        self._reserve(end)
+        self.reserve(end)
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
             if self.rows.even:
                 buffer[:, :, end - nodes : end] = states
@@ -104,7 +104,7 @@ class TreeLayer(CacheLayerMixin):
         self.buffers = buffers
         self.keys, self.values = buffers[0][0], buffers[-1][-1]
 
-    def _reserve(self, slots: int) -> None:
+    def reserve(self, slots: int) -> None:
         """Grow by doubling, so that appending costs a constant a token."""
         capacity = self.keys.shape[2]
         if slots <= capacity:
@@ -160,11 +160,14 @@ class TreeCache(Cache):
         """Bytes that the buffers hold, spare capacity included."""
         return sum(b.nbytes for layer in self.layers if layer.is_initialized for b in (layer.keys, layer.values))
 
-    def room(self, nodes: int) -> list[Tensor]:
-        """Takes m = nodes slots behind what is pending, for who writes them: each layer's [2, B, Hkv, capacity, d]."""
+    def room(self, nodes: int, least: int = 0) -> list[Tensor]:
+        """Takes m = nodes slots behind what is pending, for who writes them: each layer's [2, B, Hkv, capacity, d].
+
+        The capacity is `least` or more.
+        """
         for layer in self.layers:
             layer.pending += nodes
-            layer._reserve(self.rows.longest + layer.pending)
+            layer.reserve(max(least, self.rows.longest + layer.pending))
         return [layer.buffers[0] for layer in self.layers]
 
     def set_lengths(self, lengths: Tensor) -> None:

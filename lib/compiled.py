@@ -17,11 +17,12 @@ class CompiledBlocks:
     """A model whose small blocks run compiled; otherwise it is the model (`config`, `device`, `generate`, ...).
 
     One graph a number of nodes, rows and cache slots; slots double, so that a text meets few. Worth it where many
-    rounds of few shapes follow: each takes seconds. compiler: `static_graph`, unless given.
+    rounds of few shapes follow: each takes seconds. compiler: `static_graph`, unless given. slots: what buffers have
+    from the start; a model's window spares all further graphs, and lets attention read empty slots.
     """
 
-    def __init__(self, model, compiler: Callable[[Callable], Callable] | None = None):
-        self.model = model
+    def __init__(self, model, compiler: Callable[[Callable], Callable] | None = None, slots: int = 0):
+        self.model, self.slots = model, slots
         self._graph = (compiler or static_graph)(_block)
 
     def __getattr__(self, name: str):
@@ -39,7 +40,7 @@ class CompiledBlocks:
                 **kwargs,
             )
         nodes, start = input_ids.shape[1], past_key_values.pending
-        buffers = past_key_values.room(nodes)
+        buffers = past_key_values.room(nodes, self.slots)
         at, slots = rows.slots(start, nodes)
         bias = slot_bias(tree_mask.visible, rows.lengths, buffers[0].shape[-2], start, nodes, self.model.dtype)
         group = self.model.config.num_attention_heads // buffers[0].shape[2]

@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from lib import styles
 from lib.alternatives import GENERATE, PLAIN, THEIRS
 
-STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
+STEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20)
 
 
 def speeds(factors: pd.DataFrame, pair: str) -> Figure:
@@ -76,5 +76,11 @@ def _point(axis, place: int, row: pd.Series, colour: str) -> None:
     axis.hlines(place, row["low"], row["high"], color=colour, linewidth=2.0)
     axis.plot(row["value"], place, "o", color=colour)
     axis.annotate(
-        f"{row['value']:.2f}", (row["value"], place), (0, 5), textcoords="offset points", ha="center", fontsize=8
+        f"{row['value']:.2f}",
+        (row["value"], place),
+        (0, 5),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
     )

@@ -22,16 +22,22 @@ def untouched(function):
 def test_blocks_decode_as_the_model_does(shape):
     ids, mask = next(in_batches(PROMPTS, 4))
     told = []
-    for stand_in in (lambda model: model, lambda model: CompiledBlocks(model, untouched)):
+    ways = (lambda model: model, lambda model: CompiledBlocks(model, untouched), _roomy)
+    for stand_in in ways:
         drafter = NoDrafter() if shape == "chain:0" else LanguageModelDrafter(stand_in(DRAFTER))
         done = generate(stand_in(TARGET), drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=30)
         told.append([(found.row, found.position, found.accepted) for found in done.rounds] + done.new_tokens)
-    assert told[0] == told[1]
+    assert told[0] == told[1] == told[2]
+
+
+def _roomy(model):
+    """Buffers of the whole window from the first block on."""
+    return CompiledBlocks(model, untouched, slots=model.config.max_position_embeddings)
 
 
 def test_hidden_states_come_from_the_model_itself():
     blocks = CompiledBlocks(TARGET, untouched)
-    out = blocks(torch.ones(1, 3, dtype=torch.long), torch.arange(3)[None], past_key_values=TreeCache(),
-                 output_hidden_states=True, use_cache=True)
+    prompt, places = torch.ones(1, 3, dtype=torch.long), torch.arange(3)[None]
+    out = blocks(prompt, places, past_key_values=TreeCache(), output_hidden_states=True, use_cache=True)
     assert len(out.hidden_states) == TARGET.config.num_hidden_layers + 1
     assert blocks.config is TARGET.config
