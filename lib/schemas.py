@@ -136,17 +136,22 @@ SPEED = {
     "n_rounds": integer("rounds replayed"),
 }
 
+# Of one prompt and tree: rounds that were cut are counted, but left out of the sums.
+ROUNDS = {
+    "stretch": text("before the trace's first loop, or loop: within it"),
+    "rounds": integer("rounds not cut short"),
+    "drafted": integer("tokens drafted in them"),
+    "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
+    "cut": integer("rounds that the end of the text or the length limit cut short"),
+}
+
 _DECLARED = [
     Schema(
         "acceptance",
         "what replay finds for one prompt, tree and setting; cut rounds are counted but left out of the sums",
         (*SETTING, "family", "budget", "prompt", "stretch"),
         SETTING | TREE | {"depth": integer("depth of the tree")} | PROMPT | {
-            "stretch": text("before the trace's first loop, or loop: within it"),
-            "rounds": integer("rounds not cut short"),
-            "drafted": integer("tokens drafted in them"),
-            "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
-            "cut": integer("rounds that the end of the text or the length limit cut short"),
+            **ROUNDS,
         },
         compressed=True,
     ),
@@ -155,11 +160,7 @@ _DECLARED = [
         "static trees and trees that grow each round, by replay, for one prompt; cut rounds are left out of the sums",
         (*SETTING, "family", "budget", "prompt", "stretch"),
         SETTING | TREE | {"depth": integer("depth of the tree, of the deepest one where it grows")} | PROMPT | {
-            "stretch": text("before the trace's first loop, or loop: within it"),
-            "rounds": integer("rounds not cut short"),
-            "drafted": integer("tokens drafted in them"),
-            "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
-            "cut": integer("rounds that the end of the text or the length limit cut short"),
+            **ROUNDS,
             "calls": integer("forwards of the drafter in the rounds not cut short"),
             "confidence": real("temperature of the drafter's probabilities by which the tree grew; missing if static"),
         },
@@ -391,11 +392,7 @@ _DECLARED = [
             "positions": integer("their positions before a loop"),
             "shared": real("share of its nodes that the tree chosen from all prompts for uniform starts has too"),
         } | PROMPT | {
-            "stretch": text("before the trace's first loop, or loop: within it"),
-            "rounds": integer("rounds not cut short"),
-            "drafted": integer("tokens drafted in them"),
-            "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
-            "cut": integer("rounds that the end of the text or the length limit cut short"),
+            **ROUNDS,
         },
         compressed=True,
     ),
