@@ -14,6 +14,7 @@ from lib.decoding.decide import Decider
 from lib.decoding.hooks import Decision, Hooks, Observer
 from lib.decoding.records import Generation, Round
 from lib.forward_clock import clocked
+from lib.fused import fused
 from lib.growth import shape_or_growth
 from lib.tree import Tree
 from lib.verify import Draft, GeneratorDraws
@@ -48,7 +49,7 @@ def generate(
     shape = shape_or_growth(shape)
     check(target, prompts, shape, rule, temperature, max_new_tokens, generator)
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
-    loop = _Loop(target, drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)
+    loop = _Loop(fused(target), drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)
     loop.run(prompts)
     width = max(map(len, loop.written), default=0)
     padding = min(loop.eos, default=0)

@@ -36,8 +36,7 @@ class ConfidentDrafter(LanguageModelDrafter):
             sure = [depths[row] == depth and self._sure(filling, row, level.nodes) for row in range(len(roots))]
             if not any(sure):
                 break
-            sees = level.sees.expand(len(roots), -1, -1)
-            filling.grow(level.nodes, self._forward_level(filling.tokens[:, list(level.nodes)], depth, sees), draws)
+            filling.grow(level.nodes, self._forward_planned(filling, level), draws)
             depths = [depth + 1 if going else stopped for going, stopped in zip(sure, depths)]
         self.levels = depths
         found = [first_levels.cut(draft, own) for draft, own in zip(filling.drafts()[0], depths)]

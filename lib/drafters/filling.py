@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters import proposals
+from lib.drafters.slots import children
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws, warp
 
@@ -48,11 +49,9 @@ class Filling:
         return self.proposal == "top_k" or slot in self.counts[row]
 
     def _best(self, slots: Sequence[int], logits: Tensor) -> None:
-        children = [list(self.shape.children(slot)) for slot in slots]
-        most = max(int(self.shape.rank[nodes].max()) for nodes in children) + 1
-        best = proposals.top_tokens(logits.flatten(0, 1), most).view(*logits.shape[:2], -1).cpu()
-        for index, nodes in enumerate(children):
-            self.tokens[:, nodes] = best[:, index, torch.tensor(self.shape.rank[nodes])]
+        below = children(self.shape, tuple(slots))
+        best = proposals.top_tokens(logits.flatten(0, 1), below.most).reshape(len(logits), -1).cpu()
+        self.tokens[:, below.slots] = best[:, below.best]
 
     def _sample(self, row: int, slot: int, draws: Draws) -> None:
         children = self.shape.children(slot)

@@ -8,9 +8,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention import tree_forward
 from lib.cache import TreeCache
+from lib.drafters import tails
 from lib.drafters.filling import Filling
 from lib.drafters.growing import Growing, level_block
-from lib.drafters.slots import plan
+from lib.drafters.slots import Level, plan
+from lib.fused import fused
 from lib.growth import Growth
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
@@ -46,7 +48,7 @@ class LanguageModelDrafter:
     @torch.no_grad()
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Prefills the prompts int64[T] in one right-padded forward."""
-        self.cache = TreeCache()
+        self.cache, self.blocks = TreeCache(), fused(self.model)
         tokens = pad_sequence(list(prompts), batch_first=True).to(self.model.device)
         self._check_window(tokens.shape[1])
         depth = torch.arange(tokens.shape[1], device=tokens.device)
@@ -72,9 +74,8 @@ class LanguageModelDrafter:
         filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
         if shape.budget:
             filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
-        for depth, level in enumerate(planned.levels, start=1):
-            sees = level.sees.expand(len(roots), -1, -1)
-            filling.grow(level.nodes, self._forward_level(filling.tokens[:, list(level.nodes)], depth, sees), draws)
+        for level in planned.levels:
+            filling.grow(level.nodes, self._forward_planned(filling, level), draws)
         drafts, slots = filling.drafts()
         self.levels = [shape.max_depth] * len(roots)
         return drafts, [{node: planned.place[slot] for node, slot in enumerate(own) if slot in planned.place}
@@ -105,18 +106,16 @@ class LanguageModelDrafter:
 
     def advance(self, accepted: list[list[int]], following: list[list[int]]) -> None:
         """As `commit`, with any number of tokens behind the accepted nodes, the last of them the new root."""
-        forwarded = bool(self.cache.pending)
-        kept = []
+        forwarded, kept = bool(self.cache.pending), []
         for row, nodes in enumerate(accepted):
-            held = [self.width + self.places[row][node] for node in nodes if node in self.places[row]]
-            late = self.drafts[row].tokens[nodes[len(held):]].tolist() if nodes else []
+            held = [self.waiting.width + self.places[row][node] for node in nodes if node in self.places[row]]
+            late = self.drafts[row].tokens[nodes[len(held):]].tolist() if len(held) < len(nodes) else []
             if forwarded:
-                kept.append([*range(self.width - len(self.tails[row]), self.width), *held])
+                kept.append([*range(self.waiting.width - len(self.tails[row]), self.waiting.width), *held])
                 self.tails[row] = []
             self.tails[row] += late + following[row]
         if forwarded:
-            nodes = pad_sequence([torch.tensor(slots) for slots in kept], batch_first=True)
-            self.cache.keep(nodes, torch.tensor([len(slots) for slots in kept]))
+            self.cache.commit(kept)
 
     def select(self, rows: list[int]) -> None:
         """Lets the other rows leave the cache."""
@@ -128,30 +127,27 @@ class LanguageModelDrafter:
 
         levels: as many as the tree may get; the last of them is never forwarded.
         """
-        lengths = torch.tensor([len(tail) for tail in self.tails])
-        self.width = int(lengths.max())
-        self.offsets = lengths - 1  # the root's distance from the cache's end
-        self._check_window(int((self.cache.lengths.cpu() + lengths).max()) + levels - 1)
-        tokens = torch.tensor([[0] * (self.width - len(tail)) + tail for tail in self.tails])
-        depth = (torch.arange(self.width) - (self.width - lengths[:, None])).clamp_min(0)
-        self.visible = torch.arange(self.width) >= self.width - lengths[:, None]  # bool[B, width]: what is no padding
-        itself = torch.eye(self.width, dtype=torch.bool)
-        mask = itself | torch.ones_like(itself).tril() & self.visible[:, None]
-        return self._forward(tokens, depth, mask, logits_to_keep=1)
+        self.waiting = tails.layout(tuple(map(len, self.tails)))
+        width = self.waiting.width
+        self._check_window(max(held + len(tail) for held, tail in zip(self.cache.rows.as_list, self.tails)) + levels - 1)
+        tokens = torch.tensor([[0] * (width - len(tail)) + tail for tail in self.tails])
+        return self._forward(tokens, self.waiting.depth, self.waiting.mask, logits_to_keep=1)
+
+    def _forward_planned(self, filling: Filling, level: Level) -> Tensor:
+        """The logits [B, k, V] of a level of a static shape, the same nodes in every row."""
+        depth, mask = tails.above(self.waiting, level)
+        return self._forward(filling.tokens[:, level.nodes], depth, mask)
 
     def _forward_level(self, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
         """The logits [B, k, V] of nodes int64[B, k] of one depth, which see the tail and, of the nodes forwarded behind
         it and of themselves, what `sees` bool[B, k, forwarded + k] says.
         """
-        rows, nodes = tokens.shape
-        tail = self.visible[:, None].expand(-1, nodes, -1)
-        return self._forward(tokens, (self.offsets[:, None] + depth).expand(-1, nodes), torch.cat([tail, sees], dim=-1))
+        return self._forward(tokens, *tails.level(self.waiting, depth, sees))
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.model.device
         self.calls += 1
-        mask = mask[0] if len(mask) == 1 else mask
-        out = tree_forward(self.model, tokens.to(device), depth.to(device), mask.to(device), self.cache, **kwargs)
+        out = tree_forward(self.blocks, tokens.to(device), depth.to(device), mask.to(device), self.cache, **kwargs)
         return out.logits[..., : self.vocabulary]
 
     def _check_growth(self, rule: Growth) -> None:

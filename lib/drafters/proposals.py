@@ -5,6 +5,7 @@ from torch import Tensor
 
 from lib.verify.draft import Draws
 from lib.verify.residual import without
+from lib.verify.warp import best_token
 
 
 def top_tokens(scores: Tensor, count: int) -> Tensor:
@@ -13,6 +14,8 @@ def top_tokens(scores: Tensor, count: int) -> Tensor:
     if count > vocabulary:
         raise ValueError(f"the tree has a child of rank {count - 1}, the drafter knows {vocabulary} tokens; "
                          f"give a node at most {vocabulary} children")
+    if count == 1:
+        return best_token(scores)[:, None]
     found = scores.topk(min(count + 1, vocabulary), dim=-1)
     # topk promises no order among equals, so that rows with a tie are sorted in full.
     tied = (found.values[:, 1:] == found.values[:, :-1]).any(-1)

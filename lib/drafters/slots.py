@@ -10,10 +10,11 @@ from torch import Tensor
 from lib.tree import ROOT, Tree
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Level:
     """One forward: the drafted nodes of one depth that have children; `sees` bool[k, internal nodes above + k]."""
 
+    depth: int
     nodes: tuple[int, ...]
     sees: Tensor
 
@@ -26,6 +27,26 @@ class Plan:
     place: dict[int, int]
 
 
+@dataclass(frozen=True)
+class Children:
+    """Where the best tokens of some nodes go: of a table [len(nodes), most] of them, entry `best[i]` to slot
+    `slots[i]`.
+    """
+
+    most: int
+    slots: Tensor
+    best: Tensor
+
+
+@lru_cache(maxsize=1024)
+def children(tree: Tree, nodes: tuple[int, ...]) -> Children:
+    """The slots of these nodes' children, each with its own place among its siblings' best tokens."""
+    below = [(place, child) for place, node in enumerate(nodes) for child in tree.children(node)]
+    most = max(int(tree.rank[child]) for _, child in below) + 1
+    best = [place * most + int(tree.rank[child]) for place, child in below]
+    return Children(most, torch.tensor([child for _, child in below]), torch.tensor(best))
+
+
 @lru_cache(maxsize=256)
 def plan(tree: Tree) -> Plan:
     """How a language model fills a tree: first the root, with what is not cached yet; leaves are never forwarded."""
@@ -35,5 +56,5 @@ def plan(tree: Tree) -> Plan:
         nodes = [node for node in np.flatnonzero(tree.depth == depth).tolist() if node in parents]
         for node in nodes:
             place[node] = len(place)
-        levels.append(Level(tuple(nodes), torch.tensor(tree.mask[np.ix_(nodes, list(place))])))
+        levels.append(Level(depth, tuple(nodes), torch.tensor(tree.mask[np.ix_(nodes, list(place))])))
     return Plan(tuple(levels), place)

@@ -1,0 +1,127 @@
+"""Fused blocks say what the model says within rounding, follow its weights, and leave everything else to it."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from lib import attention, shapes
+from lib.attention import tree_forward
+from lib.cache import TreeCache
+from lib.decoding import generate, in_batches
+from lib.drafters import LanguageModelDrafter
+from lib.fused import FusedBlocks, fused, refusal
+from lib.models.quantize import quantize_int8
+from lib.tests import small_models
+
+SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0, eos_token_id=0)
+SCALED = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16, "rope_theta": 10_000.0}
+CONFIGS = {
+    "llama": LlamaConfig(**SIZES),
+    "llama, tied, biased": LlamaConfig(**SIZES, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
+    "llama, scaled rotation": LlamaConfig(**SIZES, rope_parameters=SCALED),
+    "mistral": MistralConfig(**SIZES, sliding_window=None),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16),
+}
+TREE = shapes.parse("expansion:2,2,1")
+WITHIN = {torch.float32: 2e-6, torch.bfloat16: 3e-2}  # of the largest logit
+
+
+def made(config, dtype=torch.float32, seed: int = 0):
+    attention.register()
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="tree", dtype=dtype).eval()
+    with torch.no_grad():
+        for weight in model.parameters():  # biases and norms too, which begin as zeros and ones
+            weight.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+@torch.inference_mode()
+def block(model, stand_in, lengths=(5, 9), **asked):
+    """A tree's forward behind right-padded prompts of these lengths, by the stand-in."""
+    tokens = torch.randint(1, 50, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(1))
+    cache = TreeCache()
+    tree_forward(model, tokens, torch.arange(max(lengths)), None, cache)
+    cache.set_lengths(torch.tensor(lengths))
+    nodes = torch.randint(1, 50, (len(lengths), TREE.size), generator=torch.Generator().manual_seed(2))
+    out = tree_forward(stand_in, nodes, torch.tensor(TREE.depth), torch.tensor(TREE.mask), cache, **asked)
+    return out, cache
+
+
+@pytest.mark.parametrize("dtype", WITHIN, ids=str)
+@pytest.mark.parametrize("lengths", [(7,), (5, 9), (6, 6, 6)], ids=str)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_block_says_what_the_model_says(config, lengths, dtype):
+    model = made(config, dtype)
+    assert isinstance(fused(model), FusedBlocks)
+    (told, kept), (said, cache) = block(model, fused(model), lengths), block(model, model, lengths)
+    largest = said.logits.float().abs().max()
+    assert (told.logits.float() - said.logits.float()).abs().max() <= WITHIN[dtype] * largest
+    for layer, (own, other) in enumerate(zip(kept.layers, cache.layers)):
+        for row, length in enumerate(lengths):  # the next block reads what this one wrote
+            torch.testing.assert_close(own.keys[row, :, : length + TREE.size], other.keys[row, :, : length + TREE.size],
+                                       atol=5e-2 if dtype == torch.bfloat16 else 1e-5, rtol=1e-4, msg=f"layer {layer}")
+
+
+@pytest.mark.parametrize("keep", [1, 2, torch.tensor([0, 3])], ids=str)
+def test_only_the_asked_logits_are_made(keep):
+    model = made(CONFIGS["llama"])
+    told, said = (block(model, each, logits_to_keep=keep)[0].logits for each in (fused(model), model))
+    torch.testing.assert_close(told, said, atol=1e-5, rtol=1e-4)
+
+
+def test_hidden_states_stand_in_transformers_order():
+    model = made(CONFIGS["qwen3"])
+    told, said = (block(model, each, output_hidden_states=True)[0] for each in (fused(model), model))
+    assert len(told.hidden_states) == len(said.hidden_states) == 3
+    for own, other in zip(told.hidden_states, said.hidden_states):
+        torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(told.logits, said.logits, atol=1e-5, rtol=1e-4)
+
+
+def test_it_follows_weights_that_change():
+    model = made(CONFIGS["llama"])
+    block(model, fused(model))
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
+    told, said = (block(model, each)[0].logits for each in (fused(model), model))
+    torch.testing.assert_close(told, said, atol=1e-5, rtol=1e-4)
+
+
+def test_packed_weights_are_made_once():
+    model = made(CONFIGS["llama"])
+    assert fused(model).kernels is fused(model).kernels
+
+
+def test_quantised_layers_are_called_as_they_are():
+    model = made(CONFIGS["qwen2"])
+    quantize_int8(model)
+    told, said = (block(model, each)[0].logits for each in (fused(model), model))
+    torch.testing.assert_close(told, said, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("model, said", [
+    (lambda: made(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)), "GPT2LMHeadModel"),
+    (lambda: small_models.llama(0), "float64"),
+    (lambda: made(LlamaConfig(**SIZES, hidden_act="gelu")), "gelu"),
+    (lambda: made(LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})),
+     "dynamic"),
+])
+def test_what_cannot_be_fused_runs_as_it_is(model, said):
+    model = model()
+    assert said in refusal(model)
+    assert fused(model) is model
+
+
+def test_greedy_text_of_a_batch_is_the_plain_models():
+    """Float32: fused decoding against float64, which runs as transformers wrote it."""
+    target = small_models.llama(3, dtype=torch.float32, hidden=64)
+    drafter = small_models.related(target, 4, noise=0.2)
+    ids, mask = next(in_batches(small_models.prompts(5, (4, 9, 17)), 3))
+    exact = [generate(each.to(dtype), LanguageModelDrafter(drafter.to(dtype)), ids, attention_mask=mask,
+                      shape="kary:2@14", max_new_tokens=40).new_tokens
+             for each, dtype in ((target, torch.float32), (target, torch.float64))]
+    assert exact[0] == exact[1]
