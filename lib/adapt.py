@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Callable, Iterable, Protocol
+from typing import Any, Callable, ClassVar, Iterable, Protocol
 
 State = Any  # of a row; a policy's own, immutable
 
@@ -12,7 +12,7 @@ State = Any  # of a row; a policy's own, immutable
 class Outcome:
     """What became of a row's round: levels drafted, tokens accepted, and how uncertain the target was along the path.
 
-    entropy: mean nats of the target's distributions at the root and the accepted nodes; nan where it is not known.
+    entropy: mean nats of the target's distributions at the root and the accepted nodes; nan where nobody asked.
     """
 
     drafted: int
@@ -23,6 +23,8 @@ class Outcome:
 class Policy(Protocol):
     """Pure functions of a row's state; the state is what a policy remembers of the rounds so far."""
 
+    reads_entropy: ClassVar[bool]  # of a round's outcome, which costs a pass over the vocabulary
+
     def begin(self) -> State:
         """The state before a row's first round."""
 
@@ -30,7 +32,7 @@ class Policy(Protocol):
         """The state behind a round."""
 
     def depth(self, state: State) -> int:
-        """How many levels to draft now, 1 or more; the shape that is asked for may have fewer."""
+        """How many levels to draft now, 0 for none; the shape that is asked for may have fewer."""
 
 
 def depth_for(policy: Policy, history: Iterable[Outcome]) -> int:
@@ -42,6 +44,7 @@ def depth_for(policy: Policy, history: Iterable[Outcome]) -> int:
 class Schedule:
     """transformers' "heuristic" schedule: `up` more levels where all were accepted, else `down` fewer; from `first`."""
 
+    reads_entropy: ClassVar[bool] = False
     first: int = 5
     up: int = 2
     down: int = 1
@@ -67,6 +70,7 @@ class RecentAcceptance:
     as `prior`, which weighs as much as `weight` tokens. cost: a level of drafting in forwards of the target.
     """
 
+    reads_entropy: ClassVar[bool] = False
     cost: float = 0.2
     memory: float = 0.8
     prior: float = 0.6
@@ -92,6 +96,29 @@ class RecentAcceptance:
 
 
 @dataclass(frozen=True)
+class WhereItPays(RecentAcceptance):
+    """The best length for the acceptance of the last rounds, where none at all may be the best.
+
+    check: what one more drafted token adds to verifying, in forwards of the target of one token; a level costs `cost`.
+    In a round without a draft what is remembered fades by `patience`, towards the prior, so that drafting is tried
+    again, the later the closer patience is to 1.
+    """
+
+    check: float = 0.05
+    patience: float = 0.95
+
+    def after(self, state: tuple[float, float], outcome: Outcome) -> tuple[float, float]:
+        """As without a choice, but for rounds that drafted nothing."""
+        if not outcome.drafted:
+            return self.patience * state[0], self.patience * state[1]
+        return super().after(state, outcome)
+
+    def depth(self, state: tuple[float, float]) -> int:
+        """The best length for the estimate, 0 where every length would be slower than plain decoding."""
+        return best_length(self.acceptance(state), self.cost + self.check, self.most, least=0)
+
+
+@dataclass(frozen=True)
 class Complexity:
     """The best length where the text's complexity, the target's recent entropy H, bounds a token's acceptance.
 
@@ -99,6 +126,7 @@ class Complexity:
     within a round, there with the drafter's entropy. Each round's entropy counts `memory` times the next.
     """
 
+    reads_entropy: ClassVar[bool] = True
     cost: float = 0.2
     scale: float = 0.2
     memory: float = 0.8
@@ -120,12 +148,12 @@ class Complexity:
         return best_length(max(0.0, 1 - math.sqrt(self.scale * entropy)), self.cost, self.most)
 
 
-def best_length(acceptance: float, cost: float, most: int) -> int:
-    """The chain's length, 1 to `most`, of the largest expected speedup (Leviathan et al. 2023, theorem 3.8).
+def best_length(acceptance: float, cost: float, most: int, least: int = 1) -> int:
+    """The chain's length, `least` to `most`, of the largest expected speedup (Leviathan et al. 2023, theorem 3.8).
 
     acceptance: of each token, 0 to 1; cost: of drafting one, in forwards of the target.
     """
-    return max(range(1, most + 1), key=lambda length: chain_tokens(acceptance, length) / (length * cost + 1))
+    return max(range(least, most + 1), key=lambda length: chain_tokens(acceptance, length) / (length * cost + 1))
 
 
 def chain_tokens(acceptance: float, length: int) -> float:
@@ -134,4 +162,5 @@ def chain_tokens(acceptance: float, length: int) -> float:
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {
-    "schedule": Schedule, "recent": RecentAcceptance, "complexity": Complexity}
+    "schedule": Schedule, "recent": RecentAcceptance, "complexity": Complexity,
+    "pays": WhereItPays}

@@ -6,7 +6,7 @@ costs are those of a calibration (see `lib.cost`), taken as known.
 """
 
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,12 +14,14 @@ import pandas as pd
 from lib import acceptance, best_tree, cost, engines, shapes, stats, study
 from lib.best_tree import Choice, Limits
 from lib.cost import Costs, RoundCost
+from lib.growth import Growth
 from lib.trace import Trace
 from lib.tree import Tree
 
 RECOMMENDED, PLAIN = "recommended", "plain decoding"
 SAME_BUDGET, BEST_CHAIN, BEST_KARY = "chain of the same budget", "best chain", "best k-ary tree"
-GROWS = "grows its tree anew each round, which this replay cannot judge"
+GROWS = "grows its tree anew each round, which a static replay cannot judge"
+Grow = Callable[[str, Growth], pd.DataFrame]  # (drafter, rule) -> the judged prompts' tallies, as `growth_study.judging`
 BRANCHINGS = (2, 3, 4)  # of the k-ary trees
 
 
@@ -47,10 +49,11 @@ class Rival:
 
 
 def advise(recorded: Trace, costs: Costs, *, batch: int = 1, prefix: int = 128, limits: Limits = Limits(),
-           generator: np.random.Generator, drafters: Sequence[str] | None = None) -> Advice:
+           generator: np.random.Generator, drafters: Sequence[str] | None = None, grow: Grow | None = None) -> Advice:
     """The fastest of the trace's drafters (or of those named), its tree and settings, for a batch at a prefix length.
 
-    recorded: a trace as `study.record` makes it, which says what its choosing prompts are. ValueError where a pair or
+    recorded: a trace as `study.record` makes it, which says what its choosing prompts are. grow: replays trees that
+    grow, for engines that grow them; without it their loss is unknown. ValueError where a pair or
     batch was not calibrated.
     """
     choosing, judged = study.halves(recorded)
@@ -65,9 +68,15 @@ def advise(recorded: Trace, costs: Costs, *, batch: int = 1, prefix: int = 128, 
               *(Rival(name, drafter, setting) for name, setting in asked.items() if isinstance(setting, Tree))]
     found = judge(judged, rivals, price, generator, batch=batch).set_index("what", drop=False)
     table = found[~found["what"].isin(asked)].reset_index(drop=True).assign(target=target, batch=batch, prefix=prefix)
-    settings = _settings(asked, chosen[drafter].tree, found).assign(target=target, drafter=drafter, batch=batch,
+    tree = chosen[drafter].tree
+    loss = {name: tuple(1 - found.loc[name, ["against", "against_high", "against_low"]]) for name in asked
+            if name in found.index}
+    if grow:
+        loss |= {name: _grown_loss(setting, tree, judged, grow, own, drafter, generator)
+                 for name, setting in asked.items() if isinstance(setting, engines.Dynamic)}
+    settings = _settings(asked, tree, loss).assign(target=target, drafter=drafter, batch=batch,
                                                                     prefix=prefix)
-    return Advice(drafter, chosen[drafter].tree, table, settings)
+    return Advice(drafter, tree, table, settings)
 
 
 def judge(judged: Trace, rivals: Sequence[Rival], price: dict[str, RoundCost], generator: np.random.Generator, *,
@@ -114,14 +123,26 @@ def _nearest(tree: Tree, choosing: Trace, own: RoundCost, limits: Limits, drafte
             for name, engine in engines.ENGINES.items()}
 
 
-def _settings(asked: dict[str, engines.Setting], tree: Tree, found: pd.DataFrame) -> pd.DataFrame:
+def _grown_loss(setting: engines.Dynamic, tree: Tree, judged: Trace, grow: Grow, own: RoundCost, drafter: str,
+                generator: np.random.Generator) -> tuple[float, float, float]:
+    """What a tree that grows each round loses against the recommended one, with its interval; below 0 it gains."""
+    both = [acceptance.evaluate(judged, drafter, [(RECOMMENDED, tree.budget, tree)]),
+            grow(drafter, setting.rule).assign(family="grown")]
+    counted = pd.concat(both).query("stretch == 'before'")
+    counted = counted.assign(tokens=counted["accepted"] + counted["rounds"])
+    ratio = stats.compare(counted, ["target"], "family", RECOMMENDED, "tokens", "rounds", generator, relative=True)
+    ratio = ratio.set_index("family").loc["grown", ["value", "high", "low"]]
+    return tuple(1 - ratio * own.round(tree) / own.grown(setting.widths, setting.nodes))
+
+
+def _settings(asked: dict[str, engines.Setting], tree: Tree, loss: dict[str, tuple]) -> pd.DataFrame:
     """One row an engine: the line of text, whether it is the recommended tree, and what it loses against that."""
     rows = []
     for name, setting in asked.items():
-        engine, static = engines.ENGINES[name], isinstance(setting, Tree)
-        loss = [1 - found.loc[name, end] if static else float("nan")
-                for end in ("against", "against_high", "against_low")]
-        note = engine.note + ("" if static else f"; {GROWS}")
-        rows.append(dict(engine=name, form=engine.form, setting=engine.write(setting), exact=static and setting == tree,
-                         loss=loss[0], loss_low=loss[1], loss_high=loss[2], note=note))
+        engine, unknown = engines.ENGINES[name], (float("nan"),) * 3
+        value, low, high = loss.get(name, unknown)
+        note = engine.note if name in loss else f"{engine.note}; {GROWS}"
+        rows.append(dict(engine=name, form=engine.form, setting=engine.write(setting),
+                         exact=isinstance(setting, Tree) and setting == tree, loss=value, loss_low=low, loss_high=high,
+                         note=note))
     return pd.DataFrame(rows, columns=["engine", "form", "setting", "exact", "loss", "loss_low", "loss_high", "note"])

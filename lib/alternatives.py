@@ -9,15 +9,19 @@ from torch import Tensor
 from transformers.utils import logging
 
 from lib import drafters
+from lib.adapt import WhereItPays
 from lib.attention_switch import using_attention
 from lib.compiled import CompiledBlocks
+from lib.cost import RoundCost
 from lib.decoding import NoDrafter, Round, generate, in_batches
-from lib.drafters import LanguageModelDrafter
+from lib.drafters import AdaptiveDrafter, LanguageModelDrafter, heads
 from lib.tree import Tree
 
 PLAIN, GENERATE = "loop, plain", "generate"
 ASSISTED = {"assisted, constant": "constant", "assisted, heuristic": "heuristic", "assisted, confident": "confident"}
 LOOKUP = "prompt look-up"
+ADAPTIVE = "adaptive, where it pays"
+ADVISED = "recommended"  # the one drafter and tree that are chosen in advance
 THEIRS = (GENERATE, *ASSISTED, LOOKUP)  # of which all but the first take one prompt at a time
 LOOKED_UP = 10  # tokens, transformers' own advice
 CONFIDENCE = 0.4  # below which its dynamic schedule stops drafting: its default
@@ -61,16 +65,40 @@ def compiled(pair, label: str, shape: str | Tree, *, new_tokens: int) -> list[Al
 
 
 def all_of(pair, shapes: Mapping[tuple[str, str], str | Tree], *, draft: int, new_tokens: int) -> list[Alternative]:
-    """Transformers' ways, the plain loop, and the loop with each (kind of drafter, label of a shape) of `shapes`.
+    """Transformers' ways, the plain loop, and the loop with each (drafter, label of a shape) of `shapes`.
 
-    draft: tokens that assisted generation drafts a round, to begin with. Kinds: see `drafters.DRAFTERS`.
+    draft: tokens that assisted generation drafts a round, to begin with. Drafters: as `made` takes them.
     """
     ways = [Alternative(name, theirs(pair, name, draft, new_tokens), batched=name == GENERATE) for name in THEIRS]
     ways.append(Alternative(PLAIN, ours(pair, NoDrafter(), Tree([-1]), new_tokens)))
-    for (kind, label), shape in shapes.items():
-        made = drafters.make(kind, model=pair.drafter.model, models=[pair.drafter.model], vocabulary=pair.vocabulary)
-        ways.append(Alternative(f"{kind}, {label}", ours(pair, made, shape, new_tokens), kind, label))
-    return ways
+    return ways + [drafted(f"{spec}, {label}", pair, spec, label, shape, new_tokens)
+                   for (spec, label), shape in shapes.items()]
+
+
+def drafted(name: str, pair, spec: str, label: str, shape: str | Tree, new_tokens: int) -> Alternative:
+    """The loop with a drafter and a shape under a label."""
+    return Alternative(name, ours(pair, made(pair, spec), shape, new_tokens), spec, label)
+
+
+def adaptive(pair, cost: RoundCost, shape: str | Tree, label: str, new_tokens: int) -> Alternative:
+    """The loop with the pair's own model, as deep in the shape as its last rounds advise and not at all where that
+    advises it, by what levels and nodes cost in a calibration.
+    """
+    policy = WhereItPays(cost=float(cost.level(1)) / cost.plain, check=max(0.0, _per_node(cost)) / cost.plain)
+    drafter = AdaptiveDrafter(LanguageModelDrafter(pair.drafter.model), policy)
+    return Alternative(ADAPTIVE, ours(pair, drafter, shape, new_tokens), ADAPTIVE, label)
+
+
+def _per_node(cost: RoundCost, nodes: int = 8) -> float:
+    return (float(cost.check(nodes)) - cost.plain) / nodes
+
+
+def made(pair, spec: str):
+    """A drafter for a pair by its kind, with a value for its option if wanted (see `drafters.DRAFTERS`); "top_k" is
+    the pair's own model, heads are those that ship for its target.
+    """
+    return drafters.make(spec, model=pair.drafter.model, models=[pair.drafter.model], vocabulary=pair.vocabulary,
+                         target=pair.target, folder=heads.shipped(pair.target_name, spec))
 
 
 def ours(pair, drafter, shape: str | Tree, new_tokens: int) -> Callable[[Sequence[Tensor]], Continued]:

@@ -59,12 +59,12 @@ _KNOWN: WeakKeyDictionary[nn.Module, Kernels] = WeakKeyDictionary()
 
 def fused(model):
     """A stand-in for the model, which is kept as long as its weights are the same; itself where there is none."""
-    if refusal(model):
-        return model
-    known = _KNOWN.get(model)
-    if known is None or known.made_of != _weights(model):
-        known = _KNOWN[model] = _kernels(model)
-    return FusedBlocks(model, known)
+    return model if refusal(model) else FusedBlocks(model, _kernels_of(model))
+
+
+def output_layer(model) -> Linear:
+    """The model's output layer for few rows, [..., H] -> [..., V], without gradients where the model can be fused."""
+    return model.get_output_embeddings() if refusal(model) else _kernels_of(model).output
 
 
 def refusal(model) -> str | None:
@@ -139,6 +139,13 @@ def _projected(layer: Layer, state: Tensor, rotation: tuple[Tensor, Tensor]) -> 
 
 def _normed(norm: nn.Module, state: Tensor) -> Tensor:
     return F.rms_norm(state, (state.shape[-1],), norm.weight, norm.variance_epsilon)
+
+
+def _kernels_of(model) -> Kernels:
+    known = _KNOWN.get(model)
+    if known is None or known.made_of != _weights(model):
+        known = _KNOWN[model] = _kernels(model)
+    return known
 
 
 def _kernels(model) -> Kernels:

@@ -1,6 +1,6 @@
 """The growth study: grown trees beside static ones of equal budget, on the same traces and the same judged prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -88,6 +88,18 @@ def compare(recorded: Trace, name: str, model, asked: study.Prompts, *, families
             best = _longest(tried)["confidence"].iloc[0] if tried else None
             frames.append(evaluate(judged, name, model, texts[False], wanted, vocabulary, best))
     return pd.concat(frames, ignore_index=True)
+
+
+def judging(recorded: Trace, models: Mapping[str, object], asked: study.Prompts,
+            vocabulary: int | None = None) -> Callable[[str, Growth], pd.DataFrame]:
+    """(drafter, rule) -> `evaluate` of that rule on the trace's judged prompts, as `advice.advise` asks for it.
+
+    models: by the drafters' names in the trace; asked: as `compare` takes it.
+    """
+    judged = study.halves(recorded)[1]
+    texts = [asked.ids[row] for row in np.flatnonzero(~np.asarray(asked.choosing))]
+    return lambda drafter, rule: evaluate(judged, drafter, models[drafter], texts, [(rule.name, rule.budget, rule)],
+                                          vocabulary)
 
 
 def with_best_static(rows: pd.DataFrame) -> pd.DataFrame:

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from lib import acceptance, stats, trace
-from lib.alternatives import GENERATE, PLAIN, Alternative, Continued, ours
-from lib.decoding import NoDrafter
+from lib.alternatives import ADVISED, GENERATE, PLAIN, Alternative, Continued, made, ours
+from lib.decoding import NoDrafter, Round
 from lib.tables import Table
 from lib.timing import synchronise
 from lib.tree import Tree
 
-BEST = "best by replay"  # the label of the tree chosen in advance
-ADVISED = f"top_k, {BEST}"  # the alternative that decodes with it
+HINDSIGHT = "best in hindsight"  # each prompt's fastest
+OWN = "top_k"  # the drafter that is the pair's own model
 
 
 def groups(asked, batch: int) -> Iterator[tuple[str, str, list[Tensor]]]:
@@ -71,7 +71,7 @@ def measure(
         seconds = time.perf_counter() - start
         setting = dict(pair=pair.name, batch=batch, alternative=way.name, drafter=way.drafter, shape=way.shape)
         table.append(
-            **setting, prompt=name, kind=kind, repeat=repeat, **_row(done, seconds), same=done.tokens == own[name]
+            **setting, prompt=name, kind=kind, repeat=repeat, **_row(done, seconds, batch), same=done.tokens == own[name]
         )
 
 
@@ -79,8 +79,9 @@ def _shuffled(ways: Sequence[Alternative], generator: torch.Generator) -> list[A
     return [ways[at] for at in torch.randperm(len(ways), generator=generator).tolist()]
 
 
-def _row(done: Continued, seconds: float) -> dict[str, object]:
+def _row(done: Continued, seconds: float, batch: int) -> dict[str, object]:
     """What one run is in numbers; of transformers' runs rounds are not known."""
+    steady_tokens, steady_seconds = steady(done.rounds, batch)
     rounds = {found.position: found for found in done.rounds if found.row == done.rounds[0].row}
     whole = [found for found in done.rounds if not found.cut]
     known = bool(done.rounds)
@@ -91,58 +92,89 @@ def _row(done: Continued, seconds: float) -> dict[str, object]:
         "accepted": float(sum(found.accepted for found in whole)) if known else float("nan"),
         "round_seconds": sum(found.seconds for found in rounds.values()) if known else float("nan"),
         "model_seconds": sum(found.model_seconds for found in rounds.values()) if known else float("nan"),
+        "steady_tokens": steady_tokens,
+        "steady_seconds": steady_seconds,
     }
+
+
+def steady(rounds: Sequence[Round], batch: int) -> tuple[float, float]:
+    """Tokens and seconds of the rounds in which every row of the batch ran and none was cut short; NaN where rounds
+    are not known.
+    """
+    whole = [rounds[first : first + batch] for first in range(0, len(rounds), batch)]
+    whole = [records for records in whole
+             if [each.row for each in records] == list(range(batch)) and not any(each.cut for each in records)]
+    if not whole:
+        return float("nan"), float("nan")
+    tokens = sum(each.accepted + 1 for records in whole for each in records)
+    return float(tokens), sum(records[0].seconds for records in whole)
 
 
 # ---------------------------------------------------------------------------------------- the setting chosen in advance
 
 
-def candidates(recorded: trace.Trace, drafter: str, families: Iterable[str], budgets: Iterable[int]) -> dict[str, Tree]:
-    """Trees by label "family@budget", grown from greedy continuations where a family is grown from data."""
+def candidates(
+    recorded: trace.Trace, families: Iterable[str], budgets: Iterable[int]
+) -> dict[tuple[str, str], Tree]:
+    """Trees by drafter of the trace and label "family@budget", grown from its greedy continuations where a family is
+    grown from data.
+    """
     return {
-        f"{family}@{budget}": acceptance.grown(family, budget, recorded, drafter)
+        (drafter, f"{family}@{budget}"): acceptance.grown(family, budget, recorded, drafter)
+        for drafter in recorded.ranks
         for family in families
         for budget in budgets
     }
 
 
 def choose(
-    pair, asked, recorded: trace.Trace, trees: dict[str, Tree], *, batch: int, new_tokens: int, repeats: int = 2
+    pair, asked, recorded: trace.Trace, trees: dict[tuple[str, str], Tree], *, batch: int, new_tokens: int,
+    repeats: int = 2,
 ) -> pd.DataFrame:
-    """What replay and a short calibration promise of each tree, best first: label, tokens a round, seconds, speed.
+    """What replay and a short calibration promise of each drafter and tree, best first: drafter, label, tokens a round,
+    seconds, speed.
 
     Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations; seconds a round from
-    decoding the first group of prompts, the trees in turns; speed is tokens a second and row. No prompt that is judged is looked at.
+    decoding the first group of prompts, the trees in turns; speed is tokens a second and row. No prompt that is judged
+    is looked at.
     """
     prompts = next(groups(asked, batch))[2]
-    seconds: dict[str, list[float]] = {label: [] for label in trees}
+    drafters = {name: made(pair, name) for name in recorded.ranks}
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in trees}
     for _ in range(repeats):
-        for label, tree in trees.items():
-            drafter = pair.drafter if tree.budget else NoDrafter()
-            seconds[label] += [found.seconds for found in ours(pair, drafter, tree, new_tokens)(prompts).rounds]
+        for key, tree in trees.items():
+            drafter = drafters[key[0]] if tree.budget else NoDrafter()
+            seconds[key] += [found.seconds for found in ours(pair, drafter, tree, new_tokens)(prompts).rounds]
     rows = []
-    for label, tree in trees.items():
-        found = acceptance.rounds_of(recorded, tree, pair.drafter_name)
+    for (name, label), tree in trees.items():
+        found = acceptance.rounds_of(recorded, tree, name)
         whole = found.accepted[~np.asarray(found.cut)]
         tokens = 1 + (float(whole.mean()) if len(whole) else 0.0)
-        rows.append((pair.name, batch, label, tree.budget, tokens, float(np.median(seconds[label]))))
-    said = pd.DataFrame(rows, columns=["pair", "batch", "shape", "budget", "tokens", "round_seconds"])
+        rows.append((pair.name, batch, name, label, tree.budget, tokens, float(np.median(seconds[name, label]))))
+    said = pd.DataFrame(rows, columns=["pair", "batch", "drafter", "shape", "budget", "tokens", "round_seconds"])
     said["speed"] = said["tokens"] / said["round_seconds"]
     return said.sort_values("speed", ascending=False, ignore_index=True)
 
 
-def continued(pair, asked, new_tokens: int) -> trace.Trace:
-    """The pair's greedy continuations of the asked prompts, with what its drafter thought of them."""
+def continued(pair, asked, new_tokens: int, drafters: Sequence[str] = (OWN,)) -> trace.Trace:
+    """The pair's greedy continuations of the asked prompts, with what drafters thought of them: those that a trace can
+    replay, its own model or heads.
+    """
     return trace.record(
         pair.target,
-        {pair.drafter_name: pair.drafter.model},
+        {name: pair.drafter.model if name == OWN else made(pair, name) for name in drafters},
         asked.ids,
         names=asked.names,
         kinds=asked.kinds,
         max_new_tokens=new_tokens,
         eos_token_id=pair.eos_token_ids,
-        about={"protocol": acceptance.CONTINUATION},
+        about={"protocol": acceptance.CONTINUATION, "target": pair.target_name},
     )
+
+
+def replayable(pair, drafters: Sequence[str]) -> list[str]:
+    """Of these drafters those that `continued` can record: the pair's own model, and heads."""
+    return [name for name in drafters if name == OWN or hasattr(made(pair, name), "read_ahead")]
 
 
 # ---------------------------------------------------------------------------------------------------- what the rows say
@@ -177,6 +209,16 @@ def factors(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     total = total.join(speculation.rename("over_plain"), on=["pair", "batch", "alternative"])
     loop = total[total["alternative"] == PLAIN].set_index(["pair", "batch"])["value"].rename("loop")
     return total.join(loop, on=["pair", "batch"])
+
+
+def with_hindsight(rows: pd.DataFrame, fixed: Sequence[str]) -> pd.DataFrame:
+    """The rows, and those of the fastest of some alternatives for each prompt once more, as the alternative HINDSIGHT."""
+    own = rows[rows["alternative"].isin(fixed)]
+    group = ["pair", "batch", "prompt"]
+    summed = own.groupby([*group, "alternative"], as_index=False)[["tokens", "seconds"]].sum()
+    summed["rate"] = summed["tokens"] / summed["seconds"]
+    best = summed.loc[summed.groupby(group)["rate"].idxmax(), [*group, "alternative"]]
+    return pd.concat([rows, own.merge(best, on=[*group, "alternative"]).assign(alternative=HINDSIGHT)], ignore_index=True)
 
 
 def outside(rows: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from lib import styles
 from lib.alternatives import GENERATE, PLAIN, THEIRS
+from lib.questions import CHOSEN, SMALLEST
 
 STEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20)
 
@@ -62,6 +63,40 @@ def where_time_goes(outside: pd.DataFrame, pair: str, goal: float) -> Figure:
     axis.set_xlabel("time of a round in neither model (%)")
     axis.grid(axis="y", visible=False)
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def questions(batches: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
+    """Left: predicted speedup of the fastest tree and of one drafted token over the batch, the tree's nodes beside it.
+    Right: the fastest tree's nodes and depth over what a level of drafting costs.
+
+    batches: `questions.by_batch`; ratios: `questions.by_ratio`.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 3.8), layout="constrained")
+    looks = {CHOSEN: (styles.VERMILLION, "X", styles.SOLID), SMALLEST: (styles.BLUE, "o", styles.DASHED)}
+    for name, (colour, marker, dash) in looks.items():
+        line = batches[batches["family"] == name].sort_values("batch")
+        left.plot(line["batch"], line["speedup"], color=colour, marker=marker, linestyle=dash, label=name)
+        left.fill_between(line["batch"], line["speedup_low"], line["speedup_high"], color=colour, alpha=0.13, linewidth=0)
+    for row in batches[batches["family"] == CHOSEN].itertuples():
+        left.annotate(f"n = {row.nodes}", (row.batch, row.speedup), (0, 7), textcoords="offset points", ha="center", fontsize=8)
+    left.axhline(1.0, color=styles.BLACK, linewidth=1.0)
+    sizes = sorted(batches["batch"].unique())
+    left.set_xscale("log", base=2)
+    left.set_xticks(sizes, sizes)
+    left.minorticks_off()
+    left.set(xlabel="batch (rows)", ylabel="predicted speedup\nover plain decoding", title="Until which batch?")
+    left.margins(y=0.15)
+    left.legend()
+    chosen = ratios[ratios["family"] == CHOSEN].sort_values("ratio")
+    for column, colour, marker in (("nodes", styles.VERMILLION, "X"), ("depth", styles.GREEN, "s")):
+        right.plot(chosen["ratio"], chosen[column], color=colour, marker=marker, label=column)
+    right.set_xscale("log")
+    right.set_xticks(chosen["ratio"], [f"{ratio:g}" for ratio in chosen["ratio"]])
+    right.minorticks_off()
+    right.set_ylim(bottom=0)
+    right.set(xlabel="cost of a drafted level / a plain round", ylabel="of the fastest tree", title="How large a tree?")
+    right.legend()
     return figure
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.shapes import parse
@@ -130,7 +131,7 @@ def seeded(seed: int) -> GeneratorDraws:
 
 def read_in_full(name: str, draft: Draft, target: Tensor, seed: int) -> list[Tensor]:
     """The rows of the two matrices that the rule reads with the draws of a seed, those side by side as one tensor."""
-    with _Reads([target, draft.probs]) as reads:
+    with _Reads([target, draft.probs]) as reads, _Handed(reads):
         verify(name, draft, target, seeded(seed))
     runs = []
     for matrix, rows in zip(reads.matrices, reads.rows):
@@ -161,10 +162,10 @@ class _Reads(TorchDispatchMode):
         if not function.is_view and function is not self.ENTRIES:
             for value in args:
                 if isinstance(value, Tensor) and value.numel():
-                    self._note(value)
+                    self.note(value)
         return function(*args, **(kwargs or {}))
 
-    def _note(self, value: Tensor) -> None:
+    def note(self, value: Tensor) -> None:
         for matrix, rows in zip(self.matrices, self.rows):
             if value.untyped_storage().data_ptr() == matrix.untyped_storage().data_ptr():
                 last = value.storage_offset() + sum(
@@ -173,3 +174,16 @@ class _Reads(TorchDispatchMode):
                 found = range(value.storage_offset() // matrix.shape[1], last // matrix.shape[1] + 1)
                 if value.numel() >= len(found) * matrix.shape[1] / 2:
                     rows.update(found)
+
+
+class _Handed(TorchFunctionMode):
+    """Notes as read what is handed to numpy, where no operator of torch would show it."""
+
+    def __init__(self, reads: _Reads):
+        super().__init__()
+        self.reads = reads
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is Tensor.numpy:
+            self.reads.note(args[0])
+        return function(*args, **(kwargs or {}))

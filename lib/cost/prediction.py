@@ -49,8 +49,8 @@ def predict_rows(recorded: Trace, costs: Costs, settings: pd.DataFrame, generato
     """Predicted beside measured, a row a setting: its own columns, then tokens, predicted, predicted_low,
     predicted_high (tokens/s of the batch), speedup, and `error` = predicted / measured - 1.
 
-    settings: columns drafter (of the trace), shape (a name; "chain:0" is plain decoding), batch, prefix (mean committed
-    tokens while decoding) and, if `error` is wanted, measured (tokens/s of the batch, prefill left out). recorded: the
+    settings: columns drafter (of the trace), shape (a name; "chain:0" is plain decoding; where there is a column `tree`,
+    that is the tree and the name is a label), batch, prefix (mean committed tokens while decoding) and, if `error` is wanted, measured (tokens/s of the batch, prefill left out). recorded: the
     target's continuations of the prompts in question; their loops count. ValueError names missing columns.
     """
     missing = [name for name in ("drafter", "shape", "batch", "prefix") if name not in settings]
@@ -58,7 +58,7 @@ def predict_rows(recorded: Trace, costs: Costs, settings: pd.DataFrame, generato
         raise ValueError(f"settings lack {missing}: give drafter, shape, batch and prefix in every row")
     rows = []
     for setting in settings.to_dict("records"):
-        tree, drafter = parse(setting["shape"]), setting["drafter"]
+        tree, drafter = parse(setting.get("tree", setting["shape"])), setting["drafter"]
         cost = costs.at(recorded.about["target"], drafter, batch=setting["batch"], prefix=setting["prefix"])
         found = speeds(recorded, drafter, [(setting["shape"], tree.budget, tree)], cost, generator,
                        batch=setting["batch"], loops=True).iloc[0]

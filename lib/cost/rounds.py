@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Sequence
 
 import numpy as np
 
@@ -30,7 +31,11 @@ class RoundCost:
 
     def round(self, tree: Tree) -> float:
         """Seconds of a whole round; that of the root alone is plain decoding's."""
-        return self.draft(tree) + float(self.check(tree.budget)) if tree.budget else self.plain
+        return self.grown(widths(tree), tree.budget) if tree.budget else self.plain
+
+    def grown(self, widths: Sequence[int], nodes: int) -> float:
+        """Seconds of a round that drafts by forwards of so many nodes each, and has `nodes` of them verified."""
+        return self.once + float(np.sum(self.level(np.asarray(widths)))) + float(self.check(nodes))
 
 
 def widths(tree: Tree) -> np.ndarray:

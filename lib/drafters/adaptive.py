@@ -63,7 +63,8 @@ class AdaptiveDrafter:
         """Tells the drafter what was kept of its own draft, and the policy how the round went."""
         if self.drafts:
             for row, (nodes, (draft, _)) in enumerate(zip(accepted, self.drafts, strict=True)):
-                entropy = math.nan if target_outputs is None else path_entropy(target_outputs.logits[row], nodes)
+                unknown = target_outputs is None or not self.policy.reads_entropy
+                entropy = math.nan if unknown else path_entropy(target_outputs.logits[row], nodes)
                 outcome = Outcome(draft.tree.max_depth, len(nodes), entropy)
                 self.states[row] = self.policy.after(self.states[row], outcome)
             accepted = [[kept[node] for node in nodes] for nodes, (_, kept) in zip(accepted, self.drafts)]

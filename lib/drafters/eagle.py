@@ -16,6 +16,7 @@ from lib.drafters.heads.layers import HeadAttention, cached
 from lib.drafters.marginals import hidden_states
 from lib.drafters.slots import plan
 from lib.forward_clock import forward
+from lib.fused import output_layer
 from lib.growth import Growth
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
@@ -39,7 +40,7 @@ class EagleDrafter:
             raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
         self.target, self.head, self.calls = target, head, 0
         self.proposal, self.temperature, self.keep_probs = proposal, temperature, keep_probs
-        self.output = target.get_output_embeddings()
+        self.output = output_layer(target)
         self.cache = TreeCache()
 
     @property

@@ -12,6 +12,7 @@ from torch import Tensor
 from lib.drafters import proposals
 from lib.drafters.first_levels import levels
 from lib.forward_clock import forward
+from lib.fused import output_layer
 from lib.growth import DDTree
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
@@ -57,7 +58,7 @@ class MarginalDrafter:
 
     def __init__(self, target, head):
         self.target, self.head, self.calls = target, head, 0
-        self.output = target.get_output_embeddings()
+        self.output = output_layer(target)
 
     @property
     def name_or_path(self) -> str:

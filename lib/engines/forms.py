@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lib.growth.layered import Eagle2
 from lib.tree import Tree
 
 TREE, LEVELS, CHAIN, DYNAMIC = "any tree", "equal levels", "chain", "dynamic tree"
@@ -32,6 +33,16 @@ class Dynamic:
     def candidates(self) -> int:
         """Nodes that are there to choose from."""
         return self.top_k + (self.steps - 1) * self.top_k**2
+
+    @property
+    def rule(self) -> Eagle2:
+        """The growth rule that the engine follows."""
+        return Eagle2(self.top_k, self.steps, self.nodes)
+
+    @property
+    def widths(self) -> list[int]:
+        """Nodes of each forward of the drafter: the root, then the best of every level but the last."""
+        return [1, *[self.top_k] * (self.steps - 1)]
 
     @classmethod
     def like(cls, tree: Tree) -> "Dynamic":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lib import shapes
 from lib.growth.best_first import DySpec
@@ -90,7 +91,13 @@ def shape_or_growth(wanted: str | Tree | Growth | DDTree) -> Tree | Growth | DDT
     if family not in static:
         raise ValueError(f"{wanted!r} is unknown: it is neither a shape ({', '.join(static)}) nor a growth rule "
                          f"({', '.join(RULES)}); write 'kary:2@16' or 'eagle2:4,6@32'")
-    return shapes.parse(wanted)
+    return _static(wanted)
+
+
+@lru_cache(maxsize=256)
+def _static(name: str) -> Tree:
+    """One object a name: what is kept of a tree is then found without comparing trees."""
+    return shapes.parse(name)
 
 
 def _split(name: str) -> tuple[str, list[float]]:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import bandit, growth, live, shapes
-from lib.adapt import POLICIES, Complexity, Outcome, RecentAcceptance, Schedule, best_length, depth_for
+from lib.adapt import (POLICIES, Complexity, Outcome, RecentAcceptance, Schedule, WhereItPays, best_length,
+                       depth_for)
 from lib.drafters import (AdaptiveDrafter, CombinedDrafter, ConfidentDrafter, LanguageModelDrafter,
                           PlainDrafter, SuffixAutomatonDrafter, make)
 from lib.drafters.adaptive import path_entropy
@@ -31,7 +32,21 @@ OUTCOMES = st.lists(st.builds(lambda drafted, share, nats: Outcome(drafted, roun
 @given(st.sampled_from(sorted(POLICIES)), OUTCOMES)
 def test_every_policy_drafts_something_whatever_happened(name, history):
     depth = depth_for(POLICIES[name](), history)
-    assert isinstance(depth, int) and depth >= 1
+    assert isinstance(depth, int) and depth >= (0 if name == "pays" else 1)
+
+
+def test_drafting_stops_where_it_does_not_pay_and_is_tried_again():
+    policy = WhereItPays(cost=0.3, check=0.1)
+    state = policy.begin()
+    assert policy.depth(state) > 0
+    for _ in range(4):
+        state = policy.after(state, Outcome(policy.depth(state), 0))
+    assert policy.depth(state) == 0
+    idle = 0
+    while not policy.depth(state):
+        state, idle = policy.after(state, Outcome(0, 0)), idle + 1
+    assert 5 <= idle <= 100
+    assert depth_for(policy, [Outcome(4, 4)] * 8) > 4
 
 
 @given(OUTCOMES)
@@ -99,6 +114,8 @@ def test_a_cut_draft_is_the_draft_of_the_cut_shape(tree, depth, seed):
 class Dice:
     """A policy whose depths follow no reason: what a drafter must bear."""
 
+    reads_entropy = True
+
     def begin(self):
         return 1
 
@@ -106,7 +123,7 @@ class Dice:
         return (5 * state + outcome.accepted + 3) % 7 + 1
 
     def depth(self, state):
-        return 1 + state % 4
+        return state % 5
 
 
 @settings(deadline=None, max_examples=15)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import advice, advice_curves, best_tree, cost, engines, shapes, study, tables, trace
+from lib import acceptance, advice, advice_curves, best_tree, cost, engines, shapes, study, tables, trace
 from lib.best_tree import Limits
 from lib.decoding import continuations, generate
 from lib.drafters import LanguageModelDrafter
@@ -60,6 +60,23 @@ def test_rivals_stand_beside_it_with_their_relative_speed(given_advice):
     assert (found["against_low"] <= found["against"]).all() and (found["against"] <= found["against_high"]).all()
     assert found.loc[advice.SAME_BUDGET, "nodes"] == top["nodes"]
     assert found.loc[advice.PLAIN, "speedup"] == 1 and found.loc[advice.PLAIN, "speedup_low"] == 1
+
+
+def test_a_tree_that_grows_is_judged_by_its_own_rounds_and_forwards(given_advice):
+    """Where what grows is accepted as the recommended tree is, its loss is that of its forwards alone."""
+    _, judged = study.halves(recorded())
+    own = costs().at("t", "good", prefix=64)
+
+    def grow(drafter, rule):
+        return acceptance.evaluate(judged, drafter, [(rule.name, rule.budget, given_advice.tree)])
+
+    found = advice.advise(recorded(), costs(), prefix=64, limits=LIMITS, generator=np.random.default_rng(0), grow=grow)
+    row = found.settings.set_index("engine").loc["SGLang, dynamic tree"]
+    setting = engines.ENGINES["SGLang, dynamic tree"].read(row["setting"])
+    seconds = own.once + float(own.level(1)) + (setting.steps - 1) * float(own.level(setting.top_k))
+    seconds += float(own.check(setting.nodes))
+    assert row["loss"] == pytest.approx(1 - own.round(given_advice.tree) / seconds)
+    assert row["loss_low"] == pytest.approx(row["loss"]) == pytest.approx(row["loss_high"])
 
 
 def test_settings_read_back_and_say_what_they_lose(given_advice, tmp_path):

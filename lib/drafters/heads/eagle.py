@@ -5,7 +5,7 @@ the feature at j + 1, from which the output layer tells token j + 2. Where the t
 the head's last one takes its place.
 """
 
-from typing import Protocol, Sequence
+from typing import Callable, Protocol, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ class FeatureHead(Protocol):
     def states(self, features: Tensor) -> Tensor:
         """What the output layer reads, [..., H]."""
 
-    def logits(self, states: Tensor, output: nn.Module) -> Tensor:
+    def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., V] over the target's vocabulary; `output` is the target's output layer, for heads without their own."""
 
 
@@ -74,7 +74,7 @@ class EagleHead(nn.Module):
         """The features themselves."""
         return features
 
-    def logits(self, states: Tensor, output: nn.Module) -> Tensor:
+    def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
         """The target's output layer on the features."""
         return output(states)
 
@@ -133,7 +133,7 @@ class Eagle3Head(nn.Module):
         """The normed features."""
         return self.norm(features)
 
-    def logits(self, states: Tensor, output: nn.Module) -> Tensor:
+    def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
         """Over the target's vocabulary; tokens that the head does not know have minus infinity."""
         if self.lm_head is None:
             return output(states)

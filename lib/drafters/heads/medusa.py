@@ -1,5 +1,7 @@
 """Medusa's heads: each reads a hidden state of the target and speaks of one depth (Cai et al. 2024, section 2.1.1)."""
 
+from typing import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -45,7 +47,7 @@ class MedusaHeads(nn.Module):
         """What the output layers read, [..., K, H], of the target's last hidden states [..., H]; K at most `depth`."""
         return torch.stack([stack(hidden) for stack in self.stacks[:depth]], dim=-2)
 
-    def logits(self, states: Tensor, output: nn.Module) -> Tensor:
+    def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., K, V] of states [..., K, H]; `output` is the target's output layer, unless the heads have their own."""
         if not len(self.outputs):
             return output(states)
