@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from lib.drafters import LanguageModelDrafter
-from lib.drafters.merged import follow
 from lib.growth import Growth
 from lib.replay import Walk
 from lib.trace import Trace
@@ -130,7 +129,7 @@ class _Round:
 def _round(trace: Trace, start: tuple[int, int], draft: Draft, levels: int) -> _Round:
     row, at = start
     ahead = trace.tokens[row, at + 1 : trace.lengths[row] + 1].tolist()
-    path = follow(draft, ahead)
+    path = draft.along(ahead)
     return _Round(draft.tree, path, len(path) == len(ahead), levels)
 
 

@@ -14,10 +14,10 @@ from lib.drafters.merged import MergedDrafter, Sharing
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.protocol import Drafter
 from lib.drafters.recycling import RecyclingDrafter
-from lib.drafters.registry import DRAFTERS, Kind, make
+from lib.drafters.registry import DRAFTERS, Kind, make, parse
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 
 __all__ = ["DRAFTERS", "AdaptiveDrafter", "BlockDrafter", "CombinedDrafter", "ConfidentDrafter", "Drafter",
            "EagleDrafter", "EarlyExitDrafter", "Kind", "LanguageModelDrafter", "LookupDrafter", "MedusaDrafter",
            "MergedDrafter", "OracleDrafter", "PlainDrafter", "RandomDrafter", "RecyclingDrafter", "Sharing",
-           "SuffixAutomatonDrafter", "make"]
+           "SuffixAutomatonDrafter", "make", "parse"]

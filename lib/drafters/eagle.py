@@ -114,11 +114,22 @@ class EagleDrafter:
             said = [draft.tokens[nodes].tolist() + [token] if nodes else [token]
                     for draft, nodes, token in zip(self.drafts, accepted, bonus)]
             self._wait(features, [[ROOT, *nodes] for nodes in accepted], said)
+            self.drafts = []
             return
         said = [[*prompt[1:].tolist(), token] for prompt, token in zip(self.prompts, bonus)]
         self._wait(features, [list(range(len(tokens))) for tokens in said], said)
         self._forward_prompts()
         self.prompts = None
+
+    @torch.no_grad()
+    def commit_of(self, drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int],
+                  target_outputs=None) -> None:
+        """Commits a round in which these drafts were verified in the place of its own; what waited is forwarded, if it
+        made none."""
+        if not self.drafts:
+            self._forward_waiting()
+        self.drafts = list(drafts)
+        self.commit(accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
         """Lets the other rows leave the cache."""

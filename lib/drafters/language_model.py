@@ -104,6 +104,15 @@ class LanguageModelDrafter:
         """Keeps the accepted nodes that were forwarded; the others, and the bonus token, wait for the next round."""
         self.advance(accepted, [[token] for token in bonus])
 
+    def commit_of(self, drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int],
+                  target_outputs=None) -> None:
+        """Commits a round in which these drafts were verified, in some rows not its own, or for which it made none:
+        of its own it keeps what lies on the accepted path.
+        """
+        kept = [draft.tokens[nodes].tolist() for draft, nodes in zip(drafts, accepted)]
+        own = [draft.along(tokens) for draft, tokens in zip(self.drafts, kept)] or [[] for _ in kept]
+        self.advance(own, [tokens[len(nodes):] + [token] for tokens, nodes, token in zip(kept, own, bonus)])
+
     def advance(self, accepted: list[list[int]], following: list[list[int]]) -> None:
         """As `commit`, with any number of tokens behind the accepted nodes, the last of them the new root."""
         forwarded, kept = bool(self.cache.pending), []
@@ -116,6 +125,7 @@ class LanguageModelDrafter:
             self.tails[row] += late + following[row]
         if forwarded:
             self.cache.commit(kept)
+        self.drafts = []
 
     def select(self, rows: list[int]) -> None:
         """Lets the other rows leave the cache."""

@@ -93,6 +93,11 @@ class MarginalDrafter:
         self._take(kept, hidden)
         self.roots = list(bonus)
 
+    def commit_of(self, drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int],
+                  target_outputs=None) -> None:
+        """As `commit`: what a head takes are the kept nodes' hidden states, whoever drafted them."""
+        self.commit(accepted, bonus, target_outputs)
+
     def select(self, rows: list[int]) -> None:
         """Keeps these rows."""
         self.roots = [self.roots[row] for row in rows]

@@ -88,7 +88,7 @@ class MergedDrafter:
         """Every drafter keeps what it had proposed of the accepted path, and takes the rest as new text."""
         kept = [self.drafts[row].tokens[nodes].tolist() if nodes else [] for row, nodes in enumerate(accepted)]
         for index, drafter in enumerate(self.drafters):
-            own = [follow(self.apart[index][row], tokens) if tokens else [] for row, tokens in enumerate(kept)]
+            own = [self.apart[index][row].along(tokens) if tokens else [] for row, tokens in enumerate(kept)]
             drafter.advance(own, [tokens[len(nodes):] + [token] for tokens, nodes, token in zip(kept, own, bonus)])
 
     def select(self, rows: list[int]) -> None:
@@ -102,16 +102,6 @@ def merge_chosen(drafts: Sequence[Draft]) -> Draft:
     paths = [draft.tokens[list(path)[1:]].tolist() for draft in drafts for path in draft.tree.paths()]
     return merge(int(drafts[0].tokens[ROOT]), paths)
 
-
-def follow(draft: Draft, tokens: Sequence[int]) -> list[int]:
-    """The nodes of a draft along these tokens, as far as it has them."""
-    node, path = ROOT, []
-    for token in tokens:
-        node = next((child for child in draft.tree.children(node) if int(draft.tokens[child]) == token), None)
-        if node is None:
-            break
-        path.append(node)
-    return path
 
 
 def node_bytes(model) -> int:

@@ -19,6 +19,7 @@ from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.protocol import Drafter
 from lib.drafters.recycling import RecyclingDrafter
+from lib.drafters.rounded import rounded
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 
 
@@ -28,7 +29,8 @@ class Kind:
 
     replayable: whether its drafts depend on the committed tokens and the path alone, through one rank a position, so
     that a trace's ranks decide every shape. Heads need a rank for each start and depth: they have `read_ahead`.
-    option: the keyword that a value behind the kind's name sets, as "adaptive:recent" sets the policy.
+    option: the keyword that a value behind the kind's name sets, as "adaptive:recent" sets the policy. head: the kind
+    of trained head in the `folder` that it needs.
     """
 
     build: Callable[..., Drafter]
@@ -38,6 +40,7 @@ class Kind:
     replayable: bool
     about: str
     option: str = ""
+    head: str = ""
 
 
 def _sampling(proposal: str) -> Callable[..., Drafter]:
@@ -56,10 +59,19 @@ def _combining(model, enough: int = 4, shortest: int = 1, **options) -> Combined
     return CombinedDrafter(SuffixAutomatonDrafter(shortest), LanguageModelDrafter(model, **options), enough)
 
 
+def _combining_with_eagle(target, folder, enough: int = 4, shortest: int = 1, **options) -> CombinedDrafter:
+    drafter = EagleDrafter(target, published.load("eagle", folder, target), **options)
+    return CombinedDrafter(SuffixAutomatonDrafter(shortest), drafter, enough)
+
+
 def _adapting(model, policy: str = "schedule", **options) -> AdaptiveDrafter:
     if policy not in POLICIES:
         raise ValueError(f"policy is {policy!r}; choose one of {', '.join(POLICIES)}")
     return AdaptiveDrafter(LanguageModelDrafter(model, **options), POLICIES[policy]())
+
+
+def _rounding(target, **options) -> LanguageModelDrafter:
+    return LanguageModelDrafter(rounded(target), **options)
 
 
 def _reading(kind: str, drafter: Callable[..., Drafter]) -> Callable[..., Drafter]:
@@ -83,6 +95,8 @@ DRAFTERS: dict[str, Kind] = {
                       "what the target itself thought likely, when it last verified a token", "candidates"),
     "early_exit": Kind(EarlyExitDrafter, ("target",), ("layers", "vocabulary", "keep_probs"), "top_k", True,
                        "the target's own first layers and its head", "layers"),
+    "int8": Kind(_rounding, ("target",), ("vocabulary", "keep_probs"), "top_k", True,
+                 "the target itself, its weights rounded to int8"),
     "combined": Kind(_combining, ("model",), ("enough", "shortest", "vocabulary"), "top_k", False,
                      "the longest earlier match where it is long enough, a language model elsewhere", "enough"),
     "adaptive": Kind(_adapting, ("model",), ("policy", "vocabulary"), "top_k", False,
@@ -93,13 +107,15 @@ DRAFTERS: dict[str, Kind] = {
     "merged_iid": Kind(_merging_samples, ("models",), _WARPED, "iid", False,
                        "several language models' independent samples in one tree, each proposal kept"),
     "medusa": Kind(_reading("medusa", MedusaDrafter), ("target", "folder"), (), "top_k", False,
-                   "heads on the target's last hidden state, one a depth"),
+                   "heads on the target's last hidden state, one a depth", head="medusa"),
     "eagle": Kind(_reading("eagle", EagleDrafter), ("target", "folder"), ("temperature", "keep_probs"), "top_k", False,
-                  "a layer that continues the target's last features"),
+                  "a layer that continues the target's last features", head="eagle"),
     "eagle3": Kind(_reading("eagle3", EagleDrafter), ("target", "folder"), ("temperature", "keep_probs"), "top_k",
-                   False, "a layer that continues features fused from three of the target's layers"),
+                   False, "a layer that continues features fused from three of the target's layers", head="eagle3"),
     "block": Kind(_reading("block", BlockDrafter), ("target", "folder"), (), "top_k", False,
-                  "a layer that speaks of every depth in one forward"),
+                  "a layer that speaks of every depth in one forward", head="block"),
+    "sam_eagle": Kind(_combining_with_eagle, ("target", "folder"), ("enough", "shortest"), "top_k", False,
+                      "the longest earlier match where it is long enough, an EAGLE head elsewhere", "enough", "eagle"),
     "random": Kind(RandomDrafter, ("vocabulary", "generator"), (), "top_k", False, "uniform random tokens"),
     "oracle": Kind(OracleDrafter, ("prompts", "continuations", "vocabulary", "generator"), (), "top_k", False,
                    "the target's own continuation"),

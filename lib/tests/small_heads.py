@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from lib.drafters import DRAFTERS as REGISTRY
 from lib.drafters import BlockDrafter, EagleDrafter, MedusaDrafter
 from lib.drafters.heads import KINDS, save, settings
 
@@ -35,8 +36,9 @@ def _folders() -> tempfile.TemporaryDirectory:
 
 @cache
 def folder(kind: str, target) -> Path | None:
-    """A saved random head; None for kinds of drafters that have none."""
-    if kind not in KINDS:
+    """A saved random head for a kind of drafter; None for those that have none."""
+    kind = REGISTRY[kind].head
+    if not kind:
         return None
     path = Path(_folders().name) / f"{kind}-{id(target)}"
     save(head(kind, target), path)

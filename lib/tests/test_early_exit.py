@@ -6,6 +6,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.drafters import EarlyExitDrafter
 from lib.drafters.early_exit import first_layers
+from lib.drafters.rounded import rounded
+from lib.models.quantize import Int8Linear
 from lib.tests import small_models
 
 MODEL = small_models.llama(3, layers=3)
@@ -30,6 +32,15 @@ def test_weights_are_shared_and_the_target_stays_whole():
     assert all(parameter.data_ptr() in owned for parameter in drafter.model.parameters())
     assert len(MODEL.model.layers) == MODEL.config.num_hidden_layers == 3
     assert len(drafter.model.model.layers) == drafter.model.config.num_hidden_layers == 2
+
+
+def test_the_target_in_int8_shares_what_is_not_rounded():
+    model = rounded(MODEL)
+    assert model.get_input_embeddings().weight is MODEL.get_input_embeddings().weight
+    assert model.lm_head.weight is MODEL.lm_head.weight and model.model.norm.weight is MODEL.model.norm.weight
+    layer, own = model.model.layers[1].mlp.up_proj, MODEL.model.layers[1].mlp.up_proj
+    assert isinstance(layer, Int8Linear) and isinstance(own, torch.nn.Linear)
+    assert (layer.weight * layer.scale[:, None] - own.weight).abs().max() <= 0.51 * layer.scale.max()
 
 
 def test_what_has_no_first_layers_is_refused():

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
-from lib import growth, live, replay, shapes, trace
-from lib.drafters import heads, marginals
+from lib import growth, replay, shapes, trace
+from lib.drafters import CombinedDrafter, SuffixAutomatonDrafter, heads, marginals
 from lib.drafters.heads.eagle import embed
+from lib.studies import live
 from lib.tests import plain_heads, small_heads, small_models
 from lib.tests.test_drafters import a_path, draws
 from lib.tests.test_replay import trees
+from lib.verify import Draft
 
 TARGET = small_models.llama(3, layers=3)
 PROMPTS = small_models.prompts(5, (3, 9, 5, 1))
@@ -49,6 +51,40 @@ def hidden_of(texts):
 def test_greedy_output_is_the_targets_own(name, shape):
     done = live.decode(TARGET, drafter(name), PROMPTS, rows=3, shape=shape, max_new_tokens=17)
     assert done.new_tokens == [own(prompt, 17) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("enough", [1, 2])
+def test_greedy_output_stays_where_look_up_takes_over_some_rounds(name, enough):
+    """Prompts of few tokens, so that matches come and go, in some rows of a batch and not in others."""
+    prompts = [torch.tensor([1, 2, 3, 1, 2, 3, 1]), torch.tensor([4, 5]), torch.tensor([7, 7, 7, 7])]
+    both = CombinedDrafter(SuffixAutomatonDrafter(), drafter(name), enough)
+    done = live.decode(TARGET, both, prompts, rows=3, shape="chain:3", max_new_tokens=25)
+    assert done.new_tokens == [own(prompt, 25) for prompt in prompts]
+    assert 0 < both.looked_up < both.rounds
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle3"])
+def test_eagle_drafts_the_same_behind_rounds_of_others(name):
+    """After rounds in which another's drafts were verified, its next draft is that of one who drafted all along."""
+    aside, always, shape = drafter(name), drafter(name), shapes.parse("kary:2@6")
+    text = PROMPTS[1].tolist()
+    for one in (aside, always):
+        one.start([torch.tensor(text)])
+        one.commit([[]], [3], hidden_of([text]))
+    text.append(3)
+    for accepted in ([], [1], [1, 2]):
+        other = [Draft(shapes.parse("chain:2"), torch.tensor([text[-1], 5, 6]), "top_k")]
+        kept = [text[-1], *other[0].tokens[accepted].tolist()]
+        outputs = hidden_of([[*text, 5, 6]])
+        outputs.hidden_states = tuple(states[:, len(text) - 1 :] for states in outputs.hidden_states)
+        always.propose(shape, None)
+        for one in (aside, always):
+            one.commit_of(other, [accepted], [9], outputs)
+        text += [*kept[1:], 9]
+    (mine,), (theirs,) = aside.propose(shape, None), always.propose(shape, None)
+    assert torch.equal(mine.tokens, theirs.tokens)
+    torch.testing.assert_close(aside.outputs, always.outputs)
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -6,7 +6,7 @@ from typing import Iterable, Protocol
 import torch
 from torch import Tensor
 
-from lib.tree import Tree
+from lib.tree import ROOT, Tree
 
 PROPOSALS = ("top_k", "iid", "without_replacement")
 
@@ -54,6 +54,16 @@ class Draft:
     def times_drawn(self) -> list[int]:
         """How often each node's token was drawn: its count, or once."""
         return [1] * self.tree.size if self.counts is None else self.counts.tolist()
+
+    def along(self, tokens: Iterable[int]) -> list[int]:
+        """The nodes below the root along these tokens, as far as the tree has them."""
+        held, node, path = self.tokens.tolist(), ROOT, []
+        for token in tokens:
+            node = next((child for child in self.tree.children(node) if held[child] == token), None)
+            if node is None:
+                break
+            path.append(node)
+        return path
 
     def proposal_at(self, node: int, like: Tensor) -> Tensor:
         """float[V]: what the children of a node were drawn from, with dtype and device of `like`."""
