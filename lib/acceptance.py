@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from lib import replay, shapes
-from lib.frequent_paths import frequent
 from lib.rank_paths import windows
+from lib.search.frequent_paths import frequent
 from lib.trace import Trace
 from lib.tree import Tree
 

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from lib.styles import ROLES, STYLES, Style, close, save, styles_of, use_theme
-from lib.tree_figures import describe, draw_mask, draw_tree, gallery, shape_card
+from lib.figures.styles import ROLES, STYLES, Style, close, save, styles_of, use_theme
+from lib.figures.tree_figures import describe, draw_mask, draw_tree, gallery, shape_card
 
 __all__ = ["ROLES", "STYLES", "Style", "close", "describe", "draw_mask", "draw_tree", "gallery", "heat_map", "lines",
            "save", "shape_card", "styles_of", "use_theme"]

@@ -2,10 +2,11 @@
 
 from typing import Callable, Iterator
 
-from lib import best_tree, shapes
-from lib.best_tree import Limits
+from lib import shapes
 from lib.engines.forms import CHAIN, DYNAMIC, LEVELS, Dynamic, equal_levels
 from lib.engines.registry import Engine, Setting
+from lib.search import best_tree
+from lib.search.best_tree import Limits
 from lib.trace import Trace
 from lib.tree import Tree
 

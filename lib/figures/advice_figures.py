@@ -5,9 +5,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib import advice_curves, styles
 from lib.cost import Costs
-from lib.styles import Style
+from lib.figures import styles
+from lib.figures.styles import Style
+from lib.studies import advice_curves
 
 # A style a line, in this order everywhere; families of shapes keep theirs.
 STYLES = {

@@ -7,9 +7,9 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from lib import attention_summary as summary
-from lib import styles
-from lib.styles import Style
+from lib.figures import styles
+from lib.figures.styles import Style
+from lib.studies import attention_summary as summary
 
 # A style an alternative, in this order everywhere; "auto" is always one of the others.
 STYLES = {

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib.styles import styles_of
+from lib.figures.styles import styles_of
 
 
 def draw_points(

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib import styles
+from lib.figures import styles
 
 LINES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # speedups at which lines of equal expected speed are drawn
 

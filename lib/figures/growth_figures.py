@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib.growth_study import BASE
-from lib.styles import GREY, styles_of
+from lib.figures.styles import GREY, styles_of
+from lib.studies.growth_study import BASE
 
 GAIN, COST = "acceptance length (tokens a round)", "drafter's forwards a round"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib.styles import BLUE, ORANGE, styles_of
+from lib.figures.styles import BLUE, ORANGE, styles_of
 
 MIB = 2**20
 

@@ -12,11 +12,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 
-from lib.layout import positions
-from lib.styles import ROLES
+from lib.figures.layout import positions
+from lib.figures.styles import ROLES
+from lib.figures.tree_figures import draw_tree
+from lib.studies.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, Step
 from lib.tree import Tree
-from lib.tree_figures import draw_tree
-from lib.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, Step
 
 WRITERS = {DRAFT: ROLES["accepted"], TARGET: ROLES["bonus"]}  # colours of the running text; the prompt has none
 LONGEST = 12  # characters of a token that a box shows

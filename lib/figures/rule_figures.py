@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib import styles
-from lib.rule_study import EXACT, label
+from lib.figures import styles
+from lib.studies.rule_study import EXACT, label
 
 ROUNDING = 1e-17  # stands for a distance of exactly 0, which a logarithm has no place for
 LIGHT = (styles.SKY, styles.ORANGE, styles.PURPLE, styles.GREY)  # colours that want dark letters

@@ -5,9 +5,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from lib import styles
-from lib.alternatives import GENERATE, PLAIN, THEIRS
-from lib.questions import CHOSEN, SMALLEST
+from lib.figures import styles
+from lib.studies.alternatives import GENERATE, PLAIN, THEIRS
+from lib.studies.questions import CHOSEN, SMALLEST
 
 STEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20)
 

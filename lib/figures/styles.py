@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from lib.pictures import with_palette
+from lib.figures.pictures import with_palette
 
 # Okabe and Ito's colours without the yellow, which white paper swallows, and a grey.
 BLACK, GREY, SKY, ORANGE, GREEN, PURPLE, BLUE, VERMILLION = (

@@ -11,8 +11,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.figure import Figure
 
-from lib.layout import positions
-from lib.styles import BLACK, PALE, ROLES, styles_of
+from lib.figures.layout import positions
+from lib.figures.styles import BLACK, PALE, ROLES, styles_of
 from lib.tree import ROOT, Tree
 
 MOST_LABELLED = 40  # nodes that a mask or a tree can number legibly

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lib import shapes
+from lib.grown_shapes import whole_number
 from lib.growth.best_first import DySpec
 from lib.growth.candidates import Growth
 from lib.growth.layered import Beam, Eagle2, OptTree
 from lib.growth.marginals import DDTree
 from lib.growth.smart import Costs, Smart
-from lib.grown_shapes import whole_number
 from lib.tree import Tree
 
 DEPTH = 16  # levels at most, where a name does not say

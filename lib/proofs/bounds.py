@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.enumeration import Language, Path, drafts, tokens_of
-from lib.linear_program import maximise
+from lib.proofs.enumeration import Language, Path, drafts, tokens_of
+from lib.proofs.linear_program import maximise
 from lib.tree import Tree
 
 NEGLIGIBLE = 1e-10  # chances that rounding in the linear program would swallow

@@ -11,7 +11,7 @@ from typing import Callable, Iterator
 import torch
 from torch import Tensor
 
-from lib.forks import outcomes, settle
+from lib.proofs.forks import outcomes, settle
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws, verify
 from lib.verify.residual import without

@@ -3,7 +3,7 @@ equality."""
 
 import torch
 
-from lib.small_languages import Logits
+from lib.proofs.small_languages import Logits
 
 VOCABULARY, DEPTH = 3, 3
 

@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from lib.enumeration import Language, Path
+from lib.proofs.enumeration import Language, Path
 from lib.verify import warp
 
 

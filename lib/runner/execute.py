@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import psutil
 
-from lib.pictures import with_palette
+from lib.figures.pictures import with_palette
 from lib.runner.errors import StageFailed
 from lib.runner.plan import Plan, Stage
 from lib.runner.record import executed

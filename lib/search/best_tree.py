@@ -13,7 +13,7 @@ from typing import Callable, Iterator, Sequence
 import numpy as np
 
 from lib import acceptance, replay, shapes
-from lib.frequent_paths import Path, most_frequent_paths
+from lib.search.frequent_paths import Path, most_frequent_paths
 from lib.trace import Trace
 from lib.tree import Tree
 

@@ -7,9 +7,9 @@ from uniform starts, and yet a chained round of the first yields 3 tokens, of th
 
 from typing import Iterator
 
-from lib.frequent_paths import Path
 from lib.rank_paths import ROOT, rank_paths
 from lib.replay import efficiency
+from lib.search.frequent_paths import Path
 from lib.trace import Trace
 from lib.tree import Tree
 

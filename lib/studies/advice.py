@@ -11,10 +11,12 @@ from typing import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from lib import acceptance, best_tree, cost, engines, shapes, stats, study
-from lib.best_tree import Choice, Limits
+from lib import acceptance, cost, engines, shapes, stats
 from lib.cost import Costs, RoundCost
 from lib.growth import Growth
+from lib.search import best_tree
+from lib.search.best_tree import Choice, Limits
+from lib.studies import study
 from lib.trace import Trace
 from lib.tree import Tree
 

@@ -5,10 +5,12 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
-from lib import acceptance, best_tree, cost, shapes, study
-from lib.best_tree import Limits
+from lib import acceptance, cost, shapes
 from lib.cost import Costs, RoundCost, formulas
-from lib.frequent_paths import Path, most_frequent_paths
+from lib.search import best_tree
+from lib.search.best_tree import Limits
+from lib.search.frequent_paths import Path, most_frequent_paths
+from lib.studies import study
 from lib.trace import Trace
 from lib.tree import Tree
 

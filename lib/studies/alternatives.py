@@ -97,8 +97,9 @@ def made(pair, spec: str):
     """A drafter for a pair by its kind, with a value for its option if wanted (see `drafters.DRAFTERS`); "top_k" is
     the pair's own model, heads are those that ship for its target.
     """
+    head = drafters.DRAFTERS[drafters.parse(spec)[0]].head
     return drafters.make(spec, model=pair.drafter.model, models=[pair.drafter.model], vocabulary=pair.vocabulary,
-                         target=pair.target, folder=heads.shipped(pair.target_name, spec))
+                         target=pair.target, folder=heads.shipped(pair.target_name, head))
 
 
 def ours(pair, drafter, shape: str | Tree, new_tokens: int) -> Callable[[Sequence[Tensor]], Continued]:

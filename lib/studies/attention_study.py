@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lib import shapes, timing
 from lib.attention import tree_attention
-from lib.baselines import PREPARE, QUICK, Problem, refused
-from lib.roofline import Work, work
+from lib.studies.baselines import PREPARE, QUICK, Problem, refused
+from lib.studies.roofline import Work, work
 from lib.tree import Tree
 
 GIGA = 1e9

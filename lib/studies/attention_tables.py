@@ -8,12 +8,12 @@ import pandas as pd
 import torch
 
 from lib import attention_choice, provenance
-from lib import attention_study as study
 from lib.attention_backends import onepass
 from lib.attention_choice import device_kind
-from lib.attention_study import CACHED_BYTES, Cell, Limits, Peaks
-from lib.baselines import COMPILED, OURS, PREPARE, Problem
-from lib.roofline import least
+from lib.studies import attention_study as study
+from lib.studies.attention_study import CACHED_BYTES, Cell, Limits, Peaks
+from lib.studies.baselines import COMPILED, OURS, PREPARE, Problem
+from lib.studies.roofline import least
 from lib.tables import Table
 
 COLD = (*OURS, "dense mask")  # what is timed with flushed caches too

@@ -5,8 +5,8 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
-from lib import choices, stability, study
 from lib.acceptance import FREQUENT, REAL_TEXT
+from lib.studies import choices, stability, study
 from lib.trace import Trace
 
 TOLERANCE = 0.1  # tokens a round: a loss, its interval included, that is next to nothing

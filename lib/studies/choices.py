@@ -11,8 +11,8 @@ import pandas as pd
 
 from lib import acceptance, stats
 from lib.acceptance import FREQUENT
-from lib.chained_search import improve
-from lib.frequent_paths import frequent
+from lib.search.chained_search import improve
+from lib.search.frequent_paths import frequent
 from lib.trace import Trace
 from lib.tree import Tree
 

@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 from lib import bandit
-from lib.drafter_study import CONTROLS, PLAIN
+from lib.studies.drafter_study import CONTROLS, PLAIN
 
 
 def speeds(rows: pd.DataFrame, shape: str) -> pd.DataFrame:

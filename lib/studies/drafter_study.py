@@ -5,10 +5,11 @@ from typing import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
-from lib import footprint, shapes
+from lib import shapes
 from lib.decoding import Generation, NoDrafter, Round, generate
 from lib.drafters import DRAFTERS, heads, make
 from lib.drafters.registry import parse
+from lib.studies import footprint
 from lib.trace import loop_start
 
 MODEL = "model "  # before the name of a language model that drafts
@@ -23,7 +24,7 @@ def heads_of(target: str) -> list[str]:
     """The shipped heads of a target that the registry can load: folders KIND or KIND-NAME of data/models/heads/TARGET."""
     folder = heads.shipped(target, "")
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return [name for name in found if _is_head(name.partition("-")[0])]
+    return [name for name in found if _head(name)]
 
 
 def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, dict]]:
@@ -38,11 +39,15 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, di
     shared = {"target": first.target, "model": next(iter(models.values())), "models": list(models.values()),
               "vocabulary": first.vocabulary}
     found: dict[str, tuple[str, dict]] = {}
-    for spec in specs or [*STANDARD, *heads_of(first.target_name)]:
+    trained = heads_of(first.target_name)
+    with_heads = [name for name, kind in DRAFTERS.items() if kind.head in trained and name not in trained]
+    for spec in specs or [*STANDARD, *trained, *with_heads]:
         if spec == "top_k":
             found |= {f"{MODEL}{name}": (spec, shared | {"model": model}) for name, model in models.items()}
-        elif _is_head(spec.partition("-")[0]):
-            found[spec] = (spec.partition("-")[0], shared | {"folder": heads.shipped(first.target_name, spec)})
+        elif _head(spec):
+            kind, dash, variant = spec.partition("-")
+            folder = heads.shipped(first.target_name, f"{_head(spec)}{dash}{variant}")
+            found[spec] = (kind, shared | {"folder": folder})
         elif parse(spec)[0] != "merged" or len(models) > 1:
             found[spec] = (spec, shared)
     return found
@@ -76,8 +81,10 @@ def measure(pairs: Sequence, asked, specs: Sequence[str], shape_names: Sequence[
         yield rows
 
 
-def _is_head(kind: str) -> bool:
-    return kind in DRAFTERS and "folder" in DRAFTERS[kind].needs
+def _head(spec: str) -> str:
+    """The kind of head that a drafter reads, "eagle" of "eagle-wide" and of "sam_eagle:4"; empty where it reads none."""
+    kind = spec.partition("-")[0].partition(":")[0]
+    return DRAFTERS[kind].head if kind in DRAFTERS else ""
 
 
 def _drafter(kept: dict, label: str, shape: str, how: tuple[str, Mapping], ids, continuations, seed: int):

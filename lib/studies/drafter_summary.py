@@ -5,9 +5,10 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
-from lib import source_claims, stats
+from lib import stats
 from lib.corpus.mixture import REAL_KINDS
-from lib.drafter_study import CONTROLS, DEPTHS, MODEL, PLAIN
+from lib.studies import source_claims
+from lib.studies.drafter_study import CONTROLS, DEPTHS, MODEL, PLAIN
 
 GENERATED = " (generated)"  # behind the name of a kind whose text a program wrote
 

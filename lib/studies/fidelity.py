@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib import live
 from lib.drafters import LanguageModelDrafter
+from lib.studies import live
 from lib.tables import Table
 from lib.verify import warp
 

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from lib import acceptance, dynamic_replay, growth, stats, study
+from lib import acceptance, dynamic_replay, growth, stats
 from lib.drafters import LanguageModelDrafter
 from lib.dynamic_replay import GrownWalk
 from lib.growth import Growth
+from lib.studies import study
 from lib.trace import Trace
 from lib.tree import Tree
 

@@ -5,10 +5,10 @@ from typing import Sequence
 
 import torch
 
-from lib import memory
 from lib.decoding import NoDrafter, generate, in_batches
 from lib.models import Pair, load_pair
 from lib.shapes import parse
+from lib.studies import memory
 from lib.tree import Tree
 
 WAYS = ("none", "none|int8", "int8|none", "int8")  # target|drafter

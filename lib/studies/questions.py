@@ -8,9 +8,10 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
-from lib import best_tree, cost
-from lib.best_tree import Limits
+from lib import cost
 from lib.cost import Costs, Curve, RoundCost
+from lib.search import best_tree
+from lib.search.best_tree import Limits
 from lib.trace import Trace
 from lib.tree import Tree
 

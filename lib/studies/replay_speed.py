@@ -1,4 +1,4 @@
-"""How fast replay is, beside decoding the same trees live: `python -m lib.replay_speed`."""
+"""How fast replay is, beside decoding the same trees live: `python -m lib.studies.replay_speed`."""
 
 from itertools import cycle
 from typing import Iterator, Sequence
@@ -8,10 +8,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib import live, replay, timing, trace
+from lib import replay, timing, trace
 from lib.models import load_pair
 from lib.prompts import load as load_prompts
 from lib.rank_paths import RankPaths, windows
+from lib.studies import live
 from lib.trace import Trace
 from lib.tree import Tree
 

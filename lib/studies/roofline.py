@@ -7,7 +7,7 @@ of bytes / bandwidth and operations / throughput: no way of computing it can tak
 
 from dataclasses import dataclass
 
-from lib.baselines import Problem
+from lib.studies.baselines import Problem
 
 
 @dataclass(frozen=True)

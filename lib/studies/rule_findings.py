@@ -5,8 +5,9 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
-from lib import rule_study, stats
-from lib.rule_study import BOUND, OWN, label
+from lib import stats
+from lib.studies import rule_study
+from lib.studies.rule_study import BOUND, OWN, label
 
 KEYS = ["vocabulary", "seed", "language", "agreement", "temperature", "shape"]
 

@@ -6,10 +6,11 @@ from typing import Sequence
 import pandas as pd
 import torch
 
-from lib import bounds, enumeration, live
-from lib.hard_languages import HARD, random_pair
+from lib.proofs import bounds, enumeration
+from lib.proofs.hard_languages import HARD, random_pair
+from lib.proofs.small_languages import Logits
 from lib.shapes import parse
-from lib.small_languages import Logits
+from lib.studies import live
 from lib.tables import Table
 from lib.tree import Tree
 from lib.verify import RULES

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from lib import acceptance, stats, trace
-from lib.alternatives import ADVISED, GENERATE, PLAIN, Alternative, Continued, made, ours
 from lib.decoding import NoDrafter, Round
+from lib.studies.alternatives import ADVISED, GENERATE, PLAIN, Alternative, Continued, made, ours
 from lib.tables import Table
 from lib.timing import synchronise
 from lib.tree import Tree

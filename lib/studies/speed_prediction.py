@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from lib import cost
-from lib.alternatives import PLAIN
 from lib.cost import Costs
+from lib.studies.alternatives import PLAIN
 from lib.trace import Trace
 from lib.tree import Tree
 

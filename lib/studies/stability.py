@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lib import acceptance
-from lib.choices import choosing_positions, judged_rows, of_prompts, shared
+from lib.studies.choices import choosing_positions, judged_rows, of_prompts, shared
 from lib.trace import Trace
 
 

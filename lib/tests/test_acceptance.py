@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import acceptance, findings, live, replay, shapes, study, trace
-from lib.models import Pair
+from lib import acceptance, replay, shapes, trace
 from lib.drafters import LanguageModelDrafter
+from lib.models import Pair
+from lib.studies import findings, live, study
 from lib.tests import small_models
 from lib.tests.test_replay import synthetic
 

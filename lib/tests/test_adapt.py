@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import bandit, growth, live, shapes
+from lib import bandit, growth, shapes
+from lib.studies import live
 from lib.adapt import (POLICIES, Complexity, Outcome, RecentAcceptance, Schedule, WhereItPays, best_length,
                        depth_for)
 from lib.drafters import (AdaptiveDrafter, CombinedDrafter, ConfidentDrafter, LanguageModelDrafter,

@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import acceptance, advice, advice_curves, best_tree, cost, engines, shapes, study, tables, trace
-from lib.best_tree import Limits
+from lib import acceptance, cost, engines, shapes, tables, trace
 from lib.decoding import continuations, generate
 from lib.drafters import LanguageModelDrafter
+from lib.search import best_tree
+from lib.search.best_tree import Limits
+from lib.studies import advice, advice_curves, study
 from lib.tests import small_models, test_cost
 from lib.tests.test_replay import synthetic
 from lib.tree import Tree

@@ -5,8 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import advice_curves, advice_figures, cost
-from lib.best_tree import Limits
+from lib import cost
+from lib.figures import advice_figures
+from lib.search.best_tree import Limits
+from lib.studies import advice_curves
 from lib.tests import test_advice
 
 matplotlib.use("agg")

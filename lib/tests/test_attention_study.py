@@ -8,12 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import attention_figures as figures
-from lib import attention_study as study
-from lib import attention_summary as summary
-from lib import attention_tables as tables
-from lib.baselines import QUICK, SEQUENTIAL
+from lib.figures import attention_figures as figures
 from lib.schemas import SCHEMAS
+from lib.studies import attention_study as study, attention_summary as summary, attention_tables as tables
+from lib.studies.baselines import QUICK, SEQUENTIAL
 from lib.tables import Table, read, write
 
 PEAKS = study.Peaks(1e10, 1e11, {"float32": 1e11})

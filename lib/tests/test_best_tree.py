@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import best_tree, replay
-from lib.best_tree import Limits
+from lib import replay
 from lib.cost import Curve, RoundCost
+from lib.search import best_tree
+from lib.search.best_tree import Limits
 from lib.tests.test_frequent_paths import all_trees
 from lib.tests.test_replay import synthetic
 from lib.trace import Trace

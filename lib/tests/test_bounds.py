@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import bounds, enumeration, shapes
-from lib.linear_program import maximise
-from lib.hard_languages import HARD, random_pair
+from lib import shapes
+from lib.proofs import bounds, enumeration
+from lib.proofs.hard_languages import HARD, random_pair
+from lib.proofs.linear_program import maximise
 from lib.verify import RULES
 
 CLOSE = 1e-7

@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from lib.attention_backends import mask as attention_masks
 from lib.attention import register, tree_forward
+from lib.attention_backends import mask as attention_masks
 from lib.cache import TreeCache
 
 SMALL = dict(

@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import choice_figures, choice_study, choices, expected_study, live, plots, study, tables
-from lib.models import Pair
+from lib import plots, tables
 from lib.drafters import LanguageModelDrafter
+from lib.figures import choice_figures
+from lib.models import Pair
+from lib.studies import choice_study, choices, expected_study, live, study
 from lib.tests import small_models
 
 FAMILIES, BUDGET = choice_study.FAMILIES, 6

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import acceptance, chained_search, choices, replay, shapes, stability, trace
-from lib.frequent_paths import frequent
+from lib import acceptance, replay, shapes, trace
+from lib.search import chained_search
+from lib.search.frequent_paths import frequent
+from lib.studies import choices, stability
 from lib.tests.test_frequent_paths import all_trees
 from lib.tests.test_replay import synthetic
 from lib.tree import Tree

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import live, replay, shapes, trace
+from lib import replay, shapes, trace
 from lib.decoding import generate
 from lib.drafters import LanguageModelDrafter
+from lib.studies import live
 from lib.tests import small_models
 from lib.tests.test_replay import trees
 from lib.tree import Tree

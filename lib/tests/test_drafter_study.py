@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import drafter_choice, drafter_figures, drafter_study, drafter_summary, footprint, live, styles, tables
+from lib import tables
 from lib.decoding import NoDrafter
 from lib.drafters import EarlyExitDrafter, LanguageModelDrafter, LookupDrafter, RecyclingDrafter, heads
+from lib.figures import drafter_figures, styles
 from lib.prompts import PromptSet
+from lib.studies import drafter_choice, drafter_study, drafter_summary, footprint, live
 from lib.tests import small_heads, small_models
 
 TARGET = small_models.llama(3, layers=2)

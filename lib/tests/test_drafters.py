@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
-from lib import live, shapes
+from lib import shapes
+from lib.studies import live
 from lib.drafters import (DRAFTERS, LanguageModelDrafter, LookupDrafter, MergedDrafter, OracleDrafter, PlainDrafter,
                           RandomDrafter, make, proposals)
 from lib.drafters.lookup import by_frequency

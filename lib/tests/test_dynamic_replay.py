@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from lib import dynamic_replay, growth, live, replay, shapes, trace
+from lib import dynamic_replay, growth, replay, shapes, trace
 from lib.drafters import LanguageModelDrafter, PlainDrafter
+from lib.studies import live
 from lib.tests.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET
 from lib.tests.test_growing import NAMES as RULE_NAMES
 from lib.tests.test_growing import RULES

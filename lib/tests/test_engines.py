@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
-from lib import best_tree, engines, shapes
-from lib.best_tree import Limits
+from lib import engines, shapes
 from lib.engines import CHAIN, DYNAMIC, ENGINES, LEVELS, TREE, Dynamic, eagle, sglang, vllm
+from lib.search import best_tree
+from lib.search.best_tree import Limits
 from lib.tests.test_replay import synthetic, trees
 from lib.tree import Tree
 

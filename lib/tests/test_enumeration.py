@@ -5,11 +5,12 @@ from collections import Counter
 import pytest
 import torch
 
-from lib import enumeration, shapes
+from lib import shapes
 from lib.drafters import proposals
-from lib.forks import Forks, outcomes, settle
+from lib.proofs import enumeration
+from lib.proofs.forks import Forks, outcomes, settle
+from lib.proofs.hard_languages import HARD, constant, random_pair
 from lib.tests import plain_rules
-from lib.hard_languages import HARD, constant, random_pair
 from lib.tree import Tree
 from lib.verify import RULES, GeneratorDraws
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from lib import acceptance, acceptance_chances, enumeration, expectation, live, stats, study, trace
+from lib import acceptance, acceptance_chances, expectation, stats, trace
 from lib.drafters import LanguageModelDrafter
+from lib.proofs import enumeration
+from lib.proofs.small_languages import Logits
 from lib.shapes import parse
-from lib.small_languages import Logits
+from lib.studies import live, study
 from lib.tests import small_models
 from lib.tree import Tree
 from lib.verify import warp

@@ -4,8 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import attention_summary as summary
-from lib import forward_study as study
+from lib.studies import attention_summary as summary, forward_study as study
 from lib.tables import write
 
 

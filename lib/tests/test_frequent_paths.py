@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import frequent_paths, replay, shapes, trace
+from lib import replay, shapes, trace
+from lib.search import frequent_paths
 from lib.tests.test_replay import synthetic
 from lib.tree import Tree
 

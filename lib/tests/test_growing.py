@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import growth, live, shapes
+from lib import growth, shapes
 from lib.drafters import LanguageModelDrafter, MergedDrafter, PlainDrafter
 from lib.growth import Costs
+from lib.studies import live
 from lib.tests import small_models
 from lib.tests.test_decoding import own_greedy
 from lib.tests.test_drafters import a_path, assert_cache_is_a_fresh_prefill, begin, draws

@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import acceptance, growth, growth_figures, growth_study, live, schemas, shapes, study, styles, trace
+from lib import acceptance, growth, schemas, shapes, trace
 from lib.drafters import LanguageModelDrafter
+from lib.figures import growth_figures, styles
+from lib.studies import growth_study, live, study
 from lib.tests import small_models
 
 TARGET = small_models.llama(0)

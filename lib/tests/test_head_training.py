@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import head_figures, tables
+from lib import tables
 from lib.corpus import mixture
 from lib.drafters import heads
+from lib.figures import head_figures
 from lib.models.registry import SHIPPED
 from lib.tests import small_heads, small_models
 from lib.training import __main__ as command

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from lib import shapes
-from lib.layout import positions
+from lib.figures.layout import positions
 from lib.tests.test_tree import drawn_trees
 
 

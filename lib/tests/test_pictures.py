@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lib.pictures import with_palette
+from lib.figures.pictures import with_palette
 
 
 def test_a_figure_shrinks_and_looks_the_same():

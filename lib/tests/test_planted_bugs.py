@@ -7,8 +7,9 @@ which passes: what is caught is the bug, not the retelling.
 import pytest
 import torch
 
-from lib import enumeration, shapes
-from lib.hard_languages import random_pair
+from lib import shapes
+from lib.proofs import enumeration
+from lib.proofs.hard_languages import random_pair
 from lib.tests.plain_rules import normalised
 from lib.tree import Tree
 from lib.verify import Draft

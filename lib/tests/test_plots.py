@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from lib import plots, shapes
-from lib.styles import STYLES, styles_of
+from lib.figures.styles import STYLES, styles_of
 
 matplotlib.use("agg")
 TREE = shapes.expansion([2, 2, 1])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lib import live
 from lib.drafters import make, published
 from lib.drafters.published.eagle import feature_layers
+from lib.studies import live
 from lib.tests import small_models
 
 TARGET = small_models.llama(3, layers=6)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from lib import memory
 from lib.decoding import generate, in_batches
 from lib.drafters import LanguageModelDrafter
 from lib.models import load_pair
 from lib.models.checks import PairError
 from lib.models.quantize import Int8Linear, kinds_of, quantize_int8, rounded
+from lib.studies import memory
 from lib.tests import small_models
 
 PROMPTS = small_models.prompts(2, (3, 11, 6))

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import rank_model, shapes
+from lib import shapes
+from lib.search import rank_model
 
 STEEP = [0.5, 0.1, 0.05]
 

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import live, shapes
+from lib import shapes
 from lib.drafters import RecyclingDrafter
+from lib.studies import live
 from lib.tests import small_models
 from lib.tests.test_replay import trees
 

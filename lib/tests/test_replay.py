@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import frequent_paths, replay, shapes, trace
+from lib import replay, shapes, trace
 from lib.rank_paths import rank_paths
+from lib.search import frequent_paths
 from lib.tree import Tree
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from lib import replay_speed, trace
+from lib import trace
 from lib.drafters import LanguageModelDrafter
+from lib.studies import replay_speed
 from lib.tests import small_models
 from lib.tests.test_replay import synthetic
 

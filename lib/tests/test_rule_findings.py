@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import rule_findings, rule_study
+from lib.studies import rule_findings, rule_study
 
 RNG = np.random.default_rng(0)
 

@@ -5,8 +5,11 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import enumeration, fidelity, rule_figures, rule_study, shapes
-from lib.small_languages import Logits
+from lib import shapes
+from lib.figures import rule_figures
+from lib.proofs import enumeration
+from lib.proofs.small_languages import Logits
+from lib.studies import fidelity, rule_study
 from lib.tables import Table
 from lib.tests import small_models
 from lib.verify import warp

@@ -6,10 +6,11 @@ from itertools import product
 import pytest
 import torch
 
-from lib import live, shapes
+from lib import shapes
 from lib.drafters import LanguageModelDrafter, MergedDrafter
-from lib.enumeration import Law, distance, drafts, tokens_of
-from lib.forks import outcomes, settle
+from lib.proofs.enumeration import Law, distance, drafts, tokens_of
+from lib.proofs.forks import outcomes, settle
+from lib.studies import live
 from lib.tests import small_models
 from lib.verify import Draft, GeneratorDraws, verify
 from lib.verify.several import merge_samples, multi_step

@@ -5,13 +5,14 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import acceptance, alternatives, cost, lockstep, memory, questions, shapes, speed, speed_prediction, study, trace
-from lib.alternatives import GENERATE, PLAIN
-from lib.best_tree import Limits
+from lib import acceptance, cost, shapes, trace
 from lib.cache import TreeCache
 from lib.decoding import Round, generate, in_batches
 from lib.drafters import LanguageModelDrafter
 from lib.models import Pair
+from lib.search.best_tree import Limits
+from lib.studies import alternatives, lockstep, memory, questions, speed, speed_prediction, study
+from lib.studies.alternatives import GENERATE, PLAIN
 from lib.tables import Table
 from lib.tests import small_models, test_advice, test_cost
 

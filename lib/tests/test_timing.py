@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lib import timing
 from lib.attention import tree_attention
-from lib.baselines import PREPARE, QUICK, Problem, refused
-from lib.roofline import least, work
+from lib.studies.baselines import PREPARE, QUICK, Problem, refused
+from lib.studies.roofline import least, work
 
 
 def problem(parents, prefix, batch=2, kv_heads=2, group=3, dim=8, dtype=torch.float32, seed=0):

@@ -6,9 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import shapes, verification_cost
-from lib.tests import plain_rules
+from lib import shapes
+from lib.studies import verification_cost
 from lib.tables import Table
+from lib.tests import plain_rules
 from lib.tree import Tree
 from lib.verify import RULES, Draft, GeneratorDraws, k_seq, lossy, verify, warp
 from lib.verify.warp import best_token

@@ -12,11 +12,11 @@ from matplotlib.colors import to_hex
 from lib import shapes
 from lib.decoding import generate
 from lib.drafters import LanguageModelDrafter, LookupDrafter, MergedDrafter, PlainDrafter
-from lib.round_figures import DEEPEST, describe_round, draw_round, legend, running_text, visible
-from lib.styles import ROLES
+from lib.figures.round_figures import DEEPEST, describe_round, draw_round, legend, running_text, visible
+from lib.figures.styles import ROLES
+from lib.studies.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 from lib.tests import small_models
 from lib.tests.letters import Letters
-from lib.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 
 matplotlib.use("agg")
 MODEL = small_models.llama(0)

@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from lib import attention, prompts, replay, shapes, stats, study, trace
+from lib import attention, prompts, replay, shapes, stats, trace
+from lib.studies import study
 from lib.training import family
 
 DISTILLED, EQUAL_TOKENS, EQUAL_COMPUTE = "distilled", "plain, as many tokens", "plain, as much computing"

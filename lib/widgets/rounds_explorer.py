@@ -11,10 +11,11 @@ import torch
 from matplotlib import rc_context
 from torch import Tensor
 
-from lib import plots, round_figures, shapes
+from lib import plots, shapes
+from lib.figures import round_figures
 from lib.models import Pair
 from lib.prompts import PromptSet, tokenise
-from lib.walkthrough import Step, walk
+from lib.studies.walkthrough import Step, walk
 
 TYPED = "your own"  # the kind of text under which a prompt is typed
 PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "expansion:2,2,1",

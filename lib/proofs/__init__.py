@@ -1,0 +1,1 @@
+"""Verification rules by enumeration: laws of what they emit, on small and on hard languages, and what bounds them."""
