@@ -2,7 +2,8 @@
 
 `fused` gives a stand-in for a model: blocks behind a prefix run over joined and packed weights (query, key and value in
 one product; gate and up in one), with the rotation of queries and keys in one piece, and attention's backend chosen
-once a forward; all else (prefills, gradients, float64) is the model's own. It says the same within rounding.
+once a forward; all else (prefills, gradients, float64) is the model's own. It says the same within rounding. The joined
+weights are a second copy, so that models that fill the memory run as they are.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from lib.attention import choose_backend
 from lib.attention_backends import BACKENDS, SharedMask
 from lib.packed import Linear, joined
+from lib.timing import free_memory
 
+MOST = 0.25  # of the free memory that weights may take to be held a second time
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 is for oracles: transformers' own code
@@ -59,12 +62,21 @@ _KNOWN: WeakKeyDictionary[nn.Module, Kernels] = WeakKeyDictionary()
 
 def fused(model):
     """A stand-in for the model, which is kept as long as its weights are the same; itself where there is none."""
-    return model if refusal(model) else FusedBlocks(model, _kernels_of(model))
+    kernels = None if refusal(model) else _kernels_of(model)
+    return model if kernels is None else FusedBlocks(model, kernels)
 
 
 def output_layer(model) -> Linear:
     """The model's output layer for few rows, [..., H] -> [..., V], without gradients where the model can be fused."""
-    return model.get_output_embeddings() if refusal(model) else _kernels_of(model).output
+    kernels = None if refusal(model) else _kernels_of(model)
+    return model.get_output_embeddings() if kernels is None else kernels.output
+
+
+def copied_bytes(model) -> int:
+    """Bytes of weights that a fused model holds a second time; 0 for one that runs as it is."""
+    if refusal(model) or _kernels_of(model) is None:
+        return 0
+    return sum(layer.weight.nbytes for layer in model.modules() if type(layer) is nn.Linear)
 
 
 def refusal(model) -> str | None:
@@ -141,14 +153,18 @@ def _normed(norm: nn.Module, state: Tensor) -> Tensor:
     return F.rms_norm(state, (state.shape[-1],), norm.weight, norm.variance_epsilon)
 
 
-def _kernels_of(model) -> Kernels:
+def _kernels_of(model) -> Kernels | None:
+    """The model's kernels, as long as its weights are the same; None where they would take too much memory."""
     known = _KNOWN.get(model)
     if known is None or known.made_of != _weights(model):
         known = _KNOWN[model] = _kernels(model)
-    return known
+    return known if known.layers else None
 
 
 def _kernels(model) -> Kernels:
+    """Without layers where the weights are too large to be held twice."""
+    if sum(weight.nbytes for weight in model.parameters()) > MOST * free_memory(model.device):
+        return Kernels((), model.lm_head, _weights(model))
     return Kernels(tuple(map(_layer, model.model.layers)), joined([model.lm_head]), _weights(model))
 
 

@@ -121,6 +121,8 @@ TABLES = (
             "logits": integer("bytes of a round's logits of the target, all sequences"),
             "alone": integer("bytes of the target decoding plainly: weights, cache, logits"),
             "extra": real("what speculation needs beyond that, as a share of it"),
+            "peak": integer("bytes of tensors alive at most in a decoding with the tree, beside weights; measured"),
+            "peak_alone": integer("the same without speculation"),
         },
     ),
 )

@@ -1,11 +1,18 @@
 """What a pair needs in memory: weights, caches and a round's logits, beside the target alone and per sequence.
 
-Computed from the models' sizes; the caches' share is what `TreeCache` holds at that length, which the tests check.
+Computed from the models' sizes; the caches' share is what `TreeCache` holds at that length, which the tests check. Beside
+it the peak that a decoding really had.
 """
 
 from dataclasses import dataclass
+from typing import Sequence
+
+from torch import Tensor
 
 from lib.cache import capacity_for
+from lib.counted_bytes import CountedBytes
+from lib.decoding import generate, in_batches
+from lib.fused import copied_bytes
 from lib.tree import Tree
 
 
@@ -37,9 +44,9 @@ class Needs:
 
 
 def weight_bytes(model) -> int:
-    """Parameters and buffers, what several modules share counted once."""
+    """Parameters and buffers, what several modules share counted once, and the copies that fused blocks hold."""
     tensors = {tensor.data_ptr(): tensor for tensor in [*model.parameters(), *model.buffers()]}
-    return sum(tensor.nbytes for tensor in tensors.values())
+    return sum(tensor.nbytes for tensor in tensors.values()) + copied_bytes(model)
 
 
 def token_bytes(model) -> int:
@@ -65,8 +72,16 @@ def needs(target, drafter, tree: Tree, *, batch: int, tokens: int) -> Needs:
     )
 
 
+def peak(pair, drafter, shape: Tree, prompts: Sequence[Tensor], new_tokens: int) -> int:
+    """Bytes of tensors alive at most while prompts int64[T] are continued as one batch, beside the weights."""
+    ids, mask = next(in_batches(prompts, len(prompts)))
+    with CountedBytes() as counted:
+        generate(pair.target, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens)
+    return counted.peak
+
+
 def row(pair, label: str, tree: Tree, *, batch: int, tokens: int) -> dict[str, object]:
-    """A row of the table "memory"."""
+    """A row of the table "memory", but for its measured peaks."""
     found = needs(pair.target, pair.drafter.model, tree, batch=batch, tokens=tokens)
     dtype = str(pair.target.dtype).removeprefix("torch.")
     setting = dict(pair=pair.name, dtype=dtype, batch=batch, shape=label, tokens=tokens)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from lib import attention, shapes
@@ -9,7 +10,7 @@ from lib.attention import tree_forward
 from lib.cache import TreeCache
 from lib.decoding import generate, in_batches
 from lib.drafters import LanguageModelDrafter
-from lib.fused import FusedBlocks, fused, refusal
+from lib.fused import FusedBlocks, copied_bytes, fused, output_layer, refusal
 from lib.models.quantize import quantize_int8
 from lib.tests import small_models
 
@@ -94,6 +95,14 @@ def test_it_follows_weights_that_change():
 def test_packed_weights_are_made_once():
     model = made(CONFIGS["llama"])
     assert fused(model).kernels is fused(model).kernels
+
+
+def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
+    small, large = made(CONFIGS["llama"]), made(CONFIGS["llama"], seed=1)
+    assert copied_bytes(small) == sum(layer.weight.nbytes for layer in small.modules() if isinstance(layer, nn.Linear))
+    monkeypatch.setattr("lib.fused.MOST", 0.0)
+    assert fused(large) is large and output_layer(large) is large.lm_head and copied_bytes(large) == 0
+    assert fused(small) is not small  # its copies are there already
 
 
 def test_quantised_layers_are_called_as_they_are():

@@ -10,6 +10,7 @@ import torch
 
 from lib import tables
 from lib.corpus import mixture
+from lib.counted_bytes import CountedBytes
 from lib.drafters import heads
 from lib.figures import head_figures
 from lib.models.registry import SHIPPED
@@ -109,7 +110,7 @@ def test_depths_apart_need_the_logits_of_one_depth():
 
 
 def test_counted_bytes_are_those_alive_at_once():
-    with apart.CountedBytes() as counted:
+    with CountedBytes() as counted:
         kept = torch.ones(1000)
         for _ in range(3):
             made = kept * 2

@@ -168,6 +168,12 @@ def test_memory_is_what_the_caches_hold(pair):
     assert row["alone"] < said.together and row["extra"] == pytest.approx(said.together / row["alone"] - 1)
 
 
+def test_the_measured_peak_holds_caches_and_grows_with_the_batch(pair):
+    tree, prompts = shapes.parse("kary:2@14"), small_models.prompts(4, (30, 30))
+    one, two = (memory.peak(pair, pair.drafter, tree, prompts[:rows], 8) for rows in (1, 2))
+    assert memory.needs(TARGET, DRAFTER, tree, batch=1, tokens=37).caches < one < two < 2.5 * one
+
+
 @torch.no_grad()
 def test_one_token_takes_what_the_cache_takes_for_it():
     cache = TreeCache()

@@ -5,6 +5,7 @@ from typing import Sequence
 import pandas as pd
 import torch
 
+from lib.counted_bytes import CountedBytes
 from lib.drafters import heads
 from lib.training import apart, lessons
 
@@ -24,7 +25,7 @@ def peaks(target, kinds: Sequence[str], *, rows: int, length: int, seed: int = 0
             head = heads.KINDS[kind](config).to(target.device)
             tokens = torch.randint(config.vocab_size, (rows, length + 1), generator=generator).to(target.device)
             lesson = lessons.LESSONS[kind](head, target, tokens, generator)
-            with apart.CountedBytes() as counted:
+            with CountedBytes() as counted:
                 backward(lesson.states, lesson.loss(target.get_output_embeddings()))
             found.append(dict(kind=kind, way=way, depths=len(lesson.states), rows=rows, length=length,
                               logit_bytes=lesson.states[0].shape[:-1].numel() * config.vocab_size * 4,
