@@ -15,8 +15,9 @@ from lib.trace import loop_start
 MODEL = "model "  # before the name of a language model that drafts
 PLAIN, NO_SHAPE = "none", "root"  # decoding without a drafter, and the tree that it verifies
 CONTROLS = ("random", "oracle")
-STANDARD = ("top_k", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit:1", "combined",
-            "adaptive:schedule", "adaptive:recent", "adaptive:complexity", "confident", *CONTROLS)
+STANDARD = ("top_k", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit:1", "int8",
+            "combined", "adaptive:schedule", "adaptive:recent", "adaptive:complexity", "adaptive:pays", "confident",
+            *CONTROLS)
 DEPTHS = 8  # depths of which acceptance is kept apart
 
 

@@ -78,13 +78,14 @@ def measure(
     for repeat in range(repeats):
         for place, (case, runs) in enumerate(zip(cases, rows)):
             calls = [
-                lambda few: verify(rule, *(few or case), seeded(place)),
-                lambda few: [float(run[:, : TOKENS if few else None].sum()) for run in runs],
+                lambda few, draws: verify(rule, *(few or case), draws),
+                lambda few, draws: [float(run[:, : TOKENS if few else None].sum()) for run in runs],
             ]
             for which in torch.randperm(2, generator=generator).tolist():
+                draws = begun(place)
                 caches.sum()
-                calls[which](few[place])
-                seconds[which, repeat, place] = _timed(lambda: calls[which](None), device)
+                calls[which](few[place], begun(place))
+                seconds[which, repeat, place] = _timed(lambda: calls[which](None, draws), device)
     verify_us, read_us = 1e6 * np.median(seconds, axis=1).mean(-1)
     lower, upper = np.quantile(seconds[0].sum(-1) / seconds[1].sum(-1), [0.25, 0.75])
     return {
@@ -127,6 +128,13 @@ def fewer_tokens(draft: Draft, target: Tensor) -> Case:
 def seeded(seed: int) -> GeneratorDraws:
     """Draws of a generator of their own."""
     return GeneratorDraws(torch.Generator().manual_seed(seed))
+
+
+def begun(seed: int) -> GeneratorDraws:
+    """The same draws with their numbers at hand, as in the middle of a text."""
+    draws = seeded(seed)
+    draws.prepare()
+    return draws
 
 
 def read_in_full(name: str, draft: Draft, target: Tensor, seed: int) -> list[Tensor]:

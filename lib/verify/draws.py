@@ -23,10 +23,13 @@ class GeneratorDraws:
     def uniform(self) -> float:
         """A float64 in [0, 1)."""
         if not self._ahead:
-            device = self.generator.device if self.generator is not None else "cpu"
-            numbers = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator, device=device)
-            self._ahead = numbers.tolist()
+            self.prepare()
         return self._ahead.pop()
+
+    def prepare(self) -> None:
+        """Has numbers at hand; those that are left over are dropped."""
+        device = self.generator.device if self.generator is not None else "cpu"
+        self._ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator, device=device).tolist()
 
     def categorical(self, probs: Tensor) -> int:
         """By inversion, with one uniform number: first among blocks of tokens, then in one block.
