@@ -20,6 +20,7 @@ from lib.tree import Tree
 PLAIN, GENERATE = "loop, plain", "generate"
 ASSISTED = {"assisted, constant": "constant", "assisted, heuristic": "heuristic", "assisted, confident": "confident"}
 LOOKUP = "prompt look-up"
+OWN = "top_k"  # the drafter that is the pair's own model
 ADAPTIVE = "adaptive, where it pays"
 ADVISED = "recommended"  # the one drafter and tree that are chosen in advance
 THEIRS = (GENERATE, *ASSISTED, LOOKUP)  # of which all but the first take one prompt at a time

@@ -11,7 +11,7 @@ from lib.decoding import Round, generate, in_batches
 from lib.drafters import LanguageModelDrafter
 from lib.models import Pair
 from lib.search.best_tree import Limits
-from lib.studies import alternatives, lockstep, memory, questions, speed, speed_prediction, study
+from lib.studies import alternatives, lockstep, memory, questions, speed, speed_choice, speed_prediction, study
 from lib.studies.alternatives import GENERATE, PLAIN
 from lib.tables import Table
 from lib.tests import small_models, test_advice, test_cost
@@ -76,19 +76,19 @@ def test_hindsight_takes_each_prompts_fastest():
 
 def test_predictions_meet_what_a_clock_that_keeps_to_the_costs_would_say(pair):
     """Steady rounds whose seconds are the calibrated ones: predicted and measured speed agree."""
-    recorded = speed.continued(pair, ASKED, 20)
-    rows = test_cost.table().assign(target="t", drafter=speed.OWN)
+    recorded = speed_choice.continued(pair, ASKED, 20)
+    rows = test_cost.table().assign(target="t", drafter=alternatives.OWN)
     costs, shape = cost.Costs(rows), "chain:3"
-    price = costs.at("t", speed.OWN, batch=1, prefix=64)
+    price = costs.at("t", alternatives.OWN, batch=1, prefix=64)
     measured = []
     for kind in ("code", "prose"):
         own = recorded.select(np.array(recorded.kinds) == kind)
-        for label, tree, drafter in ((shape, shapes.parse(shape), speed.OWN), ("", shapes.parse("chain:0"), "")):
-            walk = acceptance.rounds_of(own, tree, speed.OWN)
+        for label, tree, drafter in ((shape, shapes.parse(shape), alternatives.OWN), ("", shapes.parse("chain:0"), "")):
+            walk = acceptance.rounds_of(own, tree, alternatives.OWN)
             whole = walk.accepted[~walk.cut]
             measured.append(dict(pair="t/d", batch=1, alternative=label or PLAIN, drafter=drafter, shape=label, kind=kind,
                                  steady_tokens=len(whole) + whole.sum(), steady_seconds=len(whole) * price.round(tree)))
-    found = speed_prediction.compare(pd.DataFrame(measured), recorded, costs, speed.OWN, {shape: shape},
+    found = speed_prediction.compare(pd.DataFrame(measured), recorded, costs, alternatives.OWN, {shape: shape},
                                      {"code": 64.0, "prose": 64.0}, np.random.default_rng(0))
     assert len(found) == 4 and found["error"].abs().max() < 1e-9
     assert speed_prediction.errors(found)[1] < 1e-9
@@ -130,11 +130,11 @@ def test_gains_are_geometric_means_of_prompts_and_the_two_factors_multiply():
 
 
 def test_the_chosen_tree_is_the_fastest_of_what_replay_and_calibration_say(pair):
-    recorded = speed.continued(pair, ASKED, 12)
-    trees = speed.candidates(recorded, ["chain", "optimal"], [2, 4])
-    said = speed.choose(pair, ASKED, recorded, trees, batch=2, new_tokens=12, repeats=1)
+    recorded = speed_choice.continued(pair, ASKED, 12)
+    trees = speed_choice.candidates(recorded, ["chain", "optimal"], [2, 4])
+    said = speed_choice.choose(pair, ASKED, recorded, trees, batch=2, new_tokens=12, repeats=1)
     assert set(zip(said["drafter"], said["shape"])) == {
-        (speed.OWN, label) for label in ("chain@2", "chain@4", "optimal@2", "optimal@4")}
+        (alternatives.OWN, label) for label in ("chain@2", "chain@4", "optimal@2", "optimal@4")}
     assert said["speed"].is_monotonic_decreasing and (said["tokens"] >= 1).all()
 
 
