@@ -2,7 +2,6 @@
 
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 

@@ -1,6 +1,5 @@
 """How the children of a node come from a distribution: the most likely ones, or samples with or without replacement."""
 
-import torch
 from torch import Tensor
 
 from lib.verify.draft import Draws

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Iterable, Protocol
 
-import torch
 from torch import Tensor
 
 from lib.tree import ROOT, Tree
