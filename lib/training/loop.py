@@ -109,7 +109,7 @@ def run(
     device = next(model.parameters()).device
     first = _resume(model, optimisers, folder)
     model.train()
-    summed, since, record = 0.0, time.perf_counter(), {}
+    summed, done, since, record = 0.0, 0, time.perf_counter(), {}
     for step in range(first, plan.steps):
         optim.set_rate(optimisers, optim.factor(step, plan.steps))
         value = learn(draw(step).to(device), step)
@@ -117,9 +117,9 @@ def run(
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-        summed += value.item()
+        summed, done = summed + value.item(), done + 1
         if (step + 1) % 20 == 0 or step + 1 == plan.steps:
-            done, seconds = (step % 20) + 1, time.perf_counter() - since
+            seconds = time.perf_counter() - since
             record = dict(
                 step=step + 1,
                 loss=summed / done,
@@ -127,7 +127,7 @@ def run(
                 tokens_a_second=done * plan.rows * plan.length / seconds,
             )
             report(record)
-            summed, since = 0.0, time.perf_counter()
+            summed, done, since = 0.0, 0, time.perf_counter()
         if (step + 1) % checkpoint_every == 0:
             _save(model, optimisers, folder, step + 1)
     model.eval()
