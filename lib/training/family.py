@@ -59,9 +59,9 @@ def _one_layer(teacher: str | None, steps: int) -> Member:
 
 FAMILY = {
     "base": Member(384, 5, 1024, 6, 2, 64, loop.Plan(860, 32, WINDOW, 8e-3, seed=1)),
-    "small": Member(192, 3, 512, 3, 1, 64, loop.Plan(500, 32, WINDOW, 1e-2, seed=2)),
+    "small": Member(192, 3, 512, 3, 1, 64, loop.Plan(400, 32, WINDOW, 1e-2, seed=2)),
     "tiny": _one_layer(None, 500),
-    "tiny-base": _one_layer("base", 250),
+    "tiny-base": _one_layer("base", 500),
     "tiny-small": _one_layer("small", 300),
 }
 
