@@ -210,7 +210,7 @@ def test_files_that_parameters_name_count_by_content(layout, quick, tmp_path):
 
 def test_code_counts_with_all_that_it_imports():
     names = {path.name for path in provenance.closure(["lib.tables"])}
-    assert {"__init__.py", "tables.py", "schemas.py"} <= names and "stats.py" not in names
+    assert {"__init__.py", "tables.py", "schema.py"} <= names and "stats.py" not in names
     assert provenance.imports("def f():\n    from lib.a import b\nimport os.path") == {"lib.a", "lib.a.b", "os.path"}
     assert provenance.closure(["numpy"]) == []
 
