@@ -6,18 +6,21 @@ from typing import Iterator
 import torch
 from torch import nn
 
+from lib.fused import copied_bytes
+
 
 def own_weights(drafter, target: nn.Module) -> int:
-    """Bytes of the drafter's parameters and buffers that are not the target's."""
+    """Bytes of the drafter's parameters and buffers that are not the target's, and of copies that its blocks hold."""
     shared = {tensor.data_ptr() for tensor in _tensors(target)}
-    own = {tensor.data_ptr(): tensor.nbytes for module in _reach(drafter) if isinstance(module, nn.Module)
-           for tensor in _tensors(module) if tensor.data_ptr() not in shared}
-    return sum(own.values())
+    modules = [module for module in _reach(drafter) if isinstance(module, nn.Module) and module is not target]
+    own = {tensor.data_ptr(): tensor.nbytes for module in modules for tensor in _tensors(module)
+           if tensor.data_ptr() not in shared}
+    return sum(own.values()) + sum(map(copied_bytes, modules))
 
 
 def weights(model: nn.Module) -> int:
-    """Bytes of a model's parameters and buffers."""
-    return sum({tensor.data_ptr(): tensor.nbytes for tensor in _tensors(model)}.values())
+    """Bytes of a model's parameters and buffers, and of copies that its blocks hold."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in _tensors(model)}.values()) + copied_bytes(model)
 
 
 def held(drafter) -> int:
