@@ -12,7 +12,7 @@ from torch import Tensor
 from lib.cache import capacity_for
 from lib.counted_bytes import CountedBytes
 from lib.decoding import generate, in_batches
-from lib.fused import copied_bytes
+from lib.studies.footprint import weights
 from lib.tree import Tree
 
 
@@ -43,12 +43,6 @@ class Needs:
         return self.target_cache + self.drafter_cache
 
 
-def weight_bytes(model) -> int:
-    """Parameters and buffers, what several modules share counted once, and the copies that fused blocks hold."""
-    tensors = {tensor.data_ptr(): tensor for tensor in [*model.parameters(), *model.buffers()]}
-    return sum(tensor.nbytes for tensor in tensors.values()) + copied_bytes(model)
-
-
 def token_bytes(model) -> int:
     """Keys and values of one token in all layers."""
     config = model.config.get_text_config()
@@ -63,12 +57,12 @@ def needs(target, drafter, tree: Tree, *, batch: int, tokens: int) -> Needs:
     vocabulary = target.config.get_text_config().vocab_size * target.dtype.itemsize
     cache, plain = (batch * capacity_for(tokens + nodes) * token_bytes(target) for nodes in (tree.size, 1))
     return Needs(
-        target_weights=weight_bytes(target),
-        drafter_weights=weight_bytes(drafter),
+        target_weights=weights(target),
+        drafter_weights=weights(drafter),
         target_cache=cache,
         drafter_cache=batch * capacity_for(tokens + internal) * token_bytes(drafter),
         logits=batch * tree.size * vocabulary,
-        alone=weight_bytes(target) + plain + batch * vocabulary,
+        alone=weights(target) + plain + batch * vocabulary,
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from lib.decoding import NoDrafter, generate, in_batches
 from lib.models import Pair, load_pair
 from lib.shapes import parse
-from lib.studies import memory
+from lib.studies import footprint
 from lib.tree import Tree
 
 WAYS = ("none", "none|int8", "int8|none", "int8")  # target|drafter
@@ -78,6 +78,6 @@ def _shared(own: list[int], base: list[int]) -> int:
 
 def _weights(pair: Pair) -> dict[str, int]:
     return {
-        "target_weights": memory.weight_bytes(pair.target),
-        "drafter_weights": memory.weight_bytes(pair.drafter.model),
+        "target_weights": footprint.weights(pair.target),
+        "drafter_weights": footprint.weights(pair.drafter.model),
     }

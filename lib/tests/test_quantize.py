@@ -8,7 +8,7 @@ from lib.drafters import LanguageModelDrafter
 from lib.models import load_pair
 from lib.models.checks import PairError
 from lib.models.quantize import Int8Linear, kinds_of, quantize_int8, rounded
-from lib.studies import memory
+from lib.studies import footprint
 from lib.tests import small_models
 
 PROMPTS = small_models.prompts(2, (3, 11, 6))
@@ -34,10 +34,10 @@ def test_the_layer_is_the_product_with_its_rounded_weight(dtype, tolerance):
 
 def test_greedy_output_is_the_quantised_targets_own():
     target, drafter = small_models.llama(0), small_models.related(small_models.llama(0), 1, noise=0.3)
-    before = memory.weight_bytes(target)
+    before = footprint.weights(target)
     for model in (target, drafter):
         quantize_int8(model)
-    assert memory.weight_bytes(target) < before / 2 and isinstance(target.lm_head, torch.nn.Linear)
+    assert footprint.weights(target) < before / 2 and isinstance(target.lm_head, torch.nn.Linear)
     ids, mask = next(in_batches(PROMPTS, 3))
     settings = dict(attention_mask=mask, shape="kary:2@6", max_new_tokens=16)
     done = generate(target, LanguageModelDrafter(drafter), ids, **settings)
@@ -51,7 +51,7 @@ def test_load_quantises_what_it_is_told():
     assert any(isinstance(module, Int8Linear) for module in pair.target.modules())
     assert not any(isinstance(module, Int8Linear) for module in pair.drafter.model.modules())
     plain = load_pair("small/tiny", dtype="bfloat16")
-    assert memory.weight_bytes(pair.target) < memory.weight_bytes(plain.target)
+    assert footprint.weights(pair.target) < footprint.weights(plain.target)
     ids = torch.arange(5, 25)[None]
     ours, theirs = (each.target(ids).logits.float() for each in (pair, plain))
     assert torch.nn.functional.cosine_similarity(ours, theirs, dim=-1).min() > 0.99
