@@ -33,6 +33,19 @@ def packed(weight: Tensor, bias: Tensor | None) -> Linear:
     return lambda x: run(x, held, bias, "none", [], "")
 
 
+def pack(module: nn.Module) -> nn.Module:
+    """Lets the linear layers of a module run packed where they can; for one that has learnt and stays where it is."""
+    for layer in module.modules():
+        if type(layer) is nn.Linear and can_pack(layer.weight):
+            layer.forward = packed(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+    return module
+
+
+def packed_bytes(module: nn.Module) -> int:
+    """Bytes of the copies that `pack` made."""
+    return sum(layer.weight.nbytes for layer in module.modules() if "forward" in vars(layer))
+
+
 def can_pack(weight: Tensor) -> bool:
     """Whether oneDNN, through the operators that torch's own compiler uses, takes such weights here."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():

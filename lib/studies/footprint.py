@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lib.fused import copied_bytes
+from lib.packed import packed_bytes
 
 
 def own_weights(drafter, target: nn.Module) -> int:
@@ -15,7 +16,7 @@ def own_weights(drafter, target: nn.Module) -> int:
     modules = [module for module in _reach(drafter) if isinstance(module, nn.Module) and module is not target]
     own = {tensor.data_ptr(): tensor.nbytes for module in modules for tensor in _tensors(module)
            if tensor.data_ptr() not in shared}
-    return sum(own.values()) + sum(map(copied_bytes, modules))
+    return sum(own.values()) + sum(copied_bytes(module) + packed_bytes(module) for module in modules)
 
 
 def weights(model: nn.Module) -> int:

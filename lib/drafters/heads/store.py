@@ -12,6 +12,7 @@ from transformers import LlamaConfig
 from lib.drafters.heads.block import BlockHead
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.medusa import MedusaHeads
+from lib.packed import pack
 
 KINDS = {"medusa": MedusaHeads, "eagle": EagleHead, "eagle3": Eagle3Head, "block": BlockHead}
 SHIPPED = Path(__file__).parents[3] / "data" / "models" / "heads"
@@ -69,7 +70,7 @@ def load(kind: str, folder: str | Path, target) -> nn.Module:
 def ready(head: nn.Module, folder: Path, target) -> nn.Module:
     """The head as its drafter takes it, with the target's dtype and device; it remembers its folder."""
     head.name_or_path = str(folder)
-    return head.to(device=target.device, dtype=target.dtype).eval()
+    return pack(head.to(device=target.device, dtype=target.dtype).eval())
 
 
 def shipped(target: str, kind: str) -> Path:
