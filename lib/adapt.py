@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Callable, ClassVar, Iterable, Protocol
 
+FORGOTTEN = 0.3  # tried tokens, of those remembered, that are too few to go by
 State = Any  # of a row; a policy's own, immutable
 
 
@@ -99,23 +100,34 @@ class RecentAcceptance:
 class WhereItPays(RecentAcceptance):
     """The best length for the acceptance of the last rounds, where none at all may be the best.
 
-    check: what one more drafted token adds to verifying, in forwards of the target of one token; a level costs `cost`.
-    In a round without a draft what is remembered fades by `patience`, towards the prior, so that drafting is tried
-    again, the later the closer patience is to 1.
+    check: what one more drafted token adds to verifying, and once: what drafting costs whatever its length, in forwards
+    of the target of one token; a level costs `cost`. In a round without a draft what is remembered fades by `patience`.
+    One token is drafted to learn from where hardly anything is remembered, and as long as that goes well: drafting is
+    tried again, the later the closer patience is to 1.
     """
 
     check: float = 0.05
+    once: float = 0.0
     patience: float = 0.95
 
-    def after(self, state: tuple[float, float], outcome: Outcome) -> tuple[float, float]:
-        """As without a choice, but for rounds that drafted nothing."""
-        if not outcome.drafted:
-            return self.patience * state[0], self.patience * state[1]
-        return super().after(state, outcome)
+    def begin(self) -> tuple[float, float, bool]:
+        """Nothing accepted, nothing tried, nothing that went well."""
+        return 0.0, 0.0, False
 
-    def depth(self, state: tuple[float, float]) -> int:
+    def after(self, state: tuple[float, float, bool], outcome: Outcome) -> tuple[float, float, bool]:
+        """As without a choice, but for rounds that drafted nothing; and whether all that was drafted was accepted."""
+        if not outcome.drafted:
+            return self.patience * state[0], self.patience * state[1], False
+        return *super().after(state[:2], outcome), outcome.accepted == outcome.drafted
+
+    def depth(self, state: tuple[float, float, bool]) -> int:
         """The best length for the estimate, 0 where every length would be slower than plain decoding."""
-        return best_length(self.acceptance(state), self.cost + self.check, self.most, least=0)
+        *remembered, went_well = state
+        acceptance, each = self.acceptance(tuple(remembered)), self.cost + self.check
+        length = best_length(acceptance, each, self.most, self.once)
+        if chain_tokens(acceptance, length) > 1 + self.once + length * each:
+            return length
+        return 1 if went_well or remembered[1] < FORGOTTEN else 0
 
 
 @dataclass(frozen=True)
@@ -148,12 +160,12 @@ class Complexity:
         return best_length(max(0.0, 1 - math.sqrt(self.scale * entropy)), self.cost, self.most)
 
 
-def best_length(acceptance: float, cost: float, most: int, least: int = 1) -> int:
-    """The chain's length, `least` to `most`, of the largest expected speedup (Leviathan et al. 2023, theorem 3.8).
+def best_length(acceptance: float, cost: float, most: int, once: float = 0.0) -> int:
+    """The chain's length, 1 to `most`, of the largest expected speedup (Leviathan et al. 2023, theorem 3.8).
 
-    acceptance: of each token, 0 to 1; cost: of drafting one, in forwards of the target.
+    acceptance: of each token, 0 to 1; cost: of drafting one, once: of drafting at all, in forwards of the target.
     """
-    return max(range(least, most + 1), key=lambda length: chain_tokens(acceptance, length) / (length * cost + 1))
+    return max(range(1, most + 1), key=lambda length: chain_tokens(acceptance, length) / (1 + once + length * cost))
 
 
 def chain_tokens(acceptance: float, length: int) -> float:

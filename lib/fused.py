@@ -7,6 +7,7 @@ weights are a second copy, so that models that fill the memory run as they are.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from lib.attention import choose_backend
 from lib.attention_backends import BACKENDS, SharedMask
-from lib.packed import Linear, joined
+from lib.packed import Linear, joined, joined_bytes
 from lib.timing import free_memory
 
 MOST = 0.25  # of the free memory that weights may take to be held a second time
@@ -74,9 +75,9 @@ def output_layer(model) -> Linear:
 
 def copied_bytes(model) -> int:
     """Bytes of weights that a fused model holds a second time; 0 for one that runs as it is."""
-    if refusal(model) or _kernels_of(model) is None:
+    if refusal(model) or _fills_the_memory(model):
         return 0
-    return sum(layer.weight.nbytes for layer in model.modules() if type(layer) is nn.Linear)
+    return sum(map(joined_bytes, (*chain.from_iterable(map(_groups, model.model.layers)), [model.lm_head])))
 
 
 def refusal(model) -> str | None:
@@ -163,24 +164,38 @@ def _kernels_of(model) -> Kernels | None:
 
 def _kernels(model) -> Kernels:
     """Without layers where the weights are too large to be held twice."""
-    if sum(weight.nbytes for weight in model.parameters()) > MOST * free_memory(model.device):
+    if _fills_the_memory(model):
         return Kernels((), model.lm_head, _weights(model))
     return Kernels(tuple(map(_layer, model.model.layers)), joined([model.lm_head]), _weights(model))
 
 
-def _layer(layer) -> Layer:
+def _fills_the_memory(model) -> bool:
+    """Whether the weights are too large to be held twice; not if they are held twice already."""
+    if (known := _KNOWN.get(model)) is not None:
+        return not known.layers
+    return sum(weight.nbytes for weight in model.parameters()) > MOST * free_memory(model.device)
+
+
+def _groups(layer) -> list[list[nn.Module]]:
+    """The linear layers of a decoder layer, those of one input together."""
     attention, mlp = layer.self_attn, layer.mlp
-    size = attention.head_dim
+    return [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj], [mlp.gate_proj, mlp.up_proj],
+            [mlp.down_proj]]
+
+
+def _layer(layer) -> Layer:
+    attention, size = layer.self_attn, layer.self_attn.head_dim
+    query_key_value, out, gate_up, down = map(joined, _groups(layer))
     heads = tuple(projection.weight.shape[0] // size for projection in (attention.q_proj, attention.k_proj))
     return Layer(
         input_norm=layer.input_layernorm,
-        query_key_value=joined([attention.q_proj, attention.k_proj, attention.v_proj]),
+        query_key_value=query_key_value,
         query_norm=getattr(attention, "q_norm", None),
         key_norm=getattr(attention, "k_norm", None),
-        out=joined([attention.o_proj]),
+        out=out,
         middle_norm=layer.post_attention_layernorm,
-        gate_up=joined([mlp.gate_proj, mlp.up_proj]),
-        down=joined([mlp.down_proj]),
+        gate_up=gate_up,
+        down=down,
         heads=(*heads, size),
         scale=attention.scaling,
     )

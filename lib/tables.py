@@ -11,7 +11,7 @@ import zlib
 from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Iterable, Mapping
+from typing import Callable, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -82,7 +82,7 @@ class Table:
 def schema_of(name: str) -> Schema:
     """The declared schema of a table; ValueError names the tables there are."""
     if name not in SCHEMAS:
-        raise ValueError(f"no table is called {name!r}; declared in lib/schemas.py are {', '.join(sorted(SCHEMAS))}")
+        raise ValueError(f"no table is called {name!r}; declared in lib/schemas are {', '.join(sorted(SCHEMAS))}")
     return SCHEMAS[name]
 
 
@@ -123,6 +123,17 @@ def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame
     _replace(path, _encode(schema, frame, header=True))
 
 
+def once(run_dir: str | Path, name: str, fingerprint: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """A whole table as it was made in this run with this fingerprint, else made and written now: what is timed once, and
+    decides what rows mean, does not change when a stopped run goes on.
+    """
+    kept = Table(run_dir, name, fingerprint).frame()
+    if kept.empty:
+        kept = make()
+        write(run_dir, name, kept, fingerprint)
+    return kept.drop(columns=FINGERPRINT, errors="ignore")
+
+
 def dictionary(names: Iterable[str] | None = None) -> pd.DataFrame:
     """The data dictionary: one row a column, with its table, kind, meaning, and whether it is part of the key."""
     rows = [(schema.name, column, entry.kind, entry.meaning, column in schema.key)
@@ -143,7 +154,7 @@ def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerpri
     unknown = [name for name in frame if name not in schema.names]
     if missing or unknown:
         raise ValueError(f"table {schema.name}: columns missing: {missing}, unknown: {unknown}; "
-                         f"lib/schemas.py declares {list(schema.columns)}")
+                         f"lib/schemas declares {list(schema.columns)}")
     checked = {name: _checked(schema, name, frame[name]) for name in schema.columns}
     return pd.DataFrame(checked | {FINGERPRINT: frame[FINGERPRINT].astype("str")})
 
@@ -168,7 +179,7 @@ def _checked(schema: Schema, name: str, values: pd.Series) -> pd.Series:
     wrong = [getattr(value, "item", lambda: value)() for value in values.unique() if not _fits(kind, value)]
     if wrong:
         raise ValueError(f"table {schema.name}, column {name}: {wrong[0]!r} is not of kind {kind} "
-                         f"(declared in lib/schemas.py: {schema.columns[name].meaning})")
+                         f"(declared in lib/schemas: {schema.columns[name].meaning})")
     return values.astype(KINDS[kind])
 
 

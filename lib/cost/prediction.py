@@ -50,8 +50,9 @@ def predict_rows(recorded: Trace, costs: Costs, settings: pd.DataFrame, generato
     predicted_high (tokens/s of the batch), speedup, and `error` = predicted / measured - 1.
 
     settings: columns drafter (of the trace), shape (a name; "chain:0" is plain decoding; where there is a column `tree`,
-    that is the tree and the name is a label), batch, prefix (mean committed tokens while decoding) and, if `error` is wanted, measured (tokens/s of the batch, prefill left out). recorded: the
-    target's continuations of the prompts in question; their loops count. ValueError names missing columns.
+    that is the tree and the name is a label), batch, prefix (mean committed tokens while decoding) and, if `error` is
+    wanted, measured (tokens/s of the batch, prefill left out). recorded: the target's continuations of the prompts in
+    question; their loops count. ValueError names missing columns.
     """
     missing = [name for name in ("drafter", "shape", "batch", "prefix") if name not in settings]
     if missing:

@@ -50,6 +50,7 @@ class EagleDrafter:
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
+        self.output = output_layer(self.target)  # anew, for a target whose weights have changed
         self.prompts: list[Tensor] | None = list(prompts)
         self.cache = TreeCache()
         self.drafts: list[Draft] = []

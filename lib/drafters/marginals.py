@@ -67,6 +67,7 @@ class MarginalDrafter:
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the lengths of the prompts int64[T]; their hidden states come with the first `commit`."""
+        self.output = output_layer(self.target)  # anew, for a target whose weights have changed
         self.roots: list[int] = []
         self.drafts: list[Draft] = []
         self.lengths = [len(prompt) for prompt in prompts]

@@ -10,11 +10,11 @@ def rounded(target):
 
     See `lib.models.quantize`: on a CPU its kernel is fast for bfloat16 alone.
     """
-    from lib.models.quantize import quantize_int8  # models know drafters, which must not know models as they load
+    from lib.models.quantize import Int8Linear  # models know drafters, which must not know models as they load
 
-    linear = {id(layer.weight) for layer in target.modules() if isinstance(layer, nn.Linear)}
     output = target.get_output_embeddings()
-    kept = {id(weight): weight for weight in target.parameters() if id(weight) not in linear or weight is output.weight}
-    model = copy.deepcopy(target, kept)
-    quantize_int8(model)
-    return model.eval()
+    layers = [layer for layer in target.modules() if isinstance(layer, nn.Linear) and layer is not output]
+    kept = {id(layer): Int8Linear(layer) for layer in layers}
+    own = {id(weight) for layer in layers for weight in (layer.weight, layer.bias)}
+    kept |= {id(weight): weight for weight in target.parameters() if id(weight) not in own}
+    return copy.deepcopy(target, kept).eval()

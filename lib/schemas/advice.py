@@ -1,6 +1,6 @@
 """Tables of shapes and of advice: costs, recommendations, settings, curves."""
 
-from lib.schemas.columns import SETTING, SPEED, TREE, interval
+from lib.schemas.columns import ROUND_COSTS, SETTING, SPEED, TREE, interval
 from lib.schemas.schema import Schema, flag, integer, real, text
 
 ADVISED = {
@@ -39,21 +39,7 @@ TABLES = (
         "costs",
         "what a round of the loop takes for one shape, among interleaved alternatives: medians over rounds of all rows",
         ("target", "drafter", "batch", "prefix", "shape"),
-        {
-            "target": SETTING["target"],
-            "drafter": SETTING["drafter"],
-            "batch": integer("sequences decoded together"),
-            "prefix": integer("committed tokens in the middle of the timed rounds, per sequence"),
-            "shape": text("name of the draft tree's shape; chain:0 is plain decoding"),
-            "nodes": integer("drafted tokens of the shape, root excluded"),
-            "rounds": integer("timed rounds"),
-            "draft_ms": real("median milliseconds of drafting"),
-            "verify_ms": real("median milliseconds of the target's forward and the rule"),
-            "commit_ms": real("median milliseconds of keeping the accepted path"),
-            "round_ms": real("median milliseconds of the whole round"),
-            "lower_ms": real("lower quartile of the same"),
-            "upper_ms": real("upper quartile of the same"),
-        },
+        ROUND_COSTS,
     ),
     Schema(
         "advice",

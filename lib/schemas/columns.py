@@ -42,3 +42,18 @@ SPEED = {
     "n_prompts": integer("prompts behind the intervals"),
     "n_rounds": integer("rounds replayed"),
 }
+ROUND_COSTS = {
+    "target": SETTING["target"],
+    "drafter": SETTING["drafter"],
+    "batch": integer("sequences decoded together"),
+    "prefix": integer("committed tokens in the middle of the timed rounds, per sequence"),
+    "shape": text("name of the draft tree's shape; chain:0 is plain decoding"),
+    "nodes": integer("drafted tokens of the shape, root excluded"),
+    "rounds": integer("timed rounds"),
+    "draft_ms": real("median milliseconds of drafting"),
+    "verify_ms": real("median milliseconds of the target's forward and the rule"),
+    "commit_ms": real("median milliseconds of keeping the accepted path"),
+    "round_ms": real("median milliseconds of the whole round"),
+    "lower_ms": real("lower quartile of the same"),
+    "upper_ms": real("upper quartile of the same"),
+}

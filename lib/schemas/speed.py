@@ -1,6 +1,6 @@
 """Tables of speed: ways of decoding side by side, what was foreseen, batches, memory, fewer bits."""
 
-from lib.schemas.columns import PROMPT, SPEED, interval
+from lib.schemas.columns import PROMPT, ROUND_COSTS, SPEED, interval
 from lib.schemas.schema import Schema, flag, integer, real, text
 
 TABLES = (
@@ -40,6 +40,12 @@ TABLES = (
             "round_seconds": real("median time of a round"),
             "speed": real("tokens a second and row that follow"),
         },
+    ),
+    Schema(
+        "speed_costs",
+        "what a round of the loop takes for one shape, measured on the choosing prompts of the speed study",
+        ("target", "drafter", "batch", "prefix", "shape"),
+        ROUND_COSTS,
     ),
     Schema(
         "speed_predicted",

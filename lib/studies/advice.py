@@ -71,8 +71,8 @@ def advise(recorded: Trace, costs: Costs, *, batch: int = 1, prefix: int = 128, 
     found = judge(judged, rivals, price, generator, batch=batch).set_index("what", drop=False)
     table = found[~found["what"].isin(asked)].reset_index(drop=True).assign(target=target, batch=batch, prefix=prefix)
     tree = chosen[drafter].tree
-    loss = {name: tuple(1 - found.loc[name, ["against", "against_high", "against_low"]]) for name in asked
-            if name in found.index}
+    ends = ["against", "against_high", "against_low"]
+    loss = {name: tuple(1 - found.loc[name, ends]) for name in asked if name in found.index}
     if grow:
         loss |= {name: _grown_loss(setting, tree, judged, grow, own, drafter, generator)
                  for name, setting in asked.items() if isinstance(setting, engines.Dynamic)}

@@ -15,6 +15,7 @@ from lib.compiled import CompiledBlocks
 from lib.cost import RoundCost
 from lib.decoding import NoDrafter, Round, generate, in_batches
 from lib.drafters import AdaptiveDrafter, LanguageModelDrafter, heads
+from lib.shapes import parse
 from lib.tree import Tree
 
 PLAIN, GENERATE = "loop, plain", "generate"
@@ -85,7 +86,8 @@ def adaptive(pair, cost: RoundCost, shape: str | Tree, label: str, new_tokens: i
     """The loop with the pair's own model, as deep in the shape as its last rounds advise and not at all where that
     advises it, by what levels and nodes cost in a calibration.
     """
-    policy = WhereItPays(cost=float(cost.level(1)) / cost.plain, check=max(0.0, _per_node(cost)) / cost.plain)
+    policy = WhereItPays(cost=float(cost.level(1)) / cost.plain, check=max(0.0, _per_node(cost)) / cost.plain,
+                         once=cost.once / cost.plain, most=parse(shape).max_depth)
     drafter = AdaptiveDrafter(LanguageModelDrafter(pair.drafter.model), policy)
     return Alternative(ADAPTIVE, ours(pair, drafter, shape, new_tokens), ADAPTIVE, label)
 

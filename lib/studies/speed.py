@@ -18,16 +18,19 @@ from lib.studies.alternatives import GENERATE, PLAIN, Alternative, Continued
 from lib.tables import Table
 from lib.timing import synchronise
 
+MIXED = "mixed"  # instead of a kind of text
 HINDSIGHT = "best in hindsight"  # each prompt's fastest
 
 
 def groups(asked, batch: int) -> Iterator[tuple[str, str, list[Tensor]]]:
-    """(name, kind, prompts) of batches of one kind of text each; a kind with too few prompts fills up by repeating.
+    """(name, kind, prompts) of batches of one kind of text each, or of MIXED kinds where one has too few prompts.
 
-    A batch is named by its first prompt. asked: `study.Prompts`.
+    A batch is named by its first prompt; where prompts end they begin again. asked: `study.Prompts`.
     """
-    for kind in dict.fromkeys(asked.kinds):
-        own = [i for i, other in enumerate(asked.kinds) if other == kind]
+    kinds = {kind: [i for i, other in enumerate(asked.kinds) if other == kind] for kind in dict.fromkeys(asked.kinds)}
+    if min(map(len, kinds.values()), default=0) < batch:
+        kinds = {MIXED: list(range(len(asked.kinds)))}
+    for kind, own in kinds.items():
         for first in range(0, len(own), batch):
             rows = [own[(first + i) % len(own)] for i in range(batch)]
             yield asked.names[rows[0]], kind, [asked.ids[i] for i in rows]
@@ -99,13 +102,18 @@ def steady(rounds: Sequence[Round], batch: int) -> tuple[float, float]:
     """Tokens and seconds of the rounds in which every row of the batch ran and none was cut short; NaN where rounds
     are not known.
     """
-    whole = [rounds[first : first + batch] for first in range(0, len(rounds), batch)]
-    whole = [records for records in whole
-             if [each.row for each in records] == list(range(batch)) and not any(each.cut for each in records)]
-    if not whole:
+    found = whole(rounds, batch)
+    if not found:
         return float("nan"), float("nan")
-    tokens = sum(each.accepted + 1 for records in whole for each in records)
-    return float(tokens), sum(records[0].seconds for records in whole)
+    tokens = sum(each.accepted + 1 for records in found for each in records)
+    return float(tokens), sum(records[0].seconds for records in found)
+
+
+def whole(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:
+    """The records, one a row, of each of those rounds."""
+    together = (rounds[first : first + batch] for first in range(0, len(rounds), batch))
+    return [records for records in together
+            if [each.row for each in records] == list(range(batch)) and not any(each.cut for each in records)]
 
 
 # ---------------------------------------------------------------------------------------------------- what the rows say

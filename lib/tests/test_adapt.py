@@ -50,6 +50,17 @@ def test_drafting_stops_where_it_does_not_pay_and_is_tried_again():
     assert depth_for(policy, [Outcome(4, 4)] * 8) > 4
 
 
+def test_a_dear_drafter_is_used_where_text_takes_all_that_it_says():
+    """A level costs more than the prior promises: only trying it can tell."""
+    policy, rng = WhereItPays(cost=0.6, check=0.1, once=0.1), random.Random(0)
+    state, drafted = policy.begin(), 0
+    for _ in range(200):
+        depth = policy.depth(state)
+        accepted = next((n for n in range(depth) if rng.random() >= 0.97), depth)
+        state, drafted = policy.after(state, Outcome(depth, accepted)), drafted + depth
+    assert drafted > 200
+
+
 @given(OUTCOMES)
 def test_the_schedule_is_transformers(history):
     depth = 5
