@@ -3,6 +3,7 @@
 import time
 from typing import Sequence
 
+import pandas as pd
 import torch
 
 from lib.decoding import NoDrafter, generate, in_batches
@@ -45,6 +46,20 @@ def compare(
             setting = dict(pair=name, dtype=dtype, quantised=way, speculates=speculates, prompt=prompt, kind=kind)
             rows.append(setting | told[way, speculates] | {"agreeing": agreeing} | _weights(pairs[way]))
     return rows
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """By what is quantised and whether it speculates: tokens a second, tokens a round, the share of text that agrees with
+    the first way's, and the weights of both models in MiB. rows: the table "quantised".
+    """
+    ways = rows.groupby(["quantised", "speculates"], sort=False)
+    sums = ways[["tokens", "seconds", "rounds", "accepted", "agreeing"]].sum()
+    return pd.DataFrame({
+        "tokens a second": sums["tokens"] / sums["seconds"],
+        "tokens a round": 1 + sums["accepted"] / sums["rounds"].clip(lower=1),
+        "text shared with the first row": sums["agreeing"] / sums["tokens"],
+        "weights (MiB)": ways[["target_weights", "drafter_weights"]].first().sum(axis=1) / 2**20,
+    })
 
 
 def _decode(pair: Pair, ids: torch.Tensor, shape: str | Tree, speculates: bool, new_tokens: int) -> dict[str, object]:

@@ -43,9 +43,12 @@ def scaled(own: RoundCost, ratio: float) -> RoundCost:
 
 
 def last_paying(rows: pd.DataFrame) -> int | None:
-    """The largest batch of `by_batch` at which the fastest tree is faster than plain decoding; None if it never is."""
-    paying = rows[(rows["family"] == CHOSEN) & (rows["speedup"] > 1)]
-    return None if paying.empty else int(paying["batch"].max())
+    """The batch of `by_batch` up to which the fastest tree is faster than plain decoding beyond its interval, at every
+    smaller one too; None where it is not at the smallest.
+    """
+    own = rows[rows["family"] == CHOSEN].sort_values("batch")
+    paying = own[(own["speedup_low"] > 1).cummin()]
+    return None if paying.empty else int(paying["batch"].iloc[-1])
 
 
 def _chosen(choosing, judged, own: RoundCost, drafter: str, limits: Limits, generator, batch: int) -> pd.DataFrame:

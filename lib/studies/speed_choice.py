@@ -1,14 +1,17 @@
 """The one drafter and tree that are chosen in advance: replay says what a round yields, a few rounds what it takes."""
 
+import math
 from typing import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 
 from lib import acceptance, trace
 from lib.decoding import NoDrafter
+from lib.search import best_tree
 from lib.studies.alternatives import OWN, made, ours
-from lib.studies.speed import groups
+from lib.studies.speed import groups, whole
 from lib.tree import Tree
 
 
@@ -28,31 +31,47 @@ def candidates(
 
 def choose(
     pair, asked, recorded: trace.Trace, trees: dict[tuple[str, str], Tree], *, batch: int, new_tokens: int,
-    repeats: int = 2,
+    generator: torch.Generator, repeats: int = 2,
 ) -> pd.DataFrame:
     """What replay and a short calibration promise of each drafter and tree, best first: drafter, label, tokens a round,
     seconds, speed.
 
-    Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations; seconds a round from
-    decoding the first group of prompts, the trees in turns; speed is tokens a second and row. No prompt that is judged
-    is looked at.
+    Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations (see `tokens_a_round`);
+    seconds from decoding groups of prompts, one a repeat, the trees in shuffled turns after an untimed run each, of the
+    rounds in which all rows run; speed is tokens a second and row. No prompt that is judged is looked at.
     """
-    prompts = next(groups(asked, batch))[2]
     drafters = {name: made(pair, name) for name in recorded.ranks}
+    runs = {key: ours(pair, drafters[key[0]] if tree.budget else NoDrafter(), tree, new_tokens)
+            for key, tree in trees.items()}
+    prompts = [group for _, _, group in groups(asked, batch)]
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in trees}
-    for _ in range(repeats):
-        for key, tree in trees.items():
-            drafter = drafters[key[0]] if tree.budget else NoDrafter()
-            seconds[key] += [found.seconds for found in ours(pair, drafter, tree, new_tokens)(prompts).rounds]
-    rows = []
-    for (name, label), tree in trees.items():
-        found = acceptance.rounds_of(recorded, tree, name)
-        whole = found.accepted[~np.asarray(found.cut)]
-        tokens = 1 + (float(whole.mean()) if len(whole) else 0.0)
-        rows.append((pair.name, batch, name, label, tree.budget, tokens, float(np.median(seconds[name, label]))))
+    for repeat in range(-1, repeats):
+        for place in torch.randperm(len(trees), generator=generator).tolist():
+            key = list(trees)[place]
+            rounds = runs[key](prompts[max(0, repeat) % len(prompts)]).rounds
+            if repeat >= 0:
+                seconds[key] += [records[0].seconds for records in whole(rounds, batch)]
+    rows = [
+        (pair.name, batch, name, label, tree.budget, tokens_a_round(recorded, name, label),
+         float(np.median(seconds[name, label])) if seconds[name, label] else math.inf)
+        for (name, label), tree in trees.items()
+    ]
     said = pd.DataFrame(rows, columns=["pair", "batch", "drafter", "shape", "budget", "tokens", "round_seconds"])
     said["speed"] = said["tokens"] / said["round_seconds"]
     return said.sort_values("speed", ascending=False, ignore_index=True)
+
+
+def tokens_a_round(recorded: trace.Trace, drafter: str, label: str) -> float:
+    """1 + the mean accepted length of "family@budget", grown from one half of the prompts and counted on the other, both
+    ways: a tree is not praised for the text that it was grown from.
+    """
+    family, _, budget = label.partition("@")
+    accepted = []
+    for grow, judge in best_tree.folds(recorded):
+        found = acceptance.rounds_of(judge, acceptance.grown(family, int(budget), grow, drafter), drafter)
+        accepted.append(found.accepted[~np.asarray(found.cut)])
+    accepted = np.concatenate(accepted)
+    return 1 + (float(accepted.mean()) if len(accepted) else 0.0)
 
 
 def continued(pair, asked, new_tokens: int, drafters: Sequence[str] = (OWN,)) -> trace.Trace:
