@@ -104,7 +104,8 @@ class FusedBlocks:
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, *, past_key_values, tree_mask=None, **kwargs):
         """As the model's, for `attention.tree_forward`."""
-        if tree_mask is None or torch.is_grad_enabled() or "tree_backend" in kwargs:
+        begun = len(past_key_values.layers) == len(self.kernels.layers)  # a first forward makes them
+        if tree_mask is None or not begun or torch.is_grad_enabled() or "tree_backend" in kwargs:
             return self.model(input_ids=input_ids, position_ids=position_ids, past_key_values=past_key_values,
                               tree_mask=tree_mask, **kwargs)
         return self._block(input_ids, position_ids, past_key_values, tree_mask, kwargs.get("logits_to_keep", 0),

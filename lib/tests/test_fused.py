@@ -74,6 +74,15 @@ def test_only_the_asked_logits_are_made(keep):
     torch.testing.assert_close(told, said, atol=1e-5, rtol=1e-4)
 
 
+@torch.inference_mode()
+def test_a_tree_without_a_prefix_is_the_models_own():
+    model = made(CONFIGS["llama"])
+    nodes = torch.arange(1, TREE.size + 1)[None]
+    told, said = (tree_forward(each, nodes, torch.tensor(TREE.depth), torch.tensor(TREE.mask), TreeCache()).logits
+                  for each in (fused(model), model))
+    assert torch.equal(told, said)
+
+
 def test_hidden_states_stand_in_transformers_order():
     model = made(CONFIGS["qwen3"])
     told, said = (block(model, each, output_hidden_states=True)[0] for each in (fused(model), model))
