@@ -14,6 +14,8 @@ from lib.attention_backends import BACKENDS, SharedMask, attend_slots, refusal
 from lib.attention_choice import Choice, ranked, situation
 from lib.forward_clock import forward
 
+MOST_REMEMBERED = 4096
+_REMEMBERED: dict[tuple, str] = {}  # kinds of calls -> the backend that `auto` takes
 TREE = "tree"  # the name under which transformers finds us: attn_implementation="tree"
 
 
@@ -42,12 +44,24 @@ def tree_attention(
     mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
     _check(query, key, value, mask.visible, prefix)
     if backend == "auto":
-        backend = choose_backend(query, key, value, max(prefix)).backend
+        backend = auto(query, key, value, max(prefix))
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(['auto', *BACKENDS])}")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     output, lse = BACKENDS[backend](query, key, value, mask, prefix, scale, return_lse)
     return (output, lse) if return_lse else output
+
+
+def auto(query: Tensor, key: Tensor, value: Tensor, prefix: int) -> str:
+    """The name that `choose_backend` chooses, remembered: a small call would notice the time that choosing takes."""
+    shift = max(0, prefix.bit_length() - 3)  # prefixes of one eighth share an answer
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    call = query.dtype, query.device, query.shape, key.shape[1], value.shape[-1], shift, prefix >> shift, learns
+    if call not in _REMEMBERED:
+        if len(_REMEMBERED) >= MOST_REMEMBERED:
+            _REMEMBERED.clear()
+        _REMEMBERED[call] = choose_backend(query, key, value, prefix).backend
+    return _REMEMBERED[call]
 
 
 def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int) -> Choice:

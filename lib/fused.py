@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.attention import choose_backend
+from lib.attention import auto
 from lib.attention_backends import BACKENDS, SharedMask
 from lib.packed import Linear, joined, joined_bytes
 from lib.timing import free_memory
@@ -124,7 +124,7 @@ class FusedBlocks:
             query, key, value = _projected(layer, state, rotation)
             key, value = stored.update(key, value)
             if attend is None:
-                attend = BACKENDS[choose_backend(query, key, value, max(prefix)).backend]
+                attend = BACKENDS[auto(query, key, value, max(prefix))]
             seen, _ = attend(query, key, value, mask, prefix, layer.scale, False)
             state = state + layer.out(seen.transpose(1, 2).flatten(2))
             gate, up = layer.gate_up(_normed(layer.middle_norm, state)).chunk(2, dim=-1)

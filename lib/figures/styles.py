@@ -97,7 +97,8 @@ def use_theme() -> None:
         "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 10, "axes.grid": True,
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#555555", "grid.color": "#E8E8E8",
         "grid.linewidth": 0.7, "lines.linewidth": 1.8, "lines.markersize": 5, "legend.frameon": False,
-        "legend.fontsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "svg.hashsalt": "tree"})
+        "legend.fontsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "svg.hashsalt": "tree",
+        "svg.fonttype": "none"})  # letters stay letters: a third of the bytes, and they can be searched
 
 
 def save(figure: Figure, run_dir: str, name: str) -> None:

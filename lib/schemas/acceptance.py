@@ -116,6 +116,7 @@ TABLES = (
             "rounds": real("expected rounds not cut short"),
             "accepted": real("expected draft tokens accepted in them, bonus tokens excluded"),
         },
+        compressed=True,
     ),
     Schema(
         "replay_speed",

@@ -23,6 +23,7 @@ TABLES = (
             "gain": real("what the last node added to the expected accepted length"),
             "of_optimal": real("share of the optimal tree's expected accepted length"),
         },
+        compressed=True,
     ),
     Schema(
         "ceilings",
