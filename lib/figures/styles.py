@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from lib.figures.pictures import with_palette
+from lib.figures.pictures import rounded, with_palette
 
 # Okabe and Ito's colours without the yellow, which white paper swallows, and a grey.
 BLACK, GREY, SKY, ORANGE, GREEN, PURPLE, BLUE, VERMILLION = (
@@ -111,7 +111,9 @@ def save(figure: Figure, run_dir: str, name: str) -> None:
     figure.savefig(drawn, format="png")
     (folder / f"{name}.png").write_bytes(with_palette(drawn.getvalue()))
     # Without a date the same figure is the same file, and a committed one changes only when its content does.
-    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    drawing = io.StringIO()
+    figure.savefig(drawing, format="svg", metadata={"Date": None})
+    (folder / f"{name}.svg").write_text(rounded(drawing.getvalue()), encoding="utf-8")
 
 
 def close(figure: Figure) -> None:
