@@ -190,3 +190,10 @@ def _tail(level: float, prompts: int) -> float:
     t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
     t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
     return NormalDist().cdf(-t * (prompts / v) ** 0.5)
+
+
+def in_words(found: pd.DataFrame, decimals: int = 2) -> list[str]:
+    """Each estimate with its interval in brackets, where there is one."""
+    return [f"{row.value:.{decimals}f}" + ("" if np.isnan(row.low) else
+                                           f" [{row.low:.{decimals}f}, {row.high:.{decimals}f}]")
+            for row in found.itertuples()]

@@ -94,7 +94,7 @@ def advice(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
 def task_table(rows: pd.DataFrame, model: str, lookup: str, generator: np.random.Generator) -> pd.DataFrame:
     """By kind of text the measured speedup of two settings, and the claimed ones where the source has that task."""
     found = speedups(rows[rows["setting"].isin([model, lookup, _plain_name(rows)])], ["kind"], generator)
-    found["speedup"] = in_words(found)
+    found["speedup"] = stats.in_words(found)
     wide = found.pivot(index="kind", columns="setting", values="speedup")[[model, lookup]]
     wide.columns = [f"measured {model}", f"measured {lookup}"]
     claims = source_claims.by_task().set_index("kind").drop(columns="task")
@@ -111,10 +111,10 @@ def pair_table(rows: pd.DataFrame, shape: str, generator: np.random.Generator) -
     speed = speedups(pd.concat([own, rows[rows["drafter"] == PLAIN]]), ["target"], generator)
     memory = costs(rows).set_index(["target", "drafter", "shape"])["memory"]
     made = []
-    for row, rate in zip(rates.itertuples(), in_words(rates)):
+    for row, rate in zip(rates.itertuples(), stats.in_words(rates)):
         fast = speed[(speed["target"] == row.target) & (speed["drafter"] == row.drafter)]
         made.append({"pair": f"{row.target}/{row.drafter.removeprefix(MODEL)}", "from": "measured",
-                     "acceptance rate": rate, "speedup": in_words(fast)[0],
+                     "acceptance rate": rate, "speedup": stats.in_words(fast)[0],
                      "memory added": f"{memory[row.target, row.drafter, shape]:.0%}"})
     claims = source_claims.by_pair()
     claimed = claims.assign(**{"from": "claimed", "memory added": claims["memory added"].map("{:.0%}".format)})
@@ -133,7 +133,7 @@ def length_table(rows: pd.DataFrame, drafter: str, generator: np.random.Generato
     speed["length"] = speed["shape"].str.removeprefix("chain:").astype(int)
     saved = chains.groupby("length")[["rounds", "tokens"]].sum()
     measured = pd.DataFrame({
-        "rate": pd.Series(in_words(rate), rate["length"]), "speedup": pd.Series(in_words(speed), speed["length"]),
+        "rate": pd.Series(stats.in_words(rate), rate["length"]), "speedup": pd.Series(stats.in_words(speed), speed["length"]),
         "calls saved": 1 - saved["rounds"] / saved["tokens"]})
     return measured.join(source_claims.by_length().set_index("length"), how="outer").sort_index()
 
@@ -152,16 +152,9 @@ def orders(rows: pd.DataFrame, model: str, generator: np.random.Generator) -> pd
                                   generator).iloc[[0]]
             low, high = found[["low", "high"]].iloc[0]
             made.append({"claim": f"{pair[0]} is accepted more than {pair[1]}", "from": source,
-                         "difference": in_words(found)[0],
+                         "difference": stats.in_words(found)[0],
                          "here": "holds" if low > 0 else "the opposite" if high < 0 else "cannot be told"})
     return pd.DataFrame(made, columns=["claim", "from", "difference", "here"])
-
-
-def in_words(found: pd.DataFrame, decimals: int = 2) -> list[str]:
-    """Each estimate with its interval in brackets, where there is one."""
-    return [f"{row.value:.{decimals}f}" + ("" if np.isnan(row.low) else
-                                           f" [{row.low:.{decimals}f}, {row.high:.{decimals}f}]")
-            for row in found.itertuples()]
 
 
 def _setting(rows: pd.DataFrame) -> pd.Series:
