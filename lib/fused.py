@@ -131,7 +131,7 @@ class FusedBlocks:
             state = state + layer.down(F.silu(gate) * up)
             if all_states:
                 states.append(state)
-        kept = slice(-keep, None) if isinstance(keep, int) and keep else slice(None) if isinstance(keep, int) else keep
+        kept = slice(-keep or None, None) if isinstance(keep, int) else keep  # 0 is all
         if not all_states:
             return BlockOutput(self.kernels.output(_normed(decoder.norm, state[:, kept])), None)
         states[-1] = _normed(decoder.norm, state)

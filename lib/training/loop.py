@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lib.training import optim
 
-ROWS_AT_ONCE = 8  # windows of one pass: activations of more leave the caches (1.3x the tokens a second on two cores)
+ROWS_AT_ONCE = 8  # windows of one pass: activations of more leave the caches
 
 Loss = Callable[
     [torch.Tensor, torch.Tensor], torch.Tensor
