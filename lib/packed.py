@@ -1,6 +1,6 @@
-"""Linear layers for few rows: weights packed once as the CPU's matrix kernels want them.
+"""Linear layers for few rows: by C++ of our own over weights as they lie, else over weights that oneDNN packed once.
 
-With weights as they lie, each call of few rows packs them anew, which takes longer than the product itself.
+PyTorch's own linear layer packs weights anew for each call of few rows, which takes longer than the product itself.
 """
 
 import copy
@@ -9,6 +9,8 @@ from typing import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from lib.native import blocks as native
 
 Linear = Callable[[Tensor], Tensor]  # [..., in] -> [..., out]
 
@@ -27,12 +29,19 @@ def joined(layers: Sequence[nn.Module]) -> Linear:
 def joined_bytes(layers: Sequence[nn.Module]) -> int:
     """Bytes of the copy that `joined` makes of these layers' weights."""
     plain = all(type(layer) is nn.Linear for layer in layers)
-    copies = plain and (len(layers) > 1 or can_pack(layers[0].weight))
-    return sum(layer.weight.nbytes for layer in layers) if copies else 0
+    copied = plain and (len(layers) > 1 or copies(layers[0].weight))
+    return sum(layer.weight.nbytes for layer in layers) if copied else 0
+
+
+def copies(weight: Tensor) -> bool:
+    """Whether `packed` holds a copy of the weight."""
+    return native.weights_refusal([weight]) is not None and can_pack(weight)
 
 
 def packed(weight: Tensor, bias: Tensor | None) -> Linear:
-    """x -> x W^T + b with weight [out, in], packed where this processor and dtype have a kernel for it."""
+    """x -> x W^T + b with weight [out, in], by the best that this processor and dtype have."""
+    if native.weights_refusal([weight]) is None:
+        return native.linear(weight, bias)
     if not can_pack(weight):
         return lambda x: F.linear(x, weight, bias)
     held = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
@@ -43,14 +52,15 @@ def packed(weight: Tensor, bias: Tensor | None) -> Linear:
 def pack(module: nn.Module) -> nn.Module:
     """Lets the linear layers of a module run packed where they can, and as before once it is moved or learns on."""
     for layer in module.modules():
-        if type(layer) is nn.Linear and can_pack(layer.weight):
+        if type(layer) is nn.Linear and (can_pack(layer.weight) or native.weights_refusal([layer.weight]) is None):
             layer.forward = _Packed(layer)
     return module
 
 
 def packed_bytes(module: nn.Module) -> int:
     """Bytes of the copies that `pack` made."""
-    return sum(layer.weight.nbytes for layer in module.modules() if isinstance(vars(layer).get("forward"), _Packed))
+    return sum(layer.weight.nbytes for layer in module.modules()
+               if isinstance(vars(layer).get("forward"), _Packed) and copies(layer.weight))
 
 
 class _Packed:

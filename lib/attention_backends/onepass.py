@@ -1,17 +1,11 @@
 """The processor's own kernel: every key and value is read once, by C++ that is compiled at its first use.
 
-`onepass.cpp` says how it computes, `onepass_tiles.h` holds its innermost loops. The compiled library is kept in the
-user's cache folder under a name that changes with the sources, the compiler and its options. What cannot be served is
-left to `folded`, said once in the log.
+`onepass.cpp` says how it computes, `onepass_tiles.h` holds its innermost loops. What cannot be served is left to
+`folded`, said once in the log.
 """
 
 import ctypes
-import hashlib
 import logging
-import os
-import shutil
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -21,11 +15,10 @@ from torch import Tensor
 from lib import processor
 from lib.attention_backends.folded import folded
 from lib.attention_backends.mask import SharedMask
+from lib.native import build
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("onepass.cpp", "onepass_tiles.h"))
-NEEDED = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}
-INSTRUCTIONS = tuple(f"-m{flag}" for flag in sorted(NEEDED)) + ("-mavx512bf16",)  # the last in the bfloat16 entry alone
-OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-w", *INSTRUCTIONS)
+SOURCES = (*(Path(__file__).with_name(name) for name in ("onepass.cpp", "onepass_call.h", "onepass_tiles.h")),
+           Path(build.__file__).with_name("lanes.h"))
 ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
 Strides = 3 * ctypes.c_int64
 log = logging.getLogger(__name__)
@@ -62,7 +55,7 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
         *(Strides(*x.stride()[:3]) for x in (query, key, value)),
         scale,
     )
-    getattr(_library(), ENTRIES[query.dtype])(ctypes.byref(call))
+    getattr(kernels(), ENTRIES[query.dtype])(ctypes.byref(call))
     return output, lse
 
 
@@ -79,17 +72,14 @@ def refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
     return unavailable() or _no_bfloat16(query.dtype)
 
 
-@cache
 def unavailable() -> str | None:
     """Why this machine has no such kernel: no AVX-512, no compiler, or one that fails; None if it has."""
-    missing = sorted(NEEDED - processor.flags())
-    if missing:
-        return f"the processor has no {', '.join(missing)}"
-    try:
-        _library()
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"it cannot be compiled: {error}"
-    return None
+    return build.unavailable(*SOURCES)
+
+
+def kernels() -> ctypes.CDLL:
+    """The compiled kernels. OSError or SubprocessError where there are none to be had."""
+    return build.library(*SOURCES)
 
 
 def _no_bfloat16(dtype: torch.dtype) -> str | None:
@@ -106,26 +96,3 @@ def _rows_packed(x: Tensor) -> Tensor:
     """The tensor itself where a token's numbers are adjacent and rows start at whole 32-bit units, else a copy."""
     fits = x.stride(-1) == 1 and not any(step * x.itemsize % 4 for step in x.stride()[:3])
     return x if fits and x.data_ptr() % 4 == 0 else x.contiguous().clone()
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    """The compiled kernel. OSError or SubprocessError where there is none to be had."""
-    compiler = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++")))), None)
-    if compiler is None:
-        raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")
-    text = b"".join(path.read_bytes() for path in SOURCES) + repr((OPTIONS, compiler)).encode()
-    mark = hashlib.sha256(text).hexdigest()[:16]
-    target = _cache_folder() / f"onepass-{mark}.so"
-    if not target.exists():
-        log.info("tree attention: compiling %s, a few seconds, once", SOURCES[0].name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            made = Path(folder) / target.name  # moved when finished: no process ever loads a half of it
-            subprocess.run([compiler, *OPTIONS, "-o", made, SOURCES[0]], check=True, capture_output=True, timeout=120)
-            os.replace(made, target)
-    return ctypes.CDLL(str(target))
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft_trees"

@@ -1,35 +1,13 @@
 // What onepass.cpp does to one tile of keys, in vectors of 16 query rows: two products and the softmax between them.
 #pragma once
-#include <immintrin.h>
-
-#include <cstdint>
+#include "../native/lanes.h"
 
 namespace {
 
-constexpr int64_t LANES = 16, TILE = 128;  // rows of a vector; keys of a tile
-using bf16 = uint16_t;
+constexpr int64_t TILE = 128;  // keys of a tile
 
 // A unit is 32 bits: one float, or two bfloat16 whose products are added to the same sum.
 template <class T> constexpr int64_t PER_UNIT = 4 / sizeof(T);
-
-template <class T> inline __m512 multiply_add(__m512i left, __m512i right, __m512 sum) {
-  if constexpr (sizeof(T) == 2) return _mm512_dpbf16_ps(sum, (__m512bh)left, (__m512bh)right);
-  return _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), sum);
-}
-
-// 2^x for x <= 0, to the last bits of T; x below -200 counts as -200, which is 0, and NaN stays NaN.
-template <class T> inline __m512 exp2(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(-200.0f), x);
-  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 rest = _mm512_sub_ps(x, whole);  // in [-1/2, 1/2]: Taylor's series of 2^rest, coefficients ln2^k / k!
-  constexpr float series[] = {1.f, 0.693147181f, 0.240226507f, 0.0555041087f, 0.00961812911f, 0.00133335581f,
-                              0.000154035304f, 0.0000152527338f};
-  constexpr int degree = sizeof(T) == 2 ? 4 : 7;
-  __m512 sum = _mm512_set1_ps(series[degree]);
-#pragma GCC unroll 8
-  for (int k = degree - 1; k >= 0; --k) sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(series[k]));
-  return _mm512_scalef_ps(sum, whole);
-}
 
 // out[r][a] = start[r] * out[r][a] + sum over units u of broadcast(left[a * step_a + u * step_u]) * right[r][u],
 // for A broadcast rows and R panels of 16 lanes; panels lie out_panel and right_panel numbers apart.

@@ -11,7 +11,9 @@ from lib.cache import TreeCache
 from lib.decoding import generate, in_batches
 from lib.drafters import LanguageModelDrafter, make
 from lib.fused import FusedBlocks, copied_bytes, fused, output_layer, refusal
+from lib.joined_blocks import JoinedBlocks
 from lib.models.quantize import quantize_int8
+from lib.native.blocks import NativeBlocks, weights_refusal
 from lib.tests import small_heads, small_models
 
 SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -28,6 +30,16 @@ CONFIGS = {
 }
 TREE = shapes.parse("expansion:2,2,1")
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 3e-2}  # of the largest logit
+
+
+@pytest.fixture(params=["native", "joined"])
+def kernels(request, monkeypatch):
+    """Blocks in C++ where this machine runs them, and those of PyTorch's operators."""
+    if request.param == "joined":
+        monkeypatch.setattr("lib.native.blocks.weights_refusal", lambda weights: "not now")
+    elif reason := weights_refusal([torch.zeros(8, 8)]):
+        pytest.skip(reason)
+    return {"native": NativeBlocks, "joined": JoinedBlocks}[request.param]
 
 
 def made(config, dtype=torch.float32, seed: int = 0):
@@ -55,9 +67,11 @@ def block(model, stand_in, lengths=(5, 9), **asked):
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)
 @pytest.mark.parametrize("lengths", [(7,), (5, 9), (6, 6, 6)], ids=str)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_block_says_what_the_model_says(config, lengths, dtype):
+def test_a_block_says_what_the_model_says(config, lengths, dtype, kernels):
     model = made(config, dtype)
-    assert isinstance(fused(model), FusedBlocks)
+    if kernels is NativeBlocks and (reason := weights_refusal([torch.zeros(8, 8, dtype=dtype)])):
+        pytest.skip(reason)
+    assert isinstance(fused(model).blocks, kernels)
     (told, kept), (said, cache) = block(model, fused(model), lengths), block(model, model, lengths)
     largest = said.logits.float().abs().max()
     assert (told.logits.float() - said.logits.float()).abs().max() <= WITHIN[dtype] * largest
@@ -68,7 +82,7 @@ def test_a_block_says_what_the_model_says(config, lengths, dtype):
 
 
 @pytest.mark.parametrize("keep", [1, 2, torch.tensor([0, 3])], ids=str)
-def test_only_the_asked_logits_are_made(keep):
+def test_only_the_asked_logits_are_made(keep, kernels):
     model = made(CONFIGS["llama"])
     told, said = (block(model, each, logits_to_keep=keep)[0].logits for each in (fused(model), model))
     torch.testing.assert_close(told, said, atol=1e-5, rtol=1e-4)
@@ -83,7 +97,7 @@ def test_a_tree_without_a_prefix_is_the_models_own():
     assert torch.equal(told, said)
 
 
-def test_hidden_states_stand_in_transformers_order():
+def test_hidden_states_stand_in_transformers_order(kernels):
     model = made(CONFIGS["qwen3"])
     told, said = (block(model, each, output_hidden_states=True)[0] for each in (fused(model), model))
     assert len(told.hidden_states) == len(said.hidden_states) == 3
@@ -92,7 +106,7 @@ def test_hidden_states_stand_in_transformers_order():
     torch.testing.assert_close(told.logits, said.logits, atol=1e-5, rtol=1e-4)
 
 
-def test_it_follows_weights_that_change():
+def test_it_follows_weights_that_change(kernels):
     model = made(CONFIGS["llama"])
     block(model, fused(model))
     with torch.no_grad():
@@ -101,12 +115,21 @@ def test_it_follows_weights_that_change():
     torch.testing.assert_close(told, said, atol=1e-5, rtol=1e-4)
 
 
-def test_packed_weights_are_made_once():
+def test_kernels_are_made_once(kernels):
     model = made(CONFIGS["llama"])
-    assert fused(model).kernels is fused(model).kernels
+    assert fused(model).blocks is fused(model).blocks
+
+
+def test_native_blocks_hold_no_copies(monkeypatch):
+    monkeypatch.setattr("lib.fused.MOST", 0.0)
+    model = made(CONFIGS["llama"])
+    if reason := weights_refusal([model.lm_head.weight]):
+        pytest.skip(reason)
+    assert copied_bytes(model) == 0 and isinstance(fused(model).blocks, NativeBlocks)
 
 
 def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
+    monkeypatch.setattr("lib.native.blocks.weights_refusal", lambda weights: "not now")
     small, large = made(CONFIGS["llama"]), made(CONFIGS["llama"], seed=1)
     assert copied_bytes(small) == sum(layer.weight.nbytes for layer in small.modules() if isinstance(layer, nn.Linear))
     assert isinstance(fused(small), FusedBlocks)
@@ -138,7 +161,7 @@ def test_what_cannot_be_fused_runs_as_it_is(model, said):
     assert fused(model) is model
 
 
-def test_greedy_text_of_a_batch_is_the_plain_models():
+def test_greedy_text_of_a_batch_is_the_plain_models(kernels):
     """Float32: fused decoding against float64, which runs as transformers wrote it."""
     target = small_models.llama(3, dtype=torch.float32, hidden=64)
     drafter = small_models.related(target, 4, noise=0.2)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lib.attention import tree_attention
 from lib.attention_backends import onepass
+from lib.native import build
 
 needs_kernel = pytest.mark.skipif(onepass.unavailable() is not None, reason=str(onepass.unavailable()))
 
@@ -84,13 +85,13 @@ def test_what_it_cannot_serve_is_left_to_folded_and_said_once(inputs, reason, ca
 
 @pytest.mark.parametrize("lacking", ["instructions", "compiler"])
 def test_a_machine_without_the_means_says_so_and_serves_all_the_same(lacking, monkeypatch, tmp_path):
-    for cached in (onepass.unavailable, onepass._library):
+    for cached in (build.unavailable, build.library):
         cached.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if lacking == "instructions":
         monkeypatch.setattr(onepass.processor, "flags", lambda: frozenset({"avx2"}))
     else:
-        monkeypatch.setattr(onepass.processor, "flags", lambda: frozenset(onepass.NEEDED))
+        monkeypatch.setattr(onepass.processor, "flags", lambda: frozenset(build.NEEDED))
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CXX", raising=False)
     try:
@@ -100,17 +101,17 @@ def test_a_machine_without_the_means_says_so_and_serves_all_the_same(lacking, mo
         folded = tree_attention(x, x, x, mask, 0, backend="folded")
         assert torch.equal(tree_attention(x, x, x, mask, 0, backend="onepass"), folded)
     finally:
-        for cached in (onepass.unavailable, onepass._library):
+        for cached in (build.unavailable, build.library):
             cached.cache_clear()
 
 
 @needs_kernel
 def test_it_is_compiled_once_into_the_user_s_cache(monkeypatch, tmp_path):
-    onepass._library.cache_clear()
+    build.library.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    onepass._library()
+    onepass.kernels()
     (made,) = (tmp_path / "draft_trees").iterdir()  # and nothing else is left behind
-    onepass._library.cache_clear()
-    monkeypatch.setattr(onepass.subprocess, "run", lambda *a, **k: pytest.fail("compiled again"))
-    assert onepass._library()._name == str(made) and made.suffix == ".so"
-    onepass._library.cache_clear()
+    build.library.cache_clear()
+    monkeypatch.setattr(build.subprocess, "run", lambda *a, **k: pytest.fail("compiled again"))
+    assert onepass.kernels()._name == str(made) and made.suffix == ".so"
+    build.library.cache_clear()

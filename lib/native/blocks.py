@@ -1,0 +1,210 @@
+"""Decoder layers over the few nodes of a draft tree, in one call of C++ (`blocks.cpp`), with the model's own weights.
+
+Where a machine or a model cannot, `refusal` says why, and callers go on with PyTorch's operators.
+"""
+
+import ctypes
+from ctypes import c_float, c_int64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lib import processor
+from lib.attention_backends import SharedMask, onepass
+from lib.native import build
+
+HERE = Path(__file__).parent
+SOURCES = (HERE / "blocks.cpp", HERE / "few_rows.h", HERE / "lanes.h", onepass.SOURCES[0].with_name("onepass_call.h"))
+MOST_ROWS = 256  # beyond, products in blocks are faster
+NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+class Matrix(ctypes.Structure):
+    """The struct of the same name in `few_rows.h`."""
+
+    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("out", c_int64), ("in", c_int64)]
+
+
+class Layer(ctypes.Structure):
+    """The struct of the same name in `blocks.cpp`."""
+
+    _fields_ = [
+        *((f"{name}_norm", c_void_p) for name in ("input", "query", "key", "middle")),
+        ("input", c_void_p),
+        *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        ("stored", c_void_p),
+        ("capacity", c_int64),
+    ]
+
+
+class Forward(ctypes.Structure):
+    """The struct of the same name in `blocks.cpp`."""
+
+    _fields_ = [
+        ("layers", ctypes.POINTER(Layer)),
+        *((name, c_void_p) for name in ("given", "final_norm", "cosines", "sines", "positions", "prefix", "kept")),
+        *((name, c_void_p) for name in ("mask", "states", "logits", "attend")),
+        ("vocabulary", Matrix),
+        *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "hidden", "heads", "kv_heads", "dim")),
+        *((name, c_int64) for name in ("kept_rows", "mask_stride", "threads")),
+        *((name, c_float) for name in ("scale", "epsilon")),
+    ]
+
+
+def refusal(layers: Sequence[nn.Module], output: nn.Module) -> str | None:
+    """Why decoder layers and their output layer do not run here; None if they do. Compiles the C++ at its first use."""
+    projections = [*(part for layer in layers for part in _projections(layer).values()), output]
+    odd = {type(part).__name__ for part in projections if type(part) is not nn.Linear}
+    if odd:
+        return f"its projections are {', '.join(sorted(odd))}"
+    size = layers[0].self_attn.head_dim
+    if size % 8:
+        return f"its heads have {size} numbers, no multiple of 8"
+    norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
+    return weights_refusal([part.weight for part in (*projections, *norms)])
+
+
+def weights_refusal(weights: Sequence[Tensor]) -> str | None:
+    """Why products with such weights do not run here; None if they do. Compiles the C++ at its first use."""
+    kinds = {(weight.dtype, weight.device.type) for weight in weights}
+    if len(kinds) > 1 or not kinds <= {(dtype, "cpu") for dtype in NAMES}:
+        return f"its weights are {' and '.join(sorted(f'{dtype} on {device}' for dtype, device in kinds))}"
+    if not all(weight.is_contiguous() for weight in weights):
+        return "its weights are not contiguous"
+    if weights[0].dtype == torch.bfloat16 and "avx512_bf16" not in processor.flags():
+        return "the processor has no avx512_bf16"
+    if weights[0].dtype == torch.bfloat16 and "amx_bf16" in processor.flags():
+        return "the processor's matrix units are faster for bfloat16"
+    return onepass.unavailable() or build.unavailable(*SOURCES)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """An attention layer's query heads, key heads, their size, and what scores are multiplied by."""
+
+    queries: int
+    keys: int
+    size: int
+    scale: float
+
+    @classmethod
+    def of(cls, attention) -> "Heads":
+        """Those of a module with q_proj, k_proj and head_dim."""
+        size = attention.head_dim
+        queries, keys = (len(projection.weight) // size for projection in (attention.q_proj, attention.k_proj))
+        return cls(queries, keys, size, size**-0.5)
+
+
+class Angles:
+    """Cosines and sines float32[P, d / 2] of a rotary embedding by position; P doubles as texts grow."""
+
+    def __init__(self, rotary: nn.Module):
+        self.rotary, self.cosines = rotary, torch.zeros(0, 0)
+
+    def up_to(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Both tables, for all positions below this one at least."""
+        if positions > len(self.cosines):
+            places = torch.arange(max(positions, 2 * len(self.cosines), 512))[None]
+            whole = [table[0].chunk(2, dim=-1)[0].contiguous() for table in self.rotary(torch.zeros(1), places)]
+            self.cosines, self.sines = whole
+        return self.cosines, self.sines
+
+
+class NativeBlocks:
+    """Decoder layers of Llama's kind, the norm behind them and an output layer, over a block behind a cache's rows.
+
+    layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp (gate_proj,
+    up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what it is given.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None, output: nn.Linear):
+        self.modules = *layers, norm, output  # kept, since the structs hold addresses alone
+        self.layers = (Layer * len(layers))(*map(_layer, layers))
+        self.heads, self.angles, self.dtype = Heads.of(layers[0].self_attn), Angles(rotary), output.weight.dtype
+        self.epsilon = layers[0].post_attention_layernorm.variance_epsilon
+        self.norm, self.output = _address(norm), _matrix(output.weight, output.bias)
+        self.attend = ctypes.cast(getattr(onepass.kernels(), f"onepass_{NAMES[self.dtype]}"), c_void_p)
+        self.run = getattr(build.library(*SOURCES), f"forward_{NAMES[self.dtype]}")
+
+    def __call__(self, given: Tensor, positions: Tensor, cache, mask: SharedMask, keep: int | Tensor,
+                 all_states: bool, first_input: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Logits [B, kept, V], and where asked for the states [L + 1, B, m, H]: those given, each layer's, the last
+        one normed.
+
+        given [B, m, H]: what enters the first layer, at positions int64[B, m], `first_input` [B, m, ...] in the place of
+        what its attention would read. keep: as transformers' logits_to_keep, of every row the last so many nodes (0:
+        all), or these.
+        """
+        batch, nodes, hidden = given.shape
+        pending, prefix, visible = cache.pending, cache.lengths, mask.visible.contiguous()
+        for layer, buffer in zip(self.layers, cache.room(nodes)):
+            layer.stored, layer.capacity = buffer.data_ptr(), buffer.shape[3]
+        if self.layers[0].input_norm is None or first_input is not None:
+            self.layers[0].input = (given if first_input is None else first_input).data_ptr()
+        cosines, sines = self.angles.up_to(cache.rows.longest + cache.pending)
+        kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
+        rows = batch * nodes if kept is None else len(kept)
+        logits = given.new_empty(batch, rows // batch, self.output.out)
+        states = given.new_empty(len(self.layers) + 1, batch, nodes, hidden) if all_states else None
+        held = given.contiguous(), positions.contiguous(), cosines, sines, prefix, kept, visible
+        address = lambda tensor: None if tensor is None else tensor.data_ptr()
+        self.run(ctypes.byref(Forward(
+            layers=self.layers, given=address(held[0]), final_norm=self.norm, cosines=address(cosines),
+            sines=address(sines), positions=address(held[1]), prefix=address(prefix), kept=address(kept),
+            mask=address(visible), states=address(states), logits=address(logits), attend=self.attend,
+            vocabulary=self.output, depth=len(self.layers), batch=batch, nodes=nodes, pending=pending, hidden=hidden,
+            heads=self.heads.queries, kv_heads=self.heads.keys, dim=self.heads.size, kept_rows=rows,
+            mask_stride=visible[0].numel() if visible.dim() == 3 and len(visible) > 1 else 0,
+            threads=torch.get_num_threads(), scale=self.heads.scale, epsilon=self.epsilon)))
+        return logits, states
+
+
+def linear(weight: Tensor, bias: Tensor | None):
+    """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in; no gradients."""
+    matrix, run = _matrix(weight, bias), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
+
+    def apply(x: Tensor) -> Tensor:
+        rows = x.contiguous()
+        if (count := rows.numel() // weight.shape[1]) > MOST_ROWS:
+            return F.linear(x, weight, bias)
+        to = x.new_empty(*x.shape[:-1], len(weight))
+        run(ctypes.byref(matrix), c_void_p(rows.data_ptr()), c_void_p(to.data_ptr()), c_int64(count),
+            c_int64(torch.get_num_threads()))
+        return to
+
+    return apply
+
+
+def _kept(keep: int | Tensor, batch: int, nodes: int) -> Tensor:
+    """The rows int64[...] of B * m whose logits are asked for."""
+    own = torch.arange(nodes)[-keep:] if isinstance(keep, int) else torch.arange(nodes)[keep]
+    return (torch.arange(batch)[:, None] * nodes + own).flatten()
+
+
+def _projections(layer: nn.Module) -> dict[str, nn.Module]:
+    attention, mlp = layer.self_attn, layer.mlp
+    return {"query": attention.q_proj, "key": attention.k_proj, "value": attention.v_proj, "output": attention.o_proj,
+            "gate": mlp.gate_proj, "up": mlp.up_proj, "down": mlp.down_proj}
+
+
+def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:
+    attention = layer.self_attn
+    return {"input": getattr(layer, "input_layernorm", None), "query": getattr(attention, "q_norm", None),
+            "key": getattr(attention, "k_norm", None), "middle": layer.post_attention_layernorm}
+
+
+def _layer(layer: nn.Module) -> Layer:
+    return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
+                 **{name: _matrix(part.weight, part.bias) for name, part in _projections(layer).items()})
+
+
+def _matrix(weight: Tensor, bias: Tensor | None) -> Matrix:
+    return Matrix(weight.data_ptr(), None if bias is None else bias.data_ptr(), *weight.shape)
+
+
+def _address(norm: nn.Module | None) -> int | None:
+    return None if norm is None else norm.weight.data_ptr()

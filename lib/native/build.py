@@ -1,0 +1,57 @@
+"""C++ of our own: compiled at its first use, and kept in the user's cache folder.
+
+A library's name changes with its sources, the compiler and its options, so that none is ever out of date.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from lib import processor
+
+NEEDED = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}
+INSTRUCTIONS = tuple(f"-m{flag}" for flag in sorted(NEEDED)) + ("-mavx512bf16",)  # the last in bfloat16 entries alone
+OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-w", *INSTRUCTIONS)
+log = logging.getLogger(__name__)
+
+
+@cache
+def unavailable(*sources: Path) -> str | None:
+    """Why this machine cannot run a library: no AVX-512, no compiler, or one that fails; None if it can."""
+    missing = sorted(NEEDED - processor.flags())
+    if missing:
+        return f"the processor has no {', '.join(missing)}"
+    try:
+        library(*sources)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"it cannot be compiled: {error}"
+    return None
+
+
+@cache
+def library(*sources: Path) -> ctypes.CDLL:
+    """The library made of the first source, which includes the others. OSError or SubprocessError where it cannot be."""
+    compiler = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++")))), None)
+    if compiler is None:
+        raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")
+    text = b"".join(path.read_bytes() for path in sources) + repr((OPTIONS, compiler)).encode()
+    made_of = hashlib.sha256(text).hexdigest()[:16]
+    target = _cache_folder() / f"{sources[0].stem}-{made_of}.so"
+    if not target.exists():
+        log.info("compiling %s, a few seconds, once", sources[0].name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / target.name  # moved when finished: no process ever loads a half of it
+            subprocess.run([compiler, *OPTIONS, "-o", made, sources[0]], check=True, capture_output=True, timeout=120)
+            os.replace(made, target)
+    return ctypes.CDLL(str(target))
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft_trees"

@@ -1,0 +1,136 @@
+// Products of few rows with a matrix whose weights lie as PyTorch keeps them, for processors with AVX-512.
+//
+// A draft tree has few nodes, so that reading the weights is what a product costs: each thread reads its own rows of
+// them once, in order, and multiplies each with all rows of the input. An output is one dot product, summed in the same
+// order however many rows there are: what a node gets does not depend on its neighbours.
+#pragma once
+#include <algorithm>
+#include <type_traits>
+
+#include "lanes.h"
+
+namespace {
+
+constexpr int SUMS = 16;     // dot products at a time, one accumulator each
+constexpr int64_t BAND = 16;  // rows of the matrix that a thread takes at a time
+
+struct Matrix {
+  const void *weight, *bias;  // [out, in], and [out] or null
+  int64_t out, in;
+};
+
+// A vector of numbers, `left` of them where fewer are left.
+template <class T> constexpr int64_t STEP = 64 / sizeof(T);
+inline __m512i load(const float* at, int64_t left) {
+  return left >= 16 ? _mm512_loadu_si512(at) : _mm512_maskz_loadu_epi32((1u << left) - 1, at);
+}
+inline __m512i load(const bf16* at, int64_t left) {
+  return left >= 32 ? _mm512_loadu_si512(at) : _mm512_maskz_loadu_epi16((1u << left) - 1, at);
+}
+
+// The sum of each of 16 vectors: halves are added as they are interleaved, each vector's numbers in the same order.
+inline __m512 sums_of(const __m512* parts) {
+  __m512 pairs[8], quads[4];
+  for (int i = 0; i < 8; ++i)
+    pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(parts[2 * i], parts[2 * i + 1]),
+                             _mm512_unpackhi_ps(parts[2 * i], parts[2 * i + 1]));
+  for (int i = 0; i < 4; ++i) {
+    const __m512d left = _mm512_castps_pd(pairs[2 * i]), right = _mm512_castps_pd(pairs[2 * i + 1]);
+    quads[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(left, right)),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(left, right)));
+  }
+  const auto joined = [](__m512 left, __m512 right) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
+  };
+  return joined(joined(quads[0], quads[1]), joined(quads[2], quads[3]));
+}
+
+// The products of C rows of x with 16 / C rows of the matrix, from `first` on: lane c * (16 / C) + r. Rows past the
+// last are the last one again. `ahead`: ask for the next band's rows too; addresses past the end do no harm.
+template <class T, int C> inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, bool ahead) {
+  constexpr int R = SUMS / C;
+  const int64_t in = matrix.in;
+  const T* rows[R];
+  for (int r = 0; r < R; ++r)
+    rows[r] = static_cast<const T*>(matrix.weight) + std::min(first + r, matrix.out - 1) * in;
+  __m512 parts[SUMS];
+  for (auto& part : parts) part = _mm512_setzero_ps();
+  const auto step = [&](int64_t k, int64_t left) {
+    __m512i own[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) own[c] = load(x + c * in + k, left);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512i weights = load(rows[r] + k, left);
+      if (ahead) _mm_prefetch(reinterpret_cast<const char*>(rows[r] + BAND * in + k), _MM_HINT_T0);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) parts[c * R + r] = multiply_add<T>(weights, own[c], parts[c * R + r]);
+    }
+  };
+  int64_t k = 0;
+  for (; k + STEP<T> <= in; k += STEP<T>) step(k, STEP<T>);
+  if (k < in) step(k, in - k);
+  return sums_of(parts);
+}
+
+// What `dots` gives, with the matrix's bias.
+template <class T, int C> inline __m512 outputs(const Matrix& matrix, int64_t first, const T* x, bool ahead) {
+  const __m512 sums = dots<T, C>(matrix, first, x, ahead);
+  if (!matrix.bias) return sums;
+  const int64_t left = std::min<int64_t>(SUMS / C, matrix.out - first);
+  alignas(64) float own[SUMS] = {};
+  _mm512_store_ps(own, read(static_cast<const T*>(matrix.bias) + first, (1 << left) - 1));
+  for (int i = SUMS / C; i < SUMS; ++i) own[i] = own[i - SUMS / C];
+  return _mm512_add_ps(sums, _mm512_load_ps(own));
+}
+
+// Puts what `dots` gives to the C rows of `width` numbers that begin at `to`; past the last column nothing is touched.
+template <int C, class T> inline void place(T* to, int64_t width, int64_t first, int64_t out, __m512 sums) {
+  constexpr int R = SUMS / C;
+  const int mask = (1 << std::min<int64_t>(R, out - first)) - 1;
+  for (int c = 0; c < C; ++c) write(to + c * width + first - c * R, mask << c * R, sums);
+}
+
+// Adds it to them.
+template <int C> inline void add(float* to, int64_t width, int64_t first, int64_t out, __m512 sums) {
+  constexpr int R = SUMS / C;
+  const int mask = (1 << std::min<int64_t>(R, out - first)) - 1;
+  for (int c = 0; c < C; ++c) {
+    float* at = to + c * width + first - c * R;
+    write(at, mask << c * R, _mm512_add_ps(read(at, mask << c * R), sums));
+  }
+}
+
+// Within a parallel region: this thread's share of the outputs of a matrix of `out` rows for `rows` rows of an input.
+// make(C, row, first, ahead) does outputs first ... of rows row ... row + C - 1. No barrier at the end.
+template <class F> inline void each_band(int64_t out, int64_t rows, F make) {
+#pragma omp for schedule(static) nowait
+  for (int64_t band = 0; band < (out + BAND - 1) / BAND; ++band) {
+    const auto strip = [&](auto count, int64_t row) {
+      for (int64_t first = band * BAND; first < std::min(out, (band + 1) * BAND); first += SUMS / count)
+        make(count, row, first, row == 0);
+    };
+    int64_t row = 0;
+    for (; row + 4 <= rows; row += 4) strip(std::integral_constant<int, 4>(), row);
+    if (rows - row >= 2) strip(std::integral_constant<int, 2>(), row), row += 2;
+    if (row < rows) strip(std::integral_constant<int, 1>(), row);
+  }
+}
+
+// Within a parallel region: this thread's share of to [rows, width] = x [rows, in] W^T + b.
+template <class T, class Out>
+inline void product(const Matrix& matrix, const T* x, int64_t rows, Out* to, int64_t width) {
+  each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, bool ahead) {
+    place<count>(to + row * width, width, first, matrix.out, outputs<T, count>(matrix, first, x + row * matrix.in, ahead));
+  });
+}
+
+// The same, added to what is there.
+template <class T> inline void add_product(const Matrix& matrix, const T* x, int64_t rows, float* to) {
+  each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, bool ahead) {
+    add<count>(to + row * matrix.out, matrix.out, first, matrix.out,
+               outputs<T, count>(matrix, first, x + row * matrix.in, ahead));
+  });
+}
+
+}  // namespace

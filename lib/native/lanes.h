@@ -1,0 +1,48 @@
+// Vectors of sixteen float32 numbers, and of what their sums are made of: AVX-512.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace {
+
+constexpr int64_t LANES = 16;
+using bf16 = uint16_t;
+
+// left * right + sum; a 32-bit lane is one float, or two bfloat16 whose products are added to the same sum.
+template <class T> inline __m512 multiply_add(__m512i left, __m512i right, __m512 sum) {
+  if constexpr (sizeof(T) == 2) return _mm512_dpbf16_ps(sum, (__m512bh)left, (__m512bh)right);
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), sum);
+}
+
+// 2^x for x <= 0, to the last bits of T; x below -200 counts as -200, which is 0, and NaN stays NaN.
+template <class T> inline __m512 exp2(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-200.0f), x);
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 rest = _mm512_sub_ps(x, whole);  // in [-1/2, 1/2]: Taylor's series of 2^rest, coefficients ln2^k / k!
+  constexpr float series[] = {1.f, 0.693147181f, 0.240226507f, 0.0555041087f, 0.00961812911f, 0.00133335581f,
+                              0.000154035304f, 0.0000152527338f};
+  constexpr int degree = sizeof(T) == 2 ? 4 : 7;
+  __m512 sum = _mm512_set1_ps(series[degree]);
+#pragma GCC unroll 8
+  for (int k = degree - 1; k >= 0; --k) sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(series[k]));
+  return _mm512_scalef_ps(sum, whole);
+}
+
+// Sixteen numbers as float32, from and to memory of either type; those without a bit in the mask are not touched.
+inline __m512 read(const float* at, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, at); }
+inline __m512 read(const bf16* at, __mmask16 mask) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+inline void write(float* at, __mmask16 mask, __m512 x) { _mm512_mask_storeu_ps(at, mask, x); }
+inline void write(bf16* at, __mmask16 mask, __m512 x) {
+  _mm256_mask_storeu_epi16(at, mask, (__m256i)_mm512_cvtneps_pbh(x));
+}
+
+// visit(i, mask) for every sixteen of `count` numbers, and for what is left.
+template <class F> inline void by_sixteen(int64_t count, F visit) {
+  for (int64_t i = 0; i < count; i += 16) visit(i, count - i >= 16 ? 0xffff : (1 << (count - i)) - 1);
+}
+
+}  // namespace
