@@ -21,7 +21,6 @@ from lib.timing import free_memory
 
 MOST = 0.25  # of the free memory that weights may take to be held a second time
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 is for oracles: transformers' own code
 
 
@@ -65,7 +64,7 @@ def copied_bytes(model) -> int:
 
 def runs_natively(model) -> bool:
     """Whether the blocks of a model that can be fused run in C++ here."""
-    return native.refusal(model.model.layers, model.lm_head) is None
+    return native.refusal(model.model.layers, model.model.rotary_emb, model.lm_head) is None
 
 
 def refusal(model) -> str | None:
@@ -77,8 +76,7 @@ def refusal(model) -> str | None:
         return f"its weights are {model.dtype}"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}, not silu"
-    rotation = getattr(model.model.rotary_emb, "rope_type", "default")
-    return None if rotation in ROTATIONS else f"its rotation {rotation!r} depends on the text's length"
+    return native.rotation_refusal(model.model.rotary_emb)
 
 
 class FusedBlocks:

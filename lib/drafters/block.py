@@ -8,8 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib.cache import TreeCache
 from lib.drafters import ahead
-from lib.drafters.heads.block import BlockLayer
-from lib.drafters.heads.layers import Attend, cached
+from lib.drafters.heads.layers import Behind
 from lib.drafters.marginals import MarginalDrafter
 
 STARTS = 64  # rounds of a known text that are read in one forward
@@ -26,7 +25,7 @@ class BlockDrafter(MarginalDrafter):
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins with an empty cache."""
         super().start(prompts)
-        self.cache = TreeCache()
+        self.cache, self.layers = TreeCache(), Behind(self.head.layers, self.head.norm)
 
     def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
         features = self.head.read(hidden)
@@ -46,11 +45,7 @@ class BlockDrafter(MarginalDrafter):
         lengths = self.cache.lengths.to(roots.device)
         positions = lengths[:, None] + torch.arange(self.head.depth, device=roots.device)
         sees_all = torch.ones(self.head.depth, self.head.depth, dtype=torch.bool, device=roots.device)
-
-        def attends(index: int, layer: BlockLayer) -> Attend:
-            return cached(layer.self_attn, self.cache, index, sees_all)
-
-        states = self.head.states(self.head.enter(roots, self.newest), positions, attends)
+        states = self.layers(self.head.enter(roots, self.newest), positions, self.cache, sees_all)
         self.cache.set_lengths(self.cache.lengths)  # forgets the block
         return self.output(states[:, :depth])
 

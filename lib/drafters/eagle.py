@@ -12,7 +12,7 @@ from lib.drafters import ahead
 from lib.drafters.filling import Filling
 from lib.drafters.growing import Growing, level_block
 from lib.drafters.heads.eagle import FeatureHead, embed, unroll
-from lib.drafters.heads.layers import HeadAttention, cached
+from lib.drafters.heads.layers import Behind
 from lib.drafters.marginals import hidden_states
 from lib.drafters.slots import plan
 from lib.forward_clock import forward
@@ -40,8 +40,7 @@ class EagleDrafter:
             raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
         self.target, self.head, self.calls = target, head, 0
         self.proposal, self.temperature, self.keep_probs = proposal, temperature, keep_probs
-        self.output = output_layer(target)
-        self.cache = TreeCache()
+        self.cache, self.output = TreeCache(), output_layer(target)
 
     @property
     def cache_bytes(self) -> int:
@@ -50,7 +49,7 @@ class EagleDrafter:
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
-        self.output = output_layer(self.target)  # anew, for a target whose weights have changed
+        self.output, self.layer = output_layer(self.target), Behind([self.head.layer])  # anew: weights may have changed
         self.prompts: list[Tensor] | None = list(prompts)
         self.cache = TreeCache()
         self.drafts: list[Draft] = []
@@ -176,14 +175,10 @@ class EagleDrafter:
     def _forward(self, features: Tensor, tokens: Tensor, positions: Tensor, sees: Tensor | None) -> Tensor:
         self.calls += 1
         device = features.device
-        attend = cached(self._attention, self.cache, 0, None if sees is None else sees.to(device))
         with forward():
-            embedded = embed(self.head, self.target, tokens.to(device))
-            return self.head(features, embedded, positions.to(device), attend)
-
-    @property
-    def _attention(self) -> HeadAttention:
-        return self.head.layer.self_attn
+            x, read = self.head.enter(features, embed(self.head, self.target, tokens.to(device)))
+            sees = None if sees is None else sees.to(device)
+            return self.layer(x, positions.to(device), self.cache, sees, read)
 
     def _logits(self, features: Tensor) -> Tensor:
         with forward():

@@ -190,7 +190,7 @@ template <class T> class Run {
       for (int64_t i = 0; i < f.kept_rows; ++i)  // in rising order, so that none is overwritten before it is read
         std::memmove(input.get() + i * f.hidden, input.get() + f.kept[i] * f.hidden, f.hidden * sizeof(T));
     }
-    product(f.vocabulary, input.get(), f.kept_rows, static_cast<T*>(f.logits), f.vocabulary.out);
+    if (f.vocabulary.out) product(f.vocabulary, input.get(), f.kept_rows, static_cast<T*>(f.logits), f.vocabulary.out);
   }
 };
 

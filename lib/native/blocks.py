@@ -20,6 +20,7 @@ from lib.native import build
 HERE = Path(__file__).parent
 SOURCES = (HERE / "blocks.cpp", HERE / "few_rows.h", HERE / "lanes.h", onepass.SOURCES[0].with_name("onepass_call.h"))
 MOST_ROWS = 256  # beyond, products in blocks are faster
+ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -55,9 +56,15 @@ class Forward(ctypes.Structure):
     ]
 
 
-def refusal(layers: Sequence[nn.Module], output: nn.Module) -> str | None:
-    """Why decoder layers and their output layer do not run here; None if they do. Compiles the C++ at its first use."""
-    projections = [*(part for layer in layers for part in _projections(layer).values()), output]
+def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None) -> str | None:
+    """Why decoder layers, and their output layer if there is one, do not run here; None if they do.
+
+    Compiles the C++ at its first use.
+    """
+    if (reason := rotation_refusal(rotary)) is not None:
+        return reason
+    projections = [part for layer in layers for part in _projections(layer).values()]
+    projections += [] if output is None else [output]
     odd = {type(part).__name__ for part in projections if type(part) is not nn.Linear}
     if odd:
         return f"its projections are {', '.join(sorted(odd))}"
@@ -66,6 +73,12 @@ def refusal(layers: Sequence[nn.Module], output: nn.Module) -> str | None:
         return f"its heads have {size} numbers, no multiple of 8"
     norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
     return weights_refusal([part.weight for part in (*projections, *norms)])
+
+
+def rotation_refusal(rotary: nn.Module) -> str | None:
+    """Why there can be no table of a rotary embedding's angles by position; None if there can."""
+    rotation = getattr(rotary, "rope_type", "default")
+    return None if rotation in ROTATIONS else f"its rotation {rotation!r} depends on the text's length"
 
 
 def weights_refusal(weights: Sequence[Tensor]) -> str | None:
@@ -118,45 +131,47 @@ class NativeBlocks:
     """Decoder layers of Llama's kind, the norm behind them and an output layer, over a block behind a cache's rows.
 
     layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp (gate_proj,
-    up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what it is given.
+    up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the layer is
+    given. norm and output: None where there is none.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None, output: nn.Linear):
+    def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None, output: nn.Linear | None):
         self.modules = *layers, norm, output  # kept, since the structs hold addresses alone
         self.layers = (Layer * len(layers))(*map(_layer, layers))
-        self.heads, self.angles, self.dtype = Heads.of(layers[0].self_attn), Angles(rotary), output.weight.dtype
-        self.epsilon = layers[0].post_attention_layernorm.variance_epsilon
-        self.norm, self.output = _address(norm), _matrix(output.weight, output.bias)
-        self.attend = ctypes.cast(getattr(onepass.kernels(), f"onepass_{NAMES[self.dtype]}"), c_void_p)
-        self.run = getattr(build.library(*SOURCES), f"forward_{NAMES[self.dtype]}")
+        self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)
+        self.epsilon, self.norm = layers[0].post_attention_layernorm.variance_epsilon, _address(norm)
+        self.output = Matrix() if output is None else _matrix(output.weight, output.bias)
+        kind = NAMES[layers[0].mlp.down_proj.weight.dtype]
+        self.attend = ctypes.cast(getattr(onepass.kernels(), f"onepass_{kind}"), c_void_p)
+        self.run = getattr(build.library(*SOURCES), f"forward_{kind}")
 
-    def __call__(self, given: Tensor, positions: Tensor, cache, mask: SharedMask, keep: int | Tensor,
-                 all_states: bool, first_input: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, given: Tensor, positions: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
+                 all_states: bool = False, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Logits [B, kept, V], and where asked for the states [L + 1, B, m, H]: those given, each layer's, the last
         one normed.
 
-        given [B, m, H]: what enters the first layer, at positions int64[B, m], `first_input` [B, m, ...] in the place of
-        what its attention would read. keep: as transformers' logits_to_keep, of every row the last so many nodes (0:
+        given [B, m, H]: what enters the first layer, at positions int64[B, m]; read [B, m, ...]: what its attention
+        reads, in the place of that. keep: as transformers' logits_to_keep, of every row the last so many nodes (0:
         all), or these.
         """
-        batch, nodes, hidden = given.shape
-        pending, prefix, visible = cache.pending, cache.lengths, mask.visible.contiguous()
-        for layer, buffer in zip(self.layers, cache.room(nodes)):
-            layer.stored, layer.capacity = buffer.data_ptr(), buffer.shape[3]
-        if self.layers[0].input_norm is None or first_input is not None:
-            self.layers[0].input = (given if first_input is None else first_input).data_ptr()
-        cosines, sines = self.angles.up_to(cache.rows.longest + cache.pending)
+        (batch, nodes, hidden), pending, longest = given.shape, cache.pending, cache.rows.longest
+        buffers = cache.room(nodes)
+        cosines, sines = self.angles.up_to(longest + pending + nodes)
         kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
         rows = batch * nodes if kept is None else len(kept)
         logits = given.new_empty(batch, rows // batch, self.output.out)
         states = given.new_empty(len(self.layers) + 1, batch, nodes, hidden) if all_states else None
-        held = given.contiguous(), positions.contiguous(), cosines, sines, prefix, kept, visible
-        address = lambda tensor: None if tensor is None else tensor.data_ptr()
+        given, positions, visible = given.contiguous(), positions.contiguous(), mask.visible.contiguous()
+        read = given if read is None and self.layers[0].input_norm is None else read
+        read = None if read is None else read.contiguous()
+        self.layers[0].input = _start(read)
+        for layer, buffer in zip(self.layers, buffers):
+            layer.stored, layer.capacity = buffer.data_ptr(), buffer.shape[3]
         self.run(ctypes.byref(Forward(
-            layers=self.layers, given=address(held[0]), final_norm=self.norm, cosines=address(cosines),
-            sines=address(sines), positions=address(held[1]), prefix=address(prefix), kept=address(kept),
-            mask=address(visible), states=address(states), logits=address(logits), attend=self.attend,
-            vocabulary=self.output, depth=len(self.layers), batch=batch, nodes=nodes, pending=pending, hidden=hidden,
+            layers=self.layers, given=_start(given), final_norm=self.norm, cosines=_start(cosines), sines=_start(sines),
+            positions=_start(positions), prefix=_start(cache.lengths), kept=_start(kept), mask=_start(visible),
+            states=_start(states), logits=_start(logits), attend=self.attend, vocabulary=self.output,
+            depth=len(self.layers), batch=batch, nodes=nodes, pending=pending, hidden=hidden,
             heads=self.heads.queries, kv_heads=self.heads.keys, dim=self.heads.size, kept_rows=rows,
             mask_stride=visible[0].numel() if visible.dim() == 3 and len(visible) > 1 else 0,
             threads=torch.get_num_threads(), scale=self.heads.scale, epsilon=self.epsilon)))
@@ -204,6 +219,10 @@ def _layer(layer: nn.Module) -> Layer:
 
 def _matrix(weight: Tensor, bias: Tensor | None) -> Matrix:
     return Matrix(weight.data_ptr(), None if bias is None else bias.data_ptr(), *weight.shape)
+
+
+def _start(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _address(norm: nn.Module | None) -> int | None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from lib import growth
-from lib.drafters.heads.eagle import embed
+from lib.drafters.heads.eagle import continued, embed
 from lib.tree import ROOT
 
 
@@ -31,7 +31,7 @@ def eagle_logits(head, target, text: list[int], path: list[int]) -> Tensor:
     for known in range(len(path) + 1):
         tokens = torch.tensor([text[1:] + path[:known]])
         places = torch.arange(tokens.shape[1])[None]
-        out = head(features, embed(head, target, tokens), places, attend)[:, -1:]
+        out = continued(head, features, embed(head, target, tokens), places, attend)[:, -1:]
         features = torch.cat([features, out], dim=1)
     return head.logits(head.states(out), target.get_output_embeddings())[0, 0]
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib import growth, replay, shapes, trace
 from lib.drafters import CombinedDrafter, SuffixAutomatonDrafter, heads, marginals
-from lib.drafters.heads.eagle import embed
+from lib.drafters.heads.eagle import continued, embed
 from lib.studies import live
 from lib.tests import plain_heads, small_heads, small_models
 from lib.tests.test_drafters import a_path, draws
@@ -361,6 +361,6 @@ def test_unrolling_is_the_plain_forward_at_every_entry():
             known = features[:, : entry + 1]
             for d in range(step + 1):
                 tokens = text[:, 1 : 1 + known.shape[1]]
-                out = head(known, embed(head, TARGET, tokens), torch.arange(known.shape[1])[None], plain_heads.attend)
+                out = continued(head, known, embed(head, TARGET, tokens), torch.arange(known.shape[1])[None], plain_heads.attend)
                 known = torch.cat([known, out[:, -1:]], dim=1)
             torch.testing.assert_close(steps[step][:, entry], out[:, -1])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lib.drafters.heads.eagle import embed, unroll
+from lib.drafters.heads.eagle import continued, embed, unroll
 from lib.drafters.heads.layers import Unrolled
 
 DECAY = 0.8  # weight of a depth relative to the one before
@@ -74,7 +74,7 @@ def eagle(head, target, tokens: Tensor, generator: torch.Generator) -> Lesson:
     noise = torch.rand(features.shape, generator=generator).to(features)
     entries = (features + NOISE * (2 * noise - 1))[:, :-1]
     place = torch.arange(entries.shape[1], device=tokens.device)[None]
-    made = head(entries, embed(head, target, tokens[:, 1:-1]), place, Unrolled())
+    made = continued(head, entries, embed(head, target, tokens[:, 1:-1]), place, Unrolled())
     return Lesson([head.states(made)], [features[:, 1:]], classification=0.1, regression=1.0)
 
 

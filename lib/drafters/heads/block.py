@@ -8,26 +8,22 @@ from typing import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from lib.attention import tree_attention
-from lib.drafters.heads.layers import Attend, HeadAttention
+from lib.drafters.heads.layers import Attend, HeadLayer
 
 
-class BlockLayer(nn.Module):
+class BlockLayer(HeadLayer):
     """An ordinary Llama layer; what its attention sees beside the block is the caller's."""
 
     def __init__(self, config):
-        super().__init__()
-        self.self_attn = HeadAttention(config, config.hidden_size)
-        self.input_layernorm, self.post_attention_layernorm = (
-            LlamaRMSNorm(config.hidden_size, config.rms_norm_eps) for _ in range(2))
-        self.mlp = LlamaMLP(config)
+        super().__init__(config, config.hidden_size)
+        self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """x [B, T, H] to [B, T, H]."""
-        x = x + self.self_attn(self.input_layernorm(x), positions, attend)
-        return x + self.mlp(self.post_attention_layernorm(x))
+    def reads(self, x: Tensor) -> Tensor:
+        """Its normed input."""
+        return self.input_layernorm(x)
 
 
 class BlockHead(nn.Module):

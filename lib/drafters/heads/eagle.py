@@ -9,21 +9,22 @@ from typing import Callable, Protocol, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from lib.drafters.heads.layers import Attend, HeadAttention, Unrolled
+from lib.drafters.heads.layers import Attend, HeadLayer, Unrolled
 
 
 class FeatureHead(Protocol):
-    """What the drafter and the training ask of an EAGLE head of either generation; `layer` has its `self_attn`."""
+    """What the drafter and the training ask of an EAGLE head of either generation."""
 
-    layer: nn.Module
+    layer: HeadLayer
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
         """The features [B, T, H] of a target's hidden states, as transformers gives them: one [B, T, Ht] a layer."""
 
-    def __call__(self, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """The next features [B, T, H], of features and next tokens' embeddings [B, T, H] at int64[B or 1, T]."""
+    def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Of features and next tokens' embeddings [B, T, H]: what enters the layer, and what its attention reads, if
+        that is something else."""
 
     def states(self, features: Tensor) -> Tensor:
         """What the output layer reads, [..., H]."""
@@ -32,33 +33,21 @@ class FeatureHead(Protocol):
         """[..., V] over the target's vocabulary; `output` is the target's output layer, for heads without their own."""
 
 
-class EagleLayer(nn.Module):
-    """A Llama layer without its first norm (EAGLE-1's code leaves it out, since the target's features are normed)."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.self_attn = HeadAttention(config, config.hidden_size)
-        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = LlamaMLP(config)
-
-    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """x [B, T, H] to [B, T, H]."""
-        x = x + self.self_attn(x, positions, attend)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
 class EagleHead(nn.Module):
-    """EAGLE-1 (Li et al. 2024, section 3.1): the feature is the target's last hidden state."""
+    """EAGLE-1 (Li et al. 2024, section 3.1): the feature is the target's last hidden state.
+
+    The layer has no norm before its attention: EAGLE-1's code leaves it out, since the target's features are normed.
+    """
 
     def __init__(self, config):
         super().__init__()
         self.config = config
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bool(getattr(config, "bias", False)))
-        self.layers = nn.ModuleList([EagleLayer(config)])
+        self.layers = nn.ModuleList([HeadLayer(config, config.hidden_size)])
         self.embed_tokens = own_embedding(config)
 
     @property
-    def layer(self) -> EagleLayer:
+    def layer(self) -> HeadLayer:
         """Its one layer."""
         return self.layers[0]
 
@@ -66,9 +55,9 @@ class EagleHead(nn.Module):
         """The last hidden states [B, T, H]."""
         return hidden_states[-1]
 
-    def forward(self, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """The next features [B, T, H]."""
-        return self.layer(self.fc(torch.cat([embedded, features], dim=-1)), positions, attend)
+    def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, None]:
+        """Embedding and feature through `fc`."""
+        return self.fc(torch.cat([embedded, features], dim=-1)), None
 
     def states(self, features: Tensor) -> Tensor:
         """The features themselves."""
@@ -79,21 +68,13 @@ class EagleHead(nn.Module):
         return output(states)
 
 
-class Eagle3Layer(nn.Module):
-    """A Llama layer whose attention reads normed embedding and feature side by side; the feature is its residual."""
+class Eagle3Layer(HeadLayer):
+    """Its attention reads normed embedding and feature side by side; the feature is its residual."""
 
     def __init__(self, config):
-        super().__init__()
-        self.self_attn = HeadAttention(config, 2 * config.hidden_size)
-        self.input_layernorm, self.hidden_norm, self.post_attention_layernorm = (
-            LlamaRMSNorm(config.hidden_size, config.rms_norm_eps) for _ in range(3))
-        self.mlp = LlamaMLP(config)
-
-    def forward(self, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Features and embeddings [B, T, H] to [B, T, H]."""
-        both = torch.cat([self.input_layernorm(embedded), self.hidden_norm(features)], dim=-1)
-        x = features + self.self_attn(both, positions, attend)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        super().__init__(config, 2 * config.hidden_size)
+        self.input_layernorm, self.hidden_norm = (
+            LlamaRMSNorm(config.hidden_size, config.rms_norm_eps) for _ in range(2))
 
 
 class Eagle3Head(nn.Module):
@@ -125,9 +106,10 @@ class Eagle3Head(nn.Module):
         """Low, middle and high layers' hidden states, side by side, through `fc`: [B, T, H]."""
         return self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], dim=-1))
 
-    def forward(self, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """The next features [B, T, H]."""
-        return self.midlayer(features, embedded, positions, attend)
+    def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
+        """The features, and beside them the embeddings, both normed, for attention."""
+        layer = self.midlayer
+        return features, torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1)
 
     def states(self, features: Tensor) -> Tensor:
         """The normed features."""
@@ -156,6 +138,12 @@ def embed(head: nn.Module, target, tokens: Tensor) -> Tensor:
     return (target.get_input_embeddings() if own is None else own)(tokens)
 
 
+def continued(head: FeatureHead, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    """The next features [B, T, H], of features and next tokens' embeddings [B, T, H] at positions int64[B or 1, T]."""
+    x, read = head.enter(features, embedded)
+    return head.layer(x, positions, attend, read)
+
+
 def unroll(head: FeatureHead, target, features: Tensor, tokens: Tensor, steps: int):
     """The head's outputs along a known text from every entry at once, a step at a time: yields [B, T, H] `steps` times.
 
@@ -165,5 +153,5 @@ def unroll(head: FeatureHead, target, features: Tensor, tokens: Tensor, steps: i
     attend, length = Unrolled(), features.shape[1]
     place = torch.arange(length, device=features.device)[None]
     for step in range(steps):
-        features = head(features, embed(head, target, tokens[:, step : step + length]), place + step, attend)
+        features = continued(head, features, embed(head, target, tokens[:, step : step + length]), place + step, attend)
         yield features

@@ -1,14 +1,15 @@
-"""Attention of a head's layer, apart from what it attends to: that is a function which each use brings."""
+"""A head's layers, apart from what their attention attends to: that is a function which each use brings."""
 
-from typing import Callable
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from lib.attention import attention_forward
 from lib.attention_backends import SharedMask
 from lib.cache import TreeCache
+from lib.native.blocks import MOST_ROWS, NativeBlocks, refusal
 
 # (query [B, Hq, T, d], key and value [B, Hkv, T, d]) -> [B, T, Hq, d]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -41,6 +42,51 @@ class HeadAttention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class HeadLayer(nn.Module):
+    """A Llama layer whose attention reads what it is given, of any width; without that, the layer's own input."""
+
+    def __init__(self, config, inputs: int):
+        super().__init__()
+        self.self_attn = HeadAttention(config, inputs)
+        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = LlamaMLP(config)
+
+    def reads(self, x: Tensor) -> Tensor:
+        """What attention reads of the layer's input [B, T, H]: here the input itself."""
+        return x
+
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend, read: Tensor | None = None) -> Tensor:
+        """x [B, T, H] at positions int64[B or 1, T], and what attention reads [B, T, inputs], to [B, T, H]."""
+        x = x + self.self_attn(self.reads(x) if read is None else read, positions, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Behind:
+    """A head's layers over blocks behind a cache: in C++ where this machine runs them, else as PyTorch computes them.
+
+    norm: what their outputs go through, or None. To be made anew when weights have changed.
+    """
+
+    def __init__(self, layers: Sequence[HeadLayer], norm: nn.Module | None = None):
+        self.layers, self.norm, rotary = layers, norm, layers[0].self_attn.rotary
+        self.native = None if refusal(layers, rotary, None) else NativeBlocks(layers, rotary, norm, None)
+
+    def __call__(self, x: Tensor, positions: Tensor, cache: TreeCache, mask: Tensor | None,
+                 read: Tensor | None = None) -> Tensor:
+        """x [B, T, H] at positions int64[B, T], appended to the cache, to [B, T, H]; `read` as the first layer takes it.
+
+        mask bool[T, pending + T] or [B, T, pending + T]: which pending slots are seen, and all committed ones; None for
+        a causal block right behind the committed slots.
+        """
+        if self.native is None or torch.is_grad_enabled() or not cache.layers or x[..., 0].numel() > MOST_ROWS:
+            for index, layer in enumerate(self.layers):
+                x = layer(x, positions, cached(layer.self_attn, cache, index, mask), read)
+                read = None
+            return x if self.norm is None else self.norm(x)
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril() if mask is None else mask
+        return self.native(x, positions, cache, SharedMask(causal), all_states=True, read=read)[1][-1]
 
 
 def cached(module: HeadAttention, cache: TreeCache, layer: int, mask: Tensor | None) -> Attend:
