@@ -169,8 +169,9 @@ template <class T> class Run {
     norm_all(layer.middle_norm);
     each_band(inner, rows, [&](auto count, int64_t row, int64_t first, bool ahead) {
       const T* x = input.get() + row * hidden;
-      const __m512 gate = outputs<T, count>(layer.gate, first, x, ahead), up = outputs<T, count>(layer.up, first, x, ahead);
-      place<count>(middle.get() + row * inner, inner, first, inner, gated(gate, up));
+      const __m512 gate = outputs<T, count>(layer.gate, first, x, rows - row, ahead);
+      const __m512 up = outputs<T, count>(layer.up, first, x, rows - row, ahead);
+      place<count>(middle.get() + row * inner, inner, rows - row, first, inner, gated(gate, up));
     });
 #pragma omp barrier
     add_product(layer.down, middle.get(), rows, state.get());
