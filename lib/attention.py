@@ -182,12 +182,15 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
     None for a causal block, which sees all that is pending; cache a TreeCache, fresh for a prefill. Position ids are
     prefix + depth. The empty four-dimensional attention mask tells transformers that there is nothing to build; the
     layers share what they make of `tree_mask`, for the time of this forward. Further keywords, and the outputs, are
-    the model's.
+    the model's. A stand-in that has a `tree_block` of its own is asked for that.
     """
+    if own := getattr(model, "tree_block", None):
+        with forward():
+            if (outputs := own(tokens, depth, tree_mask, cache, **kwargs)) is not None:
+                return outputs
     lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
     if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
-        nodes, pending = tokens.shape[1], cache.pending
-        tree_mask = torch.ones(nodes, pending + nodes, dtype=torch.bool, device=tokens.device).tril(pending)
+        tree_mask = causal(tokens.shape[1], cache.pending, tokens.device)
     with forward():
         return model(
             input_ids=tokens,
@@ -199,6 +202,11 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
             use_cache=True,
             **kwargs,
         )
+
+
+def causal(nodes: int, pending: int, device=None) -> Tensor:
+    """The mask bool[m, pending + m] of a chain of m = nodes tokens right behind so many pending ones."""
+    return torch.ones(nodes, pending + nodes, dtype=torch.bool, device=device).tril(pending)
 
 
 def can_host_tree(config) -> str | None:

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lib import joined_blocks
+from lib.attention import causal
+from lib.attention_backends import SharedMask
 from lib.joined_blocks import JoinedBlocks
 from lib.native import blocks as native
 from lib.native.blocks import NativeBlocks
@@ -80,23 +82,28 @@ def refusal(model) -> str | None:
 
 
 class FusedBlocks:
-    """A model whose blocks behind a prefix run fused; otherwise it is the model (`config`, `device`, `generate`, ...)."""
+    """A model whose blocks behind a prefix run fused; otherwise it is the model (`config`, `generate`, ...)."""
 
     def __init__(self, model, blocks: NativeBlocks | JoinedBlocks):
-        self.model, self.blocks = model, blocks
+        self.model, self.blocks, self.device = model, blocks, model.device
 
     def __getattr__(self, name: str):
         return getattr(self.__dict__["model"], name)
 
-    def __call__(self, input_ids: Tensor, position_ids: Tensor, *, past_key_values, tree_mask=None, **kwargs):
-        """As the model's, for `attention.tree_forward`."""
-        begun = len(past_key_values.layers) == len(self.blocks.layers)  # a first forward makes them
-        if tree_mask is None or not begun or torch.is_grad_enabled() or "tree_backend" in kwargs:
-            return self.model(input_ids=input_ids, position_ids=position_ids, past_key_values=past_key_values,
-                              tree_mask=tree_mask, **kwargs)
-        given = F.embedding(input_ids, self.model.model.embed_tokens.weight)
-        logits, states = self.blocks(given, position_ids, past_key_values, tree_mask, kwargs.get("logits_to_keep", 0),
-                                     bool(kwargs.get("output_hidden_states")))
+    def __call__(self, *args, **kwargs):
+        """As the model's."""
+        return self.model(*args, **kwargs)
+
+    def tree_block(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, *, logits_to_keep=0,
+                   output_hidden_states: bool = False, **kwargs) -> BlockOutput | None:
+        """As `attention.tree_forward`; None for what is left to the model: a prefill, gradients, other keywords."""
+        begun = len(cache.layers) == len(self.blocks.layers)  # a first forward makes them
+        if not begun or kwargs or torch.is_grad_enabled() or not (cache.pending or any(cache.rows.as_list)):
+            return None
+        given = F.embedding(tokens, self.model.model.embed_tokens.weight)
+        mask = SharedMask(causal(tokens.shape[1], cache.pending, self.device) if tree_mask is None else tree_mask)
+        positions = cache.lengths[:, None] + depth
+        logits, states = self.blocks(given, positions, cache, mask, logits_to_keep, output_hidden_states)
         return BlockOutput(logits, None if states is None else tuple(states))
 
 

@@ -155,7 +155,7 @@ class LanguageModelDrafter:
         return self._forward(tokens, *tails.level(self.waiting, depth, sees))
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
-        device = self.model.device
+        device = self.blocks.device
         self.calls += 1
         out = tree_forward(self.blocks, tokens.to(device), depth.to(device), mask.to(device), self.cache, **kwargs)
         return out.logits[..., : self.vocabulary]

@@ -34,8 +34,8 @@ class Children:
     """
 
     most: int
-    slots: Tensor
-    best: Tensor
+    slots: slice | Tensor
+    best: slice | Tensor
 
 
 @lru_cache(maxsize=1024)
@@ -44,7 +44,13 @@ def children(tree: Tree, nodes: tuple[int, ...]) -> Children:
     below = [(place, child) for place, node in enumerate(nodes) for child in tree.children(node)]
     most = max(int(tree.rank[child]) for _, child in below) + 1
     best = [place * most + int(tree.rank[child]) for place, child in below]
-    return Children(most, torch.tensor([child for _, child in below]), torch.tensor(best))
+    return Children(most, _index([child for _, child in below]), _index(best))
+
+
+def _index(places: list[int]) -> slice | Tensor:
+    """These places, as a slice where they follow one another: it is cheaper to take."""
+    first, last = places[0], places[-1]
+    return slice(first, last + 1) if places == list(range(first, last + 1)) else torch.tensor(places)
 
 
 @lru_cache(maxsize=256)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from lib.attention import attention_forward
+from lib.attention import attention_forward, causal
 from lib.attention_backends import SharedMask
 from lib.cache import TreeCache
 from lib.native.blocks import MOST_ROWS, NativeBlocks, refusal
@@ -85,8 +85,8 @@ class Behind:
                 x = layer(x, positions, cached(layer.self_attn, cache, index, mask), read)
                 read = None
             return x if self.norm is None else self.norm(x)
-        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril() if mask is None else mask
-        return self.native(x, positions, cache, SharedMask(causal), all_states=True, read=read)[1][-1]
+        seen = SharedMask(causal(x.shape[1], cache.pending) if mask is None else mask)
+        return self.native(x, positions, cache, seen, all_states=True, read=read)[1][-1]
 
 
 def cached(module: HeadAttention, cache: TreeCache, layer: int, mask: Tensor | None) -> Attend:
