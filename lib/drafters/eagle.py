@@ -5,7 +5,6 @@ from typing import Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from lib.cache import TreeCache
 from lib.drafters import ahead
@@ -20,6 +19,11 @@ from lib.fused import output_layer
 from lib.growth import Growth
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
+
+
+def padded(rows: list[list[int]], width: int) -> Tensor:
+    """Rows of at most so many numbers as int64[B, width], zeros behind."""
+    return torch.tensor([row + [0] * (width - len(row)) for row in rows])
 
 
 class EagleDrafter:
@@ -65,7 +69,7 @@ class EagleDrafter:
 
         With samples, repeated draws are one node and the tree is smaller; rows grow trees of their own.
         """
-        roots = self.tokens[torch.arange(len(self.tokens)), self.counts - 1].tolist()
+        roots = [row[-1] for row in self.waiting]
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
         self.drafts = self._fill(shape, roots, draws) if isinstance(shape, Tree) else self._grow(shape, roots)
         return self.drafts
@@ -75,10 +79,9 @@ class EagleDrafter:
         filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
         if shape.budget:
             filling.grow([ROOT], self._logits(self.outputs), draws)
-        for depth, level in enumerate(planned.levels, start=1):
-            above = torch.tensor([1 + planned.place.get(int(shape.parents[node]), -1) for node in level.nodes])
-            tokens = filling.tokens[:, list(level.nodes)]
-            filling.grow(level.nodes, self._forward_level(tokens, above.expand_as(tokens), depth, level.sees), draws)
+        for level in planned.levels:
+            features, tokens = self.outputs[:, level.above], filling.tokens[:, level.slots]
+            filling.grow(level.nodes, self._forward_level(features, tokens, level.depth, level.sees), draws)
         return filling.drafts()[0]
 
     def _grow(self, rule: Growth, roots: list[int]) -> list[Draft]:
@@ -103,7 +106,8 @@ class EagleDrafter:
         for row, nodes, own in zip(rows, levels, above):
             parents = row.candidates.parents[nodes].tolist()
             own[: len(nodes)] = torch.tensor([1 + row.place.get(parent, -1) for parent in parents])
-        return self._forward_level(tokens, above, depth, sees)
+        features = self.outputs.take_along_dim(above[..., None].to(self.outputs.device), 1)
+        return self._forward_level(features, tokens, depth, sees)
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -134,40 +138,39 @@ class EagleDrafter:
     def select(self, rows: list[int]) -> None:
         """Lets the other rows leave the cache."""
         self.cache.select(torch.tensor(rows))
-        self.features, self.tokens, self.counts = self.features[rows], self.tokens[rows], self.counts[rows]
+        self.features, self.waiting = self.features[rows], [self.waiting[row] for row in rows]
 
     def _wait(self, features: Tensor, slots: list[list[int]], tokens: list[list[int]]) -> None:
-        """Entries for the next forward, right-padded: features [B, W, H] at these slots, and the tokens behind them."""
-        self.counts = torch.tensor([len(row) for row in tokens])
-        places = pad_sequence([torch.tensor(row) for row in slots], batch_first=True).to(features.device)
-        self.features = features.take_along_dim(places[..., None], 1)
-        self.tokens = pad_sequence([torch.tensor(row) for row in tokens], batch_first=True)
+        """Entries for the next forward: features [B, W, H] at these slots, right-padded, and the tokens behind them."""
+        places = padded(slots, max(map(len, slots))).to(features.device)
+        self.features, self.waiting = features.take_along_dim(places[..., None], 1), tokens
 
     def _forward_prompts(self) -> None:
         """Caches all but the entries of the roots, which wait alone."""
-        rows, last = torch.arange(len(self.tokens)), self.counts - 1
-        kept = self.features[rows, last.to(self.features.device)][:, None], self.tokens[rows, last][:, None]
+        last = torch.tensor([len(row) - 1 for row in self.waiting], device=self.features.device)
+        roots = self.features[torch.arange(len(last), device=last.device), last][:, None]
         if int(last.max()):
-            self.features, self.tokens, self.counts = self.features[:, :-1], self.tokens[:, :-1], last
+            texts, self.waiting = self.waiting, [row[:-1] for row in self.waiting]
+            self.features = self.features[:, :-1]
             self._forward_waiting()
-        self.features, self.tokens = kept
-        self.counts = torch.ones_like(last)
+            self.waiting = texts
+        self.features, self.waiting = roots, [row[-1:] for row in self.waiting]
 
     def _forward_waiting(self) -> Tensor:
         """Commits the waiting entries to the cache; the head's output at each row's last one, [B, H]."""
-        before = self.cache.lengths.cpu() if len(self.cache.lengths) else torch.zeros_like(self.counts)
-        out = self._forward(self.features, self.tokens, before[:, None] + torch.arange(self.tokens.shape[1]), None)
-        self.cache.set_lengths(before + self.counts)
-        return out[torch.arange(len(out)), self.counts.to(out.device) - 1]
+        tokens, counts = padded(self.waiting, self.features.shape[1]), [len(row) for row in self.waiting]
+        before = self.cache.lengths.cpu() if len(self.cache.lengths) else tokens.new_zeros(len(tokens))
+        out = self._forward(self.features, tokens, before[:, None] + torch.arange(tokens.shape[1]), None)
+        self.cache.commit([list(range(count)) for count in counts])
+        return out[torch.arange(len(out)), torch.tensor(counts) - 1]
 
-    def _forward_level(self, tokens: Tensor, above: Tensor, depth: int, sees: Tensor) -> Tensor:
+    def _forward_level(self, features: Tensor, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
         """The logits [B, k, V] of nodes int64[B, k] of one depth.
 
-        above int64[B, k]: where each one's parent stands in `outputs`. sees bool[k, forwarded + k] or [B, ...]: what it
-        sees beside the text, of the nodes forwarded before and of its own level.
+        features [B, k, H]: the outputs at their parents. sees bool[k, forwarded + k] or [B, ...]: what they see beside
+        the text, of the nodes forwarded before and of their own level.
         """
-        features = self.outputs.take_along_dim(above[..., None].to(self.outputs.device), 1)
-        positions = self.cache.lengths.cpu()[:, None] + depth - 1
+        positions = self.cache.lengths.cpu()[:, None] + (depth - 1)
         out = self._forward(features, tokens, positions.expand(tokens.shape), sees)
         self.outputs = torch.cat([self.outputs, out], dim=1)
         return self._logits(out)

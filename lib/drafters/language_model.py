@@ -146,7 +146,7 @@ class LanguageModelDrafter:
     def _forward_planned(self, filling: Filling, level: Level) -> Tensor:
         """The logits [B, k, V] of a level of a static shape, the same nodes in every row."""
         depth, mask = tails.above(self.waiting, level)
-        return self._forward(filling.tokens[:, level.nodes], depth, mask)
+        return self._forward(filling.tokens[:, level.slots], depth, mask)
 
     def _forward_level(self, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
         """The logits [B, k, V] of nodes int64[B, k] of one depth, which see the tail and, of the nodes forwarded behind

@@ -12,11 +12,16 @@ from lib.tree import ROOT, Tree
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One forward: the drafted nodes of one depth that have children; `sees` bool[k, internal nodes above + k]."""
+    """One forward: the drafted nodes of one depth that have children; `sees` bool[k, internal nodes above + k].
+
+    slots: the nodes, as an index. above: where their parents stand among the root and the nodes forwarded before.
+    """
 
     depth: int
     nodes: tuple[int, ...]
     sees: Tensor
+    slots: slice | Tensor
+    above: slice | Tensor
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,9 @@ def plan(tree: Tree) -> Plan:
     levels, place = [], {}
     for depth in range(1, tree.max_depth):
         nodes = [node for node in np.flatnonzero(tree.depth == depth).tolist() if node in parents]
+        above = [1 + place.get(int(tree.parents[node]), -1) for node in nodes]
         for node in nodes:
             place[node] = len(place)
-        levels.append(Level(depth, tuple(nodes), torch.tensor(tree.mask[np.ix_(nodes, list(place))])))
+        sees = torch.tensor(tree.mask[np.ix_(nodes, list(place))])
+        levels.append(Level(depth, tuple(nodes), sees, _index(nodes), _index(above)))
     return Plan(tuple(levels), place)
