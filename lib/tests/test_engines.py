@@ -58,6 +58,11 @@ def test_the_texts_are_those_of_the_engines():
     assert '"speculative_token_tree": "[(0,), (1,)]"' in vllm.write_tree(shapes.star(2))
     assert sglang.write(shapes.chain(3)).endswith(
         "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4")
+    assert ENGINES["TensorRT-LLM, dynamic tree"].write(Dynamic(4, 10, 59)).startswith(
+        "Eagle3DecodingConfig(max_draft_len=4, max_total_draft_tokens=59, ")
+    assert ENGINES["llama.cpp"].write(shapes.chain(3)) == (
+        "-md DRAFTER --spec-type draft-simple --spec-draft-n-max 3 --spec-draft-p-min 0")
+    assert ENGINES["llama.cpp"].read("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
     with pytest.raises(ValueError, match="dynamic tree and no chain"):
         sglang.read(sglang.write_dynamic(Dynamic(3, 2, 6)))
     with pytest.raises(ValueError, match="10 best"):
