@@ -16,7 +16,7 @@ from lib.cost import Costs, RoundCost
 from lib.growth import Growth
 from lib.search import best_tree
 from lib.search.best_tree import Choice, Limits
-from lib.studies import study
+from lib.studies import by_formula, study
 from lib.trace import Trace
 from lib.tree import Tree
 
@@ -31,13 +31,15 @@ BRANCHINGS = (2, 3, 4)  # of the k-ary trees
 class Advice:
     """What to use, and why.
 
-    table: a row for the recommendation and for each alternative, in the columns of the table "advice". settings: a row
-    for each setting of an engine, in those of "advice_settings".
+    table: a row for the recommendation and for each alternative, those that formulas would choose among them, in the
+    columns of the table "advice". promised: by formula (its row's `what`) the speedup that it promises. settings: a row
+    for each setting of an engine, in the columns of "advice_settings".
     """
 
     drafter: str
     tree: Tree
     table: pd.DataFrame
+    promised: dict[str, float]
     settings: pd.DataFrame
 
 
@@ -66,7 +68,9 @@ def advise(recorded: Trace, costs: Costs, *, batch: int = 1, prefix: int = 128, 
     drafter = max(chosen, key=lambda name: chosen[name].speed * price[name].plain)
     own = price[drafter]
     asked = _nearest(chosen[drafter].tree, choosing, own, limits, drafter)
+    promised = by_formula.promises(choosing, own, limits, drafter)
     rivals = [*_rivals(chosen, choosing, own, limits, drafter),
+              *(Rival(one.what, drafter, one.tree) for one in promised),
               *(Rival(name, drafter, setting) for name, setting in asked.items() if isinstance(setting, Tree))]
     found = judge(judged, rivals, price, generator, batch=batch).set_index("what", drop=False)
     table = found[~found["what"].isin(asked)].reset_index(drop=True).assign(target=target, batch=batch, prefix=prefix)
@@ -76,9 +80,8 @@ def advise(recorded: Trace, costs: Costs, *, batch: int = 1, prefix: int = 128, 
     if grow:
         loss |= {name: _grown_loss(setting, tree, judged, grow, own, drafter, generator)
                  for name, setting in asked.items() if isinstance(setting, engines.Dynamic)}
-    settings = _settings(asked, tree, loss).assign(target=target, drafter=drafter, batch=batch,
-                                                                    prefix=prefix)
-    return Advice(drafter, tree, table, settings)
+    settings = _settings(asked, tree, loss).assign(target=target, drafter=drafter, batch=batch, prefix=prefix)
+    return Advice(drafter, tree, table, {one.what: one.speedup for one in promised}, settings)
 
 
 def judge(judged: Trace, rivals: Sequence[Rival], price: dict[str, RoundCost], generator: np.random.Generator, *,
