@@ -23,7 +23,7 @@ from lib.tree import Tree
 RECOMMENDED, PLAIN = "recommended", "plain decoding"
 SAME_BUDGET, BEST_CHAIN, BEST_KARY = "chain of the same budget", "best chain", "best k-ary tree"
 GROWS = "grows its tree anew each round, which a static replay cannot judge"
-Grow = Callable[[str, Growth], pd.DataFrame]  # (drafter, rule) -> the judged prompts' tallies, as `growth_study.judging`
+Grow = Callable[[str, Growth], pd.DataFrame]  # (drafter, rule) -> the judged prompts' tallies: `growth_study.judging`
 BRANCHINGS = (2, 3, 4)  # of the k-ary trees
 
 

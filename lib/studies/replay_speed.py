@@ -98,8 +98,8 @@ def sentence(found: pd.DataFrame) -> str:
     by_way = found.set_index("way")
     every, chain = by_way.loc[EVERY_START], by_way.loc[CHAINED]
     said = (
-        f"Of {every['nodes']} nodes, {every['trees_a_second']:,.0f} trees a second are replayed at all of "
-        f"{every['positions']:,} positions, {chain['trees_a_second']:,.0f} as chained rounds"
+        f"Of {every['nodes']:.0f} nodes, {every['trees_a_second']:,.0f} trees a second are replayed at all of "
+        f"{every['positions']:,.0f} positions, {chain['trees_a_second']:,.0f} as chained rounds"
     )
     if by_way.loc[LIVE, "repeats"]:
         return f"{said}: {every['times_live']:,.0f} and {chain['times_live']:,.0f} times faster than they decode live."

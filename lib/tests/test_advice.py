@@ -15,7 +15,7 @@ from lib.decoding import continuations, generate
 from lib.drafters import LanguageModelDrafter
 from lib.search import best_tree
 from lib.search.best_tree import Limits
-from lib.studies import advice, advice_curves, by_formula, study
+from lib.studies import advice, advice_curves, advice_findings, by_formula, study
 from lib.tests import small_models, test_cost
 from lib.tests.test_replay import synthetic
 from lib.tree import Tree
@@ -151,6 +151,22 @@ def _speed(given_advice, what):
     choosing, _ = study.halves(recorded())
     own = costs().at("t", "good", prefix=64)
     return (1 + best_tree.mean_accepted(choosing, tree, "good")) / own.round(tree)
+
+
+def test_the_table_as_a_person_reads_it(given_advice):
+    table = given_advice.table
+    found = advice_findings.readable(table).xs(("t", 1))
+    top, chain = found.loc[advice.RECOMMENDED], found.loc[advice.SAME_BUDGET]
+    assert sum(map(int, top["by level"].split(", "))) == top["nodes"] == given_advice.tree.budget
+    assert chain["by level"] == ", ".join(["1"] * chain["nodes"]) and found.loc[advice.PLAIN, "by level"] == ""
+    assert top["against [95 %]"] == "1.00 [1.00, 1.00]"
+    said = advice_findings.promises({("t", 1): given_advice}).xs(("t", 1))
+    assert list(said.index) == list(given_advice.promised)
+    assert said.loc[by_formula.BLOG, "promised speedup"] == pytest.approx(1.95)
+    share = table.set_index("what").loc[by_formula.BLOG, "against"]
+    assert advice_findings.followed(table).endswith(f"{by_formula.BLOG} {share:.0%} to {share:.0%}")
+    assert advice_findings.followed(table.iloc[:2]) == ""
+    assert f"with {top['nodes']} nodes" in advice_findings.recommended(table)
 
 
 def test_a_formula_that_lacks_what_it_needs_is_left_out():
