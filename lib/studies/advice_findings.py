@@ -55,8 +55,8 @@ def followed(table: pd.DataFrame) -> str:
     said = []
     for what in FORMULAS:
         share = table.loc[table["what"] == what, "against"]
-        if len(share):
-            said.append(f"{what} {share.min():.0%} to {share.max():.0%}")
+        ends = dict.fromkeys(f"{end:.0%}" for end in (share.min(), share.max())) if len(share) else {}
+        said += [f"{what} {' to '.join(ends)}"] * bool(ends)
     return ", ".join(said)
 
 

@@ -60,7 +60,8 @@ def stability_sentence(found: pd.DataFrame) -> str:
     for (pair, family), lost in found.groupby(["pair", "family"], sort=False):
         enough = stability.stable_from(lost, TOLERANCE)
         first = lost.sort_values("prompts").iloc[0]
-        start = f"{pair}, `{family}`: one prompt loses {-first['value']:.2f} [{-first['high']:.2f}, {-first['low']:.2f}]"
+        loss = f"{-first['value']:.2f} [{-first['high']:.2f}, {-first['low']:.2f}]"
+        start = f"{pair}, `{family}`: one prompt loses {loss}"
         end = "no smaller number of prompts than all is"
         if enough is not None:
             positions = lost.loc[lost["prompts"] == enough, "positions"].iloc[0]

@@ -164,7 +164,7 @@ def test_the_table_as_a_person_reads_it(given_advice):
     assert list(said.index) == list(given_advice.promised)
     assert said.loc[by_formula.BLOG, "promised speedup"] == pytest.approx(1.95)
     share = table.set_index("what").loc[by_formula.BLOG, "against"]
-    assert advice_findings.followed(table).endswith(f"{by_formula.BLOG} {share:.0%} to {share:.0%}")
+    assert advice_findings.followed(table).endswith(f", {by_formula.BLOG} {share:.0%}")
     assert advice_findings.followed(table.iloc[:2]) == ""
     assert f"with {top['nodes']} nodes" in advice_findings.recommended(table)
 
