@@ -62,10 +62,10 @@ def stability_sentence(found: pd.DataFrame) -> str:
         first = lost.sort_values("prompts").iloc[0]
         loss = f"{-first['value']:.2f} [{-first['high']:.2f}, {-first['low']:.2f}]"
         start = f"{pair}, `{family}`: one prompt loses {loss}"
-        end = "no smaller number of prompts than all is"
+        end = "only all of them come"
         if enough is not None:
             positions = lost.loc[lost["prompts"] == enough, "positions"].iloc[0]
-            end = f"{enough} prompts ({positions:,.0f} positions) are"
+            end = f"from {positions:,.0f} positions on (prompts: {enough}) the choice stays"
         said.append(f"{start}, and {end} within {TOLERANCE} of all")
     return "; ".join(said)
 

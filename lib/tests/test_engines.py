@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,3 +126,12 @@ def test_branchings_stay_within_the_limits():
     found = list(engines.branchings(Limits(14, 3)))
     assert [2, 2, 2] in found and [14] not in found and len(found) == len({tuple(one) for one in found})
     assert all(shapes.expansion(one).budget <= 14 and len(one) <= 3 for one in found)
+
+
+def test_the_readmes_lines_are_what_engines_take():
+    lines = (Path(__file__).parents[2] / "README.md").read_text().splitlines()
+    shown = {"medusa_choices =": "Medusa", "--speculative-config": "vLLM, chain",
+             "--speculative-algorithm": "SGLang, chain"}
+    for start, name in shown.items():
+        (line,) = [line for line in lines if line.startswith(start)]
+        assert ENGINES[name].write(ENGINES[name].read(line)) == line
