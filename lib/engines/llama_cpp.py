@@ -11,10 +11,12 @@ from lib.tree import Tree
 LENGTHS = ("spec-draft-n-max", "draft-max")
 
 
-def write(tree: Tree, model: str = "DRAFTER") -> str:
-    """The options of llama-server for a drafter in a file of its own."""
+def write(tree: Tree, model: str = "DRAFTER", kind: str = "draft-simple") -> str:
+    """The options of llama-server for a drafter in a file of its own. kind: "draft-simple" for a language model,
+    "draft-eagle3".
+    """
     length = length_of_chain(tree, "llama.cpp")
-    return f"-md {model} --spec-type draft-simple --spec-draft-n-max {length} --spec-draft-p-min 0"
+    return f"-md {model} --spec-type {kind} --spec-draft-n-max {length} --spec-draft-p-min 0"
 
 
 def read(text: str) -> Tree:

@@ -83,6 +83,13 @@ def test_a_tree_that_grows_is_judged_by_its_own_rounds_and_forwards(given_advice
     assert row["loss_low"] == pytest.approx(row["loss"]) == pytest.approx(row["loss_high"])
 
 
+def test_where_a_drafter_grows_no_such_tree_its_loss_is_unknown_and_said():
+    found = advice.advise(recorded(), costs(), prefix=64, limits=LIMITS, generator=np.random.default_rng(0),
+                          grow=lambda drafter, rule: None)
+    row = found.settings.set_index("engine").loc["EAGLE-2, EAGLE-3"]
+    assert np.isnan(row["loss"]) and row["note"].endswith(advice.GROWS)
+
+
 def test_settings_read_back_and_say_what_they_lose(given_advice, tmp_path):
     found = given_advice.settings.set_index("engine")
     assert list(found.index) == list(engines.ENGINES)

@@ -38,8 +38,9 @@ OF_FORM = {
 def test_what_is_written_is_read_back(name, data):
     engine = ENGINES[name]
     setting = data.draw(OF_FORM[engine.form])
-    written = engine.write(setting)
-    assert engine.read(written) == setting and "\n" not in written
+    for drafter in ("a model", *engine.by_head):
+        written = engine.line(setting, drafter)
+        assert engine.read(written) == setting and "\n" not in written
 
 
 @pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.form in (CHAIN, LEVELS)])
@@ -63,6 +64,9 @@ def test_the_texts_are_those_of_the_engines():
         "Eagle3DecodingConfig(max_draft_len=4, max_total_draft_tokens=59, ")
     assert ENGINES["llama.cpp"].write(shapes.chain(3)) == (
         "-md DRAFTER --spec-type draft-simple --spec-draft-n-max 3 --spec-draft-p-min 0")
+    assert "--speculative-algorithm EAGLE3 " in ENGINES["SGLang, chain"].line(shapes.chain(3), "eagle3")
+    assert '"method": "medusa"' in ENGINES["vLLM, chain"].line(shapes.chain(3), "medusa")
+    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "small") == vllm.write(shapes.chain(3))
     assert ENGINES["llama.cpp"].read("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
     with pytest.raises(ValueError, match="dynamic tree and no chain"):
         sglang.read(sglang.write_dynamic(Dynamic(3, 2, 6)))
