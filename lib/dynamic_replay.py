@@ -29,8 +29,8 @@ from lib.verify import Draft, GeneratorDraws
 class GrownWalk(Walk):
     """Rounds whose trees differ: as `Walk`, `nodes` counted in each round's own tree, and of that tree
 
-    drafted (n), depth and draft_calls (levels that were forwarded for it): int64[R]; open_end bool[R]: the path ended
-    at a node that had children.
+    drafted (n), depth and draft_calls (levels that were forwarded for it; of heads, for its batch): int64[R]; open_end
+    bool[R]: the path ended at a node that had children.
     """
 
     drafted: np.ndarray
@@ -114,7 +114,7 @@ def _begin(trace: Trace, drafter, prompts, chunk: list[int]) -> Callable[[list[t
 
 
 def _drafted(trace: Trace, drafter, shape, starts: list[tuple[int, int]]) -> list[tuple[tuple[int, int], "_Round"]]:
-    """The rounds of a drafter whose rows are at these starts. Heads count the forwards of their batch."""
+    """The rounds of a drafter whose rows are at these starts."""
     calls = drafter.calls
     drafts = drafter.propose(shape, GeneratorDraws(None))
     levels = getattr(drafter, "levels", [drafter.calls - calls] * len(drafts))

@@ -42,8 +42,9 @@ def recommended(table: pd.DataFrame) -> str:
     said = []
     for (target, batch), rows in table.groupby(SETTING, sort=False):
         top, chain = (rows.set_index("what").loc[what] for what in (RECOMMENDED, BEST_CHAIN))
-        said.append(f"`{target}` at batch {batch}: `{top['drafter']}` with {top['nodes']} nodes, {top['speedup']:.2f} "
-                    f"times plain decoding, the best chain reaches {chain['against']:.0%} of that "
+        size = f"{top['nodes']} node" + ("s" if top["nodes"] != 1 else "")
+        said.append(f"`{target}` at batch {batch}: `{top['drafter']}` with {size}, {top['speedup']:.2f} times plain "
+                    f"decoding, the best chain reaches {chain['against']:.0%} of that "
                     f"[{chain['against_low']:.0%}, {chain['against_high']:.0%}]")
     return "; ".join(said)
 
@@ -55,8 +56,9 @@ def followed(table: pd.DataFrame) -> str:
     said = []
     for what in FORMULAS:
         share = table.loc[table["what"] == what, "against"]
-        ends = dict.fromkeys(f"{end:.0%}" for end in (share.min(), share.max())) if len(share) else {}
-        said += [f"{what} {' to '.join(ends)}"] * bool(ends)
+        if len(share):
+            ends = dict.fromkeys(f"{end:.0%}" for end in (share.min(), share.max()))  # one where they are the same
+            said.append(f"{what} {' to '.join(ends)}")
     return ", ".join(said)
 
 
