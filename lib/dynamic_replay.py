@@ -1,14 +1,15 @@
-"""Replay of trees that grow: the drafter alone, against the target's recorded continuation, with no target forward.
+"""Replay of trees that grow: the drafter alone, against the target's recorded continuation, with no verification.
 
 A grown tree depends on what the drafter thinks on branches that the target did not take, which no trace holds. But
 growth never looks at the target, and under greedy verification (and naive sampling, on a trace sampled at that
 temperature) the accepted path follows the recorded tokens. So drafting again at a start, one forward a level, and
 walking the recorded tokens through the tree is the round that live decoding had: exactly in float64; in float32 as far
-as no two candidates reach the same to rounding, which batches change.
+as no two candidates reach the same to rounding, which batches change. Heads need the target's hidden states, for which
+one forward of the target reads each text.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 
 from lib.drafters import LanguageModelDrafter
-from lib.growth import Growth
+from lib.growth import DDTree, Growth
+from lib.mid_text import beginnings
 from lib.replay import Walk
 from lib.trace import Trace
 from lib.tree import Tree
@@ -27,8 +29,8 @@ from lib.verify import Draft, GeneratorDraws
 class GrownWalk(Walk):
     """Rounds whose trees differ: as `Walk`, `nodes` counted in each round's own tree, and of that tree
 
-    drafted (n), depth and draft_calls (levels that were forwarded for it): int64[R]; open_end bool[R]: the path ended
-    at a node that had children.
+    drafted (n), depth and draft_calls (levels that were forwarded for it; of heads, for its batch): int64[R]; open_end
+    bool[R]: the path ended at a node that had children.
     """
 
     drafted: np.ndarray
@@ -41,74 +43,82 @@ class GrownWalk(Walk):
         return GrownWalk(*(values[keep] for values in vars(self).values()))
 
 
-def walk(trace: Trace, drafter: LanguageModelDrafter, prompts: Sequence[Tensor], shape: Growth | Tree,
+def walk(trace: Trace, drafter, prompts: Sequence[Tensor], shape: Growth | DDTree | Tree,
          starts: Sequence[tuple[int, int]] | None = None, *, rows: int = 32) -> GrownWalk:
     """Rounds that start at the given transitions (row, transition), in their order; None: at every one, row by row.
 
-    prompts int64[T]: what the trace's rows continue. drafter: as it would run live, with its temperature. Prompt and
-    continuation of a row are prefilled once, and every start takes its own copy of that prefix's keys and values;
-    `rows`: prefills, and rounds, in one forward.
+    prompts int64[T]: what the trace's rows continue. drafter: as it would run live, with its temperature; a language
+    model, or one that reads the target's hidden states (see `mid_text.beginnings`). `rows`: texts that are prefilled
+    in one forward, and rounds that are drafted in one.
     """
     _check(trace, prompts)
     asked = starts if starts is not None else [(row, at) for row, n in enumerate(trace.lengths) for at in range(n)]
-    found: dict[tuple[int, int], tuple] = {}
+    found: dict[tuple[int, int], _Round] = {}
     for chunk in _chunks(sorted({row for row, _ in asked}), rows):
-        texts = {row: torch.cat([prompts[row], said(trace, row)]) for row in chunk}
-        prefilled = copy.copy(drafter)
-        prefilled.start(list(texts.values()))
-        place = {row: index for index, row in enumerate(chunk)}
-        own = sorted(((row, at) for row, at in set(asked) if row in place), key=lambda start: start[1])
+        begin = _begin(trace, drafter, prompts, chunk)
+        own = sorted(((row, at) for row, at in set(asked) if row in chunk), key=lambda start: start[1])
         for batch in _chunks(own, rows):  # starts of like length together
-            lengths = [len(prompts[row]) + at for row, at in batch]
-            roots = [int(trace.tokens[row, at]) for row, at in batch]
-            begun = fork(prefilled, [place[row] for row, _ in batch], lengths, roots)
-            drafts = begun.propose(shape, GeneratorDraws(None))
-            found.update((start, _round(trace, start, draft, levels)) for start, draft, levels
-                         in zip(batch, drafts, begun.levels))
+            found.update(_drafted(trace, begin(batch), shape, batch))
     return _walk([(start, found[tuple(start)]) for start in asked])
 
 
-def chained(trace: Trace, drafter: LanguageModelDrafter, prompts: Sequence[Tensor], shape: Growth | Tree, *,
+def chained(trace: Trace, drafter, prompts: Sequence[Tensor], shape: Growth | DDTree | Tree, *,
             rows: int = 32) -> GrownWalk:
     """The rounds that follow one another from each row's first transition, row by row: as live decoding has them.
 
-    As many rows go on together, the drafter committing what the trace says, so that only real rounds are drafted.
+    Arguments as for `walk`. As many rows go on together, so that only real rounds are drafted.
     """
     _check(trace, prompts)
+    going_on = _begun_anew if getattr(drafter, "wants_hidden_states", False) else _committed
     found = []
     for chunk in _chunks(np.flatnonzero(trace.lengths > 0).tolist(), rows):
-        running = copy.copy(drafter)
-        running.start([prompts[row] for row in chunk])
-        running.commit([[] for _ in chunk], trace.tokens[chunk, 0].tolist())
-        at = dict.fromkeys(chunk, 0)
-        while chunk:
-            drafts = running.propose(shape, GeneratorDraws(None))
-            rounds = [((row, at[row]), _round(trace, (row, at[row]), draft, levels))
-                      for row, draft, levels in zip(chunk, drafts, running.levels)]
-            found += rounds
-            at |= {row: start + len(done.path) + 1 for (row, start), done in rounds}
-            going = [index for index, row in enumerate(chunk) if at[row] < trace.lengths[row]]
-            bonus = [int(trace.tokens[row, min(at[row], trace.lengths[row])]) for row in chunk]
-            running.commit([done.path for _, done in rounds], bonus)
-            if 0 < len(going) < len(chunk):
-                running.select(going)
-            chunk = [chunk[index] for index in going]
+        found += going_on(trace, drafter, prompts, shape, chunk)
     return _walk(sorted(found, key=lambda found: found[0]))
 
 
-@torch.no_grad()
-def fork(drafter: LanguageModelDrafter, rows: list[int], lengths: list[int], roots: list[int]) -> LanguageModelDrafter:
-    """A drafter whose rows begin inside the texts that another one has prefilled.
+def _committed(trace: Trace, drafter: LanguageModelDrafter, prompts, shape, chunk: list[int]) -> list:
+    """Chained rounds of some rows, the drafter committing what the trace says."""
+    running, found = copy.copy(drafter), []
+    running.start([prompts[row] for row in chunk])
+    running.commit([[] for _ in chunk], trace.tokens[chunk, 0].tolist())
+    at = dict.fromkeys(chunk, 0)
+    while chunk:
+        rounds = _drafted(trace, running, shape, [(row, at[row]) for row in chunk])
+        found += rounds
+        at |= {row: start + len(done.path) + 1 for (row, start), done in rounds}
+        going = [index for index, row in enumerate(chunk) if at[row] < trace.lengths[row]]
+        bonus = [int(trace.tokens[row, min(at[row], trace.lengths[row])]) for row in chunk]
+        running.commit([done.path for _, done in rounds], bonus)
+        if 0 < len(going) < len(chunk):
+            running.select(going)
+        chunk = [chunk[index] for index in going]
+    return found
 
-    Row i goes on behind the first lengths[i] tokens of the other's row rows[i], which stays as it is; roots[i] comes
-    next. A row may be named many times.
-    """
-    begun = copy.copy(drafter)
-    begun.cache = copy.deepcopy(drafter.cache)
-    begun.cache.select(torch.tensor(rows))
-    begun.cache.crop(torch.tensor(lengths))
-    begun.tails = [[root] for root in roots]
-    return begun
+
+def _begun_anew(trace: Trace, drafter, prompts, shape, chunk: list[int]) -> list:
+    """Chained rounds of some rows, each round begun behind the text so far."""
+    begin, found, starts = _begin(trace, drafter, prompts, chunk), [], [(row, 0) for row in chunk]
+    while starts:
+        rounds = _drafted(trace, begin(starts), shape, starts)
+        found += rounds
+        behind = [(row, at + len(done.path) + 1) for (row, at), done in rounds]
+        starts = [(row, at) for row, at in behind if at < trace.lengths[row]]
+    return found
+
+
+def _begin(trace: Trace, drafter, prompts, chunk: list[int]) -> Callable[[list[tuple[int, int]]], object]:
+    """starts (row, transition) -> a drafter that is there, for starts in some rows of a trace."""
+    begin = beginnings(drafter, [torch.cat([prompts[row], said(trace, row)]) for row in chunk])
+    return lambda starts: begin([chunk.index(row) for row, _ in starts], [len(prompts[row]) + at for row, at in starts],
+                                [int(trace.tokens[row, at]) for row, at in starts])
+
+
+def _drafted(trace: Trace, drafter, shape, starts: list[tuple[int, int]]) -> list[tuple[tuple[int, int], "_Round"]]:
+    """The rounds of a drafter whose rows are at these starts."""
+    calls = drafter.calls
+    drafts = drafter.propose(shape, GeneratorDraws(None))
+    levels = getattr(drafter, "levels", [drafter.calls - calls] * len(drafts))
+    return [(start, _round(trace, start, draft, own)) for start, draft, own in zip(starts, drafts, levels)]
 
 
 def said(trace: Trace, row: int) -> Tensor:

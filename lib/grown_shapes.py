@@ -136,12 +136,15 @@ def expected_accepted(tree: Tree, acceptance) -> float:
 
 
 def whole_number(value, name: str, least: int = 1) -> int:
+    """The value as an integer. ValueError, with the name, where it is none or less than `least`."""
     if int(value) != value or value < least:
         raise ValueError(f"{name} is {value}: give a whole number of at least {least}")
     return int(value)
 
 
 def probabilities(values, dimensions: tuple[int, ...]) -> np.ndarray:
+    """The values as float64 of one of so many dimensions. ValueError for other shapes, and for values outside [0, 1].
+    """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in dimensions or array.size == 0:
         wanted = " or ".join({1: "[ranks]", 2: "[depths, ranks]"}[d] for d in dimensions)

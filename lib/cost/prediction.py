@@ -49,8 +49,8 @@ def predict_rows(recorded: Trace, costs: Costs, settings: pd.DataFrame, generato
     """Predicted beside measured, a row a setting: its own columns, then tokens, predicted, predicted_low,
     predicted_high (tokens/s of the batch), speedup, and `error` = predicted / measured - 1.
 
-    settings: columns drafter (of the trace), shape (a name; "chain:0" is plain decoding; where there is a column `tree`,
-    that is the tree and the name is a label), batch, prefix (mean committed tokens while decoding) and, if `error` is
+    settings: columns drafter (of the trace), shape (a name; "chain:0" is plain decoding; where there is a column
+    `tree`, that is the tree and the name is a label), batch, prefix (mean committed tokens while decoding) and, if `error` is
     wanted, measured (tokens/s of the batch, prefill left out). recorded: the target's continuations of the prompts in
     question; their loops count. ValueError names missing columns.
     """

@@ -1,19 +1,22 @@
-"""llama.cpp: a chain, by `--draft-max` and `--draft-min` (newer builds: `--spec-draft-n-max`, `--spec-draft-n-min`).
+"""llama.cpp: a chain, by `--spec-draft-n-max` (in older builds `--draft-max`, which those of mid-2026 refuse).
 
-`--draft-p-min 0` keeps it from stopping at tokens that the drafter is not sure of.
+`--spec-draft-p-min 0` keeps it from stopping at tokens that the drafter is not sure of. A smallest length is not given:
+a draft that the end of the answer leaves no room for would then be given up, not cut.
 """
 
 from lib.engines.forms import length_of_chain, options
 from lib.shapes import chain
 from lib.tree import Tree
 
-LENGTHS = ("draft-max", "spec-draft-n-max")
+LENGTHS = ("spec-draft-n-max", "draft-max")
 
 
-def write(tree: Tree, model: str = "DRAFTER") -> str:
-    """The options of llama-server and llama-speculative."""
+def write(tree: Tree, model: str = "DRAFTER", kind: str = "draft-simple") -> str:
+    """The options of llama-server for a drafter in a file of its own. kind: "draft-simple" for a language model,
+    "draft-eagle3".
+    """
     length = length_of_chain(tree, "llama.cpp")
-    return f"-md {model} --draft-max {length} --draft-min {length} --draft-p-min 0"
+    return f"-md {model} --spec-type {kind} --spec-draft-n-max {length} --spec-draft-p-min 0"
 
 
 def read(text: str) -> Tree:

@@ -1,5 +1,6 @@
-"""TensorRT-LLM: `MedusaDecodingConfig(medusa_choices=)` and `EagleDecodingConfig`, the latter with `eagle_choices`
-(until 1.3; a list of lists of ranks) or with its dynamic tree. `max_total_draft_tokens` leaves the root out.
+"""TensorRT-LLM: static trees as lists of lists of ranks, `MedusaDecodingConfig(medusa_choices=)` in versions with an
+engine backend (until mid-2026), `EagleDecodingConfig(eagle_choices=)` until 1.3; and EAGLE-3's dynamic tree.
+`max_total_draft_tokens` leaves the root out.
 """
 
 from lib.engines.forms import Dynamic, keywords, within
@@ -30,8 +31,8 @@ def read(text: str) -> Tree:
 
 
 def write_dynamic(tree: Dynamic, model: str = "DRAFTER") -> str:
-    """The call for EAGLE's dynamic tree."""
-    return (f"EagleDecodingConfig(max_draft_len={tree.steps}, max_total_draft_tokens={tree.nodes}, "
+    """The call for the dynamic tree of an EAGLE-3 drafter."""
+    return (f"Eagle3DecodingConfig(max_draft_len={tree.steps}, max_total_draft_tokens={tree.nodes}, "
             f"speculative_model={model!r}, use_dynamic_tree=True, dynamic_tree_max_topK={tree.top_k})")
 
 

@@ -103,6 +103,11 @@ def paths_within(trace: Trace, limits: Limits, drafter: str | None = None) -> li
     return []
 
 
+def powers_of_two(most: int) -> list[int]:
+    """Budgets 1, 2, 4, .. up to `most`, which is among them; none for 0."""
+    return sorted({*(2**power for power in range(most.bit_length())), most} - {0})
+
+
 def _by_speed(choice: Choice) -> tuple[float, int]:
     return choice.speed, -choice.tree.budget  # of equals the smaller
 
@@ -113,7 +118,7 @@ def _choices(trace: Trace, judging: Sequence[tuple[Trace, Trace]], cost: Cost, l
     yield Choice(FREQUENT, nothing, 1.0, 1 / cost(nothing))
     for depth in range(1, limits.depth + 1):
         yield from _nested(trace, judging, cost, Limits(limits.nodes, depth), drafter)
-    for budget in _budgets(limits.nodes):
+    for budget in powers_of_two(limits.nodes):
         for depth in sorted({limits.depth, *(d for d in (2, 4) if d < limits.depth)}):
             yield from _programme(trace, judging, cost, Limits(budget, depth), drafter)
 
@@ -145,8 +150,3 @@ def _programme(trace: Trace, judging, cost: Cost, limits: Limits, drafter: str |
     tree = grown(trace)
     tokens = 1 + float(np.mean([mean_accepted(judge, grown(grow), drafter) for grow, judge in judging]))
     yield Choice(OPTIMAL, tree, tokens, tokens / cost(tree))
-
-
-def _budgets(most: int) -> list[int]:
-    powers = [2**power for power in range(most.bit_length()) if 2**power <= most]
-    return sorted({*powers, most} - {0})

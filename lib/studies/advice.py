@@ -16,14 +16,16 @@ from lib.cost import Costs, RoundCost
 from lib.growth import Growth
 from lib.search import best_tree
 from lib.search.best_tree import Choice, Limits
-from lib.studies import study
+from lib.studies import by_formula, study
 from lib.trace import Trace
 from lib.tree import Tree
 
 RECOMMENDED, PLAIN = "recommended", "plain decoding"
 SAME_BUDGET, BEST_CHAIN, BEST_KARY = "chain of the same budget", "best chain", "best k-ary tree"
 GROWS = "grows its tree anew each round, which a static replay cannot judge"
-Grow = Callable[[str, Growth], pd.DataFrame]  # (drafter, rule) -> the judged prompts' tallies, as `growth_study.judging`
+UNKNOWN = (float("nan"),) * 3  # a loss and its interval
+# (drafter, rule) -> the judged prompts' tallies, None where the drafter grows no such tree: see `growth_study.judging`
+Grow = Callable[[str, Growth], pd.DataFrame | None]
 BRANCHINGS = (2, 3, 4)  # of the k-ary trees
 
 
@@ -31,13 +33,15 @@ BRANCHINGS = (2, 3, 4)  # of the k-ary trees
 class Advice:
     """What to use, and why.
 
-    table: a row for the recommendation and for each alternative, in the columns of the table "advice". settings: a row
-    for each setting of an engine, in those of "advice_settings".
+    table: a row for the recommendation and for each alternative, those that formulas would choose among them, in the
+    columns of the table "advice". promised: by formula (its row's `what`) the speedup that it promises. settings: a row
+    for each setting of an engine, in the columns of "advice_settings".
     """
 
     drafter: str
     tree: Tree
     table: pd.DataFrame
+    promised: dict[str, float]
     settings: pd.DataFrame
 
 
@@ -66,7 +70,9 @@ def advise(recorded: Trace, costs: Costs, *, batch: int = 1, prefix: int = 128, 
     drafter = max(chosen, key=lambda name: chosen[name].speed * price[name].plain)
     own = price[drafter]
     asked = _nearest(chosen[drafter].tree, choosing, own, limits, drafter)
+    promised = by_formula.promises(choosing, own, limits, drafter)
     rivals = [*_rivals(chosen, choosing, own, limits, drafter),
+              *(Rival(one.what, drafter, one.tree) for one in promised),
               *(Rival(name, drafter, setting) for name, setting in asked.items() if isinstance(setting, Tree))]
     found = judge(judged, rivals, price, generator, batch=batch).set_index("what", drop=False)
     table = found[~found["what"].isin(asked)].reset_index(drop=True).assign(target=target, batch=batch, prefix=prefix)
@@ -76,9 +82,8 @@ def advise(recorded: Trace, costs: Costs, *, batch: int = 1, prefix: int = 128, 
     if grow:
         loss |= {name: _grown_loss(setting, tree, judged, grow, own, drafter, generator)
                  for name, setting in asked.items() if isinstance(setting, engines.Dynamic)}
-    settings = _settings(asked, tree, loss).assign(target=target, drafter=drafter, batch=batch,
-                                                                    prefix=prefix)
-    return Advice(drafter, tree, table, settings)
+    settings = _settings(asked, tree, drafter, loss).assign(target=target, drafter=drafter, batch=batch, prefix=prefix)
+    return Advice(drafter, tree, table, {one.what: one.speedup for one in promised}, settings)
 
 
 def judge(judged: Trace, rivals: Sequence[Rival], price: dict[str, RoundCost], generator: np.random.Generator, *,
@@ -128,23 +133,25 @@ def _nearest(tree: Tree, choosing: Trace, own: RoundCost, limits: Limits, drafte
 def _grown_loss(setting: engines.Dynamic, tree: Tree, judged: Trace, grow: Grow, own: RoundCost, drafter: str,
                 generator: np.random.Generator) -> tuple[float, float, float]:
     """What a tree that grows each round loses against the recommended one, with its interval; below 0 it gains."""
-    both = [acceptance.evaluate(judged, drafter, [(RECOMMENDED, tree.budget, tree)]),
-            grow(drafter, setting.rule).assign(family="grown")]
-    counted = pd.concat(both).query("stretch == 'before'")
+    grown = grow(drafter, setting.rule)
+    if grown is None:
+        return UNKNOWN
+    counted = pd.concat([acceptance.evaluate(judged, drafter, [(RECOMMENDED, tree.budget, tree)]),
+                         grown.assign(family="grown")])
+    counted = counted.query("stretch == 'before'")
     counted = counted.assign(tokens=counted["accepted"] + counted["rounds"])
     ratio = stats.compare(counted, ["target"], "family", RECOMMENDED, "tokens", "rounds", generator, relative=True)
     ratio = ratio.set_index("family").loc["grown", ["value", "high", "low"]]
     return tuple(1 - ratio * own.round(tree) / own.grown(setting.widths, setting.nodes))
 
 
-def _settings(asked: dict[str, engines.Setting], tree: Tree, loss: dict[str, tuple]) -> pd.DataFrame:
+def _settings(asked: dict[str, engines.Setting], tree: Tree, drafter: str, loss: dict[str, tuple]) -> pd.DataFrame:
     """One row an engine: the line of text, whether it is the recommended tree, and what it loses against that."""
     rows = []
     for name, setting in asked.items():
-        engine, unknown = engines.ENGINES[name], (float("nan"),) * 3
-        value, low, high = loss.get(name, unknown)
-        note = engine.note if name in loss else f"{engine.note}; {GROWS}"
-        rows.append(dict(engine=name, form=engine.form, setting=engine.write(setting),
+        engine, (value, low, high) = engines.ENGINES[name], loss.get(name, UNKNOWN)
+        note = f"{engine.note}; {GROWS}" if np.isnan(value) else engine.note
+        rows.append(dict(engine=name, form=engine.form, setting=engine.line(setting, drafter),
                          exact=isinstance(setting, Tree) and setting == tree, loss=value, loss_low=low, loss_high=high,
                          note=note))
     return pd.DataFrame(rows, columns=["engine", "form", "setting", "exact", "loss", "loss_low", "loss_high", "note"])

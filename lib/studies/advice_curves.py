@@ -9,10 +9,8 @@ from lib import acceptance, cost, shapes
 from lib.cost import Costs, RoundCost, formulas
 from lib.search import best_tree
 from lib.search.best_tree import Limits
-from lib.search.frequent_paths import Path, most_frequent_paths
 from lib.studies import study
 from lib.trace import Trace
-from lib.tree import Tree
 
 OURS = "for the hardware"  # the fastest tree of each budget
 RIVALS = ("chain", "kary:2", "kary:3")
@@ -62,39 +60,3 @@ def mean_alpha(trace: Trace, drafter: str) -> float:
     """Leviathan's alpha: mean of sum min(p, q) over positions before a loop."""
     ranks = acceptance.by_rank(trace, drafter)
     return float(ranks["alpha_sum"].sum() / max(1, ranks["positions"].sum()))
-
-
-def smart_tree(choosing: Trace, own: RoundCost, limits: Limits, drafter: str) -> Tree:
-    """The tree at which SMART's marginal rule stops: always the node that gains most for what it costs comes next."""
-    starts = int(np.minimum(choosing.loops, choosing.lengths).sum())
-    known = {path: count / starts for path, count in most_frequent_paths(choosing, 4 * limits.nodes, drafter)
-             if len(path) <= limits.depth}
-    trees, tokens, seconds = [Tree([-1])], [1.0], [own.plain]
-    while trees[-1].budget < limits.nodes:
-        path, price = _next_node(trees[-1], known, own, seconds[-1])
-        if path is None:
-            break
-        trees.append(Tree.from_choices([*trees[-1].choices(), path]))
-        tokens.append(tokens[-1] + known[path])
-        seconds.append(seconds[-1] + price)
-    return trees[formulas.smart_budget(tokens, seconds)]
-
-
-def _next_node(tree: Tree, known: dict[Path, float], own: RoundCost, seconds: float) -> tuple[Path | None, float]:
-    """Of the paths that can be added the one of the largest gain over price, with its price; None where there is none.
-
-    A price depends only on the path's depth and on whether its parent has children already.
-    """
-    there = tree.choices()
-    parents = {choice[:-1] for choice in there}
-    open_paths = [path for path in known if path not in there and (len(path) == 1 or path[:-1] in there)]
-    prices: dict[tuple[int, bool], float] = {}
-    for path in open_paths:
-        if (what := (len(path), path[:-1] in parents)) not in prices:
-            prices[what] = max(own.round(Tree.from_choices([*there, path])) - seconds, 0.0)
-
-    def price(path: Path) -> float:
-        return prices[len(path), path[:-1] in parents]
-
-    best = max(open_paths, key=lambda path: known[path] / max(price(path), 1e-12), default=None)
-    return best, price(best) if best else 0.0

@@ -60,11 +60,12 @@ def stability_sentence(found: pd.DataFrame) -> str:
     for (pair, family), lost in found.groupby(["pair", "family"], sort=False):
         enough = stability.stable_from(lost, TOLERANCE)
         first = lost.sort_values("prompts").iloc[0]
-        start = f"{pair}, `{family}`: one prompt loses {-first['value']:.2f} [{-first['high']:.2f}, {-first['low']:.2f}]"
-        end = "no smaller number of prompts than all is"
+        loss = f"{-first['value']:.2f} [{-first['high']:.2f}, {-first['low']:.2f}]"
+        start = f"{pair}, `{family}`: one prompt loses {loss}"
+        end = "only all of them come"
         if enough is not None:
             positions = lost.loc[lost["prompts"] == enough, "positions"].iloc[0]
-            end = f"{enough} prompts ({positions:,.0f} positions) are"
+            end = f"from {positions:,.0f} positions on (prompts: {enough}) the choice stays"
         said.append(f"{start}, and {end} within {TOLERANCE} of all")
     return "; ".join(said)
 

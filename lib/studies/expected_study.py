@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lib import acceptance, expectation, trace
+from lib import acceptance, expectation
 from lib.shapes import parse
+from lib.studies import pair_trace
 from lib.trace import Trace
 from lib.tree import Tree
 
@@ -25,15 +26,11 @@ def survey(
     siblings = max((len(tree.children(node)) for tree in trees.values() for node in range(tree.size)), default=0)
     frames = []
     for temperature in filter(None, temperatures):
-        recorded = trace.record(
-            pair.target,
-            {pair.drafter_name: pair.drafter.model},
-            asked.ids,
-            names=asked.names,
-            kinds=asked.kinds,
+        recorded = pair_trace.record(
+            pair,
+            asked,
             max_new_tokens=new_tokens - 1,
             temperature=temperature,
-            eos_token_id=pair.eos_token_ids,
             generator=torch.Generator().manual_seed(seed),
             about={"protocol": acceptance.CONTINUATION},
             siblings=siblings,

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lib import acceptance, dynamic_replay, growth, stats
 from lib.drafters import LanguageModelDrafter
+from lib.drafters.marginals import MarginalDrafter
 from lib.dynamic_replay import GrownWalk
 from lib.growth import Growth
 from lib.studies import study
@@ -19,7 +20,7 @@ SETTING = ["target", "drafter", "protocol", "temperature", "budget"]
 ALONE = Tree([-1])
 
 
-def rounds_of(trace: Trace, drafter: LanguageModelDrafter, prompts: Sequence[Tensor], rule: Growth) -> GrownWalk:
+def rounds_of(trace: Trace, drafter, prompts: Sequence[Tensor], rule: Growth) -> GrownWalk:
     """The rounds that the trace's protocol has (see `acceptance.rounds_of`), for trees that a rule grows.
 
     prompts int64[T]: the texts that the trace's rows continue; drafter: as it would run live.
@@ -50,12 +51,13 @@ def evaluate(trace: Trace, name: str, model, prompts: Sequence[Tensor], rules: S
     """`tally` of every (family, budget, rule) for one drafter, under one another: the columns of
     `acceptance.evaluate`, `calls` and `confidence`. depth is that of the deepest tree that grew.
 
-    name: the drafter's in the trace; prompts int64[T]: the texts that its rows continue; vocabulary: the target's,
-    where the model has more. confidence: the temperature of the probabilities that trees grow by; None: the trace's,
-    or 1 where that is greedy.
+    name: the drafter's in the trace; model: a language model, or a drafter of heads as it is; prompts int64[T]: the
+    texts that its rows continue; vocabulary: the target's, where the model has more. confidence: the temperature of
+    the probabilities that trees grow by; None: the trace's, or 1 where that is greedy.
     """
     confidence = confidence or trace.about["temperature"] or 1.0
-    drafter = LanguageModelDrafter(model, temperature=confidence, vocabulary=vocabulary)
+    is_model = not hasattr(model, "propose")
+    drafter = LanguageModelDrafter(model, temperature=confidence, vocabulary=vocabulary) if is_model else model
     frames = []
     for family, budget, rule in rules:
         rounds = rounds_of(trace, drafter, prompts, rule)
@@ -92,15 +94,21 @@ def compare(recorded: Trace, name: str, model, asked: study.Prompts, *, families
 
 
 def judging(recorded: Trace, models: Mapping[str, object], asked: study.Prompts,
-            vocabulary: int | None = None) -> Callable[[str, Growth], pd.DataFrame]:
-    """(drafter, rule) -> `evaluate` of that rule on the trace's judged prompts, as `advice.advise` asks for it.
+            vocabulary: int | None = None) -> Callable[[str, Growth], pd.DataFrame | None]:
+    """(drafter, rule) -> `evaluate` of that rule on the trace's judged prompts, as `advice.advise` asks for it; None
+    for drafters that give one distribution a depth, over which such rules do not grow.
 
-    models: by the drafters' names in the trace; asked: as `compare` takes it.
+    models: by the drafters' names in the trace, as `evaluate` takes them; asked: as `compare` takes it.
     """
     judged = study.halves(recorded)[1]
     texts = [asked.ids[row] for row in np.flatnonzero(~np.asarray(asked.choosing))]
-    return lambda drafter, rule: evaluate(judged, drafter, models[drafter], texts, [(rule.name, rule.budget, rule)],
-                                          vocabulary)
+
+    def judge(drafter: str, rule: Growth) -> pd.DataFrame | None:
+        if isinstance(models[drafter], MarginalDrafter):
+            return None
+        return evaluate(judged, drafter, models[drafter], texts, [(rule.name, rule.budget, rule)], vocabulary)
+
+    return judge
 
 
 def with_best_static(rows: pd.DataFrame) -> pd.DataFrame:

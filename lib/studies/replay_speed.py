@@ -8,11 +8,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib import replay, timing, trace
+from lib import replay, timing
 from lib.models import load_pair
 from lib.prompts import load as load_prompts
 from lib.rank_paths import RankPaths, windows
-from lib.studies import live
+from lib.studies import live, pair_trace
 from lib.trace import Trace
 from lib.tree import Tree
 
@@ -98,8 +98,8 @@ def sentence(found: pd.DataFrame) -> str:
     by_way = found.set_index("way")
     every, chain = by_way.loc[EVERY_START], by_way.loc[CHAINED]
     said = (
-        f"Of {every['nodes']} nodes, {every['trees_a_second']:,.0f} trees a second are replayed at all of "
-        f"{every['positions']:,} positions, {chain['trees_a_second']:,.0f} as chained rounds"
+        f"Of {every['nodes']:.0f} nodes, {every['trees_a_second']:,.0f} trees a second are replayed at all of "
+        f"{every['positions']:,.0f} positions, {chain['trees_a_second']:,.0f} as chained rounds"
     )
     if by_way.loc[LIVE, "repeats"]:
         return f"{said}: {every['times_live']:,.0f} and {chain['times_live']:,.0f} times faster than they decode live."
@@ -111,15 +111,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     pair = load_pair("base/small")
     asked = load_prompts("", pair.tokenizer, first=1)
-    recorded = trace.record(
-        pair.target,
-        {pair.drafter_name: pair.drafter.model},
-        asked.ids,
-        names=asked.names,
-        kinds=asked.kinds,
-        max_new_tokens=64,
-        eos_token_id=pair.eos_token_ids,
-    )
+    recorded = pair_trace.record(pair, asked, max_new_tokens=64)
     settings = dict(new_tokens=12, seconds=30.0, generator=generator)
     found = measure(recorded, pair.drafter_name, pair.target, pair.drafter, asked.ids, **settings)
     print(sentence(found))

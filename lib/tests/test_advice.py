@@ -1,5 +1,6 @@
 """Advice end to end on a tiny pair, and each of its numbers against counting."""
 
+import ast
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,11 +10,12 @@ import pytest
 import torch
 
 from lib import acceptance, cost, engines, shapes, tables, trace
+from lib.cost import formulas
 from lib.decoding import continuations, generate
 from lib.drafters import LanguageModelDrafter
 from lib.search import best_tree
 from lib.search.best_tree import Limits
-from lib.studies import advice, advice_curves, study
+from lib.studies import advice, advice_curves, advice_findings, by_formula, study
 from lib.tests import small_models, test_cost
 from lib.tests.test_replay import synthetic
 from lib.tree import Tree
@@ -56,7 +58,7 @@ def test_the_better_drafter_is_recommended_and_all_is_judged_on_the_other_half(g
 def test_rivals_stand_beside_it_with_their_relative_speed(given_advice):
     found = given_advice.table.set_index("what")
     assert list(found.index) == [advice.RECOMMENDED, advice.SAME_BUDGET, advice.BEST_CHAIN, advice.BEST_KARY,
-                                 advice.PLAIN, "best of d"]
+                                 advice.PLAIN, "best of d", by_formula.SMART, by_formula.LEVIATHAN, by_formula.BLOG]
     top = found.loc[advice.RECOMMENDED]
     assert np.allclose(found["against"], found["speedup"] / top["speedup"])
     assert (found["against_low"] <= found["against"]).all() and (found["against"] <= found["against_high"]).all()
@@ -79,6 +81,13 @@ def test_a_tree_that_grows_is_judged_by_its_own_rounds_and_forwards(given_advice
     seconds += float(own.check(setting.nodes))
     assert row["loss"] == pytest.approx(1 - own.round(given_advice.tree) / seconds)
     assert row["loss_low"] == pytest.approx(row["loss"]) == pytest.approx(row["loss_high"])
+
+
+def test_where_a_drafter_grows_no_such_tree_its_loss_is_unknown_and_said():
+    found = advice.advise(recorded(), costs(), prefix=64, limits=LIMITS, generator=np.random.default_rng(0),
+                          grow=lambda drafter, rule: None)
+    row = found.settings.set_index("engine").loc["EAGLE-2, EAGLE-3"]
+    assert np.isnan(row["loss"]) and row["note"].endswith(advice.GROWS)
 
 
 def test_settings_read_back_and_say_what_they_lose(given_advice, tmp_path):
@@ -129,6 +138,51 @@ def test_formulas_stand_beside_replay(tmp_path):
     tables.write(tmp_path, "advice_formulas", found, "mark")
 
 
+def test_what_formulas_would_choose_stands_beside_with_its_promise(given_advice):
+    choosing, _ = study.halves(recorded())
+    own = costs().at("t", "good", prefix=64)
+    found = given_advice.table.set_index("what")
+    alpha, step = advice_curves.mean_alpha(choosing, "good"), own.level(1) / own.plain
+    factors = {length: formulas.leviathan_speedup(alpha, length, step) for length in range(LIMITS.depth + 1)}
+    best = max(factors, key=factors.get)
+    assert found.loc[by_formula.LEVIATHAN, "nodes"] == best
+    assert found.loc[by_formula.BLOG, "nodes"] == LIMITS.depth  # of the lengths 3 and 4, between the rows 3 and 5
+    assert given_advice.promised == pytest.approx({
+        by_formula.SMART: _speed(given_advice, by_formula.SMART) * own.plain, by_formula.LEVIATHAN: factors[best],
+        by_formula.BLOG: formulas.blog_speedup(LIMITS.depth)})
+
+
+def _speed(given_advice, what):
+    """Tokens a second of a row's tree on the choosing prompts."""
+    tree = Tree.from_choices(ast.literal_eval(given_advice.table.set_index("what").loc[what, "tree"]))
+    choosing, _ = study.halves(recorded())
+    own = costs().at("t", "good", prefix=64)
+    return (1 + best_tree.mean_accepted(choosing, tree, "good")) / own.round(tree)
+
+
+def test_the_table_as_a_person_reads_it(given_advice):
+    table = given_advice.table
+    found = advice_findings.readable(table).xs(("t", 1))
+    top, chain = found.loc[advice.RECOMMENDED], found.loc[advice.SAME_BUDGET]
+    assert sum(map(int, top["by level"].split(", "))) == top["nodes"] == given_advice.tree.budget
+    assert chain["by level"] == ", ".join(["1"] * chain["nodes"]) and found.loc[advice.PLAIN, "by level"] == ""
+    assert top["against [95 %]"] == "1.00 [1.00, 1.00]"
+    said = advice_findings.promises({("t", 1): given_advice}).xs(("t", 1))
+    assert list(said.index) == list(given_advice.promised)
+    assert said.loc[by_formula.BLOG, "promised speedup"] == pytest.approx(1.95)
+    share = table.set_index("what").loc[by_formula.BLOG, "against"]
+    assert advice_findings.followed(table).endswith(f", {by_formula.BLOG} {share:.0%}")
+    assert advice_findings.followed(table.iloc[:2]) == ""
+    assert f"with {top['nodes']} nodes" in advice_findings.recommended(table)
+
+
+def test_a_formula_that_lacks_what_it_needs_is_left_out():
+    choosing, _ = study.halves(replace(recorded(), alpha={}))
+    own = costs().at("t", "good", prefix=64)
+    said = by_formula.promises(choosing, own, Limits(8, 2), "good")  # no alpha, and no length of the blog's table
+    assert [one.what for one in said] == [by_formula.SMART]
+
+
 def test_smarts_tree_takes_the_best_next_node_and_stops_where_none_is_worth_it():
     """Every tree that lacks its last node is slower, and so is every tree with one more."""
     choosing, _ = study.halves(recorded())
@@ -137,7 +191,7 @@ def test_smarts_tree_takes_the_best_next_node_and_stops_where_none_is_worth_it()
     def speed(tree):
         return (1 + best_tree.mean_accepted(choosing, tree, "good")) / own.round(tree)
 
-    smart = advice_curves.smart_tree(choosing, own, LIMITS, "good")
+    smart = by_formula.smart(choosing, own, LIMITS, "good").tree
     there = smart.choices()
     more = [(*parent, rank) for parent in [(), *there] for rank in range(4) if (*parent, rank) not in there]
     assert 0 < smart.budget < LIMITS.nodes and speed(smart) > speed(Tree([-1]))

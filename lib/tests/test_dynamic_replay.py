@@ -7,11 +7,13 @@ import torch
 from lib import dynamic_replay, growth, replay, shapes, trace
 from lib.drafters import LanguageModelDrafter, PlainDrafter
 from lib.studies import live
+from lib.tests import small_heads, small_models
 from lib.tests.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET
 from lib.tests.test_growing import NAMES as RULE_NAMES
 from lib.tests.test_growing import RULES
 from lib.verify import GeneratorDraws
 
+HEADED = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, what is drafted blindly is accepted at times
 RECORDED = trace.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24)
 FIELDS = ("rows", "starts", "accepted", "nodes", "cut", "drafted", "depth", "draft_calls", "open_end")
 
@@ -45,6 +47,21 @@ def test_live_rounds_are_the_replayed_ones(rule):
     everywhere = dynamic_replay.walk(RECORDED, drafter, PROMPTS, rule, rows=7)
     assert len(everywhere.rows) == RECORDED.positions
     assert columns(replay.chained(everywhere, RECORDED.lengths)) == columns(chained)
+
+
+@pytest.mark.parametrize("kind, rule", [("eagle", "eagle2:3,4@9"), ("eagle3", "dyspec:5@8"), ("medusa", "ddtree@9"),
+                                        ("block", "ddtree@7")])
+def test_trees_that_heads_grow_are_replayed_too(kind, rule):
+    rule, prompts = growth.parse(rule), small_models.prompts(5, (3, 9, 5, 1), HEADED.config.vocab_size)
+    recorded = trace.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
+    made = small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED))
+    done = live.decode(HEADED, made, prompts, shape=rule, max_new_tokens=17)
+    chained = dynamic_replay.chained(recorded, made, prompts, rule, rows=3)
+    assert without_ends(live_rounds(done)) == replayed_rounds(chained)
+    assert chained.accepted.any() and chained.drafted.max() > 1
+    everywhere = dynamic_replay.walk(recorded, made, prompts, rule, rows=7)
+    for name in ("rows", "starts", "accepted", "nodes", "cut", "drafted", "depth"):
+        assert np.array_equal(getattr(replay.chained(everywhere, recorded.lengths), name), getattr(chained, name))
 
 
 def test_draft_calls_are_those_of_a_row_alone():

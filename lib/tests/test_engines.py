@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,8 +38,9 @@ OF_FORM = {
 def test_what_is_written_is_read_back(name, data):
     engine = ENGINES[name]
     setting = data.draw(OF_FORM[engine.form])
-    written = engine.write(setting)
-    assert engine.read(written) == setting and "\n" not in written
+    for drafter in ("a model", *engine.by_head):
+        written = engine.line(setting, drafter)
+        assert engine.read(written) == setting and "\n" not in written
 
 
 @pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.form in (CHAIN, LEVELS)])
@@ -58,6 +60,14 @@ def test_the_texts_are_those_of_the_engines():
     assert '"speculative_token_tree": "[(0,), (1,)]"' in vllm.write_tree(shapes.star(2))
     assert sglang.write(shapes.chain(3)).endswith(
         "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4")
+    assert ENGINES["TensorRT-LLM, dynamic tree"].write(Dynamic(4, 10, 59)).startswith(
+        "Eagle3DecodingConfig(max_draft_len=4, max_total_draft_tokens=59, ")
+    assert ENGINES["llama.cpp"].write(shapes.chain(3)) == (
+        "-md DRAFTER --spec-type draft-simple --spec-draft-n-max 3 --spec-draft-p-min 0")
+    assert "--speculative-algorithm EAGLE3 " in ENGINES["SGLang, chain"].line(shapes.chain(3), "eagle3")
+    assert '"method": "medusa"' in ENGINES["vLLM, chain"].line(shapes.chain(3), "medusa")
+    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "small") == vllm.write(shapes.chain(3))
+    assert ENGINES["llama.cpp"].read("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
     with pytest.raises(ValueError, match="dynamic tree and no chain"):
         sglang.read(sglang.write_dynamic(Dynamic(3, 2, 6)))
     with pytest.raises(ValueError, match="10 best"):
@@ -120,3 +130,12 @@ def test_branchings_stay_within_the_limits():
     found = list(engines.branchings(Limits(14, 3)))
     assert [2, 2, 2] in found and [14] not in found and len(found) == len({tuple(one) for one in found})
     assert all(shapes.expansion(one).budget <= 14 and len(one) <= 3 for one in found)
+
+
+def test_the_readmes_lines_are_what_engines_take():
+    lines = (Path(__file__).parents[2] / "README.md").read_text().splitlines()
+    shown = {"medusa_choices =": "Medusa", "--speculative-config": "vLLM, chain",
+             "--speculative-algorithm": "SGLang, chain"}
+    for start, name in shown.items():
+        (line,) = [line for line in lines if line.startswith(start)]
+        assert ENGINES[name].write(ENGINES[name].read(line)) == line

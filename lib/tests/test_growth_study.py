@@ -8,7 +8,7 @@ from lib import acceptance, growth, schemas, shapes, trace
 from lib.drafters import LanguageModelDrafter
 from lib.figures import growth_figures, styles
 from lib.studies import growth_study, live, study
-from lib.tests import small_models
+from lib.tests import small_heads, small_models
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
@@ -39,6 +39,20 @@ def test_rows_of_continuations_are_those_of_live_decoding(traces):
     lived = live.tally(done, ASKED.names, ASKED.kinds)
     pd.testing.assert_frame_equal(in_order(found, COUNTS), in_order(lived, COUNTS), check_dtype=False)
     assert set(found["family"]) == {"dyspec"} and set(found["temperature"]) == {0.0} and found["accepted"].sum() > 0
+
+
+def test_what_heads_grow_is_judged_too_where_they_tell_branches_apart(traces):
+    recorded = of_protocol(traces, acceptance.CONTINUATION)
+    made = {kind: small_heads.DRAFTERS[kind](TARGET, small_heads.head(kind, TARGET)) for kind in ("eagle", "medusa")}
+    judge, rule = growth_study.judging(recorded, made, ASKED), growth.parse("eagle2:3,3@8")
+    assert judge("medusa", rule) is None
+    texts = [ids for ids, choosing in zip(ASKED.ids, ASKED.choosing) if not choosing]
+    done = live.decode(TARGET, made["eagle"], texts, shape=rule, max_new_tokens=19)
+    names, kinds = ([own for own, choosing in zip(each, ASKED.choosing) if not choosing]
+                    for each in (ASKED.names, ASKED.kinds))
+    lived = live.tally(done, names, kinds)
+    pd.testing.assert_frame_equal(in_order(judge("eagle", rule), COUNTS), in_order(lived, COUNTS), check_dtype=False)
+
 
 
 @pytest.mark.parametrize("protocol", [acceptance.CONTINUATION, acceptance.REAL_TEXT])

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import replay, shapes, trace
+from lib import models, replay, shapes, trace
 from lib.rank_paths import rank_paths
 from lib.search import frequent_paths
+from lib.studies import live, replay_speed
 from lib.tree import Tree
 
 
@@ -146,3 +147,22 @@ def test_a_drafter_that_the_trace_lacks_is_named():
     recorded = synthetic(np.random.default_rng(0))
     with pytest.raises(ValueError, match="no drafter 'x'; it has d"):
         replay.accepted_lengths(recorded, shapes.parse("kary:2@16"), "x")
+
+
+@pytest.mark.parametrize("name", models.FAMILY)
+def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
+    pair = models.load_pair(name, dtype="float64")  # where ranks do not tie to rounding
+    texts = ("def add(a, b):\n    return", "The harbour at dawn was")
+    ids = [pair.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in texts]
+    recorded = trace.record(
+        pair.target, {"d": pair.drafter.model}, ids, names="ab", kinds="kk", max_new_tokens=10,
+        eos_token_id=pair.eos_token_ids,
+    )
+    trees = replay_speed.random_trees(9, np.random.default_rng(len(name)))
+    for tree in (next(trees), next(trees)):
+        done = live.decode(
+            pair.target, pair.drafter, ids, shape=tree, max_new_tokens=11, eos_token_id=pair.eos_token_ids
+        )
+        found = replay.chained(replay.rounds(recorded, tree), recorded.lengths)
+        replayed = zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist(), found.cut.tolist())
+        assert [*replayed] == sorted((one.row, one.position - 1, one.accepted, one.cut) for one in done.rounds)

@@ -38,6 +38,7 @@ def test_every_way_is_measured():
     assert list(found["way"]) == [replay_speed.EVERY_START, replay_speed.CHAINED, replay_speed.INDEX, replay_speed.LIVE]
     assert (found["repeats"] >= 3).all() and (found["lower"] <= found["seconds"]).all()
     assert replay_speed.sentence(found).endswith("times faster than they decode live.")
+    assert replay_speed.sentence(found).startswith("Of 6 nodes, ")
     none = found.assign(repeats=[3, 3, 3, 0])
     assert replay_speed.sentence(none).endswith("did not fit into the time that the benchmark was given.")
     assert found["times_live"].iloc[-1] == 1 and found["trees_a_second"].iloc[0] == 1 / found["seconds"].iloc[0]

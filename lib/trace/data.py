@@ -6,7 +6,7 @@ from typing import Mapping, Sequence
 import numpy as np
 
 BY_ROW = ("tokens", "lengths", "loops", "target_probs", "target_entropy")
-BY_DRAFTER = ("ranks", "probs", "alpha", "chances")
+BY_DRAFTER = ("ranks", "probs", "entropy", "alpha", "chances")
 EMPTY = {"tokens": -1, "ranks": -1}  # what stands behind a row's end; 0 elsewhere
 
 
@@ -16,10 +16,11 @@ class Trace:
     meets first.
 
     tokens int32[N, L + 1], -1 behind a row's end; lengths int64[N]: transitions of each row (EOS or the limit ended
-    it). By transition, [N, L]: `target_probs` of c_{i+1} and `target_entropy` (nats) under the warped target; and by
-    drafter `ranks` (int32; -1 behind the end), `probs` and `alpha` = sum min(p, q), Leviathan et al. 2023, eq. 3.
+    it). By transition, [N, L], at the trace's temperature, at 1 where that is greedy: `target_probs` of c_{i+1} and
+    `target_entropy` (nats), and by drafter `ranks` (int32; -1 behind the end), `probs` and `entropy`; and by drafter
+    `alpha` = sum min(p, q) of the warped distributions, one-hot where greedy (Leviathan et al. 2023, eq. 3).
     Where a proposal depends on where the round started, `ranks` and `probs` are [N, L, D]: entry [n, i, d] is of
-    c_{i+d+1} among the candidates d + 1 ahead in a round that starts at i, and there is no alpha (see `ReadsAhead`).
+    c_{i+d+1} among the candidates d + 1 ahead in a round that starts at i; no entropy, no alpha (see `ReadsAhead`).
     `chances` float[N, L, K] by "drafter|rule|k": what `expectation` needs of sampled children.
     `loops` int64[N]: the transition at which a row begins to repeat itself for good, or its length.
     `prompts` and `kinds` name the rows; `about` says protocol, temperature, models and versions.
@@ -37,6 +38,7 @@ class Trace:
     kinds: tuple[str, ...]
     about: Mapping[str, object] = field(default_factory=dict)
     chances: Mapping[str, np.ndarray] = field(default_factory=dict)
+    entropy: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def positions(self) -> int:

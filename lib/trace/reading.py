@@ -11,7 +11,7 @@ from lib.acceptance_chances import chances
 from lib.attention import tree_forward
 from lib.trace.ahead import ahead_of
 from lib.trace.branching import prefill
-from lib.trace.data import EMPTY, Trace, join
+from lib.trace.data import BY_DRAFTER, EMPTY, Trace, join
 from lib.trace.loops import loop_start
 from lib.verify import warp
 
@@ -105,10 +105,11 @@ def _read(
         array[inside] = values.cpu().numpy()
         return array
 
-    wanted = warp(branched_logits(target, prompts, written), temperature)
+    logits = branched_logits(target, prompts, written)
+    wanted = warp(logits, temperature)
+    thought = wanted if temperature else torch.softmax(logits, dim=-1)  # a one-hot would say nothing of confidence
     said = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long, device=wanted.device)
-    entropy = -(wanted * wanted.clamp_min(1e-30).log()).sum(-1)
-    found: dict[str, dict[str, np.ndarray]] = {"ranks": {}, "probs": {}, "alpha": {}, "chances": {}}
+    found: dict[str, dict[str, np.ndarray]] = {name: {} for name in BY_DRAFTER}
     for name, drafter in drafters.items():
         if hasattr(drafter, "read_ahead"):
             texts = [torch.cat([prompt, torch.tensor(row)]) for prompt, row in zip(prompts, written)]
@@ -119,13 +120,19 @@ def _read(
         proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
         found["ranks"][name] = spread(rank_of(scores, said), EMPTY["ranks"], np.int32)
         found["probs"][name] = spread(_at(proposal, said))
+        found["entropy"][name] = spread(_entropy(proposal))
         found["alpha"][name] = spread(torch.minimum(wanted, warp(scores, temperature)).sum(-1))
         if siblings:
             kept = chances(wanted, proposal, said, siblings, generator)
             found["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in kept.items()}
     loops = np.array([loop_start(row) for row in written])
-    chosen = {"target_probs": spread(_at(wanted, said)), "target_entropy": spread(entropy)}
+    chosen = {"target_probs": spread(_at(thought, said)), "target_entropy": spread(_entropy(thought))}
     return {"tokens": tokens, "lengths": lengths, "loops": loops, **chosen, **found}
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    """Nats, float[S], of distributions [S, V]."""
+    return -(probs * probs.clamp_min(1e-30).log()).sum(-1)
 
 
 def _at(values: Tensor, tokens: Tensor) -> Tensor:

@@ -1,0 +1,32 @@
+"""The drafters that compete for a target in the advice: its pairs' own models, and trained heads."""
+
+from typing import Sequence
+
+import pandas as pd
+import torch
+
+from lib import cost
+from lib.studies import alternatives, study
+
+
+def of_target(pairs: Sequence, heads: Sequence[str]) -> dict[str, object]:
+    """By name the models of pairs that share a target, and drafters of its shipped heads of these kinds: as `trace.record` takes them.
+    """
+    models = {pair.drafter_name: pair.drafter.model for pair in pairs}
+    return models | {kind: alternatives.made(pairs[0], kind) for kind in heads}
+
+
+def folders(pairs: Sequence, heads: Sequence[str]) -> list[str]:
+    """The local folders of all models and heads: their content is what results depend on."""
+    own = {folder for pair in pairs for folder in pair.folders}
+    return sorted(own | {alternatives.made(pair, kind).name_or_path for pair in pairs for kind in heads})
+
+
+def calibrate(pairs: Sequence, heads: Sequence[str], prompts: Sequence[torch.Tensor], **settings) -> pd.DataFrame:
+    """`cost.calibrate` of every pair, and of the heads of each target; settings: as that takes them."""
+    parts = [cost.calibrate(pair, prompts, **settings) for pair in pairs]
+    for group in study.by_target(pairs).values():
+        for kind in heads:
+            made = alternatives.made(group[0], kind)
+            parts.append(cost.calibrate(group[0], prompts, drafter=made, **settings).assign(drafter=kind))
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,15 @@
+"""A trace of a pair on prompts, as studies record it."""
+
+from typing import Mapping
+
+from lib import trace
+from lib.trace import Trace
+
+
+def record(pair, asked, drafters: Mapping[str, object] | None = None, **settings) -> Trace:
+    """`trace.record` of a `models.Pair` on prompts with names, kinds and ids (see `study.Prompts`), up to its own EOS.
+
+    drafters: by name, the pair's own model alone if not given; settings: as `trace.record` takes them.
+    """
+    return trace.record(pair.target, drafters or {pair.drafter_name: pair.drafter.model}, asked.ids, names=asked.names,
+                        kinds=asked.kinds, eos_token_id=pair.eos_token_ids, **settings)
