@@ -160,6 +160,13 @@ class TreeCache(Cache):
         """Bytes that the buffers hold, spare capacity included."""
         return sum(b.nbytes for layer in self.layers if layer.is_initialized for b in (layer.keys, layer.values))
 
+    def begin(self, layers: int, like: Tensor) -> None:
+        """Makes the layers of a fresh cache for who writes them without `update`; like [B, Hkv, 0, d]."""
+        for _ in range(layers):
+            layer = self.layer_class_to_replicate()
+            layer.lazy_initialization(like, like)
+            self.layers.append(layer)
+
     def room(self, nodes: int, least: int = 0) -> list[Tensor]:
         """Takes m = nodes slots behind what is pending, for who writes them: each layer's [2, B, Hkv, capacity, d].
 

@@ -1,8 +1,8 @@
 """Llama-like models with fewer and better kernels for small blocks: what a round of a small pair spends its time on.
 
-`fused` gives a stand-in for a model: blocks behind a prefix run in one call of C++ over the model's own weights
-(`lib.native`) where the machine has what that needs, else over joined and packed copies of them (`lib.joined_blocks`);
-all else (prefills, gradients, float64) is the model's own. It says the same within rounding.
+`fused` gives a stand-in for a model: small blocks run in one call of C++ over the model's own weights (`lib.native`)
+where the machine has what that needs, else, behind a prefix, over joined and packed copies of them
+(`lib.joined_blocks`); all else (long prompts, gradients, float64) is the model's own. It says the same within rounding.
 """
 
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ def refusal(model) -> str | None:
 
 
 class FusedBlocks:
-    """A model whose blocks behind a prefix run fused; otherwise it is the model (`config`, `generate`, ...)."""
+    """A model whose small blocks run fused; otherwise it is the model (`config`, `generate`, ...)."""
 
     def __init__(self, model, blocks: NativeBlocks | JoinedBlocks):
         self.model, self.blocks, self.device = model, blocks, model.device
@@ -96,15 +96,20 @@ class FusedBlocks:
 
     def tree_block(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, *, logits_to_keep=0,
                    output_hidden_states: bool = False, **kwargs) -> BlockOutput | None:
-        """As `attention.tree_forward`; None for what is left to the model: a prefill, gradients, other keywords."""
-        begun = len(cache.layers) == len(self.blocks.layers)  # a first forward makes them
-        if not begun or kwargs or torch.is_grad_enabled() or not (cache.pending or any(cache.rows.as_list)):
+        """As `attention.tree_forward`; None for what is left to the model: long prompts, gradients, other keywords.
+        """
+        if kwargs or torch.is_grad_enabled() or not (cache.layers or self._takes_prompts(tokens)):
             return None
         given = F.embedding(tokens, self.model.model.embed_tokens.weight)
         mask = SharedMask(causal(tokens.shape[1], cache.pending, self.device) if tree_mask is None else tree_mask)
-        positions = cache.lengths[:, None] + depth
-        logits, states = self.blocks(given, positions, cache, mask, logits_to_keep, output_hidden_states)
+        lengths = cache.lengths if cache.layers else tokens.new_zeros(len(tokens))
+        logits, states = self.blocks(given, lengths[:, None] + depth, cache, mask, logits_to_keep,
+                                     output_hidden_states)
         return BlockOutput(logits, None if states is None else tuple(states))
+
+    def _takes_prompts(self, tokens: Tensor) -> bool:
+        """Whether prompts int64[B, T] are few rows too."""
+        return isinstance(self.blocks, NativeBlocks) and tokens.numel() <= native.MOST_ROWS
 
 
 def _kernels_of(model) -> Kernels:

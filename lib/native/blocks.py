@@ -19,7 +19,7 @@ from lib.native import build
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "blocks.cpp", HERE / "few_rows.h", HERE / "lanes.h", onepass.SOURCES[0].with_name("onepass_call.h"))
-MOST_ROWS = 256  # beyond, products in blocks are faster
+MOST_ROWS = 512  # beyond, products in blocks are faster
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -152,16 +152,19 @@ class NativeBlocks:
 
         given [B, m, H]: what enters the first layer, at positions int64[B, m]; read [B, m, ...]: what its attention
         reads, in the place of that. keep: as transformers' logits_to_keep, of every row the last so many nodes (0:
-        all), or these.
+        all), or these. A fresh cache is begun.
         """
         (batch, nodes, hidden), pending, longest = given.shape, cache.pending, cache.rows.longest
+        if not cache.layers:
+            cache.begin(len(self.layers), given.new_zeros(batch, self.heads.keys, 0, self.heads.size))
         buffers = cache.room(nodes)
         cosines, sines = self.angles.up_to(longest + pending + nodes)
         kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
         rows = batch * nodes if kept is None else len(kept)
         logits = given.new_empty(batch, rows // batch, self.output.out)
         states = given.new_empty(len(self.layers) + 1, batch, nodes, hidden) if all_states else None
-        given, positions, visible = given.contiguous(), positions.contiguous(), mask.visible.contiguous()
+        given, visible = given.contiguous(), mask.visible.contiguous()
+        positions = positions.expand(batch, nodes).contiguous()
         read = given if read is None and self.layers[0].input_norm is None else read
         read = None if read is None else read.contiguous()
         self.layers[0].input = _start(read)

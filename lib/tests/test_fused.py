@@ -13,7 +13,7 @@ from lib.drafters import LanguageModelDrafter, make
 from lib.fused import FusedBlocks, copied_bytes, fused, output_layer, refusal
 from lib.joined_blocks import JoinedBlocks
 from lib.models.quantize import quantize_int8
-from lib.native.blocks import NativeBlocks, weights_refusal
+from lib.native.blocks import MOST_ROWS, NativeBlocks, weights_refusal
 from lib.tests import small_heads, small_models
 
 SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -89,12 +89,26 @@ def test_only_the_asked_logits_are_made(keep, kernels):
 
 
 @torch.inference_mode()
-def test_a_tree_without_a_prefix_is_the_models_own():
+def test_a_tree_without_a_prefix_says_what_the_model_says(kernels):
     model = made(CONFIGS["llama"])
     nodes = torch.arange(1, TREE.size + 1)[None]
     told, said = (tree_forward(each, nodes, torch.tensor(TREE.depth), torch.tensor(TREE.mask), TreeCache()).logits
                   for each in (fused(model), model))
-    assert torch.equal(told, said)
+    torch.testing.assert_close(told, said, atol=1e-5, rtol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("longest", [11, MOST_ROWS + 1])
+def test_prompts_are_read_as_the_model_reads_them(kernels, longest):
+    model = made(LlamaConfig(**SIZES | {"max_position_embeddings": 1024}))
+    tokens = torch.randint(1, 50, (2, longest), generator=torch.Generator().manual_seed(1))
+    keep, depth = torch.tensor([3, longest - 1]), torch.arange(longest)
+    caches = TreeCache(), TreeCache()
+    told, said = (tree_forward(each, tokens, depth, None, cache, logits_to_keep=keep).logits
+                  for each, cache in zip((fused(model), model), caches))
+    torch.testing.assert_close(told, said, atol=1e-5, rtol=1e-4)
+    for own, other in zip(*(cache.layers for cache in caches), strict=True):
+        torch.testing.assert_close(own.keys[:, :, :longest], other.keys[:, :, :longest], atol=1e-5, rtol=1e-4)
 
 
 def test_hidden_states_stand_in_transformers_order(kernels):

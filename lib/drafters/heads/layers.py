@@ -80,7 +80,7 @@ class Behind:
         mask bool[T, pending + T] or [B, T, pending + T]: which pending slots are seen, and all committed ones; None for
         a causal block right behind the committed slots.
         """
-        if self.native is None or torch.is_grad_enabled() or not cache.layers or x[..., 0].numel() > MOST_ROWS:
+        if self.native is None or torch.is_grad_enabled() or x[..., 0].numel() > MOST_ROWS:
             for index, layer in enumerate(self.layers):
                 x = layer(x, positions, cached(layer.self_attn, cache, index, mask), read)
                 read = None
