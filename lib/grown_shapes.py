@@ -136,12 +136,14 @@ def expected_accepted(tree: Tree, acceptance) -> float:
 
 
 def whole_number(value, name: str, least: int = 1) -> int:
+    """The value as an int. ValueError, with its name, where it is less or not whole."""
     if int(value) != value or value < least:
         raise ValueError(f"{name} is {value}: give a whole number of at least {least}")
     return int(value)
 
 
 def probabilities(values, dimensions: tuple[int, ...]) -> np.ndarray:
+    """float64 of one of so many dimensions. ValueError for another shape and for values outside 0 to 1."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in dimensions or array.size == 0:
         wanted = " or ".join({1: "[ranks]", 2: "[depths, ranks]"}[d] for d in dimensions)
