@@ -32,7 +32,7 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, di
     """What is compared on one target: label -> kind with its option, and the keywords that it needs.
 
     pairs: those of one target, their drafters' models in order of preference; specs: see `drafters.registry`, or the
-    name of a shipped head; empty: all that exist. "top_k" stands for every pair's model, "merged" for all of them in
+    name of a shipped head; empty: all that exist for such a target. "top_k" stands for every pair's model, "merged" for all of them in
     one, the other kinds that need a model take the first.
     """
     first = pairs[0]
@@ -42,7 +42,8 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, di
     found: dict[str, tuple[str, dict]] = {}
     trained = heads_of(first.target_name)
     with_heads = [name for name, kind in DRAFTERS.items() if kind.head in trained and name not in trained]
-    for spec in specs or [*STANDARD, *trained, *with_heads]:
+    standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].refusal(first.target)]
+    for spec in specs or [*standard, *trained, *with_heads]:
         if spec == "top_k":
             found |= {f"{MODEL}{name}": (spec, shared | {"model": model}) for name, model in models.items()}
         elif _head(spec):
