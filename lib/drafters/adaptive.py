@@ -34,8 +34,8 @@ class AdaptiveDrafter(Wrapping):
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """For each row the first levels of the shape, which is a static one."""
         if not isinstance(shape, Tree):
-            raise ValueError(f"{shape.name!r} decides itself how deep to draft, as the policy does; give a static shape, "
-                             "or the rule to the drafter alone")
+            raise ValueError(f"{shape.name!r} decides itself how deep to draft, as the policy does; give a static "
+                             "shape, or the rule to the drafter alone")
         depths = [self.policy.depth(state) for state in self.states]
         tree, _ = first_levels.levels(shape, max(depths))
         proposed = self.drafter.propose(tree, draws)

@@ -43,7 +43,7 @@ def config_of(where, folder: Path) -> dict:
     except ValueError as error:
         raise ValueError(f"config.json of {where} is no JSON ({error}); fetch the folder again") from error
     if not isinstance(given, dict):
-        raise ValueError(f"config.json of {where} holds a {type(given).__name__}, not an object; fetch the folder again")
+        raise ValueError(f"config.json of {where} holds a {type(given).__name__}, no object; fetch the folder again")
     return given
 
 
