@@ -2,8 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, Callable, ClassVar, Iterable, Protocol
+from typing import Any, Callable, ClassVar, Protocol
 
 FORGOTTEN = 0.3  # tried tokens, of those remembered, that are too few to go by
 State = Any  # of a row; a policy's own, immutable
@@ -34,11 +33,6 @@ class Policy(Protocol):
 
     def depth(self, state: State) -> int:
         """How many levels to draft now, 0 for none; the shape that is asked for may have fewer."""
-
-
-def depth_for(policy: Policy, history: Iterable[Outcome]) -> int:
-    """How deep a policy drafts behind a history of rounds."""
-    return policy.depth(reduce(policy.after, history, policy.begin()))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class Record:
 class Chooser(Protocol):
     """Chooses a drafter for a request from what is known; the prompt's length is all it sees of the request."""
 
-    def __call__(self, known: Record, names: Sequence[str], prompt_tokens: int) -> str: ...
+    def __call__(self, known: Record, names: Sequence[str], prompt_tokens: int) -> str:
+        """One of the names."""
 
 
 def upper_bound(width: float = 1.0) -> Chooser:

@@ -38,6 +38,7 @@ class Rows:
 
     @property
     def longest(self) -> int:
+        """Committed tokens of the longest row; 0 without rows."""
         return max(self.as_list, default=0)
 
     @property
@@ -71,6 +72,7 @@ class TreeLayer(CacheLayerMixin):
         self.pending = 0  # nodes appended since the last commit
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Empty buffers for states like these, [B, Hkv, m, d], which transformers calls for at the first forward."""
         # Zeros, not whatever memory holds: a masked slot must be finite to count for nothing.
         empty = [s.new_zeros(1, *s.shape[:2], 0, s.shape[-1]) for s in (key_states, value_states)]
         self._hold([torch.cat(empty)] if empty[0].shape == empty[1].shape else empty)
@@ -121,20 +123,25 @@ class TreeLayer(CacheLayerMixin):
             buffer[:, rows, :, goals] = buffer[:, rows, :, origins]
 
     def select(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 indices or bool[B], in this order."""
         self._hold([buffer[:, rows] for buffer in self.buffers])
 
     def reset(self) -> None:
+        """Gives the buffers back."""
         self.keys = self.values = None
         self.buffers = []
         self.is_initialized, self.pending = False, 0
 
     def get_seq_length(self) -> int:
+        """Tokens behind which transformers appends: the longest row's, pending nodes included."""
         return self.rows.longest + self.pending
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Keys that a mask for so many more tokens covers, and the first key's place."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
+        """-1: the buffers grow without a limit."""
         return -1
 
 
@@ -236,5 +243,6 @@ class TreeCache(Cache):
             layer.select(rows)
 
     def reset(self) -> None:
+        """Forgets all rows; the next forward may bring another batch."""
         self.rows.lengths, self.rows.as_list = None, []
         super().reset()

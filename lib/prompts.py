@@ -1,7 +1,6 @@
 """Prompts: JSON Lines in Spec-Bench's form, read with errors that name the line, tokenised as a chat where usual."""
 
 import json
-import random
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -35,22 +34,6 @@ class PromptSet:
         names, kinds, ids = (tuple(values[row] for row in rows) for values in (self.names, self.kinds, self.ids))
         return PromptSet(names, kinds, ids, digest_of(names, kinds, ids), self.too_long)
 
-    def choose(self, per_kind: int, seed: int) -> "PromptSet":
-        """So many prompts of each kind, drawn by the seed, in the set's order; a kind's draw depends on no other kind.
-
-        A larger number keeps what a smaller one drew. ValueError for kinds that have fewer.
-        """
-        rows_of: dict[str, list[int]] = {}
-        for row, kind in enumerate(self.kinds):
-            rows_of.setdefault(kind, []).append(row)
-        few = {kind: len(rows) for kind, rows in rows_of.items() if len(rows) < per_kind}
-        if few:
-            raise ValueError(f"{per_kind} prompts of each kind are asked for, but there are " + ", ".join(
-                f"{count} of {kind!r}" for kind, count in few.items()) + "; ask for fewer, or give more prompts")
-        drawn = [row for kind, rows in rows_of.items()
-                 for row in random.Random(f"{seed}/{kind}").sample(rows, len(rows))[:per_kind]]
-        return self.select(sorted(drawn))
-
 
 def load(path: str | Path, tokenizer, limit: int | None = None, *, too_long: str = "refuse", chat: bool | None = None,
          first: int | None = None) -> PromptSet:
@@ -83,11 +66,6 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, too_long: str
     if not names:
         raise ValueError(f"{path}: none of its prompts has {limit} tokens or fewer; shorten them, or generate less")
     return PromptSet(tuple(names), tuple(kinds), tuple(ids), digest_of(names, kinds, ids), tuple(long))
-
-
-def read(path: str | Path) -> list[dict]:
-    """The file's objects, checked. ValueError names file, line and what is wrong; FileNotFoundError a missing file."""
-    return [row for _, row in _numbered(Path(path))]
 
 
 def text_of(row: dict, path: Path, number: int) -> str:

@@ -1,13 +1,11 @@
 """The tables of a run: rows appended one by one so that nothing finished is lost, each with what made it.
 
-A table is `RUN/tables/NAME.csv`, or `.csv.gz` where its schema (see `schemas`) calls it large. An append first notes
-the file's length beside it: a writer that is killed midway leaves a table that reads as if it had not begun.
+A table is `RUN/tables/NAME.csv`, or `.csv.gz` where its schema (see `schemas`) calls it large. A writer that is killed
+midway leaves a table that reads as if it had not begun (see `whole_appends`).
 """
 
 import gzip
 import io
-import os
-import zlib
 from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +14,7 @@ from typing import Callable, Iterable, Mapping
 import numpy as np
 import pandas as pd
 
+from lib import whole_appends
 from lib.schemas import FINGERPRINT, SCHEMAS, Schema
 
 KINDS = {"text": "str", "integer": "int64", "real": "float64", "flag": "bool"}  # as pandas names them
@@ -36,7 +35,7 @@ class Table:
         self.path = path_of(run_dir, name)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = self._own_rows()
-        _replace(self.path, _encode(self.schema, kept, header=True))
+        whole_appends.replace(self.path, _encode(self.schema, kept, header=True))
         self._keys = set(_key_tuples(self.schema, kept))
 
     def keys(self) -> set[tuple]:
@@ -54,7 +53,7 @@ class Table:
         frame = _validated(self.schema, rows, self.fingerprint)
         keys = _key_tuples(self.schema, frame)
         _refuse_twins(self.schema, keys, self._keys)
-        _append(self.path, _encode(self.schema, frame, header=False))
+        whole_appends.append(self.path, _encode(self.schema, frame, header=False))
         self._keys.update(keys)
 
     def frame(self) -> pd.DataFrame:
@@ -64,14 +63,14 @@ class Table:
     def close(self) -> pd.DataFrame:
         """Rewrite the file compactly (one compressed block in place of one an append) and return its rows."""
         frame = self.frame()
-        _replace(self.path, _encode(self.schema, frame, header=True))
+        whole_appends.replace(self.path, _encode(self.schema, frame, header=True))
         return frame
 
     def _own_rows(self) -> pd.DataFrame:
         none = _validated(self.schema, [], self.fingerprint)
         if not self.path.exists():
             return none
-        _roll_back(self.path)
+        whole_appends.roll_back(self.path)
         try:
             frame = _decode(self.schema, self.path)
         except ValueError:  # of an older schema: no row of it can have this fingerprint
@@ -119,13 +118,13 @@ def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        _roll_back(path)
-    _replace(path, _encode(schema, frame, header=True))
+        whole_appends.roll_back(path)
+    whole_appends.replace(path, _encode(schema, frame, header=True))
 
 
 def once(run_dir: str | Path, name: str, fingerprint: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """A whole table as it was made in this run with this fingerprint, else made and written now: what is timed once, and
-    decides what rows mean, does not change when a stopped run goes on.
+    """A whole table as it was made in this run with this fingerprint, else made and written now: what is timed once,
+    and decides what rows mean, does not change when a stopped run goes on.
     """
     kept = Table(run_dir, name, fingerprint).frame()
     if kept.empty:
@@ -197,7 +196,7 @@ def _encode(schema: Schema, frame: pd.DataFrame, header: bool) -> bytes:
 
 
 def _decode(schema: Schema, path: Path) -> pd.DataFrame:
-    data = _committed(path)
+    data = whole_appends.committed(path)
     found = data.split(b"\n", 1)[0].decode().split(",") if data else []
     if found != schema.names:
         raise ValueError(f"{path} has the columns {found} where table {schema.name} has {schema.names}; "
@@ -208,64 +207,3 @@ def _decode(schema: Schema, path: Path) -> pd.DataFrame:
         return pd.read_csv(io.BytesIO(data), dtype=kinds, na_values=missing, keep_default_na=False)
     except ValueError as error:
         raise ValueError(f"{path} does not fit table {schema.name}: {error}; run its notebook again") from error
-
-
-# ------------------------------------------------------------------------------------------------------------ on disk
-
-
-def _undo_note(path: Path) -> Path:
-    return path.with_name(path.name + ".length")
-
-
-def _roll_back(path: Path) -> None:
-    """Take away what an append that was stopped midway has left."""
-    note = _undo_note(path)
-    if note.exists():
-        os.truncate(path, int(note.read_text()))
-        note.unlink()
-
-
-def _append(path: Path, data: bytes) -> None:
-    note = _undo_note(path)
-    _replace(note, str(path.stat().st_size).encode())
-    with open(path, "ab") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    note.unlink()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put `data` in the place of a file's content in one step."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-
-
-def _committed(path: Path) -> bytes:
-    """The plain text of a table up to its last whole append: no half row, whatever stopped the writer."""
-    data, note = path.read_bytes(), _undo_note(path)
-    if note.exists():
-        data = data[: int(note.read_text())]
-    if path.suffix == ".gz":
-        data = _unzipped(data)
-    return data[: data.rfind(b"\n") + 1]
-
-
-def _unzipped(data: bytes) -> bytes:
-    """All whole blocks of a compressed file; a last one that is torn is left out."""
-    whole = []
-    while data:
-        block = zlib.decompressobj(wbits=31)  # 31: gzip with its checksum
-        try:
-            text = block.decompress(data)
-        except zlib.error:
-            break
-        if not block.eof:
-            break
-        whole.append(text)
-        data = block.unused_data
-    return b"".join(whole)

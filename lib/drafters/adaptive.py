@@ -9,11 +9,12 @@ from torch import Tensor
 from lib.adapt import Outcome, Policy
 from lib.drafters import first_levels
 from lib.drafters.protocol import Drafter
+from lib.drafters.wrapping import Wrapping
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
 
 
-class AdaptiveDrafter:
+class AdaptiveDrafter(Wrapping):
     """Drafts the first levels of the shape that it is asked for, as many as the policy says (see `lib.adapt`).
 
     The drafter behind it fills as many levels as the row that goes deepest; the other rows' drafts are cut. What is
@@ -24,21 +25,6 @@ class AdaptiveDrafter:
     def __init__(self, drafter: Drafter, policy: Policy):
         self.drafter, self.policy = drafter, policy
 
-    @property
-    def wants_hidden_states(self) -> bool:
-        """Whether the drafter behind it reads the target's hidden states."""
-        return getattr(self.drafter, "wants_hidden_states", False)
-
-    @property
-    def calls(self) -> int:
-        """Forwards of the drafter behind it."""
-        return self.drafter.calls
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes that the drafter behind it holds."""
-        return self.drafter.cache_bytes
-
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Starts the drafter on the prompts int64[T]; no row has a history."""
         self.drafter.start(prompts)
@@ -48,8 +34,8 @@ class AdaptiveDrafter:
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """For each row the first levels of the shape, which is a static one."""
         if not isinstance(shape, Tree):
-            raise ValueError(f"{shape.name!r} decides itself how deep to draft, as the policy does; give a static shape, "
-                             "or the rule to the drafter alone")
+            raise ValueError(f"{shape.name!r} decides itself how deep to draft, as the policy does; give a static "
+                             "shape, or the rule to the drafter alone")
         depths = [self.policy.depth(state) for state in self.states]
         tree, _ = first_levels.levels(shape, max(depths))
         proposed = self.drafter.propose(tree, draws)

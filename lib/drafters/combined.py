@@ -6,6 +6,7 @@ from torch import Tensor
 
 from lib.drafters.protocol import Drafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.drafters.wrapping import Wrapping
 from lib.tree import Tree
 from lib.verify import Draft, Draws
 
@@ -18,7 +19,7 @@ class StandsAside(Drafter, Protocol):
         """As `commit`, of these drafts, whether or not it made some itself in this round."""
 
 
-class CombinedDrafter:
+class CombinedDrafter(Wrapping):
     """Each row of a batch gets the look-up's draft where its match has `enough` tokens or more, else the other's.
 
     A round in which all rows have a match costs a language model no forward; it catches up in the first that it drafts.
@@ -31,19 +32,9 @@ class CombinedDrafter:
         self.rounds = self.looked_up = 0  # over all rows
 
     @property
-    def wants_hidden_states(self) -> bool:
-        """Whether the drafter beside the look-up reads the target's hidden states."""
-        return getattr(self.drafter, "wants_hidden_states", False)
-
-    @property
-    def calls(self) -> int:
-        """Forwards of the model or head."""
-        return self.drafter.calls
-
-    @property
     def cache_bytes(self) -> int:
         """Bytes that both hold."""
-        return self.lookup.cache_bytes + self.drafter.cache_bytes
+        return self.lookup.cache_bytes + super().cache_bytes
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Starts both on the prompts int64[T]."""

@@ -10,17 +10,25 @@ from lib.drafters.language_model import LanguageModelDrafter
 SHARED = ("embed_tokens", "norm", "rotary_emb")
 
 
+def refusal(target) -> str:
+    """Why a target's first layers cannot be taken alone; empty where they can."""
+    decoder = getattr(target, "model", None)
+    missing = [f"model.{name}" for name in ("layers", *SHARED) if not hasattr(decoder, name)]
+    missing += ["lm_head"] if not hasattr(target, "lm_head") else []
+    if missing:
+        return f"{type(target).__name__} has no {' or '.join(missing)}: early exit needs a decoder built as Llama's is"
+    return f"{type(target).__name__} has one layer alone" if len(decoder.layers) < 2 else ""
+
+
 def first_layers(target, layers: int):
     """A causal language model of the target's first layers, its embedding, final norm and head: views, no copies.
 
     For a model whose decoder is `model.model.layers` (Llama, Qwen3 and their kin). ValueError for others, and for a
     number of layers that it has not or that is all of it.
     """
-    decoder = getattr(target, "model", None)
-    missing = [name for name in ("layers", *SHARED) if not hasattr(decoder, name)]
-    if missing or not hasattr(target, "lm_head"):
-        raise ValueError(f"{type(target).__name__} has no model.{' or model.'.join(missing) or 'lm_head'}: early exit "
-                         "needs a decoder built as Llama's is; take a drafter model, or look-up")
+    if refusal(target):
+        raise ValueError(f"{refusal(target)}; take a drafter model, or look-up")
+    decoder = target.model
     if not 1 <= layers < len(decoder.layers):
         raise ValueError(f"layers is {layers}; give 1 to {len(decoder.layers) - 1} of the {len(decoder.layers)} layers "
                          f"that {type(target).__name__} has")

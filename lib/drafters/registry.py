@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from lib.adapt import POLICIES
-from lib.drafters import published
+from lib.drafters import early_exit, published, rounded
 from lib.drafters.adaptive import AdaptiveDrafter
 from lib.drafters.block import BlockDrafter
 from lib.drafters.combined import CombinedDrafter
@@ -19,7 +19,6 @@ from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.protocol import Drafter
 from lib.drafters.recycling import RecyclingDrafter
-from lib.drafters.rounded import rounded
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 
 
@@ -30,7 +29,7 @@ class Kind:
     replayable: whether its drafts depend on the committed tokens and the path alone, through one rank a position, so
     that a trace's ranks decide every shape. Heads need a rank for each start and depth: they have `read_ahead`.
     option: the keyword that a value behind the kind's name sets, as "adaptive:recent" sets the policy. head: the kind
-    of trained head in the `folder` that it needs.
+    of trained head in the `folder` that it needs. refusal: why a target cannot have it; empty where it can.
     """
 
     build: Callable[..., Drafter]
@@ -41,6 +40,7 @@ class Kind:
     about: str
     option: str = ""
     head: str = ""
+    refusal: Callable[[object], str] = lambda target: ""
 
 
 def _sampling(proposal: str) -> Callable[..., Drafter]:
@@ -71,7 +71,7 @@ def _adapting(model, policy: str = "schedule", **options) -> AdaptiveDrafter:
 
 
 def _rounding(target, **options) -> LanguageModelDrafter:
-    return LanguageModelDrafter(rounded(target), **options)
+    return LanguageModelDrafter(rounded.rounded(target), **options)
 
 
 def _reading(kind: str, drafter: Callable[..., Drafter]) -> Callable[..., Drafter]:
@@ -94,9 +94,9 @@ DRAFTERS: dict[str, Kind] = {
     "recycling": Kind(RecyclingDrafter, ("vocabulary",), ("candidates",), "top_k", False,
                       "what the target itself thought likely, when it last verified a token", "candidates"),
     "early_exit": Kind(EarlyExitDrafter, ("target",), ("layers", "vocabulary", "keep_probs"), "top_k", True,
-                       "the target's own first layers and its head", "layers"),
+                       "the target's own first layers and its head", "layers", refusal=early_exit.refusal),
     "int8": Kind(_rounding, ("target",), ("vocabulary", "keep_probs"), "top_k", True,
-                 "the target itself, its weights rounded to int8"),
+                 "the target itself, its weights rounded to int8", refusal=rounded.refusal),
     "combined": Kind(_combining, ("model",), ("enough", "shortest", "vocabulary"), "top_k", False,
                      "the longest earlier match where it is long enough, a language model elsewhere", "enough"),
     "adaptive": Kind(_adapting, ("model",), ("policy", "vocabulary"), "top_k", False,

@@ -5,16 +5,27 @@ import copy
 from torch import nn
 
 
+def refusal(target) -> str:
+    """Why a target cannot be rounded; empty where it can."""
+    return "" if _layers(target) else f"{type(target).__name__} has no linear layers but its output layer"
+
+
 def rounded(target):
     """A copy of a model whose linear layers hold int8 weights; embeddings, norms and output layer are shared with it.
 
-    See `lib.models.quantize`: on a CPU its kernel is fast for bfloat16 alone.
+    See `lib.models.quantize`: on a CPU its kernel is fast for bfloat16 alone. ValueError where no layer is linear.
     """
     from lib.models.quantize import Int8Linear  # models know drafters, which must not know models as they load
 
-    output = target.get_output_embeddings()
-    layers = [layer for layer in target.modules() if isinstance(layer, nn.Linear) and layer is not output]
+    if refusal(target):
+        raise ValueError(f"{refusal(target)}, so that nothing can be rounded; take a drafter model, or look-up")
+    layers = _layers(target)
     kept = {id(layer): Int8Linear(layer) for layer in layers}
     own = {id(weight) for layer in layers for weight in (layer.weight, layer.bias)}
     kept |= {id(weight): weight for weight in target.parameters() if id(weight) not in own}
     return copy.deepcopy(target, kept).eval()
+
+
+def _layers(target) -> list[nn.Linear]:
+    output = target.get_output_embeddings()
+    return [layer for layer in target.modules() if isinstance(layer, nn.Linear) and layer is not output]

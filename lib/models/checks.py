@@ -2,6 +2,7 @@
 
 import torch
 
+from lib import hub_errors
 from lib.attention import can_host_tree
 from lib.timing import free_memory
 
@@ -80,29 +81,15 @@ def no_memory(source, device: str | torch.device) -> PairError:
 
 def why_not(source, error: BaseException) -> PairError:
     """What a failed reading of config, tokenizer or weights means, by the errors that caused it."""
-    from huggingface_hub import errors
-
-    causes = list(_causes(error))
+    causes = list(hub_errors.chain(error))
     said = " ".join(str(cause) for cause in causes)
-    by_kind = {
-        (errors.GatedRepoError,): "is gated; accept its licence on the hub, then log in with `hf auth login`",
-        (errors.RevisionNotFoundError,):
-            "is no revision that the hub has of this model; leave @REVISION out, or name one that its page lists",
-        (errors.RepositoryNotFoundError, errors.HFValidationError):
-            "is neither a folder here nor a public model on the hub; check the spelling, and if it is private log in "
-            "with `hf auth login`",
-        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError):
-            "is not on this machine and the hub cannot be reached; check the network, set HF_HUB_OFFLINE=0 to allow "
-            "it, or take a folder or a shipped pair",
-    }
-    found = [meaning for kinds, meaning in by_kind.items() if any(isinstance(cause, kinds) for cause in causes)]
-    why = first_line(error)
+    refused, why = hub_errors.meaning(error), first_line(error)
     if "trust_remote_code" in said:
         meaning = "brings code of its own, which never runs here; choose a model that transformers knows"
     elif "does not recognize this architecture" in said or "Unrecognized model" in said:
         meaning = f"is of no type that this transformers knows ({why}); check its config.json, or choose another model"
-    elif found:
-        meaning = found[0]
+    elif refused:
+        meaning = refused
     elif "safetensors" in said or any(type(cause).__name__ == "SafetensorError" for cause in causes):
         meaning = (f"holds no readable safetensors ({why}), and nothing else is read here; if you trust it, save it "
                    "again with `model.save_pretrained(FOLDER)` and give that folder")
@@ -121,9 +108,3 @@ def first_line(error: BaseException) -> str:
 def gib(count: int) -> str:
     """Bytes in words."""
     return f"{count / 2**30:.1f} GiB"
-
-
-def _causes(error: BaseException | None):
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

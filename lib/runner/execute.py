@@ -3,6 +3,7 @@
 import base64
 import logging
 import os
+import re
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -100,8 +101,7 @@ def _papermill(plan: Plan, stage: Stage, partial: Path, show_progress: bool) -> 
             cwd=plan.layout.notebooks, progress_bar={"desc": stage.name, "leave": False} if show_progress else False,
             kernel_name="python3", extra_arguments=["--IPKernelApp.log_level=40"])  # errors, not warnings
     except PapermillExecutionError as error:
-        line = next((text for text in strip_color("\n".join(error.traceback)).splitlines() if "-> " in text), "")
-        where = f"\n  at {line.strip()}" if line else ""
+        where = _cells_line(strip_color("\n".join(error.traceback)))
         return f"in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}{where}"
     except DeadKernelError:
         return ("because its process ended, which is what too little memory looks like; close other programs, or lower "
@@ -109,6 +109,13 @@ def _papermill(plan: Plan, stage: Stage, partial: Path, show_progress: bool) -> 
     except (CellTimeoutError, RuntimeError) as error:
         return f"because it could not be run: {error}"
     return None
+
+
+def _cells_line(traceback: str) -> str:
+    """The cell's own line, with which an error's traceback begins, behind those of what caused it."""
+    own = re.split(r"^(?:The above|During handling).*exception.*:$", traceback, flags=re.MULTILINE)[-1]
+    line = next((text for text in own.splitlines() if "-> " in text), "")
+    return f"\n  at {line.strip()}" if line else ""
 
 
 def _end(work: Future) -> None:

@@ -24,10 +24,12 @@ class Layout:
 
     @property
     def notebooks(self) -> Path:
+        """The notebooks' folder, with their profiles in `params`."""
         return self.home / "notebooks"
 
     @property
     def runs(self) -> Path:
+        """The folder of all runs, ignored by git."""
         return self.home / "data" / "runs"
 
     def profiles(self) -> dict[str, Path]:
@@ -77,6 +79,7 @@ class Plan:
 
     @property
     def folder(self) -> Path:
+        """The run's own folder."""
         return self.layout.runs / self.run
 
 

@@ -22,7 +22,7 @@ DEPTHS = 8  # depths of which acceptance is kept apart
 
 
 def heads_of(target: str) -> list[str]:
-    """The shipped heads of a target that the registry can load: folders KIND or KIND-NAME of data/models/heads/TARGET."""
+    """The shipped heads of a target that the registry can load: KIND or KIND-NAME in data/models/heads/TARGET."""
     folder = heads.shipped(target, "")
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return [name for name in found if _head(name)]
@@ -32,8 +32,8 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, di
     """What is compared on one target: label -> kind with its option, and the keywords that it needs.
 
     pairs: those of one target, their drafters' models in order of preference; specs: see `drafters.registry`, or the
-    name of a shipped head; empty: all that exist. "top_k" stands for every pair's model, "merged" for all of them in
-    one, the other kinds that need a model take the first.
+    name of a shipped head; empty: all that exist for such a target. "top_k" stands for every pair's model,
+    "merged" for all of them in one, the other kinds that need a model take the first.
     """
     first = pairs[0]
     models = {pair.drafter_name: pair.drafter.model for pair in pairs}
@@ -42,7 +42,8 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, di
     found: dict[str, tuple[str, dict]] = {}
     trained = heads_of(first.target_name)
     with_heads = [name for name, kind in DRAFTERS.items() if kind.head in trained and name not in trained]
-    for spec in specs or [*STANDARD, *trained, *with_heads]:
+    standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].refusal(first.target)]
+    for spec in specs or [*standard, *trained, *with_heads]:
         if spec == "top_k":
             found |= {f"{MODEL}{name}": (spec, shared | {"model": model}) for name, model in models.items()}
         elif _head(spec):
@@ -83,7 +84,7 @@ def measure(pairs: Sequence, asked, specs: Sequence[str], shape_names: Sequence[
 
 
 def _head(spec: str) -> str:
-    """The kind of head that a drafter reads, "eagle" of "eagle-wide" and of "sam_eagle:4"; empty where it reads none."""
+    """The kind of head that a drafter reads: "eagle" of "eagle-wide" and of "sam_eagle:4"; empty without a head."""
     kind = spec.partition("-")[0].partition(":")[0]
     return DRAFTERS[kind].head if kind in DRAFTERS else ""
 

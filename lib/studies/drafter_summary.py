@@ -133,7 +133,8 @@ def length_table(rows: pd.DataFrame, drafter: str, generator: np.random.Generato
     speed["length"] = speed["shape"].str.removeprefix("chain:").astype(int)
     saved = chains.groupby("length")[["rounds", "tokens"]].sum()
     measured = pd.DataFrame({
-        "rate": pd.Series(stats.in_words(rate), rate["length"]), "speedup": pd.Series(stats.in_words(speed), speed["length"]),
+        "rate": pd.Series(stats.in_words(rate), rate["length"]),
+        "speedup": pd.Series(stats.in_words(speed), speed["length"]),
         "calls saved": 1 - saved["rounds"] / saved["tokens"]})
     return measured.join(source_claims.by_length().set_index("length"), how="outer").sort_index()
 

@@ -7,7 +7,6 @@ import pandas as pd
 
 from lib import stats
 from lib.acceptance import REAL_TEXT
-from lib.grown_shapes import optimal
 from lib.tree import Tree
 
 GROWN = ("sparse", "optimal", "frequent")  # chosen from data; the other families are fixed in advance
@@ -75,17 +74,6 @@ def memorised(losses: pd.DataFrame, target: str) -> list[str]:
     """Kinds of text that a target knows by heart, from the table of held-out losses (member, kind, nats_a_token)."""
     own = losses[losses["member"] == target]
     return sorted(own.loc[own["nats_a_token"] < MEMORISED, "kind"])
-
-
-def acceptance_by_rank(ranks: pd.DataFrame) -> np.ndarray:
-    """float[16] from the table `rank`: how often the target's token has each rank."""
-    counts = ranks[[name for name in ranks if name.startswith("rank_")]].sum()
-    return counts.to_numpy() / ranks["positions"].sum()
-
-
-def grown_tree(ranks: pd.DataFrame, budget: int) -> Tree:
-    """The optimal tree of a budget for the acceptance by rank that the table holds: as an example, not as judged."""
-    return optimal(acceptance_by_rank(ranks), budget)
 
 
 def spread(rows: pd.DataFrame, over: str, generator: np.random.Generator, **fixed) -> pd.DataFrame:

@@ -16,6 +16,8 @@ from lib.trace import Trace
 from lib.tree import Tree
 
 BASE = "best static"
+BESIDE = ("chain", "optimal")  # static families that grown trees stand beside
+CONFIDENCES = (1.0, 0.6)  # temperatures of drafting probabilities that are tried
 SETTING = ["target", "drafter", "protocol", "temperature", "budget"]
 ALONE = Tree([-1])
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -11,8 +12,7 @@ from hypothesis import strategies as st
 
 from lib import bandit, growth, shapes
 from lib.studies import live
-from lib.adapt import (POLICIES, Complexity, Outcome, RecentAcceptance, Schedule, WhereItPays, best_length,
-                       depth_for)
+from lib.adapt import POLICIES, Complexity, Outcome, RecentAcceptance, Schedule, WhereItPays, best_length
 from lib.drafters import (AdaptiveDrafter, CombinedDrafter, ConfidentDrafter, LanguageModelDrafter,
                           PlainDrafter, SuffixAutomatonDrafter, make)
 from lib.drafters.adaptive import path_entropy
@@ -28,6 +28,11 @@ OUTCOMES = st.lists(st.builds(lambda drafted, share, nats: Outcome(drafted, roun
 
 
 # --------------------------------------------------------------------------------------------------------- policies
+
+
+def depth_for(policy, history):
+    """How deep a policy drafts behind a history of rounds."""
+    return policy.depth(reduce(policy.after, history, policy.begin()))
 
 
 @given(st.sampled_from(sorted(POLICIES)), OUTCOMES)

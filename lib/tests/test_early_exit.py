@@ -1,5 +1,7 @@
 """Early exit against the target's own hidden states."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -8,6 +10,7 @@ from lib.drafters import EarlyExitDrafter
 from lib.drafters.early_exit import first_layers
 from lib.drafters.rounded import rounded
 from lib.models.quantize import Int8Linear
+from lib.studies.drafter_study import candidates
 from lib.tests import small_models
 
 MODEL = small_models.llama(3, layers=3)
@@ -50,3 +53,8 @@ def test_what_has_no_first_layers_is_refused():
     other = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=8, n_head=2, vocab_size=9, n_positions=16))
     with pytest.raises(ValueError, match="GPT2LMHeadModel has no model.layers"):
         first_layers(other, 1)
+    with pytest.raises(ValueError, match="no linear layers but its output layer, so that nothing can be rounded"):
+        rounded(other)
+    pair = SimpleNamespace(target=other, target_name="t", drafter_name="d", drafter=SimpleNamespace(model=other),
+                           vocabulary=9)
+    assert not {"early_exit:1", "int8"} & candidates([pair], []).keys() and "sam" in candidates([pair], [])

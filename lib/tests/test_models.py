@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from transformers import (AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, Llama
                           PreTrainedTokenizerFast, Qwen3Config, T5Config)
 
 from lib import decoding, models, trace
+from lib.drafters import LookupDrafter
 from lib.models import PairError, checks
+from lib.tree import Tree
 
 TEXT = ["the cat sat on the mat and the dog sat on the log", "a tree of tokens is drafted and then verified"] * 4
 SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
@@ -131,8 +134,12 @@ def test_other_architectures_decode_as_themselves(tmp_path, tokenizer, config):
     assert pair.vocabulary == 310
     prompt = torch.tensor([pair.tokenizer("a tree of tokens")["input_ids"]])
     own = pair.target.generate(prompt, max_new_tokens=10, do_sample=False, eos_token_id=None, pad_token_id=0)
-    done = decoding.generate(pair.target, pair.drafter, prompt, shape="kary:2@6", max_new_tokens=10)
-    assert torch.equal(done.sequences, own)
+    rng = random.Random(7)
+    for nodes in (1, 3, 6, 9, 12):
+        tree = Tree([-1] + [rng.randrange(node) for node in range(1, nodes + 1)])
+        for drafter in (pair.drafter, LookupDrafter()):
+            done = decoding.generate(pair.target, drafter, prompt, shape=tree, max_new_tokens=10)
+            assert torch.equal(done.sequences, own), tree
 
 
 def test_every_name_stands_for_two_models():

@@ -152,6 +152,9 @@ def test_nothing_is_unpickled(tmp_path):
     (folder / "medusa_lm_head.safetensors").write_bytes(b"no header")
     with pytest.raises(ValueError, match="broken safetensors"):
         published.load("medusa", folder, TARGET)
+    (folder / "config.json").write_text("{half")
+    with pytest.raises(ValueError, match="config.json of .* is no JSON"):
+        published.load("medusa", folder, TARGET)
     (folder / "config.json").unlink()
     with pytest.raises(ValueError, match="no config.json"):
         published.load("medusa", folder, TARGET)

@@ -31,8 +31,10 @@ for kind, ending in (("tables", "csv"), ("figures", "png")):
 (Path(run_dir) / "figures" / "09_made.png").write_text(str(count))"""
 BROKEN = """\
 from pathlib import Path
-if Path("broken").exists():
-    raise ValueError("no such tree; take another")"""
+try:
+    Path("whole" if Path("broken").exists() else ".").stat()
+except OSError as cause:
+    raise ValueError("no such tree; take another") from cause"""
 REPORT = """\
 import os
 from IPython.display import Markdown, display
@@ -254,6 +256,7 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(layout, q
     said = capsys.readouterr().out
     assert said.index("3 of 3 notebooks to run") < said.index("01_shapes done in")
     assert "02_broken stopped in cell" in said and "ValueError: no such tree; take another" in said
+    assert '\n  at ----> 5     raise ValueError("no such' in said, "the cell's line, not that of its cause"
     assert "to go on from there: ./run_notebooks.sh cpu" in said
     folder = layout.runs / "cpu"
     assert (folder / "executed" / "02_broken.failed.ipynb").exists() and not (folder / "report.html").exists()

@@ -1,10 +1,8 @@
 """Heads as others publish them: Medusa's and EAGLE's layouts, from a folder or a hub id, read into ours."""
 
-import json
-
 from lib.drafters import heads
 from lib.drafters.published import eagle, medusa
-from lib.drafters.published.files import folder_of
+from lib.drafters.published.files import config_of, folder_of
 
 LAYOUTS = {"medusa": medusa.load, "eagle": eagle.load, "eagle3": eagle.load3}
 
@@ -15,8 +13,6 @@ def load(kind: str, where: str, target):
     where: a folder, or a hub id with "@REVISION" if wanted. ValueError says what is missing, unexpected or unreadable.
     """
     folder = folder_of(where)
-    config = folder / "config.json"
-    own = config.is_file() and "kind" in json.loads(config.read_text())
-    if own or kind not in LAYOUTS:
+    if kind not in LAYOUTS or "kind" in config_of(where, folder):
         return heads.load(kind, folder, target)
     return LAYOUTS[kind](where, folder, target)

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
-from huggingface_hub import errors, snapshot_download
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+
+from lib import hub_errors
 
 READ = ("config.json", "*.safetensors")
 PICKLES = (".pt", ".pth", ".bin", ".pkl")
@@ -25,20 +27,29 @@ def folder_of(where: str | Path) -> Path:
                          "OWNER/NAME")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(READ)))
-    except errors.GatedRepoError as error:
-        raise ValueError(f"{where} is gated; accept its licence on the hub, then log in with `hf auth login`"
-                         ) from error
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
-        raise ValueError(f"{where} is neither a folder here nor on the hub; check name and revision") from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError) as error:
-        raise ValueError(f"{where} is not on this machine and the hub cannot be reached; check the network, or give a "
-                         "folder") from error
+    except Exception as error:
+        refused = hub_errors.meaning(error)
+        if not refused:
+            raise
+        raise ValueError(f"{where} {refused}") from error
+
+
+def config_of(where, folder: Path) -> dict:
+    """What config.json holds. ValueError where it is missing or holds no JSON object."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{where} has no config.json; fetch the folder again, or name another")
+    try:
+        given = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"config.json of {where} is no JSON ({error}); fetch the folder again") from error
+    if not isinstance(given, dict):
+        raise ValueError(f"config.json of {where} holds a {type(given).__name__}, no object; fetch the folder again")
+    return given
 
 
 def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
     """config.json, and all tensors of the folder's safetensors by name. ValueError for pickles and what is missing."""
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"{where} has no config.json; fetch the folder again, or name another")
+    given = config_of(where, folder)
     found = sorted(folder.glob("*.safetensors"))
     if not found:
         raise ValueError(f"{where} {_instead(folder)}")
@@ -46,14 +57,15 @@ def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
         tensors = {name: tensor for path in found for name, tensor in load_file(path).items()}
     except SafetensorError as error:
         raise ValueError(f"{where} holds a broken safetensors file ({error}); fetch it again") from error
-    return json.loads((folder / "config.json").read_text()), tensors
+    return given, tensors
 
 
 def _instead(folder: Path) -> str:
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     if not pickles:
         return ("has no safetensors; if its page lists .bin or .pt files, those are pickles, which can run code when "
-                "they are read, and are not fetched here: name a repository with safetensors")
+                "they are read, and are not fetched here: name a repository or a revision with safetensors, such as "
+                "NAME@refs/pr/1 where its page shows a conversion to them")
     return (f"holds its weights in {', '.join(pickles)}: a pickle, which can run code when it is read, so that only "
             "safetensors are read here; if you trust it, read it with torch.load(..., weights_only=True), write it "
             "with safetensors.torch.save_file, and give the folder of that")
