@@ -53,7 +53,7 @@ template <class T> inline __m512 exp2(__m512 x) {
 }
 
 // out[r][a] = start[r] * out[r][a] + sum over steps u of broadcast(left[a * step_a + u * step_u]) * right[r][u],
-// for A broadcasts and R panels of 16 lanes; panels lie out_panel and right_panel numbers apart. Without `start`: scores,
+// for A broadcasts and R panels, which lie out_panel and right_panel numbers apart. Without `start` it makes scores:
 // factor * each row's sum.
 template <class T, int W, int A, int R>
 inline void product(const uint32_t* left, int64_t step_a, int64_t step_u, int64_t steps, const float* right,
