@@ -15,7 +15,8 @@ import torch
 from lib import processor
 
 TABLE = Path(__file__).with_name("attention_choice.csv")
-DEFAULT = "folded"  # where nothing is known
+DEFAULT = "folded"  # where nothing is known, and where all else is refused
+UNMEASURED = {"cuda": "triton"}  # before DEFAULT, by device: one call without a split over the prefix fills no GPU
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,18 @@ def situation(query: torch.Tensor, key: torch.Tensor, prefix: int) -> Situation:
     batch, heads, nodes, dim = query.shape
     rows = heads // key.shape[1] * nodes
     dtype = str(query.dtype).removeprefix("torch.")
-    return Situation(device_kind(query.device), dtype, batch * key.shape[1], prefix, rows, dim)
+    return Situation(device_kind(query.device, dtype), dtype, batch * key.shape[1], prefix, rows, dim)
 
 
-def device_kind(device: torch.device | str) -> str:
-    """Machines whose measurements hold for each other: a processor's widest instructions, or a GPU's capability."""
+def device_kind(device: torch.device | str, dtype: str) -> str:
+    """Machines whose measurements hold for each other: a processor's widest instructions, or a GPU's capability.
+
+    dtype as torch names it, such as "float32".
+    """
     device = torch.device(device)
     if device.type == "cuda":
         return "cuda sm_{}{}".format(*torch.cuda.get_device_capability(device))
-    return f"cpu {processor.kind()}" if device.type == "cpu" else device.type
+    return f"cpu {processor.kind(dtype)}" if device.type == "cpu" else device.type
 
 
 def ranked(asked: Situation, table: Path = TABLE) -> tuple[tuple[str, str], ...]:
@@ -72,15 +76,17 @@ def ranked(asked: Situation, table: Path = TABLE) -> tuple[tuple[str, str], ...]
 @lru_cache(maxsize=4096)
 def _ranked(asked: Situation, table: Path) -> tuple[tuple[str, str], ...]:
     known = _cells(table).get((asked.kind, asked.dtype), {})
-    unknown = f"nothing is measured for {asked.dtype} on {asked.kind}; one fused call is good everywhere"
+    unknown = f"nothing is measured for {asked.dtype} on {asked.kind}"
+    general = (DEFAULT, f"{unknown}; one fused call is good everywhere")
     if not known:
-        return ((DEFAULT, unknown),)
+        first = UNMEASURED.get(asked.kind.split()[0])
+        return ((first, f"{unknown}; its kernel is made for such devices"), general) if first else (general,)
     nearest = min(known, key=asked.distance)
     times = sorted((ms, name) for name, ms in known[nearest].items())
     sizes = f"{nearest.blocks} x {nearest.prefix} keys, {nearest.rows} rows of {nearest.head_dim}"
     where = f"the nearest measured cell ({sizes})"
     found = [(name, f"{ms:.3g} ms in {where}, {_beside(name, times)}") for ms, name in times]
-    return (*found, (DEFAULT, unknown))
+    return (*found, general)
 
 
 def _beside(name: str, times: list[tuple[float, str]]) -> str:

@@ -1,4 +1,4 @@
-"""A fair clock: alternatives in shuffled rounds, synchronised, bounded in time; and what the machine is and can do."""
+"""A fair clock: alternatives in shuffled rounds, synchronised, bounded in time; and what the machine is."""
 
 import os
 import platform
@@ -94,6 +94,15 @@ def _timed(call: Callable[[], object], device: str | torch.device) -> float:
     return time.perf_counter() - start
 
 
+def shortest(call: Callable[[], object], device: str | torch.device, seconds: float) -> float:
+    """Seconds of the shortest of at least three calls, and of as many as `seconds` hold, after one to warm up."""
+    call()
+    times, stop = [], time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < stop:
+        times.append(_timed(call, device))
+    return min(times)
+
+
 def synchronise(device: str | torch.device) -> None:
     """Wait until the device has done all that was asked of it; the CPU always has."""
     if torch.device(device).type == "cuda":
@@ -149,47 +158,3 @@ def free_memory(device: str | torch.device = "cpu") -> int:
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return psutil.virtual_memory().available
-
-
-# ------------------------------------------------------------------------------------------------------------ probes
-
-
-def bandwidth(
-    device: str | torch.device = "cpu", *, megabytes: tuple[int, ...] = (64, 256), seconds: float = 0.3
-) -> float:
-    """Bytes a second at which the device reads memory: the best of several kernels and sizes, each its best call.
-
-    For key/value caches that fit no processor cache; with small `megabytes` it measures the caches instead.
-    """
-    best = 0.0
-    for size in megabytes:
-        data = torch.ones(1024, size * 1024 // 4, device=device)  # float32, `size` MiB
-        vector, target = torch.ones(data.shape[1], device=device), torch.empty_like(data)
-        kernels = [(1, data.sum), (1, lambda: data @ vector), (2, lambda: target.copy_(data))]  # a copy moves twice
-        for passes, kernel in kernels:
-            best = max(best, passes * data.nbytes / _best_call(kernel, device, seconds))
-    return best
-
-
-def throughput(
-    dtype: torch.dtype,
-    device: str | torch.device = "cpu",
-    *,
-    sizes: tuple[int, ...] = (512, 1024, 2048),
-    seconds: float = 0.3,
-) -> float:
-    """Operations a second of matrix products in `dtype` (2 n^3 each): the best of several sizes, each its best call."""
-    best = 0.0
-    for size in sizes:
-        left, right = torch.ones(2, size, size, dtype=dtype, device=device)
-        best = max(best, 2 * size**3 / _best_call(lambda: left @ right, device, seconds))
-    return best
-
-
-def _best_call(call: Callable[[], object], device: str | torch.device, seconds: float) -> float:
-    """Shortest of at least three calls, and of as many as `seconds` hold."""
-    call()
-    times, stop = [], time.perf_counter() + seconds
-    while len(times) < 3 or time.perf_counter() < stop:
-        times.append(_timed(call, device))
-    return min(times)

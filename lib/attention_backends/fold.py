@@ -35,11 +35,16 @@ def joined(parts, query: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def lse_dtype(query: Tensor) -> torch.dtype:
+    """The dtype of log-sum-exps, and of what is merged: float32 at least."""
     return torch.float64 if query.dtype == torch.float64 else torch.float32
 
 
 def attend(query, key, value, bias, scale, return_lse):
-    """Fused attention, `bias` None or additive [B or 1, 1, rows, keys]; torch's public call returns no log-sum-exp."""
+    """Fused attention of folded rows: output [B, Hkv, rows, dv], log-sum-exp [B, Hkv, rows] or None.
+
+    query [B, Hkv, rows, d]; key, value [B, Hkv, keys, d or dv]; bias None or additive [B or 1, 1, rows, keys]. torch's
+    public call returns no log-sum-exp.
+    """
     if not return_lse:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale), None
     if query.device.type == "cpu" and key.shape[-1] == value.shape[-1]:

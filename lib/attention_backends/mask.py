@@ -2,11 +2,12 @@
 
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 
 class SharedMask:
-    """A tree's mask, and its additive forms, each made by the first layer of a forward that asks for it.
+    """A tree's mask, and its other forms, each made by the first layer of a forward that asks for it.
 
     visible bool [mq, mk] or [B, mq, mk]. One object serves one forward and goes with it; as long as it lives, the mask
     must not be written to.
@@ -26,6 +27,19 @@ class SharedMask:
             self._made[kind] = None if plain else folded_bias(query, visible, prefix, group)
         return self._made[kind]
 
+    def words(self, device: torch.device) -> Tensor:
+        """`packed_bits` of the mask, on this device."""
+        if ("words", device) not in self._made:
+            self._made["words", device] = packed_bits(self.visible.to(device))
+        return self._made["words", device]
+
+    def lengths(self, prefix: list[int], device: torch.device) -> Tensor:
+        """Prefix lengths int32[B] on this device: one copy a forward, since each would wait for the device."""
+        kind = "lengths", device, *prefix
+        if kind not in self._made:
+            self._made[kind] = torch.tensor(prefix, dtype=torch.int32, device=device)
+        return self._made[kind]
+
     @cached_property
     def blind(self) -> Tensor:
         """The nodes that see no tree key, bool [B or 1, 1, mq]."""
@@ -38,3 +52,9 @@ def folded_bias(query: Tensor, tree_mask: Tensor, prefix: int, group: int) -> Te
     bias = query.new_zeros(tree_mask.shape[0] if tree_mask.dim() == 3 else 1, 1, nodes, prefix + mk)
     bias[..., prefix:].masked_fill_(~tree_mask.view(-1, 1, nodes, mk), float("-inf"))
     return bias.repeat(1, 1, group, 1)
+
+
+def packed_bits(visible: Tensor) -> Tensor:
+    """bool[..., mq, mk] as int32[..., mq, ceil(mk / 32)]: bit j % 32 of word j // 32 is key j."""
+    padded = torch.nn.functional.pad(visible, (0, -visible.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    return (padded.long() << torch.arange(32, device=visible.device)).sum(-1).to(torch.int32).contiguous()

@@ -1,7 +1,7 @@
 // Tree attention in one pass over keys and values, for processors with AVX-512 (onepass.py compiles and calls it).
 //
-// Everything is held transposed: a vector's 16 lanes are 16 query rows (of the G * m that share a key head), so keys
-// and values are read in their own layout, a number at a time, and are broadcast; maxima and sums need no shuffles.
+// Everything is held transposed: a vector's 16 lanes are query rows (of the G * m that share a key head), 16 or, where
+// there are few, 4; keys and values are read in their own layout and broadcast, 1 or 4 numbers at a time (W).
 // A work item is (batch row, key head, at most 256 query rows, a range of keys). It walks its keys in tiles: scores
 // from the resident queries, online softmax in base 2, product with the values (FlashAttention-2, Dao 2023, Alg. 1).
 // Items that share rows but not keys are merged by their maxima and sums (Flash-Decoding).
@@ -20,6 +20,7 @@
 namespace {
 
 constexpr int64_t MOST_PANELS = 16, LEAST_KEYS = 256;  // of an item: vectors of rows; keys worth a split
+constexpr int64_t FEW = 12;  // rows that are better served four to a vector
 constexpr float NOTHING = -1e30f;  // maximum of no scores: finite, so that differences with it are no NaN
 using Floats = std::unique_ptr<float, decltype(&std::free)>;
 
@@ -44,34 +45,46 @@ struct Partial {
 
 struct Item { int64_t batch, head, first_panel, panels, first_key, end_key; };
 
-// queries[panel][unit][lane] from rows first_panel * 16 ...; lanes past the last row are zero.
-template <class T> void pack_queries(const Call& c, const Item& item, float* packed) {
+// queries[panel][step][lane] from rows first_panel * 16 / W ...; lanes past the last row are zero.
+template <class T, int W> void pack_queries(const Call& c, const Item& item, float* packed) {
   const int64_t units = c.dim / PER_UNIT<T>, rows = c.group * c.nodes;
   std::fill_n(packed, item.panels * units * LANES, 0.f);
-  for (int64_t lane = 0; lane < item.panels * LANES && item.first_panel * LANES + lane < rows; ++lane) {
-    const int64_t row = item.first_panel * LANES + lane;
-    float* column = packed + lane / LANES * units * LANES + lane % LANES;
+  for (int64_t own = 0; own < item.panels * LANES / W && item.first_panel * LANES / W + own < rows; ++own) {
+    const int64_t row = item.first_panel * LANES / W + own, lane = own * W;
+    float* column = packed + lane / LANES * units / W * LANES + lane % LANES;
     const T* source = static_cast<const T*>(c.query) + item.batch * c.query_stride[0] +
                       (item.head * c.group + row / c.nodes) * c.query_stride[1] + row % c.nodes * c.query_stride[2];
-    for (int64_t u = 0; u < units; ++u) std::memcpy(column + u * LANES, source + u * PER_UNIT<T>, 4);
+    for (int64_t u = 0; u < units; ++u) std::memcpy(column + u / W * LANES + u % W, source + u * PER_UNIT<T>, 4);
   }
 }
 
-// One tile of keys for R panels, the first of them `panel` of the item.
-template <class T, int R>
-void attend(const Call& c, const Item& item, int64_t panel, int64_t first, int64_t count, const T* keys,
-            const uint32_t* values, int64_t value_step, const uint16_t* seen, Scratch& scratch, Partial& part) {
-  const int64_t units = c.dim / PER_UNIT<T>, step = c.key_stride[2] / PER_UNIT<T>, out_panel = c.value_dim * LANES;
-  const float* queries = scratch.queries.get() + panel * units * LANES;
-  const uint32_t* left = reinterpret_cast<const uint32_t*>(keys);
+// Keys first .. first + count - 1 of an item, as they are stored; and the values as units, of bfloat16 in pairs.
+template <class T> struct Tile {
+  int64_t first, count;
+  const T *keys, *values;
+  const uint32_t* units;
+  int64_t unit_step;
+};
+
+// One tile for R panels, the first of them `panel` of the item.
+template <class T, int W, int R>
+void attend(const Call& c, const Item& item, int64_t panel, const Tile<T>& tile, const uint16_t* seen,
+            Scratch& scratch, Partial& part) {
+  const int64_t first = tile.first, count = tile.count, steps = c.dim / PER_UNIT<T> / W;
+  const int64_t step = c.key_stride[2] / PER_UNIT<T>, out_panel = c.value_dim / W * LANES;
+  const float* queries = scratch.queries.get() + panel * steps * LANES;
+  const uint32_t* keys = reinterpret_cast<const uint32_t*>(tile.keys);
   const __m512 factor = _mm512_set1_ps(c.scale * 1.44269504f);  // to base 2
   float* scores = scratch.scores.get();
   int64_t n = 0;
   for (int64_t taken; n < count; n += taken) {
     taken = n + 8 <= count ? 8 : 1;
-    if (panel == 0 && taken == 8) fetch(left + (n + TILE) * step, step, units);
-    const auto dots = taken == 8 ? product<T, 8, R> : product<T, 1, R>;
-    dots(left + n * step, step, 1, units, queries, units * LANES, scores + n * LANES, TILE * LANES, nullptr, factor);
+    if (panel == 0 && taken == 8) {
+      fetch(tile.keys + (n + TILE) * c.key_stride[2], c.key_stride[2], c.dim);
+      fetch(tile.values + (n + TILE) * c.value_stride[2], c.value_stride[2], c.value_dim);
+    }
+    const auto dots = taken == 8 ? product<T, W, 8, R> : product<T, W, 1, R>;
+    dots(keys + n * step, step, W, steps, queries, steps * LANES, scores + n * LANES, TILE * LANES, nullptr, factor);
   }
   const int64_t prefix = c.prefix[item.batch];
   for (n = std::max<int64_t>(0, prefix - first); n < count; ++n)  // the tree's own keys
@@ -84,42 +97,44 @@ void attend(const Call& c, const Item& item, int64_t panel, int64_t first, int64
   softmax<T, R>(scores, count, part.top + panel * LANES, part.sum + panel * LANES, shrink);
   float* output = part.output + panel * out_panel;
   const int64_t key_units = (count + PER_UNIT<T> - 1) / PER_UNIT<T>;
-  for (int64_t j = 0; j < c.value_dim; j += 8)
-    product<T, 8, R>(values + j, 1, value_step, key_units, scores, TILE * LANES, output + j * LANES, out_panel, shrink,
-                     factor);
+  for (int64_t j = 0; j < c.value_dim / W; j += 8)
+    product<T, W, 8, R>(tile.units + j * W, W, tile.unit_step, key_units, scores, TILE * LANES, output + j * LANES,
+                        out_panel, shrink, factor);
 }
 
-template <class T> void work(const Call& c, const Item& item, const uint16_t* seen, Scratch& scratch, Partial part) {
-  pack_queries<T>(c, item, scratch.queries.get());
-  std::fill_n(part.output, item.panels * LANES * c.value_dim, 0.f);
+template <class T, int W>
+void work(const Call& c, const Item& item, const uint16_t* seen, Scratch& scratch, Partial part) {
+  pack_queries<T, W>(c, item, scratch.queries.get());
+  std::fill_n(part.output, item.panels * LANES * c.value_dim / W, 0.f);
   std::fill_n(part.top, item.panels * LANES, NOTHING);
   std::fill_n(part.sum, item.panels * LANES, 0.f);
   const T* keys = static_cast<const T*>(c.key) + item.batch * c.key_stride[0] + item.head * c.key_stride[1];
   const T* values = static_cast<const T*>(c.value) + item.batch * c.value_stride[0] + item.head * c.value_stride[1];
   for (int64_t first = item.first_key; first < item.end_key; first += TILE) {
     const int64_t count = std::min(TILE, item.end_key - first);
-    const T *own_keys = keys + first * c.key_stride[2], *own_values = values + first * c.value_stride[2];
-    const uint32_t* units = reinterpret_cast<const uint32_t*>(own_values);
-    int64_t step = c.value_stride[2];
+    Tile<T> tile{first, count, keys + first * c.key_stride[2], values + first * c.value_stride[2]};
     if constexpr (sizeof(T) == 2) {
       uint32_t* pairs = reinterpret_cast<uint32_t*>(scratch.pairs.get());
-      pair_values(own_values, step, count, c.value_dim, pairs);
-      units = pairs, step = c.value_dim;
+      pair_values(tile.values, c.value_stride[2], count, c.value_dim, pairs);
+      tile.units = pairs, tile.unit_step = c.value_dim;
+    } else {
+      tile.units = reinterpret_cast<const uint32_t*>(tile.values), tile.unit_step = c.value_stride[2];
     }
     for (int64_t panel = 0; panel < item.panels;) {
       const int64_t left = item.panels - panel, taken = left == 4 ? 2 : std::min<int64_t>(left, 3);
-      const auto run = taken == 3 ? attend<T, 3> : taken == 2 ? attend<T, 2> : attend<T, 1>;
-      run(c, item, panel, first, count, own_keys, units, step, seen, scratch, part);
+      const auto run = taken == 3 ? attend<T, W, 3> : taken == 2 ? attend<T, W, 2> : attend<T, W, 1>;
+      run(c, item, panel, tile, seen, scratch, part);
       panel += taken;
     }
   }
 }
 
 // The rows of `splits` parts, which lie `apart` numbers from each other, as output and log-sum-exp.
-template <class T> void finish(const Call& c, const Item& item, float* memory, int64_t splits, int64_t apart) {
+template <class T, int W> void finish(const Call& c, const Item& item, float* memory, int64_t splits, int64_t apart) {
+  const int64_t vectors = c.value_dim / W, rows = LANES / W, all_rows = c.group * c.nodes;  // of a panel; of the head
   const Partial whole(memory, c.value_dim);
   for (int64_t panel = 0; panel < item.panels; ++panel) {
-    const int64_t at = panel * LANES;
+    const int64_t at = panel * LANES, out = at * vectors;
     __m512 top = _mm512_set1_ps(NOTHING), sum = _mm512_setzero_ps();
     for (int64_t s = 0; s < splits; ++s)
       top = _mm512_max_ps(top, _mm512_load_ps(Partial(memory + s * apart, c.value_dim).top + at));
@@ -127,54 +142,48 @@ template <class T> void finish(const Call& c, const Item& item, float* memory, i
       const Partial part(memory + s * apart, c.value_dim);
       const __m512 share = exp2<float>(_mm512_sub_ps(_mm512_load_ps(part.top + at), top));
       sum = _mm512_fmadd_ps(share, _mm512_load_ps(part.sum + at), sum);
-      for (int64_t j = 0; j < c.value_dim; ++j) {
-        float* own = whole.output + at * c.value_dim + j * LANES;
-        const __m512 added = _mm512_mul_ps(share, _mm512_load_ps(part.output + at * c.value_dim + j * LANES));
+      for (int64_t j = 0; j < vectors; ++j) {
+        float* own = whole.output + out + j * LANES;
+        const __m512 added = _mm512_mul_ps(share, _mm512_load_ps(part.output + out + j * LANES));
         _mm512_store_ps(own, s ? _mm512_add_ps(_mm512_load_ps(own), added) : added);
       }
     }
     alignas(64) float tops[LANES], sums[LANES];
     _mm512_store_ps(tops, top), _mm512_store_ps(sums, sum);
-    const __m512i places = _mm512_set_epi32(240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16, 0);
-    for (int64_t lane = 0; lane < LANES; ++lane) {
-      const int64_t row = (item.first_panel + panel) * LANES + lane;
-      if (row >= c.group * c.nodes) break;
-      const int64_t place = (item.batch * c.kv_heads + item.head) * c.group * c.nodes + row;  // heads before nodes
+    for (int64_t lane = 0; lane < LANES; lane += W) {
+      const int64_t row = (item.first_panel + panel) * rows + lane / W;
+      if (row >= all_rows) break;
+      const int64_t place = (item.batch * c.kv_heads + item.head) * all_rows + row;  // heads before nodes
       c.lse[place] = sums[lane] == 0 ? -INFINITY : tops[lane] * 0.693147181f + __builtin_logf(sums[lane]);
-      const __m512 inverse = _mm512_set1_ps(sums[lane] == 0 ? 0.f : 1.f / sums[lane]);
-      for (int64_t j = 0; j < c.value_dim; j += LANES) {
-        const __mmask16 inside = c.value_dim - j >= LANES ? 0xffff : 0xff;
-        const float* source = whole.output + at * c.value_dim + j * LANES + lane;
-        const __m512 found = _mm512_mul_ps(
-            _mm512_mask_i32gather_ps(_mm512_setzero_ps(), inside, places, source, 4), inverse);
-        T* target = static_cast<T*>(c.output) + place * c.value_dim + j;
-        if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(target, inside, found);
-        else _mm256_mask_storeu_epi16(target, inside, (__m256i)_mm512_cvtneps_pbh(found));
-      }
+      const float inverse = sums[lane] == 0 ? 0.f : 1.f / sums[lane], *source = whole.output + out + lane;
+      T* target = static_cast<T*>(c.output) + place * c.value_dim;
+      for (int64_t j = 0; j < c.value_dim; ++j) target[j] = rounded<T>(source[j / W * LANES + j % W] * inverse);
     }
   }
 }
 
-// seen[batch][panel][tree key]: which of the panel's 16 rows see the key.
-void pack_mask(const Call& c, int64_t masks, int64_t panels, uint16_t* seen) {
+// seen[batch][panel][tree key]: which of the panel's lanes see the key.
+void pack_mask(const Call& c, int64_t masks, int64_t panels, int width, uint16_t* seen) {
+  const int64_t rows = LANES / width;
   std::fill_n(seen, masks * panels * c.tree_keys, 0);
   for (int64_t b = 0; b < masks; ++b)
     for (int64_t row = 0; row < c.group * c.nodes; ++row) {
       const uint8_t* visible = c.mask + b * c.mask_stride + row % c.nodes * c.tree_keys;
-      uint16_t* own = seen + (b * panels + row / LANES) * c.tree_keys;
-      for (int64_t key = 0; key < c.tree_keys; ++key) own[key] |= uint16_t(visible[key]) << row % LANES;
+      uint16_t* own = seen + (b * panels + row / rows) * c.tree_keys;
+      const uint16_t lanes = ((1 << width) - 1) << row % rows * width;
+      for (int64_t key = 0; key < c.tree_keys; ++key) own[key] |= visible[key] ? lanes : 0;
     }
 }
 
-template <class T> void run(const Call& c) {
-  const int64_t panels = (c.group * c.nodes + LANES - 1) / LANES, chunks = (panels + MOST_PANELS - 1) / MOST_PANELS;
+template <class T, int W> void run(const Call& c) {
+  const int64_t panels = (c.group * c.nodes * W + LANES - 1) / LANES, chunks = (panels + MOST_PANELS - 1) / MOST_PANELS;
   const int64_t each = (panels + chunks - 1) / chunks, blocks = c.batch * c.kv_heads * chunks;
   const int64_t longest = *std::max_element(c.prefix, c.prefix + c.batch) + c.tree_keys;
   const int64_t fair = blocks % c.threads && blocks < 4 * c.threads ? c.threads : 1;  // items that threads can share
   const int64_t splits = std::max<int64_t>(1, std::min(fair, longest / LEAST_KEYS)), apart = Partial::size(c.value_dim);
   const int64_t masks = c.mask_stride ? c.batch : 1;
   std::unique_ptr<uint16_t[]> seen(new uint16_t[masks * panels * c.tree_keys]);
-  pack_mask(c, masks, panels, seen.get());
+  pack_mask(c, masks, panels, W, seen.get());
   Floats parts = floats((splits > 1 ? blocks * splits : c.threads) * apart);
   const auto item = [&](int64_t block, int64_t split) {
     const int64_t head = block / chunks, first = block % chunks * each, b = head / c.kv_heads;
@@ -190,16 +199,20 @@ template <class T> void run(const Call& c) {
       const Item own = item(at / splits, at % splits);
       float* place = parts.get() + (splits > 1 ? at : omp_get_thread_num()) * apart;
       const uint16_t* mask = seen.get() + (masks > 1 ? own.batch : 0) * panels * c.tree_keys;
-      work<T>(c, own, mask, scratch, Partial(place, c.value_dim));
-      if (splits == 1) finish<T>(c, own, place, 1, apart);
+      work<T, W>(c, own, mask, scratch, Partial(place, c.value_dim));
+      if (splits == 1) finish<T, W>(c, own, place, 1, apart);
     }
 #pragma omp for schedule(dynamic)
     for (int64_t block = 0; block < (splits > 1 ? blocks : 0); ++block)
-      finish<T>(c, item(block, 0), parts.get() + block * splits * apart, splits, apart);
+      finish<T, W>(c, item(block, 0), parts.get() + block * splits * apart, splits, apart);
   }
+}
+
+template <class T> void serve(const Call& c) {
+  c.group * c.nodes <= FEW && c.value_dim % 32 == 0 ? run<T, 4>(c) : run<T, 1>(c);
 }
 
 }  // namespace
 
-extern "C" void onepass_float32(const Call* call) { run<float>(*call); }
-extern "C" void onepass_bfloat16(const Call* call) { run<bf16>(*call); }
+extern "C" void onepass_float32(const Call* call) { serve<float>(*call); }
+extern "C" void onepass_bfloat16(const Call* call) { serve<bf16>(*call); }

@@ -1,4 +1,7 @@
-// What onepass.cpp does to one tile of keys, in vectors of 16 query rows: two products and the softmax between them.
+// What onepass.cpp does to one tile of keys, in vectors of query rows: two products and the softmax between them.
+//
+// W is the width of what is broadcast: a vector's 16 lanes are 16 rows (W = 1), or 4 rows that each have 4 lanes for
+// neighbouring numbers (W = 4), which wastes nothing where there are few rows.
 #pragma once
 #include "../native/lanes.h"
 
@@ -9,21 +12,40 @@ constexpr int64_t TILE = 128;  // keys of a tile
 // A unit is 32 bits: one float, or two bfloat16 whose products are added to the same sum.
 template <class T> constexpr int64_t PER_UNIT = 4 / sizeof(T);
 
-// out[r][a] = start[r] * out[r][a] + sum over units u of broadcast(left[a * step_a + u * step_u]) * right[r][u],
-// for A broadcast rows and R panels of 16 lanes; panels lie out_panel and right_panel numbers apart.
-template <class T, int A, int R>
-inline void product(const uint32_t* left, int64_t step_a, int64_t step_u, int64_t units, const float* right,
+// W neighbouring units, repeated over the lanes.
+template <int W> inline __m512i broadcast(const uint32_t* from) {
+  if constexpr (W == 4) return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)from));
+  return _mm512_set1_epi32(*from);
+}
+
+// In each lane the sum of the row's W lanes.
+template <int W> inline __m512 row_sum(__m512 x) {
+  if constexpr (W == 1) return x;
+  x = _mm512_add_ps(x, _mm512_permute_ps(x, 0xb1));
+  return _mm512_add_ps(x, _mm512_permute_ps(x, 0x4e));
+}
+
+template <class T> inline T rounded(float x) {
+  if constexpr (sizeof(T) == 2) return _mm_extract_epi16((__m128i)_mm_cvtneps_pbh(_mm_set_ss(x)), 0);
+  return x;
+}
+
+// out[r][a] = start[r] * out[r][a] + sum over steps u of broadcast(left[a * step_a + u * step_u]) * right[r][u],
+// for A broadcasts and R panels, which lie out_panel and right_panel numbers apart. Without `start` it makes scores:
+// factor * each row's sum.
+template <class T, int W, int A, int R>
+inline void product(const uint32_t* left, int64_t step_a, int64_t step_u, int64_t steps, const float* right,
                     int64_t right_panel, float* out, int64_t out_panel, const __m512* start, __m512 factor) {
   __m512 sum[A][R];
 #pragma GCC unroll 24
   for (int i = 0; i < A * R; ++i) sum[i / R][i % R] = _mm512_setzero_ps();
-  for (int64_t u = 0; u < units; ++u) {
+  for (int64_t u = 0; u < steps; ++u) {
     __m512i lanes[R];
 #pragma GCC unroll 3
     for (int r = 0; r < R; ++r) lanes[r] = _mm512_load_si512(right + r * right_panel + u * LANES);
 #pragma GCC unroll 8
     for (int a = 0; a < A; ++a) {
-      const __m512i one = _mm512_set1_epi32(left[a * step_a + u * step_u]);
+      const __m512i one = broadcast<W>(left + a * step_a + u * step_u);
 #pragma GCC unroll 3
       for (int r = 0; r < R; ++r) sum[a][r] = multiply_add<T>(one, lanes[r], sum[a][r]);
     }
@@ -32,14 +54,14 @@ inline void product(const uint32_t* left, int64_t step_a, int64_t step_u, int64_
   for (int i = 0; i < A * R; ++i) {  // what was there is added last: blocked sums round less
     float* place = out + i % R * out_panel + i / R * LANES;
     _mm512_store_ps(place, start ? _mm512_fmadd_ps(start[i % R], _mm512_load_ps(place), sum[i / R][i % R])
-                                 : _mm512_mul_ps(factor, sum[i / R][i % R]));
+                                 : _mm512_mul_ps(factor, row_sum<W>(sum[i / R][i % R])));
   }
 }
 
 // Ask for eight rows of the next tile; addresses past the end do no harm.
-inline void fetch(const uint32_t* rows, int64_t step, int64_t units) {
+template <class T> inline void fetch(const T* rows, int64_t stride, int64_t dim) {
   for (int64_t row = 0; row < 8; ++row)
-    for (int64_t u = 0; u < units; u += LANES) _mm_prefetch((const char*)(rows + row * step + u), _MM_HINT_T1);
+    for (int64_t i = 0; i < dim; i += 64 / sizeof(T)) _mm_prefetch((const char*)(rows + row * stride + i), _MM_HINT_T1);
 }
 
 // Two rows of bfloat16 values as one row of pairs; an odd last row is paired with zeros.

@@ -1,6 +1,7 @@
 """The CUDA kernel as a backend; Triton, which CUDA builds of torch bring along, is imported at its first use."""
 
 import importlib.util
+import math
 import os
 
 import torch
@@ -14,26 +15,34 @@ LEAST_KEYS = 256  # fewer keys are not worth a program of their own
 
 
 def triton(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
-    """The fused kernel, over as many ranges of keys as fill the GPU twice. ValueError where it cannot serve."""
+    """The fused kernel, over as many ranges of keys as fill the GPU. ValueError where it cannot serve.
+
+    Layers that share the mask make its bits and the lengths once; the second to come waits for nothing.
+    """
     reason = refusal(query, key, value)
     if reason:
         raise ValueError(f"backend 'triton' cannot serve this call: {reason}; use backend='auto'")
-    from lib.attention_backends.triton_kernel import fused, pack
+    from lib.attention_backends.triton_kernel import fused, tiles
 
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    visible = mask.visible.to(query.device)
-    lengths = torch.tensor(prefix, dtype=torch.int32, device=query.device)
-    longest = max(prefix) + visible.shape[-1]
-    return fused(query, key, value, pack(visible), visible.shape[-1], lengths, scale,
-                 splits=splits(query, key, longest))
-
-
-def splits(query: Tensor, key: Tensor, longest: int) -> int:
-    """Ranges of keys, so that there are twice as many programs as the device has processors."""
-    rows = query.shape[1] // key.shape[1] * query.shape[2]
-    programs = query.shape[0] * key.shape[1] * -(-rows // 128)
+    tree_keys, rows = mask.visible.shape[-1], query.shape[1] // key.shape[1] * query.shape[2]
+    tile, _ = tiles(rows, max(query.shape[-1], value.shape[-1]), query.itemsize)
+    programs = query.shape[0] * key.shape[1] * -(-rows // tile)
     processors = torch.cuda.get_device_properties(query.device).multi_processor_count if query.is_cuda else 1
-    return max(1, min(-(-2 * processors // programs), longest // LEAST_KEYS, MOST_SPLITS))
+    ranges = splits(programs, processors * (2 if tile <= 64 else 1), max(prefix) + tree_keys)
+    lengths = mask.lengths(prefix, query.device)
+    return fused(query, key, value, mask.words(query.device), tree_keys, lengths, scale, splits=ranges)
+
+
+def splits(programs: int, slots: int, keys: int) -> int:
+    """Ranges of keys for `programs` that would run unsplit on a GPU with room for `slots` at a time.
+
+    The fewest that leave at most a tenth more slots idle than the best number does, since the last wave of programs is
+    seldom full, and each range costs a merge (FlashAttention's heuristic for Flash-Decoding).
+    """
+    most = max(1, min(MOST_SPLITS, keys // LEAST_KEYS))
+    busy = [programs * each / slots / math.ceil(programs * each / slots) for each in range(1, most + 1)]
+    return next(each for each, share in enumerate(busy, 1) if share >= 0.9 * max(busy))
 
 
 def refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:

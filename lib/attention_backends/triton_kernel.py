@@ -10,8 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK_KEYS = 64
 LOG2_E = 1.4426950408889634
+STAGES = 2  # tiles of keys and values in shared memory: one is computed with while the next is read
+# Numbers that change with every tree: compiling anew for those that are 1 or multiples of 16 would cost seconds.
+CHANGING = ("nodes", "tree_keys", "rows", "words_a_row", "words_a_mask")
 
 
 @triton.jit
@@ -24,56 +26,73 @@ def _online_softmax(scores, v, top, norm, out):
 
 
 @triton.jit
-def _range_of_keys(
-    query, key, value, words, prefixes, partial, partial_lse,
-    kv_heads, nodes, tree_keys, rows, dim, value_dim, words_a_row, words_a_mask, factor,
-    query_b, query_h, query_n, key_b, key_h, key_n, value_b, value_h, value_n,
-    SPLITS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
-    GROUP: tl.constexpr,
-):
-    """Unmerged attention of ROWS folded rows over one of SPLITS ranges: normalised output, log-sum-exp in base 2."""
-    block, split = tl.program_id(0), tl.program_id(2)
-    batch, head = (block // kv_heads).to(tl.int64), (block % kv_heads).to(tl.int64)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside, node = row < rows, row % nodes
-    d, e, n = tl.arange(0, DIM), tl.arange(0, VALUE_DIM), tl.arange(0, KEYS)
-    at = query + batch * query_b + (head * GROUP + row // nodes)[:, None] * query_h + node[:, None] * query_n
-    q = tl.load(at + d[None, :], mask=inside[:, None] & (d < dim)[None, :], other=0.0)
-
-    prefix = tl.load(prefixes + batch)
-    total = prefix + tree_keys
-    length = tl.cdiv(tl.cdiv(total, SPLITS), KEYS) * KEYS
-    first = split * length
-    end = tl.minimum(first + length, total)
-    unmasked = tl.maximum(first, tl.minimum(end, prefix) // KEYS * KEYS)  # first key of the first tile with a mask
-    key += batch * key_b + head * key_h
-    value += batch * value_b + head * value_h
-    words += batch * words_a_mask
-
-    top = tl.full([ROWS], -1e30, tl.float32)  # finite: differences with it are no NaN
-    norm = tl.zeros([ROWS], tl.float32)
-    out = tl.zeros([ROWS, VALUE_DIM], tl.float32)
-    for start in range(first, unmasked, KEYS):
+def _over_prefix(q, key, value, first, end, key_n, value_n, dim, value_dim, factor, top, norm, out, KEYS: tl.constexpr):
+    """Whole tiles of keys first .. end - 1, which all rows see."""
+    d, e, n = tl.arange(0, q.shape[1]), tl.arange(0, out.shape[1]), tl.arange(0, KEYS)
+    for start in range(first, end, KEYS):
         at_key = (start + n).to(tl.int64)
         k = tl.load(key + at_key[None, :] * key_n + d[:, None], mask=(d < dim)[:, None], other=0.0)
         v = tl.load(value + at_key[:, None] * value_n + e[None, :], mask=(e < value_dim)[None, :], other=0.0)
         scores = tl.dot(q, k, input_precision="ieee") * factor
         top, norm, out = _online_softmax(scores, v, top, norm, out)
-    for start in range(unmasked, end, KEYS):
+    return top, norm, out
+
+
+@triton.jit
+def _over_tree(q, key, value, words, inside, first, end, prefix, key_n, value_n, dim, value_dim, factor, top, norm, out,
+               KEYS: tl.constexpr):
+    """Tiles of keys first .. end - 1 that reach behind the prefix; words: of each row, a bit a key of the tree."""
+    d, e, n = tl.arange(0, q.shape[1]), tl.arange(0, out.shape[1]), tl.arange(0, KEYS)
+    for start in range(first, end, KEYS):
         at_key = (start + n).to(tl.int64)
         exists, place = at_key < end, at_key - prefix
         k = tl.load(key + at_key[None, :] * key_n + d[:, None], mask=(d < dim)[:, None] & exists[None, :], other=0.0)
         v = tl.load(value + at_key[:, None] * value_n + e[None, :], mask=(e < value_dim)[None, :] & exists[:, None],
                     other=0.0)
         in_tree = exists & (place >= 0)
-        found = tl.load(words + node[:, None] * words_a_row + (place // 32)[None, :],
-                        mask=inside[:, None] & in_tree[None, :], other=0)
-        bit = (found >> (place % 32)[None, :].to(tl.int32)) & 1
+        found = tl.load(words[:, None] + (place >> 5)[None, :], mask=inside[:, None] & in_tree[None, :], other=0)
+        bit = (found >> (place & 31)[None, :].to(tl.int32)) & 1  # never a shift by less than 0, as place % 32 would be
         visible = (at_key < tl.minimum(prefix, end))[None, :] | (bit == 1)
         scores = tl.where(visible, tl.dot(q, k, input_precision="ieee") * factor, float("-inf"))
         top, norm, out = _online_softmax(scores, v, top, norm, out)
+    return top, norm, out
 
-    place = (block * SPLITS + split).to(tl.int64) * rows + row
+
+@triton.jit(do_not_specialize=CHANGING)
+def _range_of_keys(
+    query, key, value, words, prefixes, partial, partial_lse,
+    kv_heads, nodes, tree_keys, rows, dim, value_dim, words_a_row, words_a_mask, factor,
+    query_b, query_h, query_n, key_b, key_h, key_n, value_b, value_h, value_n,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr, GROUP: tl.constexpr,
+):
+    """Unmerged attention of ROWS folded rows over one range of keys: normalised output, log-sum-exp in base 2."""
+    block, split, splits = tl.program_id(0), tl.program_id(2), tl.num_programs(2)
+    batch, head = (block // kv_heads).to(tl.int64), (block % kv_heads).to(tl.int64)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside, node = row < rows, row % nodes
+    d, e = tl.arange(0, DIM), tl.arange(0, VALUE_DIM)
+    at = query + batch * query_b + (head * GROUP + row // nodes)[:, None] * query_h + node[:, None] * query_n
+    q = tl.load(at + d[None, :], mask=inside[:, None] & (d < dim)[None, :], other=0.0)
+
+    prefix = tl.load(prefixes + batch)
+    total = prefix + tree_keys
+    length = tl.cdiv(tl.cdiv(total, splits), KEYS) * KEYS
+    first = split * length
+    end = tl.minimum(first + length, total)
+    masked = tl.maximum(first, tl.minimum(end, prefix) // KEYS * KEYS)  # first key of the first tile with a mask
+    key += batch * key_b + head * key_h
+    value += batch * value_b + head * value_h
+    words += batch * words_a_mask + node * words_a_row
+
+    top = tl.full([ROWS], -1e30, tl.float32)  # finite: differences with it are no NaN
+    norm = tl.zeros([ROWS], tl.float32)
+    out = tl.zeros([ROWS, VALUE_DIM], tl.float32)
+    top, norm, out = _over_prefix(q, key, value, first, masked, key_n, value_n, dim, value_dim, factor, top, norm, out,
+                                  KEYS)
+    top, norm, out = _over_tree(q, key, value, words, inside, masked, end, prefix, key_n, value_n, dim, value_dim,
+                                factor, top, norm, out, KEYS)
+
+    place = (block * splits + split).to(tl.int64) * rows + row
     empty = norm == 0
     lse = tl.where(empty, float("-inf"), top + tl.log2(tl.where(empty, 1.0, norm)))
     out = out / tl.where(empty, 1.0, norm)[:, None]
@@ -81,7 +100,7 @@ def _range_of_keys(
     tl.store(partial + place[:, None] * value_dim + e[None, :], out, mask=inside[:, None] & (e < value_dim)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("rows", "splits"))
 def _merge_ranges(
     partial, partial_lse, output, lse, rows, value_dim, splits, SPLITS: tl.constexpr, VALUE_DIM: tl.constexpr
 ):
@@ -102,36 +121,47 @@ def _merge_ranges(
     tl.store(lse + at, tl.where(norm == 0, float("-inf"), natural))
 
 
-def pack(visible: Tensor) -> Tensor:
-    """bool[..., mq, mk] as int32[..., mq, ceil(mk / 32)]: bit j % 32 of word j // 32 is key j."""
-    padded = torch.nn.functional.pad(visible, (0, -visible.shape[-1] % 32)).unflatten(-1, (-1, 32))
-    return (padded.long() << torch.arange(32, device=visible.device)).sum(-1).to(torch.int32).contiguous()
-
-
 def fused(query: Tensor, key: Tensor, value: Tensor, words: Tensor, tree_keys: int, prefixes: Tensor, scale: float,
           *, splits: int) -> tuple[Tensor, Tensor]:
     """Attention of query [B, Hq, m, d] over key, value [B, Hkv, S, d or dv]: output [B, Hq, m, dv], lse [B, Hq, m].
 
-    words int32 as `pack` makes them, [m, w] or [B, m, w]; prefixes int32[B] on the device; splits: ranges of keys.
+    words int32 as `SharedMask.words` makes them, [m, w] or [B, m, w]; prefixes int32[B] on the device; splits: ranges
+    of keys.
     """
     (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
     rows, blocks = heads // kv_heads * nodes, batch * kv_heads
-    widest = 128 if query.itemsize == 2 else 32  # exact float32 products run without matrix units, in many registers
-    tile = min(widest, max(16, triton.next_power_of_2(rows)))
+    tile, keys = tiles(rows, max(dim, value_dim), query.itemsize)
     partial = query.new_empty(blocks, splits, rows, value_dim, dtype=torch.float32)
     partial_lse = query.new_empty(blocks, splits, rows, dtype=torch.float32)
     output, lse = query.new_empty(batch, heads, nodes, value_dim), query.new_empty(query.shape[:3], dtype=torch.float32)
     a_mask = words.stride(0) if words.dim() == 3 and len(words) > 1 else 0
+    wide_dim, wide_value = (max(16, triton.next_power_of_2(each)) for each in (dim, value_dim))
     _range_of_keys[blocks, triton.cdiv(rows, tile), splits](
         query, key, value, words, prefixes, partial, partial_lse,
         kv_heads, nodes, tree_keys, rows, dim, value_dim, words.stride(-2), a_mask, scale * LOG2_E,
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        SPLITS=splits, ROWS=tile, KEYS=BLOCK_KEYS, DIM=max(16, triton.next_power_of_2(dim)),
-        VALUE_DIM=max(16, triton.next_power_of_2(value_dim)), GROUP=heads // kv_heads,
-        num_warps=4 if tile <= 64 else 8, num_stages=2,
+        ROWS=tile, KEYS=keys, DIM=wide_dim, VALUE_DIM=wide_value, GROUP=heads // kv_heads,
+        num_warps=warps(tile), num_stages=STAGES,
     )
     _merge_ranges[(blocks * rows,)](
         partial, partial_lse, output, lse, rows, value_dim, splits, SPLITS=triton.next_power_of_2(splits),
-        VALUE_DIM=max(16, triton.next_power_of_2(value_dim)), num_warps=1,
+        VALUE_DIM=wide_value, num_warps=1,
     )
     return output, lse
+
+
+def warps(tile: int) -> int:
+    """Warps of a program of `tile` rows."""
+    return 4 if tile <= 64 else 8
+
+
+def tiles(rows: int, dim: int, width: int) -> tuple[int, int]:
+    """Rows and keys of a program, for `rows` folded rows and heads of `dim` numbers of `width` bytes.
+
+    Compiled for an H200 these keep what they need in registers; all but those of 128 rows fit twice on a processor,
+    where one computes while the other waits for memory.
+    """
+    wide = dim > 128
+    if width == 4:  # exact products run without matrix units, in many registers
+        return 16, 16 if wide else 64
+    return min(64 if wide else 128, max(16, triton.next_power_of_2(rows))), 32 if wide else 64

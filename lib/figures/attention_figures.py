@@ -54,7 +54,10 @@ def time_over_draft(rows: pd.DataFrame, dtype: str) -> Figure:
 
 
 def growth_over_draft(
-    rows: pd.DataFrame, balanced: dict[str, float], tolerance: float = 0.25, alternative: str = summary.BASE
+    rows: pd.DataFrame,
+    balanced: dict[str, float],
+    tolerance: float = summary.TOLERANCE,
+    alternative: str = summary.BASE,
 ) -> Figure:
     """A panel a dtype (down) and batch (across): how many times one token's time a draft takes, by prefix.
 

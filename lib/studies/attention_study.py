@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Iterable
+from typing import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -10,12 +10,10 @@ from torch import Tensor
 from lib import shapes, timing
 from lib.attention import tree_attention
 from lib.studies.baselines import PREPARE, QUICK, Problem, refused
+from lib.studies.peaks import GIGA, Peaks
 from lib.studies.roofline import Work, work
 from lib.tree import Tree
 
-GIGA = 1e9
-CACHED_MEGABYTES = (1, 2)  # what the probe of the caches reads
-CACHED_BYTES = max(CACHED_MEGABYTES) * 2**20
 
 
 @dataclass(frozen=True)
@@ -51,15 +49,6 @@ class Limits:
     repeats: int
 
 
-@dataclass(frozen=True)
-class Peaks:
-    """Measured peaks: bytes a second from memory and from the caches, operations a second by dtype."""
-
-    bandwidth: float
-    cached_bandwidth: float
-    throughput: dict[str, float]
-
-
 def grid(batches, prefixes, drafts, dtypes, query_heads, kv_heads, head_dim, shape="kary:2") -> list[Cell]:
     """Every combination, the draft length innermost. ValueError for a dtype or a number of heads that cannot be."""
     unknown = [name for name in dtypes if not isinstance(getattr(torch, name, None), torch.dtype)]
@@ -71,30 +60,6 @@ def grid(batches, prefixes, drafts, dtypes, query_heads, kv_heads, head_dim, sha
         raise ValueError(f"batches {batches}, drafts {drafts} start at 1 and prefixes {prefixes} at 0")
     heads = query_heads, kv_heads, head_dim, shape
     return [Cell(b, p, n, t, *heads) for t, b, p, n in product(dtypes, batches, prefixes, drafts)]
-
-
-def probe(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06) -> Peaks:
-    """The machine's peaks, each the best of several probes."""
-    return Peaks(
-        timing.bandwidth(device, seconds=seconds),
-        timing.bandwidth(device, megabytes=CACHED_MEGABYTES, seconds=seconds),
-        {name: timing.throughput(getattr(torch, name), device, seconds=seconds) for name in dtypes},
-    )
-
-
-def in_words(peaks: Peaks) -> dict[str, str]:
-    """The peaks with their units, to be read."""
-    reading = {"memory": peaks.bandwidth, "cache": peaks.cached_bandwidth}
-    told = {f"reads from {place}": f"{rate / GIGA:,.1f} GB/s" for place, rate in reading.items()}
-    return told | {f"multiplies {name}": f"{rate / GIGA:,.0f} GFLOP/s" for name, rate in peaks.throughput.items()}
-
-
-def peak_rows(peaks: Peaks, device: str = "cpu") -> list[dict]:
-    """The peaks as rows of the table "peaks"."""
-    about = {"device": torch.device(device).type, "threads": torch.get_num_threads()}
-    found = [("bandwidth", peaks.bandwidth, "bytes/s"), ("cached bandwidth", peaks.cached_bandwidth, "bytes/s")]
-    found += [(f"throughput {name}", rate, "operations/s") for name, rate in peaks.throughput.items()]
-    return [{**about, "what": what, "value": value, "unit": unit} for what, value, unit in found]
 
 
 def make_problem(cell: Cell, generator: torch.Generator, device: str = "cpu") -> Problem:
@@ -120,8 +85,8 @@ def measure(
     device: str = "cpu",
     cold: bool = False,
 ) -> list[dict]:
-    """One row an alternative: its times, or why it was skipped: it cannot serve such a call here, or memory, or a time
-    that it could not possibly keep. With `cold` the caches are flushed before each call.
+    """One row an alternative: its times, or why it was skipped: it cannot serve such a call here, it failed, or memory,
+    or a time that it could not possibly keep. With `cold` the caches are flushed before each call.
     """
     names = list(alternatives)
     if cell.key_bytes > limits.memory_gb * GIGA:
@@ -132,10 +97,11 @@ def measure(
     skipped = {name: f"refused: {reason}" for name in names if (reason := refused(name, problem))}
     kept, too_much = _feasible(cell, {name: costs[name] for name in names if name not in skipped}, limits, peaks)
     skipped |= too_much
-    chosen = {name: PREPARE[name](problem) for name in kept}
     with torch.inference_mode():
+        ready, failed = _prepared(kept, problem)
+        skipped |= failed
         times = timing.interleaved(
-            chosen, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device,
+            ready, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device,
             **({"before": timing.flusher(device)} if cold else {}),
         )
     times |= {name: timing.Timing(skipped=reason) for name, reason in skipped.items()}
@@ -167,16 +133,22 @@ def _feasible(
     return kept, reasons | {name: f"{reason}, at the machine's peak" for name, reason in too_long.items()}
 
 
+def _prepared(names: list[str], problem: Problem) -> tuple[dict[str, Callable[[], Tensor]], dict[str, str]]:
+    """The alternatives ready to be called, and why the others failed.
+
+    One that a device cannot compile, or has no memory for, does not end the study.
+    """
+    ready, failed = {}, {}
+    for name in names:
+        try:
+            ready[name] = PREPARE[name](problem)
+        except RuntimeError as error:
+            first_line = (str(error).splitlines() or [""])[0]
+            failed[name] = f"failed: {type(error).__name__}: {first_line}"
+    return ready, failed
+
+
 def _row(cell: Cell, name: str, timed: timing.Timing, cost: Work = Work(0, 0)) -> dict:
     times = {"median_ms": 1e3 * timed.median, "lower_ms": 1e3 * timed.lower, "upper_ms": 1e3 * timed.upper}
     costs = {**asdict(cost), "skipped": timed.skipped}
     return {**asdict(cell), "alternative": name, **times, "repeats": timed.repeats, **costs}
-
-
-def balanced_draft(peaks: Peaks, dtype: str, query_heads: int, kv_heads: int) -> float:
-    """The draft length at which arithmetic takes as long as reading the prefix: below it, more nodes should be free.
-
-    Reading: 2 Hkv L d w bytes. Arithmetic: 4 Hq m L d operations. Equal at m = w throughput / (2 G bandwidth).
-    """
-    width = getattr(torch, dtype).itemsize
-    return width * peaks.throughput[dtype] / (2 * query_heads / kv_heads * peaks.bandwidth)

@@ -8,6 +8,7 @@ import pandas as pd
 SETTING = ["dtype", "batch", "prefix", "draft"]  # what makes two rows comparable, with the heads of one run
 BASE = "folded"
 AUTO = "auto"  # one of the others under another name
+TOLERANCE = 0.25  # a draft is free while its call takes at most 1 + TOLERANCE times that of one token
 
 
 def timed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -58,7 +59,7 @@ def growth(rows: pd.DataFrame, alternative: str = BASE) -> pd.DataFrame:
     return own.assign(growth=own["median_ms"] / shortest)
 
 
-def free_until(rows: pd.DataFrame, tolerance: float = 0.25, alternative: str = BASE) -> pd.DataFrame:
+def free_until(rows: pd.DataFrame, tolerance: float = TOLERANCE, alternative: str = BASE) -> pd.DataFrame:
     """By dtype, batch and prefix: `free`, the draft up to which a call takes at most 1 + tolerance times one token.
 
     Interpolated between measured drafts, linearly in the logarithms of length and time; the longest measured draft if

@@ -11,8 +11,9 @@ from lib import attention_choice, provenance
 from lib.attention_backends import onepass
 from lib.attention_choice import device_kind
 from lib.studies import attention_study as study
-from lib.studies.attention_study import CACHED_BYTES, Cell, Limits, Peaks
+from lib.studies.attention_study import Cell, Limits
 from lib.studies.baselines import COMPILED, OURS, PREPARE, Problem
+from lib.studies.peaks import Peaks
 from lib.studies.roofline import least
 from lib.tables import Table
 
@@ -43,15 +44,15 @@ def fill(
     return table.close()
 
 
-def roofline_row(cell: Cell, peaks: Peaks) -> dict:
-    """A cell's row of the table "attention_roofline"."""
+def roofline_row(cell: Cell, peaks: Peaks, cache_bytes: int) -> dict:
+    """A cell's row of the table "attention_roofline", on a device whose caches hold `cache_bytes`."""
     # Sizes alone count: expanded scalars stand for the tensors.
     query, key = (
         torch.zeros((), dtype=getattr(torch, cell.dtype)).expand(cell.batch, heads, tokens, cell.head_dim)
         for heads, tokens in ((cell.query_heads, cell.draft), (cell.kv_heads, cell.prefix + cell.draft))
     )
     need = least(Problem(query, key, key, torch.from_numpy(cell.tree.mask.copy()), cell.prefix))
-    warm = peaks.cached_bandwidth if cell.key_bytes <= CACHED_BYTES else peaks.bandwidth
+    warm = peaks.cached_bandwidth if cell.key_bytes <= cache_bytes else peaks.bandwidth
     milliseconds = {
         name: 1e3 * need.seconds(bandwidth, peaks.throughput[cell.dtype])
         for name, bandwidth in (("warm_ms", warm), ("cold_ms", peaks.bandwidth))
@@ -60,11 +61,16 @@ def roofline_row(cell: Cell, peaks: Peaks) -> dict:
 
 
 def choice_rows(rows: pd.DataFrame, device: str = "cpu") -> list[dict]:
-    """The rows of table "attention_choice" that timed rows of table "attention" give; of several shapes, the first."""
+    """The rows of table "attention_choice" that timed rows of table "attention" give; of several shapes, the first.
+
+    A cell in which a backend was skipped is left out: its fastest may be the one that there was no time for.
+    """
     own = rows[rows["alternative"].isin(OURS) & (rows["repeats"] > 0)]
     own = own.assign(
-        kind=device_kind(device), blocks=own["batch"] * own["kv_heads"], backend=own["alternative"],
-        rows=own["query_heads"] // own["kv_heads"] * own["draft"],
+        kind=[device_kind(device, dtype) for dtype in own["dtype"]], blocks=own["batch"] * own["kv_heads"],
+        rows=own["query_heads"] // own["kv_heads"] * own["draft"], backend=own["alternative"],
     )
-    key = ["kind", "dtype", "blocks", "prefix", "rows", "head_dim", "backend"]
-    return own.drop_duplicates(key)[[*key, "median_ms"]].to_dict("records")
+    cell = ["kind", "dtype", "blocks", "prefix", "rows", "head_dim"]
+    own = own.drop_duplicates([*cell, "backend"])
+    complete = own.groupby(cell)["backend"].transform("size") == own.groupby("dtype")["backend"].transform("nunique")
+    return own.loc[complete, [*cell, "backend", "median_ms"]].round({"median_ms": 5}).to_dict("records")

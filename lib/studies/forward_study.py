@@ -16,6 +16,7 @@ from lib.cache import TreeCache
 from lib.tree import Tree
 
 NAMES = ("forward, tree", "forward, transformers")
+DRAFT = 64  # nodes of the tree that the notebook verifies
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from lib.attention import choose_backend
 from lib.attention_backends import BACKENDS
 from lib.schemas import SCHEMAS
 
-KIND = choice.device_kind("cpu")
-
 
 def situation(**changes):
     return choice.Situation(**{"kind": "k", "dtype": "float32", "blocks": 8, "prefix": 1000, "rows": 64,
@@ -41,12 +39,28 @@ def test_where_nothing_is_known_the_default_is_taken(table, unknown):
     assert choice.ranked(situation(), table.with_name("none.csv"))[0][0] == choice.DEFAULT
 
 
+def test_an_unmeasured_gpu_gets_the_kernel_that_is_made_for_it(table):
+    names = [name for name, _ in choice.ranked(situation(kind="cuda sm_90"), table)]
+    assert names == ["triton", choice.DEFAULT]
+
+
 def test_prefixes_that_are_near_each_other_share_an_answer(table):
     """A decoder's prefix grows by a few tokens a round; its choice is looked up, not searched, each time."""
     before = choice._ranked.cache_info().misses
     for prefix in range(4000, 4100):
         choice.ranked(situation(prefix=prefix), table)
     assert choice._ranked.cache_info().misses - before <= 2
+
+
+def test_units_for_bfloat16_make_no_other_machine_of_float32(monkeypatch):
+    """What was measured in float32 on plain AVX-512 holds where there is AMX; in bfloat16 it does not."""
+    kinds = {}
+    for flags in ({"avx512f"}, {"avx512f", "avx512_bf16"}, {"avx512f", "avx512_bf16", "amx_tile"}):
+        monkeypatch.setattr(choice.processor, "flags", lambda: flags)
+        for dtype in ("float32", "bfloat16"):
+            kinds.setdefault(dtype, []).append(choice.device_kind("cpu", dtype))
+    assert kinds["float32"] == ["cpu avx512f"] * 3
+    assert kinds["bfloat16"] == ["cpu avx512f", "cpu avx512_bf16", "cpu amx_tile"]
 
 
 def test_the_table_that_comes_with_the_project_names_backends_and_fits_its_schema():
@@ -58,6 +72,6 @@ def test_the_table_that_comes_with_the_project_names_backends_and_fits_its_schem
 def test_what_cannot_serve_is_passed_over_with_its_reason(table, monkeypatch):
     monkeypatch.setattr(choice.ranked, "__defaults__", (table,))
     query, key = torch.randn(1, 64, 64, 12), torch.randn(1, 8, 1100, 12)  # heads of 12: not a multiple of 8
-    monkeypatch.setattr(choice, "device_kind", lambda device: "k")
+    monkeypatch.setattr(choice, "device_kind", lambda device, dtype: "k")
     chosen = choose_backend(query, key, key, 1000)
     assert chosen.backend == "folded" and "not onepass: it takes heads of a multiple of 8" in chosen.reason

@@ -11,10 +11,11 @@ import torch
 from lib.figures import attention_figures as figures
 from lib.schemas import SCHEMAS
 from lib.studies import attention_study as study, attention_summary as summary, attention_tables as tables
+from lib.studies import peaks as roofs
 from lib.studies.baselines import QUICK, SEQUENTIAL
 from lib.tables import Table, read, write
 
-PEAKS = study.Peaks(1e10, 1e11, {"float32": 1e11})
+PEAKS = roofs.Peaks(1e10, 1e11, {"float32": 1e11})
 
 
 def measured(cell, **changes):
@@ -63,6 +64,16 @@ def test_what_does_not_fit_is_skipped_with_the_reason_before_it_is_made():
     assert "at the machine's peak" in rows["node by node"]["skipped"]
 
 
+def test_what_fails_is_a_row_with_the_reason(monkeypatch):
+    """A compiler's refusal of one alternative must not cost the times of the others."""
+    def broken(problem):
+        raise RuntimeError("no valid kernel\nand a long trace")
+
+    monkeypatch.setitem(study.PREPARE, "split", broken)
+    rows = {row["alternative"]: row for row in measured(study.Cell(1, 8, 4, "float32", 4, 2, 8))}
+    assert rows["split"]["skipped"] == "failed: RuntimeError: no valid kernel" and rows["folded"]["repeats"] == 3
+
+
 def test_all_alternatives_agree_with_the_reference_to_their_dtype_s_precision():
     for dtype, most in (("float32", 1e-6), ("bfloat16", 6e-3)):
         errors = study.relative_errors(study.Cell(2, 64, 9, dtype, 8, 2, 16), torch.Generator().manual_seed(0))
@@ -79,14 +90,14 @@ def test_a_grid_that_cannot_be_is_refused():
 
 
 def test_the_balanced_draft_is_where_reading_and_arithmetic_take_equally_long():
-    draft = study.balanced_draft(PEAKS, "float32", 8, 2)
+    draft = roofs.balanced_draft(PEAKS, "float32", 8, 2)
     prefix, dim = 1000, 64
     reading, arithmetic = 2 * 2 * prefix * dim * 4 / 1e10, 4 * 8 * draft * prefix * dim / 1e11
     assert reading == pytest.approx(arithmetic)
 
 
 def test_the_peaks_are_kept_with_their_units(tmp_path):
-    write(tmp_path, "peaks", study.peak_rows(PEAKS), "mark")
+    write(tmp_path, "peaks", roofs.peak_rows(PEAKS), "mark")
     kept = read(tmp_path, "peaks").set_index("what")
     assert kept["value"].to_dict() == {"bandwidth": 1e10, "cached bandwidth": 1e11, "throughput float32": 1e11}
     assert kept["unit"].tolist() == ["bytes/s", "bytes/s", "operations/s"]
@@ -153,11 +164,11 @@ def test_auto_is_judged_by_the_fastest_of_the_others():
 def test_a_cell_s_roofline_is_the_longer_of_reading_and_arithmetic():
     """Few nodes wait for memory, many for arithmetic; keys that fit the caches are read at the caches' bandwidth."""
     few, many = (study.Cell(1, 1000, draft, "float32", 8, 2, 64) for draft in (1, 200))
-    row = tables.roofline_row(few, PEAKS)
+    row = tables.roofline_row(few, PEAKS, few.key_bytes)
     assert row["bytes"] == 2 * 2 * 1001 * 64 * 4 + 2 * 8 * 64 * 4
     assert row["operations"] == 4 * 64 * 8 * 1001
     assert row["cold_ms"] == pytest.approx(1e3 * row["bytes"] / 1e10) and row["warm_ms"] < row["cold_ms"]
-    row = tables.roofline_row(many, PEAKS)
+    row = tables.roofline_row(many, PEAKS, 0)
     assert row["cold_ms"] == row["warm_ms"] == pytest.approx(1e3 * row["operations"] / 1e11)
 
 
@@ -166,7 +177,7 @@ def test_shares_of_the_roofline_and_what_auto_is_told(tmp_path):
     cell = study.Cell(2, 64, 9, "float32", 8, 2, 16)
     rows = tables.fill(tmp_path, "attention", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
     cold = tables.fill(tmp_path, "attention_cold", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
-    roof = tables.roofline_row(cell, PEAKS)
+    roof = tables.roofline_row(cell, PEAKS, 2**20)
     shares = summary.shares(cold, pd.DataFrame([roof]), "cold_ms").set_index("alternative")
     assert shares.loc["folded", "share"] == pytest.approx(roof["cold_ms"] / shares.loc["folded", "median_ms"])
     assert set(shares.index) <= {*tables.COLD} and (shares["rate"] > 0).all()
@@ -179,3 +190,10 @@ def test_shares_of_the_roofline_and_what_auto_is_told(tmp_path):
                              {"bandwidth": 1e10, "cached bandwidth": 1e11, "throughput float32": 1e11}, ("folded",))
     assert [axis.get_title() + axis.get_title("left") for axis in drawn.axes] == ["float32"]
     plt.close(drawn)
+
+
+def test_a_cell_in_which_a_backend_was_skipped_decides_nothing():
+    """The one that there was no time for may be the fastest."""
+    rows = table({"folded": [1.0, 1.0, 4.0], "split": [2.0, 2.0, 8.0], "onepass": [0.5, 0.5, None]})
+    rows = rows.assign(query_heads=4, kv_heads=2, head_dim=64)
+    assert {row["rows"] for row in tables.choice_rows(rows)} == {2, 8}
