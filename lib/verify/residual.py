@@ -66,7 +66,7 @@ class Independent:
             return p
         left = torch.sub(p, q, alpha=self.times, out=self.overlap.spent()).clamp_min_(0)
         for child, value in self.kept.items():
-            left[self.draft.tokens[child]] = value
+            left[int(self.draft.tokens[child])] = value
         return left
 
     def _at(self, child: int) -> float:
