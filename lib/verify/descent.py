@@ -12,7 +12,7 @@ Decide = Callable[[int, tuple[int, ...]], tuple[int | None, int | None]]
 
 
 def descend(draft: Draft, target_probs: Tensor, draws: Draws, decide: Decide) -> tuple[list[int], int]:
-    """The path that `decide` takes from the root, and the bonus token that it gives where it takes none of the children.
+    """The path that `decide` takes from the root, and the bonus token that it gives where it takes no child.
 
     A node without children ends the path with a token of the target's own distribution there.
     """

@@ -1,8 +1,8 @@
 """What rejections leave of the target's distribution at a node, without a pass over the vocabulary that can be saved.
 
-One class for each way in which children are proposed. All answer the same questions: `ratio(child)`, the residual over q
-at a child's token, both normalised; `reject(child, weight)`, after which the residual r has become (weight r - q)+, both
-normalised before; `draw(draws)`, a bonus token of the residual. `mass` is the residual's sum against that of p.
+One class for each way in which children are proposed. All answer the same questions: `ratio(child)`, the residual over
+q at a child's token, both normalised; `reject(child, weight)`, after which the residual r has become (weight r - q)+,
+both normalised before; `draw(draws)`, a bonus token of the residual. `mass` is the residual's sum against that of p.
 """
 
 from functools import cached_property
@@ -22,9 +22,9 @@ SUBTRACTABLE = 0.25  # down to this mass, 1 minus what q has lost is as good as 
 class Independent:
     """At a node whose children are independent draws of q float[V]; p float[V] is the target's.
 
-    ((p - a q)+ - b q)+ = (p - (a + b) q)+, so that one number, `times`, stands for all rejections, and a ratio needs two
-    entries, `at`: child -> p, q at its token. The vocabulary is read when the residual's mass is asked for, which is
-    1 - sum min(p, times q), or a token of it.
+    ((p - a q)+ - b q)+ = (p - (a + b) q)+, so that one number, `times`, stands for all rejections, and a ratio needs
+    two entries, `at`: child -> p, q at its token. The vocabulary is read when the residual's mass is asked for, which
+    is 1 - sum min(p, times q), or a token of it.
     """
 
     def __init__(self, draft: Draft, target_probs: Tensor, node: int, at: dict[int, tuple[float, float]]):
