@@ -1,7 +1,7 @@
 """Randomness that is enumerated instead of drawn: a function is run once for every way in which its draws can fall
 out."""
 
-from typing import Callable, Iterator, TypeVar
+from typing import Callable, Collection, Iterator, TypeVar
 
 from torch import Tensor
 
@@ -33,9 +33,11 @@ class Forks:
         """A number of which only comparisons are known."""
         return Uniform(self)
 
-    def categorical(self, probs: Tensor) -> "Token":
-        """An index that is decided only when it is looked at."""
-        weights = {index: weight for index, weight in enumerate(probs.tolist()) if weight > 0}
+    def categorical(self, probs: Tensor, *, without: Collection[int] = (), otherwise: Tensor | None = None) -> "Token":
+        """An index as `Draws` has it, decided only when it is looked at. ValueError where nothing can be drawn."""
+        weights = {index: weight for index, weight in enumerate(probs.tolist()) if weight > 0 and index not in without}
+        if not weights and otherwise is not None:
+            return self.categorical(otherwise)
         if not weights:
             raise ValueError("nothing can be drawn where all probabilities are zero")
         return Token(self, weights)

@@ -48,6 +48,33 @@ def without_replacement(draft: Draft, target, draws):
         node = child
 
 
+def k_seq(draft: Draft, target, draws):
+    """SpecTr's K-SEQ (Sun et al. 2023, Alg. 2), its scale by bisection."""
+    tokens, node, accepted = draft.tokens.tolist(), 0, []
+    while True:
+        p, q = target[node], draft.probs[node]
+        left = [child for child in draft.tree.children(node) for _ in range(draft.times_drawn()[child])]
+        if not left:
+            return accepted, draws.categorical(p)
+        low, high, k = 1.0, float(len(left)), len(left)
+        for _ in range(60):
+            rho = (low + high) / 2
+            b = float(torch.minimum(p / rho, q).sum())
+            low, high = (rho, high) if 1 - (1 - b) ** k > rho * b else (low, rho)
+        b = float(torch.minimum(p / high, q).sum())
+        while left:
+            place = int(draws.categorical(torch.ones(len(left), dtype=torch.float64))) if len(left) > 1 else 0
+            child = left.pop(place)
+            x = tokens[child]
+            if draws.uniform() < p[x] / (high * q[x]):
+                break
+        else:
+            share = (1 - (1 - b) ** k) / b if b > 0 else 1.0
+            return accepted, draws.categorical(normalised((p - torch.minimum(p / high, q) * share).clamp_min(0), p))
+        accepted.append(child)
+        node = child
+
+
 def block(draft: Draft, target, draws):
     """Block verification (Sun et al. 2024), from the first token to the last."""
     tokens, length = draft.tokens.tolist(), draft.tree.budget

@@ -12,6 +12,7 @@ from lib.tables import Table
 from lib.tests import plain_rules
 from lib.tree import Tree
 from lib.verify import RULES, Draft, GeneratorDraws, k_seq, lossy, verify, warp
+from lib.verify.overlap import Overlap
 from lib.verify.warp import best_token
 
 VOCABULARIES = st.sampled_from([2, 7, 511, 1023, 1024, 1025, 1536, 3000])
@@ -26,8 +27,10 @@ class Listed:
     def uniform(self):
         return self.numbers.pop(0)
 
-    def categorical(self, probs):
-        return int(torch.searchsorted(probs.cumsum(-1), self.numbers.pop(0) * probs.sum(), right=True))
+    def categorical(self, probs, *, without=(), otherwise=None):
+        left = probs.index_fill(0, torch.tensor(without, dtype=torch.long), 0)
+        left = left if left.sum() > 0 else otherwise
+        return int(torch.searchsorted(left.cumsum(-1), self.numbers.pop(0) * left.sum(), right=True))
 
 
 def seeded(seed):
@@ -78,9 +81,9 @@ def test_bounds_of_the_entropy_hold_it(vocabulary, seed, dtype, spread):
 def test_the_scale_of_k_seq_solves_its_equation_from_above(vocabulary, k, seed):
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.softmax(2 * torch.randn(2, vocabulary, dtype=torch.float64, generator=generator), -1)
-    rho, shared = k_seq.scale(p, q, k)
+    rho, shared = k_seq.scale(Overlap(p, q), k)
     assert 1 <= rho <= k and shared == pytest.approx(float(torch.minimum(p, rho * q).sum()), abs=1e-12)
-    assert -1e-12 <= k_seq.excess(rho, shared, k) <= k_seq.CLOSE
+    assert -1e-12 <= k_seq.excess(rho, shared, k) <= 2e-8
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -255,6 +258,33 @@ def test_the_last_number_below_one_still_draws_a_token():
     draws.uniform = lambda: 1 - 2**-53
     assert draws.categorical(torch.tensor([0.1] * 10 + [0.0] * 3)) == 9
     assert draws.categorical(torch.tensor([1e-3] * 2047 + [0.0])) == 2046
+
+
+@settings(deadline=None, max_examples=40)
+@given(VOCABULARIES, st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
+def test_tokens_left_out_are_not_drawn_and_the_others_as_if_they_had_no_mass(vocabulary, seed, share):
+    generator = torch.Generator().manual_seed(seed)
+    probs = torch.rand(vocabulary, dtype=torch.float64, generator=generator)
+    left_out = torch.randperm(vocabulary, generator=generator)[: min(5, vocabulary - 1)].tolist()
+    before, draws = probs.clone(), GeneratorDraws(None)
+    draws.uniform = lambda: share
+    token = draws.categorical(probs, without=left_out)
+    assert token not in left_out and torch.equal(probs, before)
+    assert token == draws.categorical(probs.index_fill(0, torch.tensor(left_out), 0))
+    everything = draws.categorical(probs, without=range(vocabulary), otherwise=probs)
+    assert everything == draws.categorical(probs)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 60), st.integers(0, 10_000), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
+def test_an_overlap_is_the_sum_of_the_smaller_ones_in_any_order_of_scales(vocabulary, seed, scales):
+    generator = torch.Generator().manual_seed(seed)
+    p, q = torch.softmax(3 * torch.randn(2, vocabulary, dtype=torch.float64, generator=generator), -1)
+    for zeros, one in zip(torch.rand(2, vocabulary, generator=generator) < 0.3, (p, q)):
+        one[zeros] = 0
+    overlap = Overlap(p, q)
+    for rho in scales:
+        assert overlap.at(rho) == pytest.approx(float(torch.minimum(p, rho * q).sum()), abs=1e-12)
 
 
 @pytest.mark.parametrize("probs", [[0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])

@@ -7,20 +7,20 @@ from torch import Tensor
 from lib.tree import ROOT
 from lib.verify.draft import Draft, Draws
 
-# (node, its children's tokens by child) -> (the child accepted or None, what the bonus token is then drawn from)
-Decide = Callable[[int, dict[int, int]], tuple[int | None, Tensor | None]]
+# (node, its children) -> (the child accepted, None), or (None, the bonus token) where it is none of them
+Decide = Callable[[int, tuple[int, ...]], tuple[int | None, int | None]]
 
 
 def descend(draft: Draft, target_probs: Tensor, draws: Draws, decide: Decide) -> tuple[list[int], int]:
-    """The path that `decide` takes from the root, and the bonus token where it takes none of the children.
+    """The path that `decide` takes from the root, and the bonus token that it gives where it takes no child.
 
     A node without children ends the path with a token of the target's own distribution there.
     """
-    tokens, node, accepted = draft.tokens.tolist(), ROOT, []
+    node, accepted = ROOT, []
     while children := draft.tree.children(node):
-        child, rest = decide(node, {child: tokens[child] for child in children})
+        child, bonus = decide(node, children)
         if child is None:
-            return accepted, draws.categorical(rest)
+            return accepted, bonus
         accepted.append(child)
         node = child
     return accepted, draws.categorical(target_probs[node])

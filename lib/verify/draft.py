@@ -1,8 +1,10 @@
 """What a rule is given: a draft, and draws."""
 
+import math
 from dataclasses import dataclass
-from typing import Iterable, Protocol
+from typing import Callable, Collection, Iterable, Protocol
 
+import torch
 from torch import Tensor
 
 from lib.tree import ROOT, Tree
@@ -64,19 +66,26 @@ class Draft:
             path.append(node)
         return path
 
-    def proposal_at(self, node: int, like: Tensor) -> Tensor:
-        """float[V]: what the children of a node were drawn from, with dtype and device of `like`."""
+    def proposals(self) -> Tensor:
+        """`probs`, for a rule that compares with them. ValueError where the drafter gave none."""
         if self.probs is None:
             raise ValueError(
                 f"the draft is {self.proposal!r} and comes without probs; this rule compares with the drafter's "
                 "probabilities: let the drafter give them"
             )
-        return self.probs[node].to(like)
+        return self.probs
 
+    def entries(self, probs: Tensor) -> Callable[[int], float]:
+        """child -> what probs float[m, V] give its token behind its parent; nothing else of them is read.
 
-def entries(row: Tensor, tokens: Iterable[int]) -> list[float]:
-    """What a row float[V] holds at some tokens, without reading the others."""
-    return row[list(tokens)].tolist()
+        From a CPU one by one, as they are asked for; from other devices all in one transfer.
+        """
+        parents, tokens = self.tree.parents, self.tokens.tolist()
+        if probs.device.type == "cpu" and probs.dtype in (torch.float32, torch.float64):
+            held = probs.numpy(force=True)
+            return lambda child: held.item(parents[child], tokens[child])
+        drafted = probs[torch.tensor(parents[1:], device=probs.device), self.tokens[1:].to(probs.device)]
+        return [math.nan, *drafted.tolist()].__getitem__
 
 
 class Draws(Protocol):
@@ -85,6 +94,6 @@ class Draws(Protocol):
     def uniform(self):
         """A number in [0, 1), comparable with <= and <."""
 
-    def categorical(self, probs: Tensor) -> int:
-        """An index of probs float[V], which need not sum to one, in proportion to it."""
-
+    def categorical(self, probs: Tensor, *, without: Collection[int] = (), otherwise: Tensor | None = None) -> int:
+        """An index of probs float[V], which need not sum to one, in proportion to it, but none of `without`; where
+        that leaves no mass, an index of `otherwise` float[V]."""

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from lib.tree import ROOT
 from lib.verify.descent import descend
-from lib.verify.draft import Draft, Draws, entries
-from lib.verify.residual import without_mass
+from lib.verify.draft import Draft, Draws
 
 LINEAR_ERROR = 0.062  # nats: log2(1 + x) - x is at most 0.0861, which is 0.0597 nats, and some rounding
 
@@ -27,14 +26,13 @@ def typical(
     product of p along its path, then the first in node order. The bonus token is drawn from p there, and may be a
     child that did not qualify. H in nats.
     """
-    tokens, tree = draft.tokens.tolist(), draft.tree
+    tree, p_at = draft.tree, draft.entries(target_probs)
     likelihood = {ROOT: 1.0}
     for node in range(tree.size):
         children = tree.children(node) if node in likelihood else ()
         if children:
-            p = target_probs[node]
-            chances = dict(zip(children, entries(p, [tokens[child] for child in children])))
-            enough = ample(p, delta) if min(chances.values()) < epsilon else None
+            chances = {child: p_at(child) for child in children}
+            enough = ample(target_probs[node], delta) if min(chances.values()) < epsilon else None
             likelihood |= {
                 child: likelihood[node] * chance
                 for child, chance in chances.items()
@@ -73,12 +71,11 @@ def deterministic(draft: Draft, target_probs: Tensor, draws: Draws, *, share: fl
     Children are looked at by rank or in draw order, the first that qualifies is taken. None: the bonus token is drawn
     from p, and may be a child that did not qualify.
     """
+    p, q = draft.entries(target_probs), draft.entries(draft.proposals())
 
-
-    def decide(node: int, tokens: dict[int, int]):
-        p, q = target_probs[node], draft.proposal_at(node, target_probs)
-        compared = zip(tokens, entries(p, tokens.values()), entries(q, tokens.values()))
-        return next((child for child, p_x, q_x in compared if p_x >= share * q_x), None), p
+    def decide(node: int, children: tuple[int, ...]):
+        child = next((child for child in children if p(child) >= share * q(child)), None)
+        return child, draws.categorical(target_probs[node]) if child is None else None
 
     return descend(draft, target_probs, draws, decide)
 
@@ -100,15 +97,15 @@ def threshold(
     one included; x is accepted if U < s / total or p(x) >= single. None: the bonus token is drawn from p without the
     children. With single > 1 and total = 1 it is naive sampling in law.
     """
+    tokens, p_at = draft.tokens.tolist(), draft.entries(target_probs)
 
-
-    def decide(node: int, tokens: dict[int, int]):
-        p, coin, seen = target_probs[node], draws.uniform(), 0.0
-        for child, chance in zip(tokens, entries(p, tokens.values())):
-            seen += chance
-            if chance >= single or coin < seen / total:
+    def decide(node: int, children: tuple[int, ...]):
+        coin, seen = draws.uniform(), 0.0
+        for child in children:
+            seen += p_at(child)
+            if p_at(child) >= single or coin < seen / total:
                 return child, None
-        rest = without_mass(p, list(tokens.values()))
-        return None, rest if rest.sum() > 0 else p
+        p = target_probs[node]
+        return None, draws.categorical(p, without=[tokens[child] for child in children], otherwise=p)
 
     return descend(draft, target_probs, draws, decide)

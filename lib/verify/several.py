@@ -32,7 +32,7 @@ class SeveralDraft(Draft):
 
     sources: tuple[Source, ...] = ()
 
-    def proposal_at(self, node: int, like: Tensor) -> Tensor:
+    def proposals(self) -> Tensor:
         """Refused: there is no one distribution."""
         raise ValueError(f"the draft merges samples of {len(self.sources)} drafters, this rule compares with one; "
                          "verify with 'multi_step', which knows who drew what, or with 'naive'")
@@ -71,9 +71,11 @@ def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[i
     if not isinstance(draft, SeveralDraft):
         return siblings.multi_step(draft, target_probs, draws)
 
-    def decide(node: int, tokens: dict[int, int]):
+    tokens = draft.tokens.tolist()
+
+    def decide(node: int, children: tuple[int, ...]):
         p = target_probs[node]
-        left = [(child, source) for source in draft.sources for child in tokens
+        left = [(child, source) for source in draft.sources for child in children
                 for _ in range(int(source.counts[child]))]
         while left:
             weights = torch.ones(len(left), dtype=torch.float64)
@@ -82,7 +84,7 @@ def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[i
             if draws.uniform() < p[tokens[child]] / q[tokens[child]]:  # what was drawn has q > 0
                 return child, None
             p = _after_rejection(p, q)
-        return None, p
+        return None, draws.categorical(p)
 
     return descend(draft, target_probs, draws, decide)
 

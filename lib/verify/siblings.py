@@ -15,14 +15,14 @@ def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[i
     """
     counts, rest_at = draft.times_drawn(), at_nodes(draft, target_probs, Independent)
 
-    def decide(node: int, tokens: dict[int, int]):
-        rest, left = rest_at(node), {child: counts[child] for child in tokens}
+    def decide(node: int, children: tuple[int, ...]):
+        rest, left = rest_at(node), {child: counts[child] for child in children}
         while left:
             child = any_of(left, draws)
-            if draws.uniform() < rest.ratio(tokens[child]):
+            if draws.uniform() < rest.ratio(child):
                 return child, None
-            rest.reject(tokens[child])
-        return None, rest.residual()
+            rest.reject(child)
+        return None, rest.draw(draws)
 
     return descend(draft, target_probs, draws, decide)
 
@@ -36,13 +36,13 @@ def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> tup
     """
     rest_at = at_nodes(draft, target_probs, Distinct)
 
-    def decide(node: int, tokens: dict[int, int]):
+    def decide(node: int, children: tuple[int, ...]):
         rest = rest_at(node)
-        for child, token in tokens.items():
-            if draws.uniform() < rest.ratio(token):
+        for child in children:
+            if draws.uniform() < rest.ratio(child):
                 return child, None
-            rest.reject(token)
-        return None, rest.residual()
+            rest.reject(child)
+        return None, rest.draw(draws)
 
     return descend(draft, target_probs, draws, decide)
 

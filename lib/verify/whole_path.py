@@ -15,19 +15,19 @@ def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
     w_i), and h_L = w_L. Accept up to the last i with U_i < h_i, or nothing; emit from the normalised (w_i p - q)+,
     from p if i = L.
     """
-    tokens, rest_at = draft.tokens.tolist(), at_nodes(draft, target_probs, Distinct)
+    rest_at = at_nodes(draft, target_probs, Distinct)
     path, rests, weights = [ROOT], [], [1.0]
     while children := draft.tree.children(path[-1]):
         rests.append(rest_at(path[-1]))
         path.append(children[0])
-        weights.append(min(1.0, weights[-1] * rests[-1].ratio(tokens[path[-1]])))
+        weights.append(min(1.0, weights[-1] * rests[-1].ratio(path[-1])))
     if len(path) == 1 or draws.uniform() < weights[-1]:
         return path[1:], draws.categorical(target_probs[path[-1]])
     for length in reversed(range(len(path) - 1)):
         rest, w = rests[length], weights[length]
-        rest.reject(tokens[path[length + 1]], w)
+        rest.reject(path[length + 1], w)
         if length == 0 or draws.uniform() < _alone(w * rest.mass, w):
-            return path[1 : length + 1], draws.categorical(rest.residual())
+            return path[1 : length + 1], rest.draw(draws)
 
 
 def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
@@ -40,24 +40,26 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[in
     a one-hot q each. Of independent samples, the distinct ones in the order first drawn are draws without
     replacement, whatever their counts.
     """
-    tokens, rest_at = draft.tokens.tolist(), at_nodes(draft, target_probs, Distinct)
+    rest_at = at_nodes(draft, target_probs, Distinct)
 
-    def visit(node: int, w: float) -> tuple[int, Tensor] | None:
+    def visit(node: int, w: float) -> tuple[int, int] | None:
+        """The node at or below this one that is accepted, and the bonus token; None where all are deleted."""
         children = draft.tree.children(node)
         if not children:
-            return (node, target_probs[node]) if node == ROOT or draws.uniform() < w else None
+            accepted = node == ROOT or draws.uniform() < w
+            return (node, draws.categorical(target_probs[node])) if accepted else None
         rest = rest_at(node)
         for child in children:
-            found = visit(child, min(1.0, w * rest.ratio(tokens[child])))
+            found = visit(child, min(1.0, w * rest.ratio(child)))
             if found is not None:
                 return found
             before = rest.mass
-            rest.reject(tokens[child], w)
+            rest.reject(child, w)
             w = _alone(w * rest.mass / before if before > 0 else 0.0, w)
-        return (node, rest.residual()) if node == ROOT or draws.uniform() < w else None
+        return (node, rest.draw(draws)) if node == ROOT or draws.uniform() < w else None
 
-    node, emitted_from = visit(ROOT, 1.0)
-    return list(draft.tree.path(node)[1:]), draws.categorical(emitted_from)
+    node, bonus = visit(ROOT, 1.0)
+    return list(draft.tree.path(node)[1:]), bonus
 
 
 def _alone(mass: float, w: float) -> float:
