@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lib.verify import k_seq as spectr
+from lib.verify.overlap import Overlap
 
 RULES = ("multi_step", "k_seq", "without_replacement")
 SAMPLES = 4  # draws of what was rejected, at a position, behind which a later sibling is drawn without replacement
@@ -52,7 +53,7 @@ def k_seq(p: Tensor, q: Tensor, said: Tensor, k: int) -> Tensor:
     """A_j(said) float[S, k] of SpecTr's K-SEQ (Sun et al. 2023), in closed form: each draw of x is accepted with chance
     min(p / rho, q)(x), b of all x, whatever came of the others.
     """
-    rho = torch.tensor([spectr.scale(*pair, k)[0] for pair in zip(p, q)], dtype=p.dtype, device=p.device)
+    rho = torch.tensor([spectr.scale(Overlap(*pair), k)[0] for pair in zip(p, q)], dtype=p.dtype, device=p.device)
     shared = torch.minimum(p / rho[:, None], q)
     own, missed = _at(shared, said), (1 - shared.sum(-1)).clamp_min(0)
     rejected = (_at(q, said) - own) / missed.clamp_min(1e-30)  # that a draw says x, given that it was rejected

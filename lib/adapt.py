@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Callable, ClassVar, Protocol
 
 FORGOTTEN = 0.3  # tried tokens, of those remembered, that are too few to go by
@@ -159,7 +160,9 @@ def best_length(acceptance: float, cost: float, most: int, once: float = 0.0) ->
 
     acceptance: of each token, 0 to 1; cost: of drafting one, once: of drafting at all, in forwards of the target.
     """
-    return max(range(1, most + 1), key=lambda length: chain_tokens(acceptance, length) / (1 + once + length * cost))
+    tokens = accumulate(acceptance**depth for depth in range(most + 1))  # `chain_tokens` of every length
+    gains = [count / (1 + once + length * cost) for length, count in enumerate(tokens)]
+    return max(range(1, most + 1), key=gains.__getitem__)
 
 
 def chain_tokens(acceptance: float, length: int) -> float:

@@ -45,8 +45,12 @@ def test_names_and_rules_are_split_by_their_own_hash():
         assert all(is_held_out("rule", "r", *rule) == split.held_out for rule in drawn)
 
 
+def committed() -> list[dict]:
+    return [json.loads(line) for line in prompts.FAMILY.read_text().splitlines()]
+
+
 def test_no_committed_prompt_comes_from_a_training_source():
-    rows = prompts.read(prompts.FAMILY)
+    rows = committed()
     real = [row["source"] for row in rows if "source" in row]
     assert len(real) == 2 * len(rows) // len(mixture.KINDS)
     assert all(is_held_out("file", source["package"], source["path"], one_in=25) for source in real)
@@ -61,7 +65,7 @@ def test_no_committed_prompt_comes_from_a_training_source():
 
 
 def test_a_prompts_source_is_found_again_or_refused():
-    source = next(row["source"] for row in prompts.read(prompts.FAMILY) if "source" in row)
+    source = next(row["source"] for row in committed() if "source" in row)
     text = held_out.resolve(source)
     assert len(text) == source["end"] - source["start"]
     with pytest.raises(LookupError, match="differs from the one that the prompt was cut from"):
