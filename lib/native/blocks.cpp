@@ -167,7 +167,7 @@ template <class T> class Run {
     add_product(layer.output, input.get(), rows, state.get());
 #pragma omp barrier
     norm_all(layer.middle_norm);
-    each_band(inner, rows, [&](auto count, int64_t row, int64_t first, bool ahead) {
+    each_band(inner, rows, [&](auto count, int64_t row, int64_t first, int ahead) {
       const T* x = input.get() + row * hidden;
       const __m512 gate = outputs<T, count>(layer.gate, first, x, rows - row, ahead);
       const __m512 up = outputs<T, count>(layer.up, first, x, rows - row, ahead);

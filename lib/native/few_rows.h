@@ -5,6 +5,7 @@
 // order however many rows there are: what a node gets does not depend on its neighbours.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <type_traits>
 
 #include "lanes.h"
@@ -46,10 +47,10 @@ inline __m512 sums_of(const __m512* parts) {
 }
 
 // The products of C rows of x, of which there are `many`, with 16 / C rows of the matrix, from `first` on: lane
-// c * (16 / C) + r. Rows past the last are the last one again. `ahead`: ask for the rows behind them too; addresses past
-// the end do no harm.
+// c * (16 / C) + r. Rows past the last are the last one again. ahead: of which of them the rows behind are asked for too, a
+// bit each; addresses past the end do no harm.
 template <class T, int C>
-inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, bool ahead) {
+inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
   constexpr int R = SUMS / C;
   const int64_t in = matrix.in;
   const T* rows[R];
@@ -64,7 +65,7 @@ inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const __m512i weights = load(rows[r] + k, left);
-      if (ahead) _mm_prefetch(reinterpret_cast<const char*>(rows[r] + AHEAD * in + k), _MM_HINT_T1);
+      if (ahead >> r & 1) _mm_prefetch(reinterpret_cast<const char*>(rows[r] + AHEAD * in + k), _MM_HINT_T1);
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) parts[c * R + r] = multiply_add<T>(weights, own[c], parts[c * R + r]);
     }
@@ -77,7 +78,7 @@ inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many
 
 // What `dots` gives, with the matrix's bias.
 template <class T, int C>
-inline __m512 outputs(const Matrix& matrix, int64_t first, const T* x, int64_t many, bool ahead) {
+inline __m512 outputs(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
   const __m512 sums = dots<T, C>(matrix, first, x, many, ahead);
   if (!matrix.bias) return sums;
   const int64_t left = std::min<int64_t>(SUMS / C, matrix.out - first);
@@ -107,24 +108,27 @@ template <int C> inline void add(float* to, int64_t width, int64_t many, int64_t
 
 // Within a parallel region: this thread's share of the outputs of a matrix of `out` rows for `rows` rows of an input.
 // make(C, row, first, ahead) does outputs first ... of rows row ... row + C - 1, as far as there are such rows. One row
-// is done as two are: eight rows of weights at a time come faster from memory than sixteen. No barrier at the end.
+// is done as two are: eight rows of weights at a time come faster from memory than sixteen. All rows of the input share
+// the asking for weights, so that memory is busy all the time. No barrier at the end.
 template <class F> inline void each_band(int64_t out, int64_t rows, F make) {
+  const int64_t groups = std::min<int64_t>(4, (rows + 3) / 4);
 #pragma omp for schedule(static) nowait
-  for (int64_t band = 0; band < (out + BAND - 1) / BAND; ++band) {
-    const auto strip = [&](auto count, int64_t row) {
-      for (int64_t first = band * BAND; first < std::min(out, (band + 1) * BAND); first += SUMS / count)
-        make(count, row, first, row == 0);
-    };
-    int64_t row = 0;
-    for (; rows - row > 2; row += 4) strip(std::integral_constant<int, 4>(), row);
-    if (row < rows) strip(std::integral_constant<int, 2>(), row);
-  }
+  for (int64_t band = 0; band < (out + BAND - 1) / BAND; ++band)
+    for (int64_t first = band * BAND, end = std::min(out, first + BAND); first < end; first += AHEAD) {
+      const auto strip = [&](auto count, int64_t row) {
+        const int ahead = row / 4 < groups ? std::array{0xff, 0x55, 0x49, 0x11}[groups - 1] << row / 4 : 0;
+        for (int64_t own = first; own < std::min(end, first + AHEAD); own += SUMS / count) make(count, row, own, ahead);
+      };
+      int64_t row = 0;
+      for (; rows - row > 2; row += 4) strip(std::integral_constant<int, 4>(), row);
+      if (row < rows) strip(std::integral_constant<int, 2>(), row);
+    }
 }
 
 // Within a parallel region: this thread's share of to [rows, width] = x [rows, in] W^T + b.
 template <class T, class Out>
 inline void product(const Matrix& matrix, const T* x, int64_t rows, Out* to, int64_t width) {
-  each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, bool ahead) {
+  each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, int ahead) {
     place<count>(to + row * width, width, rows - row, first, matrix.out,
                  outputs<T, count>(matrix, first, x + row * matrix.in, rows - row, ahead));
   });
@@ -132,7 +136,7 @@ inline void product(const Matrix& matrix, const T* x, int64_t rows, Out* to, int
 
 // The same, added to what is there.
 template <class T> inline void add_product(const Matrix& matrix, const T* x, int64_t rows, float* to) {
-  each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, bool ahead) {
+  each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, int ahead) {
     add<count>(to + row * matrix.out, matrix.out, rows - row, first, matrix.out,
                outputs<T, count>(matrix, first, x + row * matrix.in, rows - row, ahead));
   });
