@@ -36,7 +36,7 @@ TABLES = (
             "drafter": text("kind of drafter"),
             "shape": text("label of the draft tree: family@budget"),
             "budget": integer("drafted tokens a round, root excluded"),
-            "tokens": real("tokens a round by replay of the choosing prompts, bonus token included"),
+            "tokens": real("tokens a round on the choosing prompts, by replay or live, bonus token included"),
             "round_seconds": real("median time of a round"),
             "speed": real("tokens a second and row that follow"),
         },

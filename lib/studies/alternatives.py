@@ -22,6 +22,7 @@ PLAIN, GENERATE = "loop, plain", "generate"
 ASSISTED = {"assisted, constant": "constant", "assisted, heuristic": "heuristic", "assisted, confident": "confident"}
 LOOKUP = "prompt look-up"
 OWN = "top_k"  # the drafter that is the pair's own model
+NOBODY = "none"  # the drafter of plain decoding
 ADAPTIVE = "adaptive, where it pays"
 ADVISED = "recommended"  # the one drafter and tree that are chosen in advance
 THEIRS = (GENERATE, *ASSISTED, LOOKUP)  # of which all but the first take one prompt at a time
@@ -82,14 +83,17 @@ def drafted(name: str, pair, spec: str, label: str, shape: str | Tree, new_token
     return Alternative(name, ours(pair, made(pair, spec), shape, new_tokens), spec, label)
 
 
-def adaptive(pair, cost: RoundCost, shape: str | Tree, label: str, new_tokens: int) -> Alternative:
-    """The loop with the pair's own model, as deep in the shape as its last rounds advise and not at all where that
-    advises it, by what levels and nodes cost in a calibration.
+def adaptive(pair, spec: str, checking: RoundCost, drafting: RoundCost, shape: str | Tree, label: str,
+             new_tokens: int) -> Alternative:
+    """The loop with a drafter, as deep in the shape as its last rounds advise and not at all where that advises it.
+
+    checking: the costs by which the pair's own model was calibrated, whose rounds always verify whole shapes; drafting:
+    those of the drafter.
     """
-    policy = WhereItPays(cost=float(cost.level(1)) / cost.plain, check=max(0.0, _per_node(cost)) / cost.plain,
-                         once=cost.once / cost.plain, most=parse(shape).max_depth)
-    drafter = AdaptiveDrafter(LanguageModelDrafter(pair.drafter.model), policy)
-    return Alternative(ADAPTIVE, ours(pair, drafter, shape, new_tokens), ADAPTIVE, label)
+    policy = WhereItPays(cost=max(0.0, float(drafting.level(1))) / checking.plain,
+                         check=max(0.0, _per_node(checking)) / checking.plain,
+                         once=max(0.0, drafting.once) / checking.plain, most=parse(shape).max_depth)
+    return Alternative(ADAPTIVE, ours(pair, AdaptiveDrafter(made(pair, spec), policy), shape, new_tokens), ADAPTIVE, label)
 
 
 def _per_node(cost: RoundCost, nodes: int = 8) -> float:
@@ -98,8 +102,10 @@ def _per_node(cost: RoundCost, nodes: int = 8) -> float:
 
 def made(pair, spec: str):
     """A drafter for a pair by its kind, with a value for its option if wanted (see `drafters.DRAFTERS`); "top_k" is
-    the pair's own model, heads are those that ship for its target.
+    the pair's own model, heads are those that ship for its target, "none" drafts nothing.
     """
+    if spec == NOBODY:
+        return NoDrafter()
     head = drafters.DRAFTERS[drafters.parse(spec)[0]].head
     return drafters.make(spec, model=pair.drafter.model, models=[pair.drafter.model], vocabulary=pair.vocabulary,
                          target=pair.target, folder=heads.shipped(pair.target_name, head))

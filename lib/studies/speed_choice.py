@@ -1,32 +1,40 @@
-"""The one drafter and tree that are chosen in advance: replay says what a round yields, a few rounds what it takes."""
+"""The one drafter and tree that are chosen in advance: replay says what a round yields, a few rounds what it takes.
+
+Drafters that no trace replays (look-up) are decoded live on the same prompts; plain decoding is a candidate too.
+"""
 
 import math
-from typing import Iterable, Sequence
+from typing import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 
 from lib import acceptance, trace
-from lib.decoding import NoDrafter
 from lib.search import best_tree
-from lib.studies.alternatives import OWN, made, ours
+from lib.shapes import at_budget
+from lib.studies.alternatives import NOBODY, OWN, Continued, made, ours
 from lib.studies.speed import groups, whole
 from lib.tree import Tree
 
 
+PLAIN_DECODING = NOBODY, "plain"
+
+
 def candidates(
-    recorded: trace.Trace, families: Iterable[str], budgets: Iterable[int]
+    recorded: trace.Trace, families: Iterable[str], budgets: Iterable[int], live: Iterable[str] = ()
 ) -> dict[tuple[str, str], Tree]:
-    """Trees by drafter of the trace and label "family@budget", grown from its greedy continuations where a family is
-    grown from data.
+    """Trees by drafter and label "family@budget": for those of the trace grown from its greedy continuations where a
+    family is grown from data; chains for the drafters `live`; and the root alone of plain decoding.
     """
-    return {
+    replayed = {
         (drafter, f"{family}@{budget}"): acceptance.grown(family, budget, recorded, drafter)
         for drafter in recorded.ranks
         for family in families
         for budget in budgets
     }
+    chains = {(drafter, f"chain@{budget}"): at_budget("chain", budget) for drafter in live for budget in budgets}
+    return {PLAIN_DECODING: Tree([-1])} | replayed | chains
 
 
 def choose(
@@ -36,13 +44,12 @@ def choose(
     """What replay and a short calibration promise of each drafter and tree, best first: drafter, label, tokens a round,
     seconds, speed.
 
-    Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations (see `tokens_a_round`);
-    seconds from decoding groups of prompts, one a repeat, the trees in shuffled turns after an untimed run each, of the
+    Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations (see `tokens_a_round`), or
+    from decoding them all where the trace does not know the drafter; seconds from decoding groups of prompts, one a repeat, the trees in shuffled turns after an untimed run each, of the
     rounds in which all rows run; speed is tokens a second and row. No prompt that is judged is looked at.
     """
-    drafters = {name: made(pair, name) for name in recorded.ranks}
-    runs = {key: ours(pair, drafters[key[0]] if tree.budget else NoDrafter(), tree, new_tokens)
-            for key, tree in trees.items()}
+    drafters = {name: made(pair, name) for name in dict.fromkeys(drafter for drafter, _ in trees)}
+    runs = {key: ours(pair, drafters[key[0]], tree, new_tokens) for key, tree in trees.items()}
     prompts = [group for _, _, group in groups(asked, batch)]
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in trees}
     for repeat in range(-1, repeats):
@@ -52,7 +59,8 @@ def choose(
             if repeat >= 0:
                 seconds[key] += [records[0].seconds for records in whole(rounds, batch)]
     rows = [
-        (pair.name, batch, name, label, tree.budget, tokens_a_round(recorded, name, label),
+        (pair.name, batch, name, label, tree.budget,
+         tokens_a_round(recorded, name, label) if name in recorded.ranks else live_tokens(runs[name, label], prompts),
          float(np.median(seconds[name, label])) if seconds[name, label] else math.inf)
         for (name, label), tree in trees.items()
     ]
@@ -72,6 +80,12 @@ def tokens_a_round(recorded: trace.Trace, drafter: str, label: str) -> float:
         accepted.append(found.accepted[~np.asarray(found.cut)])
     accepted = np.concatenate(accepted)
     return 1 + (float(accepted.mean()) if len(accepted) else 0.0)
+
+
+def live_tokens(run: Callable[[Sequence[torch.Tensor]], Continued], prompts: Sequence[Sequence[torch.Tensor]]) -> float:
+    """1 + the mean accepted length of the rounds that decode these groups of prompts, cut ones left out."""
+    accepted = [found.accepted for group in prompts for found in run(group).rounds if not found.cut]
+    return 1 + (float(np.mean(accepted)) if accepted else 0.0)
 
 
 def continued(pair, asked, new_tokens: int, drafters: Sequence[str] = (OWN,)) -> trace.Trace:

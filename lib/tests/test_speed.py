@@ -66,10 +66,11 @@ def test_steady_rounds_are_those_in_which_every_row_runs():
     assert all(np.isnan(speed.steady([], 2)))
 
 
+@pytest.mark.parametrize("spec", [alternatives.OWN, "lookup"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_policy_that_may_stop_writes_the_same_text(pair, rows):
+def test_a_policy_that_may_stop_writes_the_same_text(pair, rows, spec):
     price = cost.Costs(test_cost.table()).at("t", "d", prefix=64)
-    way = alternatives.adaptive(pair, price, "chain:4", "up to 4", 20)
+    way = alternatives.adaptive(pair, spec, price, price, "chain:4", "up to 4", 20)
     done, plain = way.run(PROMPTS[:rows]), alternatives.ours(pair, NoDrafter(), "chain:0", 20)(PROMPTS[:rows])
     assert done.tokens == plain.tokens and {found.drafted for found in done.rounds} <= set(range(5))
 
@@ -157,12 +158,21 @@ def test_gains_are_geometric_means_of_prompts_and_the_two_factors_multiply():
 
 def test_the_chosen_tree_is_the_fastest_of_what_replay_and_calibration_say(pair):
     recorded = speed_choice.continued(pair, ASKED, 12)
-    trees = speed_choice.candidates(recorded, ["chain", "optimal"], [2, 4])
+    trees = speed_choice.candidates(recorded, ["chain", "optimal"], [2, 4], ["lookup"])
     said = speed_choice.choose(pair, ASKED, recorded, trees, batch=2, new_tokens=12, repeats=1,
                                generator=torch.Generator().manual_seed(0))
     assert set(zip(said["drafter"], said["shape"])) == {
-        (alternatives.OWN, label) for label in ("chain@2", "chain@4", "optimal@2", "optimal@4")}
+        *((alternatives.OWN, label) for label in ("chain@2", "chain@4", "optimal@2", "optimal@4")),
+        ("lookup", "chain@2"), ("lookup", "chain@4"), speed_choice.PLAIN_DECODING}
     assert said["speed"].is_monotonic_decreasing and (said["tokens"] >= 1).all()
+    assert said.set_index("drafter")["tokens"][alternatives.NOBODY] == 1
+
+
+def test_live_and_replayed_tokens_a_round_are_the_same(pair):
+    recorded = speed_choice.continued(pair, ASKED, 12)
+    run = alternatives.ours(pair, pair.drafter, "chain:2", 12)
+    live = speed_choice.live_tokens(run, [[ids] for ids in ASKED.ids])
+    assert live == pytest.approx(speed_choice.tokens_a_round(recorded, alternatives.OWN, "chain@2"))
 
 
 @pytest.mark.parametrize("shape", ["chain:4", "kary:2@6"])
