@@ -57,6 +57,8 @@ else
   python="$own/bin/python"
 fi
 
+# Threads that wait for each other soon give their core away: where other work runs too, they may share one.
+export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-10000}"
 export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
 export PATH="$(dirname -- "$python"):$PATH" # so that what notebooks start comes from the same environment
 exec "$python" -m lib.runner "$@"

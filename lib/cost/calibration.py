@@ -61,11 +61,12 @@ def calibrate(
 
 
 def _time(calls: dict[str, "_Calls"], repeats: int, seconds: float, generator: torch.Generator, device) -> None:
-    """Every call once, to warm up, then all in shuffled turns, for as long as a few turns take at least."""
+    """Every call once, to warm up, then all in shuffled turns, for as long as a few turns take at least, and as much
+    again: calls vary."""
     start = time.perf_counter()
     for call in calls.values():
         call()
-    least = LEAST_REPEATS * (time.perf_counter() - start)
+    least = 2 * LEAST_REPEATS * (time.perf_counter() - start)
     interleaved(calls, repeats=repeats, seconds=max(seconds, least), generator=generator, device=device)
 
 
