@@ -28,7 +28,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 is for oracle
 
 @dataclass(frozen=True)
 class Kernels:
-    """What a model's blocks run on, None where they run as they are; its output layer; of which weights they were made."""
+    """What a model's blocks run on, None where they run as they are; its output layer; of which weights it was made."""
 
     blocks: NativeBlocks | JoinedBlocks | None
     output: Linear
@@ -58,7 +58,7 @@ def output_layer(model) -> Linear:
 
 
 def copied_bytes(model) -> int:
-    """Bytes of weights that a fused model holds a second time; 0 for one that runs as it is, or over its own weights."""
+    """Bytes of weights that a fused model holds a second time; 0 for one that runs over its own weights."""
     if refusal(model) or runs_natively(model) or _fills_the_memory(model):
         return 0
     return joined_blocks.copied_bytes(model)

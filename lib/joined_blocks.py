@@ -41,7 +41,7 @@ class JoinedBlocks:
 
     def __call__(self, given: Tensor, positions: Tensor, cache, mask: SharedMask, keep: int | Tensor,
                  all_states: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Logits [B, kept, V], and where asked for the states [B, m, H]: those given, each layer's, the last one normed.
+        """Logits [B, kept, V], and where asked for states [B, m, H]: those given, each layer's, the last one normed.
 
         given [B, m, H]: the tokens' embeddings, at positions int64[B, m]. keep: as transformers' logits_to_keep.
         """

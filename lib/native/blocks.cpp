@@ -108,7 +108,8 @@ template <class T> class Run {
   void norm_all(const void* weight) {
 #pragma omp for
     for (int64_t row = 0; row < rows; ++row)
-      normed(state.get() + row * f.hidden, static_cast<const T*>(weight), f.hidden, f.epsilon, input.get() + row * f.hidden);
+      normed(state.get() + row * f.hidden, static_cast<const T*>(weight), f.hidden, f.epsilon,
+             input.get() + row * f.hidden);
   }
 
   // Queries, keys and values of all rows; each head normed, rotated, and put where attention reads it.

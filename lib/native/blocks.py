@@ -130,12 +130,13 @@ class Angles:
 class NativeBlocks:
     """Decoder layers of Llama's kind, the norm behind them and an output layer, over a block behind a cache's rows.
 
-    layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp (gate_proj,
-    up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the layer is
-    given. norm and output: None where there is none.
+    layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
+    (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
+    layer is given. norm and output: None where there is none.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None, output: nn.Linear | None):
+    def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
+                 output: nn.Linear | None):
         self.modules = *layers, norm, output  # kept, since the structs hold addresses alone
         self.layers = (Layer * len(layers))(*map(_layer, layers))
         self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)

@@ -36,7 +36,7 @@ def unavailable(*sources: Path) -> str | None:
 
 @cache
 def library(*sources: Path) -> ctypes.CDLL:
-    """The library made of the first source, which includes the others. OSError or SubprocessError where it cannot be."""
+    """The library of the first source, which includes the others. OSError or SubprocessError where it cannot be."""
     compiler = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++")))), None)
     if compiler is None:
         raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")

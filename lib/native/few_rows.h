@@ -47,8 +47,8 @@ inline __m512 sums_of(const __m512* parts) {
 }
 
 // The products of C rows of x, of which there are `many`, with 16 / C rows of the matrix, from `first` on: lane
-// c * (16 / C) + r. Rows past the last are the last one again. ahead: of which of them the rows behind are asked for too, a
-// bit each; addresses past the end do no harm.
+// c * (16 / C) + r. Rows past the last are the last one again. ahead: for which of them the rows behind are asked for,
+// a bit each; addresses past the end do no harm.
 template <class T, int C>
 inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
   constexpr int R = SUMS / C;

@@ -93,7 +93,8 @@ def adaptive(pair, spec: str, checking: RoundCost, drafting: RoundCost, shape: s
     policy = WhereItPays(cost=max(0.0, float(drafting.level(1))) / checking.plain,
                          check=max(0.0, _per_node(checking)) / checking.plain,
                          once=max(0.0, drafting.once) / checking.plain, most=parse(shape).max_depth)
-    return Alternative(ADAPTIVE, ours(pair, AdaptiveDrafter(made(pair, spec), policy), shape, new_tokens), ADAPTIVE, label)
+    drafter = AdaptiveDrafter(made(pair, spec), policy)
+    return Alternative(ADAPTIVE, ours(pair, drafter, shape, new_tokens), ADAPTIVE, label)
 
 
 def _per_node(cost: RoundCost, nodes: int = 8) -> float:

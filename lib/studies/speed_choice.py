@@ -45,8 +45,9 @@ def choose(
     seconds, speed.
 
     Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations (see `tokens_a_round`), or
-    from decoding them all where the trace does not know the drafter; seconds from decoding groups of prompts, one a repeat, the trees in shuffled turns after an untimed run each, of the
-    rounds in which all rows run; speed is tokens a second and row. No prompt that is judged is looked at.
+    from decoding them all where the trace does not know the drafter; seconds from decoding groups of prompts, one a
+    repeat, the trees in shuffled turns after an untimed run each, of the rounds in which all rows run; speed is tokens
+    a second and row. No prompt that is judged is looked at.
     """
     drafters = {name: made(pair, name) for name in dict.fromkeys(drafter for drafter, _ in trees)}
     runs = {key: ours(pair, drafters[key[0]], tree, new_tokens) for key, tree in trees.items()}

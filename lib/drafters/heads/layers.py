@@ -75,7 +75,7 @@ class Behind:
 
     def __call__(self, x: Tensor, positions: Tensor, cache: TreeCache, mask: Tensor | None,
                  read: Tensor | None = None) -> Tensor:
-        """x [B, T, H] at positions int64[B, T], appended to the cache, to [B, T, H]; `read` as the first layer takes it.
+        """x [B, T, H] at positions int64[B, T], appended to the cache, to [B, T, H]; read: as the first layer takes it.
 
         mask bool[T, pending + T] or [B, T, pending + T]: which pending slots are seen, and all committed ones; None for
         a causal block right behind the committed slots.
