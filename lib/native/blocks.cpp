@@ -74,7 +74,7 @@ template <class T> class Run {
     for (const Layer* layer = f.layers; layer < f.layers + f.depth; ++layer)
       inner = std::max(inner, layer->gate.out), widest = std::max({widest, layer->output.in, layer->gate.in});
     state = numbers<float>(rows * f.hidden), heads = numbers<float>(rows * all_heads * f.dim);
-    input = numbers<T>(rows * std::max(widest, f.hidden)), middle = numbers<T>(rows * inner);
+    input = numbers<T>(std::max(rows, f.kept_rows) * std::max(widest, f.hidden)), middle = numbers<T>(rows * inner);
     query = numbers<T>(rows * f.heads * f.dim), attended = numbers<T>(rows * f.heads * f.dim);
     lse = numbers<float>(rows * f.heads);
   }
@@ -180,18 +180,15 @@ template <class T> class Run {
 
   // The last norm, and the logits of the rows that are asked for.
   void speak() {
-    T* last = f.states ? static_cast<T*>(f.states) + f.depth * rows * f.hidden : nullptr;
+    const T* weight = static_cast<const T*>(f.final_norm);
+    const auto norm = [&](int64_t row, T* to) {
+      normed(state.get() + row * f.hidden, weight, f.hidden, f.epsilon, to);
+    };
+    T* last = static_cast<T*>(f.states) + f.depth * rows * f.hidden;
+#pragma omp for nowait
+    for (int64_t row = 0; row < (f.states ? rows : 0); ++row) norm(row, last + row * f.hidden);
 #pragma omp for
-    for (int64_t row = 0; row < rows; ++row) {
-      T* to = input.get() + row * f.hidden;
-      normed(state.get() + row * f.hidden, static_cast<const T*>(f.final_norm), f.hidden, f.epsilon, to);
-      if (last) std::memcpy(last + row * f.hidden, to, f.hidden * sizeof(T));
-    }
-    if (f.kept) {
-#pragma omp single
-      for (int64_t i = 0; i < f.kept_rows; ++i)  // in rising order, so that none is overwritten before it is read
-        std::memmove(input.get() + i * f.hidden, input.get() + f.kept[i] * f.hidden, f.hidden * sizeof(T));
-    }
+    for (int64_t i = 0; i < f.kept_rows; ++i) norm(f.kept ? f.kept[i] : i, input.get() + i * f.hidden);
     if (f.vocabulary.out) product(f.vocabulary, input.get(), f.kept_rows, static_cast<T*>(f.logits), f.vocabulary.out);
   }
 };

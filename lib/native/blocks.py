@@ -183,13 +183,17 @@ class NativeBlocks:
 
 
 def linear(weight: Tensor, bias: Tensor | None):
-    """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in; no gradients."""
+    """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in; no gradients.
+
+    Many rows, and what does not fit the weights, are PyTorch's.
+    """
     matrix, run = _matrix(weight, bias), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
 
     def apply(x: Tensor) -> Tensor:
-        rows = x.contiguous()
-        if (count := rows.numel() // weight.shape[1]) > MOST_ROWS:
+        fits = x.dtype == weight.dtype and x.shape[-1] == weight.shape[1]
+        if not fits or (count := x.numel() // x.shape[-1]) > MOST_ROWS:
             return F.linear(x, weight, bias)
+        rows = x.contiguous()
         to = x.new_empty(*x.shape[:-1], len(weight))
         run(ctypes.byref(matrix), c_void_p(rows.data_ptr()), c_void_p(to.data_ptr()), c_int64(count),
             c_int64(torch.get_num_threads()))

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lib import acceptance, cost, shapes
-from lib.cost import Costs, RoundCost, formulas
+from lib.cost import Costs, formulas
 from lib.search import best_tree
 from lib.search.best_tree import Limits
 from lib.studies import study

@@ -81,7 +81,7 @@ def test_a_block_says_what_the_model_says(config, lengths, dtype, kernels):
                                        atol=5e-2 if dtype == torch.bfloat16 else 1e-5, rtol=1e-4, msg=f"layer {layer}")
 
 
-@pytest.mark.parametrize("keep", [1, 2, torch.tensor([0, 3])], ids=str)
+@pytest.mark.parametrize("keep", [1, 2, torch.tensor([0, 3]), torch.tensor([3, 0, *range(TREE.size)])], ids=str)
 def test_only_the_asked_logits_are_made(keep, kernels):
     model = made(CONFIGS["llama"])
     told, said = (block(model, each, logits_to_keep=keep)[0].logits for each in (fused(model), model))

@@ -51,6 +51,12 @@ def test_many_rows_and_leading_dimensions_are_the_same_product():
     assert run(x[:, :, :0]).shape == (2, 3, 0, 33)
 
 
+@pytest.mark.parametrize("x", [torch.zeros(2, 8, dtype=torch.float64), torch.zeros(2, 7)], ids=["type", "width"])
+def test_inputs_that_do_not_fit_are_pytorchs_to_refuse(x):
+    with pytest.raises(RuntimeError):
+        blocks.linear(torch.zeros(4, 8), None)(x)
+
+
 @pytest.mark.parametrize("weights, said", [
     (lambda: [torch.zeros(4, 4, dtype=torch.float64)], "float64"),
     (lambda: [torch.zeros(4, 4), torch.zeros(4, 4, dtype=torch.bfloat16)], "bfloat16 on cpu and torch.float32"),
