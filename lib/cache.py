@@ -23,18 +23,23 @@ def capacity_for(slots: int) -> int:
 
 
 class Rows:
-    """What the layers share: committed lengths int64[B], as a tensor and, to spare synchronisations, as a list."""
+    """What the layers share: committed lengths, as a list, and as a tensor int64[B] for who asks for one."""
 
     def __init__(self):
-        self.lengths: Tensor | None = None
-        self.as_list: list[int] = []
+        self.set([])
+
+    def set(self, lengths: list[int], device: torch.device | None = None) -> None:
+        """Commits these lengths, of rows that live on this device."""
+        self.as_list, self.device = lengths, device
+        self._lengths: Tensor | None = None
         self._slots: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
-    def set(self, lengths: Tensor, as_list: list[int] | None = None) -> None:
-        """Commits lengths int64[B]; who knows them as a list too spares a transfer."""
-        self.lengths = lengths
-        self.as_list = lengths.tolist() if as_list is None else as_list
-        self._slots = {}
+    @property
+    def lengths(self) -> Tensor:
+        """Committed tokens a row, int64[B]."""
+        if self._lengths is None:
+            self._lengths = torch.tensor(self.as_list, dtype=torch.long, device=self.device)
+        return self._lengths
 
     @property
     def longest(self) -> int:
@@ -69,15 +74,15 @@ class TreeLayer(CacheLayerMixin):
     def __init__(self, rows: Rows):
         super().__init__()
         self.rows = rows
-        self.pending = 0  # nodes appended since the last commit
+        self.pending = self.bytes = 0  # nodes appended since the last commit; what the buffers hold
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Empty buffers for states like these, [B, Hkv, m, d], which transformers calls for at the first forward."""
         # Zeros, not whatever memory holds: a masked slot must be finite to count for nothing.
         empty = [s.new_zeros(1, *s.shape[:2], 0, s.shape[-1]) for s in (key_states, value_states)]
         self._hold([torch.cat(empty)] if empty[0].shape == empty[1].shape else empty)
-        if self.rows.lengths is None:
-            self.rows.set(torch.zeros(key_states.shape[0], dtype=torch.long, device=key_states.device))
+        if not self.rows.as_list:
+            self.rows.set([0] * key_states.shape[0], key_states.device)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
@@ -103,18 +108,19 @@ class TreeLayer(CacheLayerMixin):
 
     def _hold(self, buffers: list[Tensor]) -> None:
         """Takes one buffer of both, or one of each."""
-        self.buffers = buffers
+        self.buffers, self.capacity = buffers, buffers[0].shape[3]
         self.keys, self.values = buffers[0][0], buffers[-1][-1]
+        # Asked for in every round: what a small model's round has to spare is a few calls of PyTorch.
+        self.address, self.bytes = buffers[0].data_ptr(), sum(buffer.nbytes for buffer in buffers)
 
     def reserve(self, slots: int) -> None:
         """Grow by doubling, so that appending costs a constant a token."""
-        capacity = self.keys.shape[2]
-        if slots <= capacity:
+        if slots <= self.capacity:
             return
-        larger = max(slots, 2 * capacity, SMALLEST)
+        larger = max(slots, 2 * self.capacity, SMALLEST)
         grown = [old.new_zeros(*old.shape[:3], larger, old.shape[-1]) for old in self.buffers]
         for old, new in zip(self.buffers, grown):
-            new[:, :, :, :capacity] = old
+            new[:, :, :, : self.capacity] = old
         self._hold(grown)
 
     def move(self, rows: Tensor, origins: Tensor, goals: Tensor) -> None:
@@ -130,7 +136,7 @@ class TreeLayer(CacheLayerMixin):
         """Gives the buffers back."""
         self.keys = self.values = None
         self.buffers = []
-        self.is_initialized, self.pending = False, 0
+        self.is_initialized, self.pending, self.bytes = False, 0, 0
 
     def get_seq_length(self) -> int:
         """Tokens behind which transformers appends: the longest row's, pending nodes included."""
@@ -155,7 +161,7 @@ class TreeCache(Cache):
     @property
     def lengths(self) -> Tensor:
         """Committed tokens a row, int64[B]; empty before the first forward."""
-        return torch.zeros(0, dtype=torch.long) if self.rows.lengths is None else self.rows.lengths
+        return self.rows.lengths
 
     @property
     def pending(self) -> int:
@@ -165,7 +171,7 @@ class TreeCache(Cache):
     @property
     def bytes(self) -> int:
         """Bytes that the buffers hold, spare capacity included."""
-        return sum(b.nbytes for layer in self.layers if layer.is_initialized for b in (layer.keys, layer.values))
+        return sum(layer.bytes for layer in self.layers)
 
     def begin(self, layers: int, like: Tensor) -> None:
         """Makes the layers of a fresh cache for who writes them without `update`; like [B, Hkv, 0, d]."""
@@ -174,26 +180,27 @@ class TreeCache(Cache):
             layer.lazy_initialization(like, like)
             self.layers.append(layer)
 
-    def room(self, nodes: int, least: int = 0) -> list[Tensor]:
-        """Takes m = nodes slots behind what is pending, for who writes them: each layer's [2, B, Hkv, capacity, d].
+    def room(self, nodes: int, least: int = 0) -> None:
+        """Takes m = nodes slots behind what is pending, for who writes them into each layer's buffers.
 
         The capacity is `least` or more.
         """
+        needed = max(least, self.rows.longest + self.pending + nodes)
         for layer in self.layers:
             layer.pending += nodes
-            layer.reserve(max(least, self.rows.longest + layer.pending))
-        return [layer.buffers[0] for layer in self.layers]
+            layer.reserve(needed)
 
     def set_lengths(self, lengths: Tensor) -> None:
         """Commit lengths int64[B] as they are: after a right-padded prefill, the prompts' own lengths."""
-        lengths = torch.as_tensor(lengths, dtype=torch.long, device=self.lengths.device)
+        lengths = torch.as_tensor(lengths, dtype=torch.long).reshape(-1).tolist()
         stored = [length + self.pending for length in self.rows.as_list]
-        fits = lengths.shape == self.lengths.shape
-        if not fits or any(not 0 <= new <= old for new, old in zip(lengths.tolist(), stored)):
-            raise ValueError(
-                f"lengths {lengths.tolist()} for rows that hold {stored} tokens; give one a row, none longer"
-            )
-        self.rows.set(lengths)
+        if len(lengths) != len(stored) or any(not 0 <= new <= old for new, old in zip(lengths, stored)):
+            raise ValueError(f"lengths {lengths} for rows that hold {stored} tokens; give one a row, none longer")
+        self.rows.set(lengths, self.rows.device)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops what was appended since the last commit."""
         for layer in self.layers:
             layer.pending = 0
 
@@ -227,22 +234,20 @@ class TreeCache(Cache):
             if node != place
         ]
         if moves:
-            rows, origins, goals = torch.tensor(moves, device=self.lengths.device).T
-        for layer in self.layers:
-            layer.pending = 0
-            if moves:
+            rows, origins, goals = torch.tensor(moves, device=self.rows.device).T
+            for layer in self.layers:
                 layer.move(rows, origins, goals)
-        lengths = [length + len(kept) for length, kept in zip(self.rows.as_list, lists)]
-        self.rows.set(torch.tensor(lengths, device=self.lengths.device), lengths)
+        self.rows.set([length + len(kept) for length, kept in zip(self.rows.as_list, lists)], self.rows.device)
+        self.forget()
 
     def select(self, rows: Tensor) -> None:
         """Keep only the given rows, int64 indices or bool[B], in this order: finished ones leave."""
-        rows = torch.as_tensor(rows, device=self.lengths.device)
-        self.rows.set(self.lengths[rows])
+        rows = torch.as_tensor(rows, device=self.rows.device)
+        self.rows.set(self.lengths[rows].tolist(), self.rows.device)
         for layer in self.layers:
             layer.select(rows)
 
     def reset(self) -> None:
         """Forgets all rows; the next forward may bring another batch."""
-        self.rows.lengths, self.rows.as_list = None, []
+        self.rows.set([])
         super().reset()

@@ -40,7 +40,8 @@ class CompiledBlocks:
                 **kwargs,
             )
         nodes, start = input_ids.shape[1], past_key_values.pending
-        buffers = past_key_values.room(nodes, self.slots)
+        past_key_values.room(nodes, self.slots)
+        buffers = [layer.buffers[0] for layer in past_key_values.layers]
         at, slots = rows.slots(start, nodes)
         bias = slot_bias(tree_mask.visible, rows.lengths, buffers[0].shape[-2], start, nodes, self.model.dtype)
         group = self.model.config.num_attention_heads // buffers[0].shape[2]

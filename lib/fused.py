@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lib import joined_blocks
@@ -66,7 +65,8 @@ def copied_bytes(model) -> int:
 
 def runs_natively(model) -> bool:
     """Whether the blocks of a model that can be fused run in C++ here."""
-    return native.refusal(model.model.layers, model.model.rotary_emb, model.lm_head) is None
+    decoder = model.model
+    return native.refusal(decoder.layers, decoder.rotary_emb, model.lm_head, decoder.embed_tokens) is None
 
 
 def refusal(model) -> str | None:
@@ -100,11 +100,8 @@ class FusedBlocks:
         """
         if kwargs or torch.is_grad_enabled() or not (cache.layers or self._takes_prompts(tokens)):
             return None
-        given = F.embedding(tokens, self.model.model.embed_tokens.weight)
         mask = SharedMask(causal(tokens.shape[1], cache.pending, self.device) if tree_mask is None else tree_mask)
-        lengths = cache.lengths if cache.layers else tokens.new_zeros(len(tokens))
-        logits, states = self.blocks(given, lengths[:, None] + depth, cache, mask, logits_to_keep,
-                                     output_hidden_states)
+        logits, states = self.blocks(tokens, depth, cache, mask, logits_to_keep, output_hidden_states)
         return BlockOutput(logits, None if states is None else tuple(states))
 
     def _takes_prompts(self, tokens: Tensor) -> bool:
@@ -124,7 +121,7 @@ def _kernels(model) -> Kernels:
     """Without blocks where the weights would have to be held twice and are too large for that."""
     decoder, head = model.model, model.lm_head
     if runs_natively(model):
-        blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head)
+        blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
         return Kernels(blocks, native.linear(head.weight, head.bias), _weights(model))
     if _fills_the_memory(model):
         return Kernels(None, head, _weights(model))

@@ -37,16 +37,18 @@ class JoinedBlocks:
 
     def __init__(self, model, output: Linear):
         self.layers = tuple(map(_layer, model.model.layers))
-        self.rotary, self.norm, self.output = model.model.rotary_emb, model.model.norm, output
+        self.embedding, self.output = model.model.embed_tokens, output
+        self.rotary, self.norm = model.model.rotary_emb, model.model.norm
 
-    def __call__(self, given: Tensor, positions: Tensor, cache, mask: SharedMask, keep: int | Tensor,
+    def __call__(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
                  all_states: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Logits [B, kept, V], and where asked for states [B, m, H]: those given, each layer's, the last one normed.
+        """Logits [B, kept, V], and where asked for states [B, m, H]: the embeddings, each layer's, the last one normed.
 
-        given [B, m, H]: the tokens' embeddings, at positions int64[B, m]. keep: as transformers' logits_to_keep.
+        tokens int64[B, m], at positions int64[m] or [B, m] behind each row's prefix. keep: as transformers'
+        logits_to_keep.
         """
-        prefix, state = cache.rows.as_list, given
-        cos, sin = self.rotary(state, position_ids=positions)
+        prefix, state = cache.rows.as_list, self.embedding(tokens)
+        cos, sin = self.rotary(state, position_ids=cache.lengths[:, None] + offsets)
         half = sin.shape[-1] // 2
         rotation = cos[:, :, None], torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)[:, :, None]
         states, attend = [state], None

@@ -127,8 +127,12 @@ class Tree:
             return NotImplemented
         return np.array_equal(self.parents, other.parents) and np.array_equal(self.rank, other.rank)
 
-    def __hash__(self) -> int:
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.parents.tobytes(), self.rank.tobytes()))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __repr__(self) -> str:
         return f"Tree(budget={self.budget}, depth={self.max_depth}, leaves={len(self.leaves)})"

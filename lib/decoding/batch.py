@@ -16,16 +16,17 @@ def geometry(tree: Tree, device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.tensor(tree.depth, device=device), torch.tensor(tree.mask, device=device)
 
 
-def stack(drafts: list[Draft], device) -> tuple[Tensor, Tensor, Tensor]:
+def stack(drafts: list[Draft], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The rows' trees as one batch: tokens int64[B, m], depth int64[B, m], mask bool[B, m, m]; padding sees itself
     alone.
 
     Where all rows have the same tree, depth is [m] and the mask [m, m].
     """
     trees = [draft.tree for draft in drafts]
+    if len(drafts) == 1:
+        return drafts[0].tokens.to(device)[None], *geometry(trees[0], device)
     if all(tree is trees[0] or tree == trees[0] for tree in trees[1:]):
-        tokens = drafts[0].tokens[None] if len(drafts) == 1 else torch.stack([draft.tokens for draft in drafts])
-        return tokens.to(device), *geometry(trees[0], torch.device(device))
+        return torch.stack([draft.tokens for draft in drafts]).to(device), *geometry(trees[0], device)
     size = max(tree.size for tree in trees)
     tokens, depth = torch.zeros(2, len(trees), size, dtype=torch.long)
     mask = torch.eye(size, dtype=torch.bool).repeat(len(trees), 1, 1)

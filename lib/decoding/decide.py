@@ -8,7 +8,7 @@ from torch import Tensor
 from lib.decoding.hooks import Decision, Hooks
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws, verify, warp
-from lib.verify.warp import best_token
+from lib.verify.warp import best_token_list
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Decider:
         if self.hooks.adjust:
             logits = torch.cat([self.hooks.adjust(row, [[]], logits[i : i + 1]) for i, row in enumerate(rows)])
         if self.rule == "greedy":
-            return best_token(logits).tolist()
+            return best_token_list(logits)
         return [self.draws.categorical(probs) for probs in warp(logits, *self.warping)]
 
     def round(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> list[Decision]:
@@ -36,7 +36,7 @@ class Decider:
         if self.hooks.adjust:
             logits = self._adjusted(rows, written, drafts, logits)
         if self.rule == "greedy":
-            decided = [follow(draft, best) for draft, best in zip(drafts, best_token(logits).tolist())]
+            decided = [follow(draft, best) for draft, best in zip(drafts, best_token_list(logits))]
         else:
             probs = warp(logits, *self.warping)
             decided = [
@@ -48,7 +48,7 @@ class Decider:
         adjusted = logits.clone()
         for i, (row, draft) in enumerate(zip(rows, drafts)):
             before, size = written[row], draft.tree.size
-            contexts = [before + path for path in paths_below(draft.tree, draft.tokens.tolist())]
+            contexts = [before + path for path in paths_below(draft.tree, draft.token_list)]
             adjusted[i, :size] = self.hooks.adjust(row, contexts, logits[i, :size])
         return adjusted
 
@@ -56,7 +56,7 @@ class Decider:
 def follow(draft: Draft, best: list[int]) -> Decision:
     """The path on which each node's token is the target's best behind its parent, best[m]; and the best behind its
     end."""
-    tokens, node, accepted = draft.tokens.tolist(), ROOT, []
+    tokens, node, accepted = draft.token_list, ROOT, []
     children, said = draft.tree.children, best[ROOT]
     while (node := next((child for child in children(node) if tokens[child] == said), None)) is not None:
         accepted.append(node)

@@ -122,11 +122,10 @@ class _Loop:
     ) -> Round:
         """Writes what the round emits to the row, as far as it goes, and returns its record."""
         accepted, bonus = decision
-        tokens, position = draft.tokens.tolist(), len(self.written[row])
-        emitted = [*(tokens[node] for node in accepted), bonus]
+        emitted, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
         length = self.write(row, emitted)
         counted = accepted[:length]
-        ranks = tuple(draft.tree.rank[counted].tolist())
+        ranks = tuple(int(draft.tree.rank[node]) for node in counted)
         open_end = bool(draft.tree.children(accepted[-1] if accepted else 0))
         cut = length < len(emitted)
         return Round(

@@ -42,11 +42,10 @@ class BlockDrafter(MarginalDrafter):
 
     def _marginals(self, depth: int) -> Tensor:
         roots = self.target.get_input_embeddings()(torch.tensor(self.roots, device=self.newest.device))
-        lengths = self.cache.lengths.to(roots.device)
-        positions = lengths[:, None] + torch.arange(self.head.depth, device=roots.device)
+        offsets = torch.arange(self.head.depth, device=roots.device)
         sees_all = torch.ones(self.head.depth, self.head.depth, dtype=torch.bool, device=roots.device)
-        states = self.layers(self.head.enter(roots, self.newest), positions, self.cache, sees_all)
-        self.cache.set_lengths(self.cache.lengths)  # forgets the block
+        states = self.layers(self.head.enter(roots, self.newest), offsets, self.cache, sees_all)
+        self.cache.forget()
         return self.output(states[:, :depth])
 
     def select(self, rows: list[int]) -> None:

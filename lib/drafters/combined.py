@@ -54,7 +54,7 @@ class CombinedDrafter(Wrapping):
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Both take what was kept, whoever drafted it."""
-        kept = [self.drafts[row].tokens[nodes].tolist() if nodes else [] for row, nodes in enumerate(accepted)]
+        kept = [self.drafts[row].tokens_of(nodes) if nodes else [] for row, nodes in enumerate(accepted)]
         self.lookup.advance([tokens + [token] for tokens, token in zip(kept, bonus)])
         if self.drafts:
             self.drafter.commit_of(self.drafts, accepted, bonus, target_outputs)

@@ -114,8 +114,8 @@ class EagleDrafter:
         """Forgets the tree, and keeps features and tokens of what was accepted; first of all those of the prompts."""
         features = self.head.read(hidden_states(target_outputs))
         if self.prompts is None:
-            self.cache.set_lengths(self.cache.lengths)
-            said = [draft.tokens[nodes].tolist() + [token] if nodes else [token]
+            self.cache.forget()
+            said = [[*draft.tokens_of(nodes), token]
                     for draft, nodes, token in zip(self.drafts, accepted, bonus)]
             self._wait(features, [[ROOT, *nodes] for nodes in accepted], said)
             self.drafts = []
@@ -159,8 +159,7 @@ class EagleDrafter:
     def _forward_waiting(self) -> Tensor:
         """Commits the waiting entries to the cache; the head's output at each row's last one, [B, H]."""
         tokens, counts = padded(self.waiting, self.features.shape[1]), [len(row) for row in self.waiting]
-        before = self.cache.lengths.cpu() if len(self.cache.lengths) else tokens.new_zeros(len(tokens))
-        out = self._forward(self.features, tokens, before[:, None] + torch.arange(tokens.shape[1]), None)
+        out = self._forward(self.features, tokens, torch.arange(tokens.shape[1]), None)
         self.cache.commit([list(range(count)) for count in counts])
         return out[torch.arange(len(out)), torch.tensor(counts) - 1]
 
@@ -170,18 +169,17 @@ class EagleDrafter:
         features [B, k, H]: the outputs at their parents. sees bool[k, forwarded + k] or [B, ...]: what they see beside
         the text, of the nodes forwarded before and of their own level.
         """
-        positions = self.cache.lengths.cpu()[:, None] + (depth - 1)
-        out = self._forward(features, tokens, positions.expand(tokens.shape), sees)
+        out = self._forward(features, tokens, torch.full(tokens.shape[1:], depth - 1), sees)
         self.outputs = torch.cat([self.outputs, out], dim=1)
         return self._logits(out)
 
-    def _forward(self, features: Tensor, tokens: Tensor, positions: Tensor, sees: Tensor | None) -> Tensor:
+    def _forward(self, features: Tensor, tokens: Tensor, offsets: Tensor, sees: Tensor | None) -> Tensor:
         self.calls += 1
         device = features.device
         with forward():
             x, read = self.head.enter(features, embed(self.head, self.target, tokens.to(device)))
             sees = None if sees is None else sees.to(device)
-            return self.layer(x, positions.to(device), self.cache, sees, read)
+            return self.layer(x, offsets.to(device), self.cache, sees, read)
 
     def _logits(self, features: Tensor) -> Tensor:
         with forward():

@@ -109,7 +109,7 @@ class LanguageModelDrafter:
         """Commits a round in which these drafts were verified, in some rows not its own, or for which it made none:
         of its own it keeps what lies on the accepted path.
         """
-        kept = [draft.tokens[nodes].tolist() for draft, nodes in zip(drafts, accepted)]
+        kept = [draft.tokens_of(nodes) for draft, nodes in zip(drafts, accepted)]
         own = [draft.along(tokens) for draft, tokens in zip(self.drafts, kept)] or [[] for _ in kept]
         self.advance(own, [tokens[len(nodes):] + [token] for tokens, nodes, token in zip(kept, own, bonus)])
 
@@ -118,7 +118,7 @@ class LanguageModelDrafter:
         forwarded, kept = bool(self.cache.pending), []
         for row, nodes in enumerate(accepted):
             held = [self.waiting.width + self.places[row][node] for node in nodes if node in self.places[row]]
-            late = self.drafts[row].tokens[nodes[len(held):]].tolist() if len(held) < len(nodes) else []
+            late = self.drafts[row].tokens_of(nodes[len(held):]) if len(held) < len(nodes) else []
             if forwarded:
                 kept.append([*range(self.waiting.width - len(self.tails[row]), self.waiting.width), *held])
                 self.tails[row] = []

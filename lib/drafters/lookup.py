@@ -46,7 +46,7 @@ class LookupDrafter:
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Appends what was kept to the texts, where it can be looked up from now on."""
         for row, (nodes, token) in enumerate(zip(accepted, bonus)):
-            self.texts[row].extend((self.drafts[row].tokens[nodes].tolist() if nodes else []) + [token])
+            self.texts[row].extend([*self.drafts[row].tokens_of(nodes), token] if nodes else [token])
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows."""
@@ -74,12 +74,12 @@ class _Text:
                 if n <= end:
                     self.ends[tuple(self.tokens[end - n :])].append(end)
 
-    def continuations(self, length: int) -> Iterator[list[list[int]]]:
+    def continuations(self, length: int) -> Iterator[Iterator[list[int]]]:
         """For each n, longest first: the tokens behind every earlier place of the last n, most recent place first."""
         for n in self.sizes:
             if n < len(self.tokens):
-                earlier = self.ends[tuple(self.tokens[-n:])][-2::-1]  # the last one is the text's own end
-                yield [self.tokens[end : end + length] for end in earlier]
+                ends = self.ends[tuple(self.tokens[-n:])]  # the last one is the text's own end
+                yield (self.tokens[ends[i] : ends[i] + length] for i in range(len(ends) - 2, -1, -1))
 
 
 def by_frequency(continuations: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:

@@ -86,7 +86,7 @@ class MergedDrafter:
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Every drafter keeps what it had proposed of the accepted path, and takes the rest as new text."""
-        kept = [self.drafts[row].tokens[nodes].tolist() if nodes else [] for row, nodes in enumerate(accepted)]
+        kept = [self.drafts[row].tokens_of(nodes) if nodes else [] for row, nodes in enumerate(accepted)]
         for index, drafter in enumerate(self.drafters):
             own = [self.apart[index][row].along(tokens) if tokens else [] for row, tokens in enumerate(kept)]
             drafter.advance(own, [tokens[len(nodes):] + [token] for tokens, nodes, token in zip(kept, own, bonus)])
@@ -99,8 +99,8 @@ class MergedDrafter:
 
 def merge_chosen(drafts: Sequence[Draft]) -> Draft:
     """The union of drafts of one root whose children were chosen, not sampled."""
-    paths = [draft.tokens[list(path)[1:]].tolist() for draft in drafts for path in draft.tree.paths()]
-    return merge(int(drafts[0].tokens[ROOT]), paths)
+    paths = [draft.tokens_of(path[1:]) for draft in drafts for path in draft.tree.paths()]
+    return merge(drafts[0].token_list[ROOT], paths)
 
 
 

@@ -39,7 +39,7 @@ class PlainDrafter:
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Appends what was kept to the texts."""
         for row, (nodes, token) in enumerate(zip(accepted, bonus)):
-            self.texts[row] += (self.drafts[row].tokens[nodes].tolist() if nodes else []) + [token]
+            self.texts[row] += [*self.drafts[row].tokens_of(nodes), token] if nodes else [token]
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows."""

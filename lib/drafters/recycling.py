@@ -56,7 +56,7 @@ class RecyclingDrafter:
         if target_outputs is not None:
             for draft, logits in zip(self.drafts, target_outputs.logits):
                 logits = logits[: draft.tree.size, : len(self.matrix)]
-                self._write(draft.tokens.tolist(), top_tokens(logits, self.matrix.shape[1]).cpu())
+                self._write(draft.token_list, top_tokens(logits, self.matrix.shape[1]).cpu())
         self.roots = list(bonus)
 
     def select(self, rows: list[int]) -> None:

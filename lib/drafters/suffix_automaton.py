@@ -45,7 +45,7 @@ class SuffixAutomatonDrafter:
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Appends what was kept to the texts."""
-        self.advance([self.drafts[row].tokens[nodes].tolist() + [token] if nodes else [token]
+        self.advance([[*self.drafts[row].tokens_of(nodes), token] if nodes else [token]
                       for row, (nodes, token) in enumerate(zip(accepted, bonus))])
 
     def advance(self, following: Sequence[Sequence[int]]) -> None:

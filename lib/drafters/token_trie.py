@@ -1,30 +1,42 @@
 """Several token sequences behind one root as one tree: common prefixes are one path."""
 
+from functools import lru_cache
 from typing import Iterable, Sequence
 
 import torch
 
-from lib.tree import Tree
+from lib.tree import NO_PARENT, ROOT, Tree
 from lib.verify import Draft
 
 
 def merge(root: int, sequences: Iterable[Sequence[int]], budget: int | None = None) -> Draft:
-    """The trie of the sequences, in their order, up to `budget` nodes; siblings are ranked in the order they came."""
-    parents, tokens, child = [-1], [root], {}
-    for node, token in _steps(sequences, child):
-        if budget is not None and len(parents) > budget:
-            break
-        child[node, token] = len(parents)
-        parents.append(node)
-        tokens.append(token)
-    return Draft(Tree(parents), torch.tensor(tokens), "top_k")
+    """The trie of the sequences, in their order, up to `budget` nodes; siblings are ranked in the order they came.
+
+    No more sequences are asked for than the budget takes.
+    """
+    parents, tokens = _trie(root, sequences, budget)
+    return Draft(_tree(tuple(parents)), torch.tensor(tokens), "top_k")
 
 
-def _steps(sequences: Iterable[Sequence[int]], child: dict[tuple[int, int], int]):
-    """What the trie lacks, as (node, token): the caller enters each in `child` before it asks for the next."""
+def _trie(root: int, sequences: Iterable[Sequence[int]], budget: int | None) -> tuple[list[int], list[int]]:
+    """Parents and tokens of the trie's nodes."""
+    parents, tokens, child = [NO_PARENT], [root], {}
+    if budget == 0:
+        return parents, tokens
     for sequence in sequences:
-        node = 0
+        node = ROOT
         for token in sequence:
-            if (node, token) not in child:
-                yield node, token
-            node = child[node, token]
+            step = node, token
+            if (node := child.get(step)) is None:
+                node = child[step] = len(parents)
+                parents.append(step[0])
+                tokens.append(token)
+                if node == budget:
+                    return parents, tokens
+    return parents, tokens
+
+
+@lru_cache(maxsize=4096)
+def _tree(parents: tuple[int, ...]) -> Tree:
+    """One object a shape, so that what was made of it is found again without a comparison."""
+    return Tree(parents)

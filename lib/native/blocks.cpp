@@ -22,14 +22,17 @@ struct Layer {
 
 struct Forward {
   const Layer* layers;
-  const void *given, *final_norm;            // states [rows, hidden]; the last norm's weight, or null
-  const float *cosines, *sines;              // [positions, dim / 2]
-  const int64_t *positions, *prefix, *kept;  // [rows]; [batch]; the rows whose logits are made, or null for all
+  const void *given, *final_norm;  // states [rows, hidden], or those of a vocabulary; the last norm's weight, or null
+  const int64_t* tokens;           // [rows]: which of a vocabulary's states; or null
+  const float *cosines, *sines;    // [positions, dim / 2]
+  const int64_t *offsets, *prefix, *kept;      // positions behind the prefix, [1 or batch, nodes]; [batch]; the rows whose
+                                             // logits are made, or null for all
   const uint8_t* mask;                       // [1 or batch, nodes, tree_keys]
   void *states, *logits;                     // [layers + 1, rows, hidden] or null; [kept, vocabulary]
   void (*attend)(const Call*);
   Matrix vocabulary;
-  int64_t depth, batch, nodes, pending, hidden, heads, kv_heads, dim, kept_rows, mask_stride, threads;
+  int64_t depth, batch, nodes, pending, hidden, heads, kv_heads, dim;
+  int64_t known, kept_rows, mask_stride, offset_stride, threads;  // known: of the vocabulary
   float scale, epsilon;
 };
 
@@ -79,8 +82,13 @@ template <class T> class Run {
     lse = numbers<float>(rows * f.heads);
   }
 
-  void all() {
-    copied(static_cast<const T*>(f.given), rows * f.hidden, state.get());
+  // -1; or a row whose token is not known, and nothing is done.
+  int all() {
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t from = f.tokens ? f.tokens[row] : row;
+      if (from < 0 || from >= (f.tokens ? f.known : rows)) return row;
+      copied(static_cast<const T*>(f.given) + from * f.hidden, f.hidden, state.get() + row * f.hidden);
+    }
     for (int64_t layer = 0; layer < f.depth; ++layer) {
       if (f.states) copied(state.get(), rows * f.hidden, static_cast<T*>(f.states) + layer * rows * f.hidden);
 #pragma omp parallel num_threads(f.threads)
@@ -91,6 +99,7 @@ template <class T> class Run {
     }
 #pragma omp parallel num_threads(f.threads)
     speak();
+    return -1;
   }
 
  private:
@@ -130,10 +139,11 @@ template <class T> class Run {
   void place_head(const Layer& layer, int64_t row, int64_t head) {
     float* x = heads.get() + (row * all_heads + head) * f.dim;
     const int64_t b = row / f.nodes, half = f.dim / 2, key_head = head - f.heads, value_head = key_head - f.kv_heads;
+    const int64_t position = f.prefix[b] + f.offsets[b * f.offset_stride + row % f.nodes];
     const void* norm = key_head < 0 ? layer.query_norm : layer.key_norm;
     if (value_head < 0) {
       if (norm) normed(x, static_cast<const T*>(norm), f.dim, f.epsilon, x);
-      const float *cosine = f.cosines + f.positions[row] * half, *sine = f.sines + f.positions[row] * half;
+      const float *cosine = f.cosines + position * half, *sine = f.sines + position * half;
       by_sixteen(half, [&](int64_t i, __mmask16 mask) {
         const __m512 left = read(x + i, mask), right = read(x + half + i, mask);
         const __m512 cos = read(cosine + i, mask), sin = read(sine + i, mask);
@@ -200,8 +210,8 @@ template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t 
 
 }  // namespace
 
-extern "C" void forward_float32(const Forward* forward) { Run<float>(*forward).all(); }
-extern "C" void forward_bfloat16(const Forward* forward) { Run<bf16>(*forward).all(); }
+extern "C" int forward_float32(const Forward* forward) { return Run<float>(*forward).all(); }
+extern "C" int forward_bfloat16(const Forward* forward) { return Run<bf16>(*forward).all(); }
 extern "C" void linear_float32(const Matrix* m, const float* x, float* y, int64_t rows, int64_t threads) {
   linear(*m, x, y, rows, threads);
 }

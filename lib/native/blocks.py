@@ -47,17 +47,18 @@ class Forward(ctypes.Structure):
 
     _fields_ = [
         ("layers", ctypes.POINTER(Layer)),
-        *((name, c_void_p) for name in ("given", "final_norm", "cosines", "sines", "positions", "prefix", "kept")),
+        *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix", "kept")),
         *((name, c_void_p) for name in ("mask", "states", "logits", "attend")),
         ("vocabulary", Matrix),
         *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "hidden", "heads", "kv_heads", "dim")),
-        *((name, c_int64) for name in ("kept_rows", "mask_stride", "threads")),
+        *((name, c_int64) for name in ("known", "kept_rows", "mask_stride", "offset_stride", "threads")),
         *((name, c_float) for name in ("scale", "epsilon")),
     ]
 
 
-def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None) -> str | None:
-    """Why decoder layers, and their output layer if there is one, do not run here; None if they do.
+def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
+            embedding: nn.Module | None = None) -> str | None:
+    """Why decoder layers, and an output layer and embedding where they have one, do not run here; None if they do.
 
     Compiles the C++ at its first use.
     """
@@ -72,7 +73,8 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
     if size % 8:
         return f"its heads have {size} numbers, no multiple of 8"
     norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
-    return weights_refusal([part.weight for part in (*projections, *norms)])
+    tables = [] if embedding is None else [embedding]
+    return weights_refusal([part.weight for part in (*projections, *norms, *tables)])
 
 
 def rotation_refusal(rotary: nn.Module) -> str | None:
@@ -132,54 +134,78 @@ class NativeBlocks:
 
     layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
     (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
-    layer is given. norm and output: None where there is none.
+    layer is given. norm, output and embedding: None where there is none. One call at a time.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
-                 output: nn.Linear | None):
-        self.modules = *layers, norm, output  # kept, since the structs hold addresses alone
+                 output: nn.Linear | None, embedding: nn.Embedding | None = None):
+        self.modules = *layers, norm, output, embedding  # kept, since the structs hold addresses alone
         self.layers = (Layer * len(layers))(*map(_layer, layers))
         self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)
-        self.epsilon, self.norm = layers[0].post_attention_layernorm.variance_epsilon, _address(norm)
-        self.output = Matrix() if output is None else _matrix(output.weight, output.bias)
-        kind = NAMES[layers[0].mlp.down_proj.weight.dtype]
-        self.attend = ctypes.cast(getattr(onepass.kernels(), f"onepass_{kind}"), c_void_p)
+        self.like = layers[0].mlp.down_proj.weight  # [hidden, inner], of the type that all tensors have
+        self.embedded = None if embedding is None else embedding.weight
+        kind = NAMES[self.like.dtype]
         self.run = getattr(build.library(*SOURCES), f"forward_{kind}")
+        self.forward = Forward(
+            layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
+            vocabulary=Matrix() if output is None else _matrix(output.weight, output.bias),
+            attend=ctypes.cast(getattr(onepass.kernels(), f"onepass_{kind}"), c_void_p),
+            heads=self.heads.queries, kv_heads=self.heads.keys, dim=self.heads.size, scale=self.heads.scale,
+            epsilon=layers[0].post_attention_layernorm.variance_epsilon)
 
-    def __call__(self, given: Tensor, positions: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
+    def __call__(self, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
                  all_states: bool = False, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Logits [B, kept, V], and where asked for the states [L + 1, B, m, H]: those given, each layer's, the last
         one normed.
 
-        given [B, m, H]: what enters the first layer, at positions int64[B, m]; read [B, m, ...]: what its attention
-        reads, in the place of that. keep: as transformers' logits_to_keep, of every row the last so many nodes (0:
-        all), or these. A fresh cache is begun.
+        given [B, m, H]: what enters the first layer; with an embedding, tokens int64[B, m]. offsets int64[m] or [B, m]:
+        their positions behind each row's prefix. read [B, m, ...]: what the first layer's attention reads, in the place
+        of what the layer is given. keep: as transformers' logits_to_keep, of every row the last so many nodes (0: all),
+        or these. A fresh cache is begun. IndexError for a token that the embedding does not have.
         """
-        (batch, nodes, hidden), pending, longest = given.shape, cache.pending, cache.rows.longest
-        if not cache.layers:
-            cache.begin(len(self.layers), given.new_zeros(batch, self.heads.keys, 0, self.heads.size))
-        buffers = cache.room(nodes)
-        cosines, sines = self.angles.up_to(longest + pending + nodes)
+        (batch, nodes), pending, f = given.shape[:2], cache.pending, self.forward
+        given, offsets, visible = given.contiguous(), offsets.contiguous(), mask.visible.contiguous()
+        if offsets.shape[-1] != nodes or visible.shape[-2:] != (nodes, pending + nodes):
+            raise ValueError(f"{nodes} nodes behind {pending} pending ones have positions {tuple(offsets.shape)} and a mask "
+                             f"{tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or those a row")
+        self._take_room(cache, batch, nodes)
         kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
         rows = batch * nodes if kept is None else len(kept)
-        logits = given.new_empty(batch, rows // batch, self.output.out)
-        states = given.new_empty(len(self.layers) + 1, batch, nodes, hidden) if all_states else None
-        given, visible = given.contiguous(), mask.visible.contiguous()
-        positions = positions.expand(batch, nodes).contiguous()
+        logits = self.like.new_empty(batch, rows // batch, f.vocabulary.out)
+        states = self.like.new_empty(f.depth + 1, batch, nodes, f.hidden) if all_states else None
+        read = self._enter(given, read)
+        f.offsets, f.mask, f.kept, f.kept_rows = _start(offsets), _start(visible), _start(kept), rows
+        f.offset_stride = nodes if offsets.dim() == 2 and len(offsets) > 1 else 0
+        f.mask_stride = nodes * (pending + nodes) if visible.dim() == 3 and len(visible) > 1 else 0
+        f.states, f.logits, f.threads = _start(states), _start(logits), torch.get_num_threads()
+        if (unknown := self.run(ctypes.byref(f))) >= 0:
+            raise IndexError(f"token {given.flatten()[unknown]} is none of the embedding's {len(self.embedded)}; "
+                             "take the tokenizer that belongs to the model")
+        return logits, states
+
+    def _take_room(self, cache, batch: int, nodes: int) -> None:
+        """Where keys and values go, and the angles of all positions."""
+        if not cache.layers:
+            cache.begin(len(self.layers), self.like.new_zeros(batch, self.heads.keys, 0, self.heads.size))
+        f, f.pending = self.forward, cache.pending
+        cache.room(nodes)
+        for layer, stored in zip(self.layers, cache.layers):
+            layer.stored, layer.capacity = stored.address, stored.capacity
+        f.batch, f.nodes, self.prefix = batch, nodes, (c_int64 * batch)(*cache.rows.as_list)
+        f.prefix = ctypes.addressof(self.prefix)
+        f.cosines, f.sines = map(_start, self.angles.up_to(cache.rows.longest + f.pending + nodes))
+
+    def _enter(self, given: Tensor, read: Tensor | None) -> Tensor | None:
+        """What the first layer is given, and what its attention reads, which the caller keeps alive."""
+        f = self.forward
+        if self.embedded is None:
+            f.given, f.tokens, f.known = _start(given), None, 0
+        else:
+            f.given, f.tokens, f.known = _start(self.embedded), _start(given), len(self.embedded)
         read = given if read is None and self.layers[0].input_norm is None else read
         read = None if read is None else read.contiguous()
         self.layers[0].input = _start(read)
-        for layer, buffer in zip(self.layers, buffers):
-            layer.stored, layer.capacity = buffer.data_ptr(), buffer.shape[3]
-        self.run(ctypes.byref(Forward(
-            layers=self.layers, given=_start(given), final_norm=self.norm, cosines=_start(cosines), sines=_start(sines),
-            positions=_start(positions), prefix=_start(cache.lengths), kept=_start(kept), mask=_start(visible),
-            states=_start(states), logits=_start(logits), attend=self.attend, vocabulary=self.output,
-            depth=len(self.layers), batch=batch, nodes=nodes, pending=pending, hidden=hidden,
-            heads=self.heads.queries, kv_heads=self.heads.keys, dim=self.heads.size, kept_rows=rows,
-            mask_stride=visible[0].numel() if visible.dim() == 3 and len(visible) > 1 else 0,
-            threads=torch.get_num_threads(), scale=self.heads.scale, epsilon=self.epsilon)))
-        return logits, states
+        return read
 
 
 def linear(weight: Tensor, bias: Tensor | None):

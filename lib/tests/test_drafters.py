@@ -290,6 +290,13 @@ def test_a_trie_holds_every_prefix_once(sequences, budget):
     assert draft.tree.budget == min(len(expected) - 1 if budget is None else budget, len(expected) - 1)
 
 
+def test_no_more_sequences_are_asked_for_than_the_budget_takes():
+    sequences = iter([[1, 2], [1, 3, 4], [5]])
+    assert merge(9, sequences, 3).tokens.tolist() == [9, 1, 2, 3]
+    assert next(sequences) == [5]
+    assert merge(9, [[1], [2]]).tree is merge(8, [[3], [4]]).tree  # what was made of a tree is found again
+
+
 @settings(deadline=None, max_examples=12)
 @given(st.lists(trees(8), min_size=2, max_size=3), SEEDS)
 def test_merged_drafters_stay_with_the_text(forest, seed):

@@ -111,6 +111,26 @@ def test_prompts_are_read_as_the_model_reads_them(kernels, longest):
         torch.testing.assert_close(own.keys[:, :, :longest], other.keys[:, :, :longest], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("unknown", [-1, 50])
+def test_a_token_that_the_embedding_lacks_is_refused(kernels, unknown):
+    model = made(CONFIGS["llama"])
+    tokens = torch.full((1, 3), 7)
+    tokens[0, 1] = unknown
+    with torch.inference_mode(), pytest.raises(IndexError):
+        tree_forward(fused(model), tokens, torch.arange(3), None, TreeCache())
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("depth, mask", [((4,), (3, 3)), ((3,), (3, 4)), ((3,), (2, 3))], ids=str)
+def test_positions_and_masks_that_do_not_fit_are_refused(depth, mask):
+    model = made(CONFIGS["llama"])
+    if reason := weights_refusal([model.lm_head.weight]):
+        pytest.skip(reason)
+    with pytest.raises(ValueError, match="3 nodes behind 0 pending"):
+        tree_forward(fused(model), torch.ones(1, 3, dtype=torch.long), torch.zeros(depth, dtype=torch.long),
+                     torch.ones(mask, dtype=torch.bool), TreeCache())
+
+
 def test_hidden_states_stand_in_transformers_order(kernels):
     model = made(CONFIGS["qwen3"])
     told, said = (block(model, each, output_hidden_states=True)[0] for each in (fused(model), model))

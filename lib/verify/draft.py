@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Callable, Collection, Iterable, Protocol
 
 import torch
@@ -52,13 +53,22 @@ class Draft:
                 f"counts are {tuple(self.counts.shape)} for a tree of {size} nodes; give one a node, 1 for the root"
             )
 
+    @cached_property
+    def token_list(self) -> list[int]:
+        """`tokens` on the host, brought there once."""
+        return self.tokens.tolist()
+
+    def tokens_of(self, nodes: Iterable[int]) -> list[int]:
+        """The tokens of these nodes, in this order."""
+        return [self.token_list[node] for node in nodes]
+
     def times_drawn(self) -> list[int]:
         """How often each node's token was drawn: its count, or once."""
         return [1] * self.tree.size if self.counts is None else self.counts.tolist()
 
     def along(self, tokens: Iterable[int]) -> list[int]:
         """The nodes below the root along these tokens, as far as the tree has them."""
-        held, node, path = self.tokens.tolist(), ROOT, []
+        held, node, path = self.token_list, ROOT, []
         for token in tokens:
             node = next((child for child in self.tree.children(node) if held[child] == token), None)
             if node is None:
@@ -80,7 +90,7 @@ class Draft:
 
         From a CPU one by one, as they are asked for; from other devices all in one transfer.
         """
-        parents, tokens = self.tree.parents, self.tokens.tolist()
+        parents, tokens = self.tree.parents, self.token_list
         if probs.device.type == "cpu" and probs.dtype in (torch.float32, torch.float64):
             held = probs.numpy(force=True)
             return lambda child: held.item(parents[child], tokens[child])

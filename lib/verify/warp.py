@@ -33,14 +33,19 @@ def warp(logits: Tensor, temperature: float, top_k: int | None = None, top_p: fl
 
 
 def best_token(scores: Tensor) -> Tensor:
-    """The index of the largest of scores [..., V], the first of equals, int64[...].
+    """The index of the largest of scores [..., V], the first of equals, int64[...]."""
+    return scores.argmax(-1) if scores.device.type != "cpu" else torch.from_numpy(np.asarray(_largest(scores)))
 
-    On a CPU by numpy, whose argmax uses the processor's vectors where torch's does not.
-    """
-    if scores.device.type != "cpu":
-        return scores.argmax(-1)
+
+def best_token_list(scores: Tensor) -> list:
+    """`best_token` on the host, nested as the scores [..., V] are: one transfer, and no tensor on a CPU."""
+    return (scores.argmax(-1) if scores.device.type != "cpu" else _largest(scores)).tolist()
+
+
+def _largest(scores: Tensor) -> np.ndarray:
+    """By numpy, whose argmax uses the processor's vectors where torch's does not."""
     wide = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
-    return torch.from_numpy(np.asarray(wide.detach().numpy().argmax(-1)))
+    return wide.numpy(force=True).argmax(-1)
 
 
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:

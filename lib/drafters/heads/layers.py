@@ -73,20 +73,22 @@ class Behind:
         self.layers, self.norm, rotary = layers, norm, layers[0].self_attn.rotary
         self.native = None if refusal(layers, rotary, None) else NativeBlocks(layers, rotary, norm, None)
 
-    def __call__(self, x: Tensor, positions: Tensor, cache: TreeCache, mask: Tensor | None,
+    def __call__(self, x: Tensor, offsets: Tensor, cache: TreeCache, mask: Tensor | None,
                  read: Tensor | None = None) -> Tensor:
-        """x [B, T, H] at positions int64[B, T], appended to the cache, to [B, T, H]; read: as the first layer takes it.
+        """x [B, T, H] at positions int64[T] or [B, T] behind each row's committed slots, appended to the cache, to
+        [B, T, H]; read: as the first layer takes it.
 
         mask bool[T, pending + T] or [B, T, pending + T]: which pending slots are seen, and all committed ones; None for
         a causal block right behind the committed slots.
         """
-        if self.native is None or torch.is_grad_enabled() or x[..., 0].numel() > MOST_ROWS:
+        if self.native is None or torch.is_grad_enabled() or len(x) * x.shape[1] > MOST_ROWS:
+            positions = (cache.lengths[:, None] if cache.layers else offsets.new_zeros(len(x), 1)) + offsets
             for index, layer in enumerate(self.layers):
                 x = layer(x, positions, cached(layer.self_attn, cache, index, mask), read)
                 read = None
             return x if self.norm is None else self.norm(x)
         seen = SharedMask(causal(x.shape[1], cache.pending) if mask is None else mask)
-        return self.native(x, positions, cache, seen, all_states=True, read=read)[1][-1]
+        return self.native(x, offsets, cache, seen, all_states=True, read=read)[1][-1]
 
 
 def cached(module: HeadAttention, cache: TreeCache, layer: int, mask: Tensor | None) -> Attend:
