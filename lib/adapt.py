@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Callable, ClassVar, Protocol
+from typing import Any, Callable, ClassVar, Protocol, Sequence
 
 FORGOTTEN = 0.3  # tried tokens, of those remembered, that are too few to go by
 State = Any  # of a row; a policy's own, immutable
@@ -22,7 +22,7 @@ class Outcome:
 
 
 class Policy(Protocol):
-    """Pure functions of a row's state; the state is what a policy remembers of the rounds so far."""
+    """Pure functions of the rows' states; a state is what a policy remembers of a row's rounds so far."""
 
     reads_entropy: ClassVar[bool]  # of a round's outcome, which costs a pass over the vocabulary
 
@@ -32,12 +32,27 @@ class Policy(Protocol):
     def after(self, state: State, outcome: Outcome) -> State:
         """The state behind a round."""
 
-    def depth(self, state: State) -> int:
-        """How many levels to draft now, 0 for none; the shape that is asked for may have fewer."""
+    def depths(self, states: Sequence[State]) -> list[int]:
+        """How many levels each row of a batch drafts now, 0 for none; the shape that is asked for may have fewer."""
+
+
+class RowByRow:
+    """A policy's `depths` where each row is asked alone."""
+
+    def depths(self, states: Sequence[State]) -> list[int]:
+        """As `Policy.depths`."""
+        return [self.depth(state) for state in states]
+
+
+def even_costs(each: float, once: float = 0.0, most: int = 16) -> tuple[float, ...]:
+    """What rounds of 0 to `most` levels cost, in rounds of plain decoding, where each level costs the same and drafting
+    at all costs `once`.
+    """
+    return 1.0, *(1 + once + levels * each for levels in range(1, most + 1))
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(RowByRow):
     """transformers' "heuristic" schedule: `up` more levels where all were accepted, else `down` fewer; from `first`."""
 
     reads_entropy: ClassVar[bool] = False
@@ -59,19 +74,17 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class RecentAcceptance:
-    """The length that is best for the acceptance of the last rounds, each of which counts `memory` times the next.
+class Remembered:
+    """The acceptance of a row's last rounds, each of which counts `memory` times the next.
 
     A token's acceptance is estimated as accepted / tried, tried counting the one that was rejected; before any round
-    as `prior`, which weighs as much as `weight` tokens. cost: a level of drafting in forwards of the target.
+    as `prior`, which weighs as much as `weight` tokens.
     """
 
     reads_entropy: ClassVar[bool] = False
-    cost: float = 0.2
     memory: float = 0.8
     prior: float = 0.6
     weight: float = 2.0
-    most: int = 16
 
     def begin(self) -> tuple[float, float]:
         """Nothing accepted, nothing tried."""
@@ -86,23 +99,33 @@ class RecentAcceptance:
         """The estimate, with the prior."""
         return (state[0] + self.prior * self.weight) / (state[1] + self.weight)
 
+
+@dataclass(frozen=True)
+class RecentAcceptance(RowByRow, Remembered):
+    """The length that is best for the acceptance of the last rounds; cost: a level of drafting in forwards of the
+    target.
+    """
+
+    cost: float = 0.2
+    most: int = 16
+
     def depth(self, state: tuple[float, float]) -> int:
         """The best length for the estimate."""
         return best_length(self.acceptance(state), self.cost, self.most)
 
 
 @dataclass(frozen=True)
-class WhereItPays(RecentAcceptance):
-    """The best length for the acceptance of the last rounds, where none at all may be the best.
+class WhereItPays(Remembered):
+    """The length that is best for the acceptance of the last rounds, where none at all may be the best.
 
-    check: what one more drafted token adds to verifying, and once: what drafting costs whatever its length, in forwards
-    of the target of one token; a level costs `cost`. In a round without a draft what is remembered fades by `patience`.
-    One token is drafted to learn from where hardly anything is remembered, and as long as that goes well: drafting is
-    tried again, the later the closer patience is to 1.
+    One length for all rows of a batch, since a forward is as wide as its widest row: what pays for most may cost a few.
+    costs: what a round of 0, 1, 2, ... levels costs in rounds of plain decoding (see `even_costs`). In a round without
+    a draft what is remembered fades by `patience`. One token is drafted to learn from where of most rows hardly
+    anything is remembered, or all that they drafted was taken: drafting is tried again, the later the closer patience
+    is to 1.
     """
 
-    check: float = 0.05
-    once: float = 0.0
+    costs: tuple[float, ...] = even_costs(0.25)
     patience: float = 0.95
 
     def begin(self) -> tuple[float, float, bool]:
@@ -115,18 +138,17 @@ class WhereItPays(RecentAcceptance):
             return self.patience * state[0], self.patience * state[1], False
         return *super().after(state[:2], outcome), outcome.accepted == outcome.drafted
 
-    def depth(self, state: tuple[float, float, bool]) -> int:
-        """The best length for the estimate, 0 where every length would be slower than plain decoding."""
-        *remembered, went_well = state
-        acceptance, each = self.acceptance(tuple(remembered)), self.cost + self.check
-        length = best_length(acceptance, each, self.most, self.once)
-        if chain_tokens(acceptance, length) > 1 + self.once + length * each:
-            return length
-        return 1 if went_well or remembered[1] < FORGOTTEN else 0
+    def depths(self, states: Sequence[tuple[float, float, bool]]) -> list[int]:
+        """The best length for the estimates, 0 where every length would be slower than plain decoding."""
+        tokens = zip(*(tokens_of_chains(self.acceptance(state[:2]), len(self.costs) - 1) for state in states))
+        speeds = [sum(each) / cost for each, cost in zip(tokens, self.costs, strict=True)]
+        length = max(range(len(speeds)), key=speeds.__getitem__)
+        curious = sum(went_well or tried < FORGOTTEN for _, tried, went_well in states)
+        return [1 if length == 0 and 2 * curious > len(states) else length] * len(states)
 
 
 @dataclass(frozen=True)
-class Complexity:
+class Complexity(RowByRow):
     """The best length where the text's complexity, the target's recent entropy H, bounds a token's acceptance.
 
     Acceptance is taken as 1 - sqrt(scale H), the bound by which Agrawal et al. 2024 (AdaEDL, eq. 5) stop drafting
@@ -155,19 +177,20 @@ class Complexity:
         return best_length(max(0.0, 1 - math.sqrt(self.scale * entropy)), self.cost, self.most)
 
 
-def best_length(acceptance: float, cost: float, most: int, once: float = 0.0) -> int:
+def best_length(acceptance: float, cost: float, most: int) -> int:
     """The chain's length, 1 to `most`, of the largest expected speedup (Leviathan et al. 2023, theorem 3.8).
 
-    acceptance: of each token, 0 to 1; cost: of drafting one, once: of drafting at all, in forwards of the target.
+    acceptance: of each token, 0 to 1; cost: of drafting one, in forwards of the target.
     """
-    tokens = accumulate(acceptance**depth for depth in range(most + 1))  # `chain_tokens` of every length
-    gains = [count / (1 + once + length * cost) for length, count in enumerate(tokens)]
+    gains = [tokens / (1 + length * cost) for length, tokens in enumerate(tokens_of_chains(acceptance, most))]
     return max(range(1, most + 1), key=gains.__getitem__)
 
 
-def chain_tokens(acceptance: float, length: int) -> float:
-    """Expected tokens a round of a chain, the target's own included (Leviathan et al. 2023, eq. 1)."""
-    return sum(acceptance**depth for depth in range(length + 1))
+def tokens_of_chains(acceptance: float, most: int) -> list[float]:
+    """Expected tokens a round of chains of 0 to `most` tokens, the target's own included (Leviathan et al. 2023,
+    eq. 1).
+    """
+    return list(accumulate(acceptance**depth for depth in range(most + 1)))
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {

@@ -36,7 +36,7 @@ class AdaptiveDrafter(Wrapping):
         if not isinstance(shape, Tree):
             raise ValueError(f"{shape.name!r} decides itself how deep to draft, as the policy does; give a static "
                              "shape, or the rule to the drafter alone")
-        depths = [self.policy.depth(state) for state in self.states]
+        depths = self.policy.depths(self.states)
         tree, _ = first_levels.levels(shape, max(depths))
         proposed = self.drafter.propose(tree, draws)
         self.drafts = [first_levels.cut(draft, depth) for draft, depth in zip(proposed, depths, strict=True)]

@@ -15,7 +15,7 @@ from lib.compiled import CompiledBlocks
 from lib.cost import RoundCost
 from lib.decoding import NoDrafter, Round, generate, in_batches
 from lib.drafters import AdaptiveDrafter, LanguageModelDrafter, heads
-from lib.shapes import parse
+from lib.shapes import chain, parse
 from lib.tree import Tree
 
 PLAIN, GENERATE = "loop, plain", "generate"
@@ -85,20 +85,16 @@ def drafted(name: str, pair, spec: str, label: str, shape: str | Tree, new_token
 
 def adaptive(pair, spec: str, checking: RoundCost, drafting: RoundCost, shape: str | Tree, label: str,
              new_tokens: int) -> Alternative:
-    """The loop with a drafter, as deep in the shape as its last rounds advise and not at all where that advises it.
+    """The loop with a drafter, as deep in the shape, a chain, as its last rounds advise; not at all where they do.
 
     checking: the costs by which the pair's own model was calibrated, whose rounds always verify whole shapes; drafting:
     those of the drafter.
     """
-    policy = WhereItPays(cost=max(0.0, float(drafting.level(1))) / checking.plain,
-                         check=max(0.0, _per_node(checking)) / checking.plain,
-                         once=max(0.0, drafting.once) / checking.plain, most=parse(shape).max_depth)
+    chains = [chain(length) for length in range(1, parse(shape).max_depth + 1)]
+    rounds = [drafting.draft(tree) + float(checking.check(tree.budget)) for tree in chains]
+    policy = WhereItPays(costs=(1.0, *(seconds / checking.plain for seconds in rounds)))
     drafter = AdaptiveDrafter(made(pair, spec), policy)
     return Alternative(ADAPTIVE, ours(pair, drafter, shape, new_tokens), ADAPTIVE, label)
-
-
-def _per_node(cost: RoundCost, nodes: int = 8) -> float:
-    return (float(cost.check(nodes)) - cost.plain) / nodes
 
 
 def made(pair, spec: str):

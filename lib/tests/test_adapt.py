@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lib import bandit, growth, shapes
 from lib.studies import live
-from lib.adapt import POLICIES, Complexity, Outcome, RecentAcceptance, Schedule, WhereItPays, best_length
+from lib.adapt import (POLICIES, Complexity, Outcome, RecentAcceptance, RowByRow, Schedule, WhereItPays, best_length,
+                       even_costs, tokens_of_chains)
 from lib.drafters import (AdaptiveDrafter, CombinedDrafter, ConfidentDrafter, LanguageModelDrafter,
                           PlainDrafter, SuffixAutomatonDrafter, make)
 from lib.drafters.adaptive import path_entropy
@@ -32,7 +33,7 @@ OUTCOMES = st.lists(st.builds(lambda drafted, share, nats: Outcome(drafted, roun
 
 def depth_for(policy, history):
     """How deep a policy drafts behind a history of rounds."""
-    return policy.depth(reduce(policy.after, history, policy.begin()))
+    return policy.depths([reduce(policy.after, history, policy.begin())])[0]
 
 
 @given(st.sampled_from(sorted(POLICIES)), OUTCOMES)
@@ -42,14 +43,14 @@ def test_every_policy_drafts_something_whatever_happened(name, history):
 
 
 def test_drafting_stops_where_it_does_not_pay_and_is_tried_again():
-    policy = WhereItPays(cost=0.3, check=0.1)
+    policy = WhereItPays(costs=even_costs(0.4))
     state = policy.begin()
-    assert policy.depth(state) > 0
+    assert policy.depths([state]) > [0]
     for _ in range(4):
-        state = policy.after(state, Outcome(policy.depth(state), 0))
-    assert policy.depth(state) == 0
+        state = policy.after(state, Outcome(*policy.depths([state]), 0))
+    assert policy.depths([state]) == [0]
     idle = 0
-    while not policy.depth(state):
+    while policy.depths([state]) == [0]:
         state, idle = policy.after(state, Outcome(0, 0)), idle + 1
     assert 5 <= idle <= 100
     assert depth_for(policy, [Outcome(4, 4)] * 8) > 4
@@ -57,13 +58,33 @@ def test_drafting_stops_where_it_does_not_pay_and_is_tried_again():
 
 def test_a_dear_drafter_is_used_where_text_takes_all_that_it_says():
     """A level costs more than the prior promises: only trying it can tell."""
-    policy, rng = WhereItPays(cost=0.6, check=0.1, once=0.1), random.Random(0)
+    policy, rng = WhereItPays(costs=even_costs(0.7, once=0.1)), random.Random(0)
     state, drafted = policy.begin(), 0
     for _ in range(200):
-        depth = policy.depth(state)
+        (depth,) = policy.depths([state])
         accepted = next((n for n in range(depth) if rng.random() >= 0.97), depth)
         state, drafted = policy.after(state, Outcome(depth, accepted)), drafted + depth
     assert drafted > 200
+
+
+@settings(deadline=None)
+@given(st.lists(OUTCOMES, min_size=1, max_size=4), st.floats(0.05, 0.8), st.floats(0, 0.5))
+def test_a_batch_drafts_the_length_that_is_best_for_all_its_rows(histories, each, once):
+    policy = WhereItPays(costs=even_costs(each, once, most=6))
+    states = [reduce(policy.after, history, policy.begin()) for history in histories]
+    depths = policy.depths(states)
+    assert len(set(depths)) == 1, "a narrower row would be padded to the widest"
+    speeds = [sum(tokens_of_chains(policy.acceptance(state[:2]), length)[-1] for state in states) / cost
+              for length, cost in enumerate(policy.costs)]
+    assert math.isclose(speeds[depths[0]], max(speeds)) or depths[0] == 1 and max(speeds) == speeds[0]
+    assert policy.depths(states * 2) == depths * 2
+
+
+def test_one_row_that_goes_well_does_not_make_others_pay_for_what_they_reject():
+    policy = WhereItPays(costs=even_costs(0.5, once=0.2))
+    taken, refused = (reduce(policy.after, [Outcome(4, accepted)] * 9, policy.begin()) for accepted in (4, 0))
+    assert policy.depths([taken])[0] > 0 and policy.depths([taken, taken, taken, refused])[0] > 0
+    assert policy.depths([taken, refused, refused, refused]) == [0] * 4
 
 
 @given(OUTCOMES)
@@ -91,7 +112,7 @@ def test_recent_acceptance_finds_the_acceptance_and_forgets_it(acceptance):
     assert abs(policy.acceptance(state) - acceptance) < 0.06
     for _ in range(600):
         state = policy.after(state, Outcome(8, 0))
-    assert policy.acceptance(state) < 0.03 and policy.depth(state) == 1
+    assert policy.acceptance(state) < 0.03 and policy.depths([state]) == [1]
 
 
 def test_complex_text_is_drafted_less_deep():
@@ -128,7 +149,7 @@ def test_a_cut_draft_is_the_draft_of_the_cut_shape(tree, depth, seed):
 # -------------------------------------------------------------------------------------------------- adaptive drafters
 
 
-class Dice:
+class Dice(RowByRow):
     """A policy whose depths follow no reason: what a drafter must bear."""
 
     reads_entropy = True
