@@ -85,7 +85,7 @@ def drafted(name: str, pair, spec: str, label: str, shape: str | Tree, new_token
 
 def adaptive(pair, spec: str, checking: RoundCost, drafting: RoundCost, shape: str | Tree, label: str,
              new_tokens: int) -> Alternative:
-    """The loop with a drafter, as deep in the shape, a chain, as its last rounds advise; not at all where they do.
+    """The loop with a drafter, as deep in the shape, a chain, as its last rounds advise, perhaps not at all.
 
     checking: the costs by which the pair's own model was calibrated, whose rounds always verify whole shapes; drafting:
     those of the drafter.

@@ -25,7 +25,8 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, help="optimiser steps, instead of the member's own number")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--target", default="base", help="of a head: a trained member, a shipped model, a folder")
+    parser.add_argument("--target", default="base", help="of a head, or of what was distilled: a trained member (of a head, "
+                        "also a shipped model or a folder)")
     parser.add_argument("--kind", default="medusa", choices=list(heads.PLANS), help="of a head")
     given = parser.parse_args()
     if given.member == "prepare":
@@ -33,9 +34,8 @@ def main() -> None:
     elif given.member == "losses":
         publish(given.folder, Path("data/models"))
     elif given.member == "distillation":
-        table = distillation.compare(given.folder)
-        table.to_csv("data/models/distillation.csv", index=False)
-        print(table.to_string())
+        table = distillation.compare(given.target, given.folder)
+        print(distillation.put(Path("data/models/distillation.csv"), table).to_string())
     elif given.member == "heads":
         plan = heads.PLANS[given.kind]
         plan = replace(plan, steps=given.steps) if given.steps else plan

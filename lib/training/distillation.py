@@ -49,20 +49,19 @@ def contenders(distilled: family.Member) -> dict[str, family.Member]:
     }
 
 
-def compare(folder: Path, prompts_a_kind: int = 8, starts: int = 6, seed: int = 0) -> pd.DataFrame:
-    """Trains what is missing under `folder`, and says for each target and shape what it accepts of each contender.
+def compare(
+    target: str, folder: Path, prompts_a_kind: int = 8, starts: int = 6, seed: int = 0
+) -> pd.DataFrame:
+    """Trains what is missing under `folder`, and says for each shape what a target accepts of each contender.
 
-    One row a target, contender and shape: tokens seen, operations, mean accepted length over real-text starts (greedy)
-    and its paired difference from the distilled member, each with its 95 % interval over held-out prompts.
+    One row a contender and shape: tokens seen, operations, mean accepted length over real-text starts (greedy) and its
+    paired difference from the distilled member, each with its 95 % interval over held-out prompts. ValueError for a
+    target that no member was distilled from.
     """
+    if target not in TARGETS:
+        raise ValueError(f"no member is distilled from {target!r}; choose one of {', '.join(TARGETS)}")
     attention.register()
-    return pd.concat(
-        [_compare(target, name, folder, prompts_a_kind, starts, seed) for target, name in TARGETS.items()],
-        ignore_index=True,
-    )
-
-
-def _compare(target: str, name: str, folder: Path, prompts_a_kind: int, starts: int, seed: int) -> pd.DataFrame:
+    name = TARGETS[target]
     members = contenders(family.FAMILY[name])
     folders = {label: name if label == DISTILLED else f"{name} {label}" for label in members}
     for label, member in members.items():
@@ -80,6 +79,15 @@ def _compare(target: str, name: str, folder: Path, prompts_a_kind: int, starts: 
         columns=["contender", "tokens", "operations"],
     )
     return found.merge(cost, on="contender").assign(target=target).round(4)
+
+
+def put(path: Path, found: pd.DataFrame) -> pd.DataFrame:
+    """Writes the rows of a target in the place of those that a file has of it; all its rows."""
+    if path.exists():
+        before = pd.read_csv(path)
+        found = pd.concat([before[~before["target"].isin(found["target"])], found], ignore_index=True)
+    found.to_csv(path, index=False)
+    return found
 
 
 def accepted(
