@@ -56,12 +56,6 @@ def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
     return found
 
 
-def expected_lengths(survive: np.ndarray, trace: Trace) -> np.ndarray:
-    """The expected accepted length of a round that starts at each transition, float[positions], row by row."""
-    inside = np.arange(survive.shape[1])[None] < trace.lengths[:, None]
-    return survive[..., 1:].sum(-1)[inside]
-
-
 def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
     """One row a prompt and stretch, as `acceptance.tally` has them, in expectation: rounds that no end cut, and what
     they accept; the rounds are those of the trace's protocol.
