@@ -42,6 +42,7 @@ def read(
     children a node may have for which `chances` are kept (see `acceptance_chances`), which takes a temperature above 0
     and a generator; 0 for none.
     """
+    check_drafters(drafters)
     if not written:
         raise ValueError("there is no continuation to read; give at least one prompt")
     if siblings and (not temperature or generator is None):
@@ -64,6 +65,16 @@ def read(
             )
         )
     return join(parts)
+
+
+def check_drafters(drafters: Mapping[str, object]) -> None:
+    """ValueError for drafters that are neither models nor read ahead: a trace does not decide what they propose."""
+    for name, drafter in drafters.items():
+        if not (callable(drafter) or hasattr(drafter, "read_ahead")):
+            raise ValueError(
+                f"drafter {name!r} is a {type(drafter).__name__}, of which no trace can be recorded; give a language "
+                "model itself, such as pair.drafter.model, or a drafter that has read_ahead"
+            )
 
 
 def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
