@@ -364,6 +364,18 @@ def test_a_drafter_says_truly_what_it_proposes(name):
     assert drafter.cache_bytes >= 0 and drafter.calls >= 0
 
 
+@pytest.mark.parametrize("rule", ["dyspec@4", "ddtree@4"])
+@pytest.mark.parametrize("name", ["top_k", "iid", "plain", "sam", "recycling", "adaptive", "confident", "combined",
+                                  "merged", "medusa", "eagle", "random", "oracle"])
+def test_a_growth_rule_is_followed_or_refused_by_name(name, rule):
+    given = materials()
+    drafter = make(name, **given, folder=small_heads.folder(name, MODEL))
+    try:
+        assert decode(drafter, shape=rule).new_tokens == given["continuations"]
+    except ValueError as refused:
+        assert f"'{rule.partition('@')[0]}" in str(refused)
+
+
 def test_the_oracle_fills_every_round_and_chance_hardly_any():
     given = materials()
     best = decode(make("oracle", **given), shape="chain:5", rows=2)
