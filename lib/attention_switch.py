@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from typing import Iterator
 
-from lib.attention import register
+from lib.attention import TREE, register
 
 
 @contextmanager
@@ -18,3 +18,13 @@ def using_attention(model, name: str) -> Iterator[None]:
     finally:
         if before != name:
             model.set_attn_implementation(before)
+
+
+def check_attention(model) -> None:
+    """ValueError where a model has another attention than "tree", which would take a tree's nodes for a text."""
+    found = getattr(model.config, "_attn_implementation", TREE)
+    if found != TREE:
+        raise ValueError(
+            f"{type(model).__name__} has attention {found!r}; load it with attn_implementation={TREE!r} behind "
+            f"lib.attention.register(), or call model.set_attn_implementation({TREE!r})"
+        )

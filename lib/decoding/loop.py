@@ -47,7 +47,7 @@ def generate(
     """
     prompts = unpadded(input_ids, attention_mask)
     shape = shape_or_growth(shape)
-    check(target, prompts, shape, rule, temperature, max_new_tokens, generator)
+    check(target, drafter, prompts, shape, rule, temperature, max_new_tokens, generator)
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
     loop = _Loop(fused(target), drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)
     loop.run(prompts)

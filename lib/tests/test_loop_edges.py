@@ -122,6 +122,15 @@ def test_a_prompt_longer_than_the_window_is_refused_before_any_forward():
         speculated(small_models.prompts(1, (300,)), "chain:2", 4)
 
 
+def test_a_text_may_fill_the_window_to_its_last_position():
+    """The last token is said and not read: prompt, new - 1 tokens and the tree have to fit, one token more does not."""
+    (full,), shape = small_models.prompts(1, (256,)), "chain:2"
+    for prompt, new in ((full, 0), (full, 1), (full[:250], 5)):
+        assert speculated([prompt], shape, new) == own_greedy([prompt], new)
+        with pytest.raises(ValueError, match="need 25[78] positions|need 259 positions"):
+            speculated([prompt], shape, max(2, new + 1))
+
+
 def test_no_rows_are_no_work():
     done = generate(TARGET, NoDrafter(), torch.zeros(0, 4, dtype=torch.long), shape="chain:0", max_new_tokens=4)
     assert done.new_tokens == [] and done.sequences.shape[0] == 0
