@@ -400,4 +400,7 @@ def test_the_registry_names_what_is_missing():
         make("top_k:3", model=OTHER)
     with pytest.raises(ValueError, match="give a value for shortest"):
         make("sam:", model=OTHER)
+    for spec in ("sam:x", "early_exit:1.5", "confident:low"):
+        with pytest.raises(ValueError, match=f"drafter is '{spec}', but .* is a number"):
+            make(spec, model=OTHER, target=MODEL)
     assert make("top_k", model=MODEL, keep_probs=True, generator=None).keep_probs
