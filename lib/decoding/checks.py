@@ -9,20 +9,16 @@ from torch import Tensor
 from lib.attention_switch import check_attention
 from lib.verify import RULES
 
-ASKED = ("start", "propose", "commit", "select")  # of a drafter
+ASKED = ("start", "propose", "commit", "select", "calls", "cache_bytes")  # of a drafter; some hold bytes once started
 
 
 def unpadded(input_ids: Tensor, attention_mask: Tensor | None) -> list[Tensor]:
     """The prompts int64[T_b] of input_ids int64[B, T], on the CPU; padding is where the mask is 0."""
     if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.is_floating_point():
-        found = type(input_ids).__name__
-        if isinstance(input_ids, Tensor):
-            found = f"{input_ids.dtype} {tuple(input_ids.shape)}"
-        raise ValueError(f"input_ids is {found}; give int64[B, T], one prompt a row")
-    if attention_mask is not None and attention_mask.shape != input_ids.shape:
+        raise ValueError(f"input_ids is {_kind(input_ids)}; give int64[B, T], one prompt a row")
+    if attention_mask is not None and getattr(attention_mask, "shape", None) != input_ids.shape:
         raise ValueError(
-            f"attention_mask is {tuple(attention_mask.shape)} for input_ids {tuple(input_ids.shape)}; give one entry "
-            "a token"
+            f"attention_mask is {_kind(attention_mask)} for input_ids {tuple(input_ids.shape)}; give one entry a token"
         )
     keep = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
     return [ids[kept].cpu().long() for ids, kept in zip(input_ids, keep)]
@@ -32,15 +28,18 @@ def token_set(eos_token_id: int | Iterable[int] | Tensor | None) -> frozenset[in
     """The tokens that end a text; numbers below 0, which configurations have for none, end nothing."""
     if isinstance(eos_token_id, Tensor):
         eos_token_id = eos_token_id.flatten().tolist()
-    several = () if eos_token_id is None else [eos_token_id] if isinstance(eos_token_id, Integral) else eos_token_id
-    if isinstance(several, str) or not all(isinstance(token, Integral) for token in several):
+    if eos_token_id is None:
+        return frozenset()
+    alone = isinstance(eos_token_id, str) or not isinstance(eos_token_id, Iterable)
+    tokens = [eos_token_id] if alone else list(eos_token_id)
+    if not all(isinstance(token, Integral) for token in tokens):
         raise ValueError(f"eos_token_id is {eos_token_id!r}; give a token's number, or several")
-    return frozenset(int(token) for token in several if token >= 0)
+    return frozenset(int(token) for token in tokens if token >= 0)
 
 
-def check(target, drafter, prompts: list[Tensor], shape, rule: str, temperature: float, limit: int, generator) -> None:
-    """ValueError where the models, the prompts, the rule, the temperature or the lengths cannot be decoded with."""
-    missing = [name for name in ASKED if not hasattr(drafter, name)]
+def check(target, drafter, prompts: list[Tensor], rule: str, temperature: float, limit: int, generator) -> None:
+    """ValueError where the models, the prompts, the rule, the temperature or the limit cannot be decoded with."""
+    missing = [name for name in ASKED if not (hasattr(drafter, name) or name in dir(drafter))]
     if missing:
         raise ValueError(
             f"drafter is a {type(drafter).__name__}, which has no {', '.join(missing)}; give one of lib.drafters: "
@@ -51,15 +50,10 @@ def check(target, drafter, prompts: list[Tensor], shape, rule: str, temperature:
         raise ValueError(f"max_new_tokens is {limit}; give 0 or more")
     _check_prompts(prompts, target.config.get_text_config().vocab_size)
     _check_rule(rule, temperature, generator)
-    rounds = limit - 1 + getattr(shape, "max_depth", 0) if limit > 1 else 0  # the first token takes a prefill alone
-    needed = max(map(len, prompts), default=0) + rounds
-    ours = getattr(target.config.get_text_config(), "max_position_embeddings", None)
-    for whose, window in (("model", ours), ("drafter", getattr(drafter, "window", None))):
-        if window and needed > window:
-            raise ValueError(
-                f"prompt, new tokens and tree depth need {needed} positions, the {whose}'s window has {window}; "
-                "shorten the prompt, max_new_tokens or the tree"
-            )
+
+
+def _kind(value) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def _check_prompts(prompts: list[Tensor], vocabulary: int) -> None:

@@ -113,7 +113,7 @@ def test_a_round_records_what_it_did():
         (dict(max_new_tokens=300), "the model's window has 256"),
         (dict(shape="kary"), "needs a budget|unknown|parameters"),
         (dict(shape=None), "shape is None"),
-        (dict(input_ids=[[1, 2]]), "input_ids is list"),
+        (dict(input_ids=[[1, 2]]), "input_ids is a list"),
         (dict(input_ids=torch.tensor([1, 2])), r"input_ids is torch.int64 \(2,\)"),
         (dict(input_ids=torch.tensor([[1.0, 2.0]])), "input_ids is torch.float32"),
         (dict(input_ids=torch.tensor([[1, 24]])), "prompt 0 has token 24, the target knows 0 to 23"),
@@ -125,9 +125,12 @@ def test_a_round_records_what_it_did():
         (dict(temperature=float("nan"), rule="naive", generator=torch.Generator()), "temperature is nan"),
         (dict(eos_token_id="</s>"), "eos_token_id is '</s>'"),
         (dict(eos_token_id=[1, 2.5]), "eos_token_id is"),
+        (dict(eos_token_id=2.5), "eos_token_id is 2.5"),
+        (dict(attention_mask=torch.ones(1, 2)), r"attention_mask is torch.float32 \(1, 2\) for input_ids \(1, 17\)"),
+        (dict(attention_mask=[[1, 1]]), "attention_mask is a list"),
         (dict(drafter=DRAFTER), r"drafter is a LlamaForCausalLM, which has no start.*LanguageModelDrafter\(model\)"),
         (dict(drafter="sam"), "drafter is a str"),
-        (dict(drafter=LanguageModelDrafter(small_models.llama(1, window=20))), "the drafter's window has 20"),
+        (dict(drafter=LanguageModelDrafter(small_models.llama(1, window=19))), "the drafter's window has 19"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(changed, message):
