@@ -1,4 +1,4 @@
-"""A model with another attention for a while: speculation in a script that loaded its model without trees in mind."""
+"""A model with another attention, for a while or for good: models may have been loaded without trees in mind."""
 
 from contextlib import contextmanager
 from typing import Iterator
@@ -25,6 +25,13 @@ def check_attention(model) -> None:
     found = getattr(model.config, "_attn_implementation", TREE)
     if found != TREE:
         raise ValueError(
-            f"{type(model).__name__} has attention {found!r}; load it with attn_implementation={TREE!r} behind "
-            f"lib.attention.register(), or call model.set_attn_implementation({TREE!r})"
+            f"{type(model).__name__} has attention {found!r}, which cannot verify a tree; pass it through "
+            "lib.attention_switch.hosting_trees, or load the pair with lib.models"
         )
+
+
+def hosting_trees(model):
+    """The model itself, with attention "tree" from now on."""
+    register()
+    model.set_attn_implementation(TREE)
+    return model

@@ -21,12 +21,12 @@ def within_window(target, drafter, shape, prompts: Sequence[Tensor], limit: int)
     deepest = getattr(shape, "max_depth", 0) if limit > 1 else 0  # the first token takes no tree
     ours = getattr(target.config.get_text_config(), "max_position_embeddings", None)
     windows = {"model": ours, "drafter": getattr(drafter, "window", None)}
+    what, needed = ("prompt and new tokens", text) if static else ("prompt, new tokens and tree depth", text + deepest)
     for whose, window in windows.items():
-        needed = text if static else text + deepest
         if window and needed > window:
             raise ValueError(
-                f"prompt, new tokens and grown trees need {needed} positions, the {whose}'s window has {window}; "
-                "shorten the prompt, max_new_tokens or the tree"
+                f"{what} need {needed} positions, the {whose}'s window has {window}; shorten the prompt, "
+                "max_new_tokens or the tree"
             )
     window = min((window for window in windows.values() if window), default=None)
     return WithinWindow(drafter, window) if static and window and text + deepest > window else drafter

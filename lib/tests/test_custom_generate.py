@@ -5,7 +5,7 @@ import torch
 from transformers import AutoTokenizer, StoppingCriteria, StopStringCriteria
 
 from lib.custom_generate import tree_speculation
-from lib.drafters import LanguageModelDrafter
+from lib.drafters import LanguageModelDrafter, make
 from lib.models import SHIPPED
 from lib.tests import small_models
 
@@ -53,6 +53,15 @@ def test_a_model_with_another_attention_has_it_again_afterwards():
         assert torch.equal(ours, theirs) and TARGET.config._attn_implementation == "sdpa"
     finally:
         TARGET.set_attn_implementation("tree")
+
+
+@pytest.mark.parametrize("name", ["early_exit", "int8"])
+def test_a_target_of_another_attention_drafts_for_itself(name):
+    target = small_models.llama(0)
+    target.set_attn_implementation("sdpa")
+    inputs = dict(batch(), max_new_tokens=12, do_sample=False, eos_token_id=None)
+    told = target.generate(**inputs, custom_generate=tree_speculation(make(name, target=target), "kary:2@6"))
+    assert torch.equal(told, target.generate(**inputs)) and target.config._attn_implementation == "sdpa"
 
 
 class Collecting:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import replay, shapes, trace
+from lib.attention_switch import hosting_trees
 from lib.decoding import generate
 from lib.drafters import LanguageModelDrafter
 from lib.studies import live
@@ -144,8 +145,12 @@ def test_a_model_without_tree_attention_is_named(whose):
     other = small_models.llama(1)
     other.set_attn_implementation("sdpa")
     target, drafter = (other, DRAFTER) if whose == "target" else (TARGET, other)
-    with pytest.raises(ValueError, match="LlamaForCausalLM has attention 'sdpa'; .*set_attn_implementation"):
+    with pytest.raises(ValueError, match="LlamaForCausalLM has attention 'sdpa'.*hosting_trees"):
         generate(target, LanguageModelDrafter(drafter), PROMPTS[0][None], shape="chain:2", max_new_tokens=4)
+    with pytest.raises(ValueError, match="attention 'sdpa'"):
+        replay.record(target, {"d": drafter}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=4)
+    hosting_trees(other)
+    assert generate(target, LanguageModelDrafter(drafter), PROMPTS[0][None], shape="chain:2", max_new_tokens=4).rounds
 
 
 @pytest.mark.parametrize("wrap", [int, np.int64, torch.tensor, lambda token: [token], lambda token: {token, 99},
