@@ -1,9 +1,9 @@
-"""A model with another attention for a while: speculation in a script that loaded its model without trees in mind."""
+"""A model with another attention, for a while or for good: models may have been loaded without trees in mind."""
 
 from contextlib import contextmanager
 from typing import Iterator
 
-from lib.attention import register
+from lib.attention import TREE, register
 
 
 @contextmanager
@@ -18,3 +18,20 @@ def using_attention(model, name: str) -> Iterator[None]:
     finally:
         if before != name:
             model.set_attn_implementation(before)
+
+
+def check_attention(model) -> None:
+    """ValueError where a model has another attention than "tree", which would take a tree's nodes for a text."""
+    found = getattr(model.config, "_attn_implementation", TREE)
+    if found != TREE:
+        raise ValueError(
+            f"{type(model).__name__} has attention {found!r}, which cannot verify a tree; pass it through "
+            "lib.attention_switch.hosting_trees, or load the pair with lib.models"
+        )
+
+
+def hosting_trees(model):
+    """The model itself, with attention "tree" from now on."""
+    register()
+    model.set_attn_implementation(TREE)
+    return model

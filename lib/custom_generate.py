@@ -37,14 +37,17 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
     """A callable for `custom_generate`: speculation with this drafter (see `lib.drafters`) and shape.
 
     rule: how sampled texts are verified (see `lib.verify.RULES`); without sampling it is "greedy". The drafter's model
-    has attn_implementation "tree"; the target may have any, and has it again afterwards.
+    has attn_implementation "tree"; the target may have any, and has it again afterwards. Stop strings come as a
+    StopStringCriteria: transformers keeps `tokenizer` from callables, and refuses its own `stop_strings` without one.
     """
 
     def custom_generate(
         model, input_ids, logits_processor, stopping_criteria, generation_config, streamer=None, **model_kwargs
     ):
-        # transformers 5.23 keeps its `streamer` argument from callables, and has already given it the prompt.
-        streamer = streamer or sys._getframe(1).f_locals.get("streamer")
+        # transformers 5.23 keeps these arguments from callables; it has already given the streamer the prompt.
+        caller = sys._getframe(1).f_locals
+        streamer = streamer or caller.get("streamer")
+        model_kwargs["assistant_model"] = caller.get("assistant_model")
         _refuse(model, generation_config, logits_processor, model_kwargs)
         processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
         call = _Call(input_ids.cpu(), processors, _own_criteria(stopping_criteria), streamer)
@@ -125,7 +128,9 @@ def _refuse(model, config, processors, keywords: dict) -> None:
         "dola_layers": getattr(config, "dola_layers", None) and "it decodes from several layers",
         "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens and "it is another drafter: pass a LookupDrafter",
         "use_cache=False": not config.use_cache and "draft trees live in a cache",
+        "assistant_model": keywords.get("assistant_model") is not None and "the drafter is given to tree_speculation",
         "past_key_values": cache is not None and cache.get_seq_length() > 0 and "the loop keeps a cache of its own",
+        "position_ids": _moved(keywords) and "a token's position is its place in its own text",
         ", ".join(outputs): bool(outputs) and "the loop verifies trees and keeps no scores",
         ", ".join(unusable): bool(unusable) and "it depends on a row's place in the batch or on what it saw before",
         type(model).__name__: hosts,
@@ -133,6 +138,15 @@ def _refuse(model, config, processors, keywords: dict) -> None:
     for name, reason in refused.items():
         if reason:
             raise ValueError(f"tree_speculation cannot honour {name}: {reason}; leave it out, or use plain generate")
+
+
+def _moved(keywords: dict) -> bool:
+    """Whether position_ids [B, T] are others than transformers itself gives: places among a row's unpadded tokens."""
+    positions, mask = keywords.get("position_ids"), keywords.get("attention_mask")
+    if positions is None:
+        return False
+    kept = torch.ones_like(positions) if mask is None else mask
+    return bool(((positions != kept.cumsum(-1) - 1) & kept.bool()).any())
 
 
 def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:

@@ -47,6 +47,8 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, too_long: str
     """
     if too_long not in TOO_LONG:
         raise ValueError(f"too_long is {too_long!r}; choose one of {', '.join(TOO_LONG)}")
+    if first is not None and first < 1:
+        raise ValueError(f"first is {first}; give 1 or more prompts of each kind, or None for all")
     path = Path(path).expanduser() if path else FAMILY
     names, kinds, ids, long = [], [], [], []
     for number, row in _numbered(path):

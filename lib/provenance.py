@@ -5,6 +5,7 @@ Nothing here names a host, a user or a path outside the project.
 
 import ast
 import json
+import os
 import subprocess
 from functools import cache
 from hashlib import sha256
@@ -24,15 +25,23 @@ def fingerprint(*, code: Iterable[ModuleType | str] = (), files: Iterable[str | 
     """12 hexadecimal digits that change with whatever a row depends on.
 
     code: modules of lib (those that they import count with them); files: files or folders, models and prompts say, by
-    content; parameters: names and plain values. Versions of the requirements and the machine always count.
+    content and by where they lie to one another; parameters: names and plain values. Versions of the requirements and
+    the machine always count.
     """
     return digest({
         "code": code_digest(name if isinstance(name, str) else name.__name__ for name in code),
-        "files": {Path(path).name: file_digest(path) for path in files},
+        "files": _digests(files),
         "parameters": dict(parameters or {}),
         "versions": versions(),
         "machine": machine(device),
     })[:LENGTH]
+
+
+def _digests(files: Iterable[str | Path]) -> dict[str, str]:
+    """Digests by path from the folder that holds them all: names alone repeat, and a project may be moved."""
+    paths = [Path(os.path.abspath(path)) for path in files]
+    root = os.path.commonpath([path.parent for path in paths]) if paths else HOME
+    return {path.relative_to(root).as_posix(): file_digest(path) for path in paths}
 
 
 def digest(facts: object) -> str:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.rank_paths import rank_paths, windows
-from lib.trace import Trace
+from lib.trace import Trace, record
 from lib.tree import Tree
+
+__all__ = ["Walk", "accepted_lengths", "chain_of", "chained", "child_table", "efficiency", "record", "rounds", "walk"]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from lib.decoding.checks import check, token_set, unpadded
 from lib.decoding.decide import Decider
 from lib.decoding.hooks import Decision, Hooks, Observer
 from lib.decoding.records import Generation, Round
+from lib.decoding.window import within_window
 from lib.forward_clock import clocked
 from lib.fused import fused
 from lib.growth import shape_or_growth
@@ -47,7 +48,8 @@ def generate(
     """
     prompts = unpadded(input_ids, attention_mask)
     shape = shape_or_growth(shape)
-    check(target, prompts, shape, rule, temperature, max_new_tokens, generator)
+    check(target, drafter, prompts, rule, temperature, max_new_tokens, generator)
+    drafter = within_window(target, drafter, shape, prompts, max_new_tokens)
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
     loop = _Loop(fused(target), drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)
     loop.run(prompts)

@@ -5,6 +5,7 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
+from lib.drafters.protocol import static
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
 
@@ -35,7 +36,7 @@ class RandomDrafter:
         self.roots = [self.roots[row] for row in rows]
 
     def _random(self, shape: Tree, root: int) -> Tensor:
-        tokens = torch.full((shape.size,), root)
+        tokens = torch.full((static(shape).size,), root)
         for node in range(shape.size):
             children = list(shape.children(node))
             if len(children) > self.vocabulary:

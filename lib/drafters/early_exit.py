@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import nn
 
+from lib.attention_switch import hosting_trees
 from lib.drafters.language_model import LanguageModelDrafter
 
 SHARED = ("embed_tokens", "norm", "rotary_emb")
@@ -46,7 +47,7 @@ def first_layers(target, layers: int):
     if unfilled:
         raise ValueError(f"{type(target).__name__} holds weights outside its layers ({', '.join(unfilled[:3])}), which "
                          "early exit cannot take over; take a drafter model, or look-up")
-    return model.eval()
+    return hosting_trees(model.eval())  # its layers are the target's, and do as the target does
 
 
 class EarlyExitDrafter(LanguageModelDrafter):

@@ -24,6 +24,14 @@ def best_children(logits: Tensor, width: int, temperature: float) -> tuple[np.nd
     return tokens.cpu().numpy(), log_probs.exp().clamp_max(1.0).cpu().numpy()
 
 
+def by_node(rule: Growth) -> Growth:
+    """The rule, where it grows over one distribution a node, as a language model gives them. ValueError elsewhere."""
+    if not hasattr(rule, "expand"):
+        raise ValueError(f"{rule.name!r} grows over one distribution a depth, a language model gives one a node; "
+                         "take a rule such as 'dyspec@32', or a drafter with heads")
+    return rule
+
+
 class Growing:
     """One row's tree: its candidates, their tokens int64[c], and the place of each forwarded one in the cache's block.
 

@@ -7,10 +7,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention import tree_forward
+from lib.attention_switch import check_attention
 from lib.cache import TreeCache
 from lib.drafters import tails
 from lib.drafters.filling import Filling
-from lib.drafters.growing import Growing, level_block
+from lib.drafters.growing import Growing, by_node, level_block
 from lib.drafters.slots import Level, plan
 from lib.fused import fused
 from lib.growth import Growth
@@ -45,9 +46,15 @@ class LanguageModelDrafter:
         """Bytes of keys and values held."""
         return self.cache.bytes
 
+    @property
+    def window(self) -> int | None:
+        """Positions that the model has; None without a limit."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
     @torch.no_grad()
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Prefills the prompts int64[T] in one right-padded forward."""
+        check_attention(self.model)
         self.cache, self.blocks = TreeCache(), fused(self.model)
         tokens = pad_sequence(list(prompts), batch_first=True).to(self.model.device)
         self._check_window(tokens.shape[1])
@@ -139,7 +146,8 @@ class LanguageModelDrafter:
         """
         self.waiting = tails.layout(tuple(map(len, self.tails)))
         width = self.waiting.width
-        self._check_window(max(held + len(tail) for held, tail in zip(self.cache.rows.as_list, self.tails)) + levels - 1)
+        texts = (held + len(tail) for held, tail in zip(self.cache.rows.as_list, self.tails))
+        self._check_window(max(texts) + levels - 1)
         tokens = torch.tensor([[0] * (width - len(tail)) + tail for tail in self.tails])
         return self._forward(tokens, self.waiting.depth, self.waiting.mask, logits_to_keep=1)
 
@@ -161,16 +169,13 @@ class LanguageModelDrafter:
         return out.logits[..., : self.vocabulary]
 
     def _check_growth(self, rule: Growth) -> None:
-        if not hasattr(rule, "expand"):
-            raise ValueError(f"{rule.name!r} grows over one distribution a depth, a language model gives one a node; "
-                             "take a rule such as 'dyspec@32', or a drafter with heads")
+        by_node(rule)
         if self.proposal != "top_k" or self.temperature <= 0:
             raise ValueError(f"{rule.name!r} takes the likeliest children by probability; the drafter's proposal is "
                              f"{self.proposal!r}, its temperature {self.temperature}: make one with 'top_k' and more "
                              "than 0, or give a static shape")
 
     def _check_window(self, needed: int) -> None:
-        window = getattr(self.model.config, "max_position_embeddings", None)
-        if window and needed > window:
-            raise ValueError(f"the drafter needs {needed} positions, its window has {window}; shorten the prompt, "
+        if self.window and needed > self.window:
+            raise ValueError(f"the drafter needs {needed} positions, its window has {self.window}; shorten the prompt, "
                              "max_new_tokens or the tree, or take a drafter with a larger window")

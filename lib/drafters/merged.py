@@ -64,6 +64,11 @@ class MergedDrafter:
         return sum(drafter.calls for drafter in self.drafters)
 
     @property
+    def window(self) -> int | None:
+        """Positions that all drafters have; None without a limit."""
+        return min((drafter.window for drafter in self.drafters if drafter.window), default=None)
+
+    @property
     def cache_bytes(self) -> int:
         """Bytes that all drafters' caches hold."""
         return sum(drafter.cache_bytes for drafter in self.drafters)
@@ -101,7 +106,6 @@ def merge_chosen(drafts: Sequence[Draft]) -> Draft:
     """The union of drafts of one root whose children were chosen, not sampled."""
     paths = [draft.tokens_of(path[1:]) for draft in drafts for path in draft.tree.paths()]
     return merge(drafts[0].token_list[ROOT], paths)
-
 
 
 def node_bytes(model) -> int:

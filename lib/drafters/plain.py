@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters import proposals
+from lib.drafters.growing import by_node
 from lib.growth import Candidates, Growth, grow
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws, warp
@@ -73,7 +74,7 @@ class PlainDrafter:
                 found.append(probs[best].double().numpy())
             return np.stack(found)
 
-        grown = grow(rule, children)
+        grown = grow(by_node(rule), children)
         return Draft(grown.tree, torch.tensor([text[-1]] + [path[node][-1] for node in grown.nodes[1:]]), "top_k")
 
     def _sampled(self, text: list[int], shape: Tree, draws: Draws) -> Draft:

@@ -34,3 +34,11 @@ class Drafter(Protocol):
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows of the batch, in this order; the others have ended."""
+
+
+def static(shape: Tree | Growth) -> Tree:
+    """The shape, for a drafter that has no probabilities to grow a tree by. ValueError for a growth rule."""
+    if not isinstance(shape, Tree):
+        raise ValueError(f"{shape.name!r} grows from probabilities, which this drafter has none of; give a static "
+                         "shape, such as 'kary:2@16'")
+    return shape

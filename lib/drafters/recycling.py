@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters.proposals import top_tokens
+from lib.drafters.protocol import static
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
 
@@ -42,6 +43,7 @@ class RecyclingDrafter:
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The shape as far as the matrix fills it, level by level."""
+        shape = static(shape)
         if int(shape.rank.max()) >= self.matrix.shape[1]:
             raise ValueError(f"the shape has a child of rank {int(shape.rank.max())}, the matrix "
                              f"{self.matrix.shape[1]} candidates; raise candidates or take a narrower tree")

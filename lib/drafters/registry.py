@@ -29,7 +29,8 @@ class Kind:
     replayable: whether its drafts depend on the committed tokens and the path alone, through one rank a position, so
     that a trace's ranks decide every shape. Heads need a rank for each start and depth: they have `read_ahead`.
     option: the keyword that a value behind the kind's name sets, as "adaptive:recent" sets the policy. head: the kind
-    of trained head in the `folder` that it needs. refusal: why a target cannot have it; empty where it can.
+    of trained head in the `folder` that it needs. refusal: why a target cannot have it; empty where it can. reads: what
+    makes an option's value of text.
     """
 
     build: Callable[..., Drafter]
@@ -41,6 +42,7 @@ class Kind:
     option: str = ""
     head: str = ""
     refusal: Callable[[object], str] = lambda target: ""
+    reads: Callable[[str], object] = int
 
 
 def _sampling(proposal: str) -> Callable[..., Drafter]:
@@ -88,7 +90,7 @@ DRAFTERS: dict[str, Kind] = {
     "plain": Kind(PlainDrafter, ("model",), ("proposal", "temperature"), "top_k", True,
                   "the same without a cache, a forward a node: the oracle of the others"),
     "lookup": Kind(LookupDrafter, (), ("longest", "shortest", "order"), "top_k", False,
-                   "what followed the last tokens when they stood in the text before", "order"),
+                   "what followed the last tokens when they stood in the text before", "order", reads=str),
     "sam": Kind(SuffixAutomatonDrafter, (), ("shortest",), "top_k", False,
                 "what followed the longest earlier match of any length", "shortest"),
     "recycling": Kind(RecyclingDrafter, ("vocabulary",), ("candidates",), "top_k", False,
@@ -100,9 +102,9 @@ DRAFTERS: dict[str, Kind] = {
     "combined": Kind(_combining, ("model",), ("enough", "shortest", "vocabulary"), "top_k", False,
                      "the longest earlier match where it is long enough, a language model elsewhere", "enough"),
     "adaptive": Kind(_adapting, ("model",), ("policy", "vocabulary"), "top_k", False,
-                     "a language model that goes as deep as its last rounds advise", "policy"),
+                     "a language model that goes as deep as its last rounds advise", "policy", reads=str),
     "confident": Kind(ConfidentDrafter, ("model",), ("threshold", *_WARPED), "top_k", False,
-                      "a language model that stops where it is not sure", "threshold"),
+                      "a language model that stops where it is not sure", "threshold", reads=float),
     "merged": Kind(_merging, ("models",), ("vocabulary",), "top_k", False, "several language models' trees in one"),
     "merged_iid": Kind(_merging_samples, ("models",), _WARPED, "iid", False,
                        "several language models' independent samples in one tree, each proposal kept"),
@@ -136,21 +138,15 @@ def make(name: str, **given) -> Drafter:
 
 
 def parse(spec: str) -> tuple[str, dict[str, object]]:
-    """A kind's name and what is behind its colon as a keyword, a number where it reads as one."""
+    """A kind's name and what is behind its colon as a keyword."""
     name, colon, value = spec.partition(":")
     if name not in DRAFTERS:
         raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
-    option = DRAFTERS[name].option
+    option, reads = DRAFTERS[name].option, DRAFTERS[name].reads
     if colon and not (option and value):
         raise ValueError(f"drafter is {spec!r}; " + (f"give a value for {option} behind the colon" if option else
                                                      f"{name} takes no value behind its name"))
-    return name, {option: _value(value)} if colon else {}
-
-
-def _value(text: str) -> object:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    try:
+        return name, {option: reads(value)} if colon else {}
+    except ValueError:
+        raise ValueError(f"drafter is {spec!r}, but {option} is a number; give one behind the colon") from None

@@ -4,6 +4,8 @@ import copy
 
 from torch import nn
 
+from lib.attention_switch import hosting_trees
+
 
 def refusal(target) -> str:
     """Why a target cannot be rounded; empty where it can."""
@@ -23,7 +25,7 @@ def rounded(target):
     kept = {id(layer): Int8Linear(layer) for layer in layers}
     own = {id(weight) for layer in layers for weight in (layer.weight, layer.bias)}
     kept |= {id(weight): weight for weight in target.parameters() if id(weight) not in own}
-    return copy.deepcopy(target, kept).eval()
+    return hosting_trees(copy.deepcopy(target, kept).eval())
 
 
 def _layers(target) -> list[nn.Linear]:

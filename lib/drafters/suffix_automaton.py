@@ -35,7 +35,8 @@ class SuffixAutomatonDrafter:
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
-        self.drafts = [merge(text.tokens[-1], self._continuations(text, shape.max_depth), shape.budget)
+        depth = getattr(shape, "max_depth", shape.budget)  # a rule over depths leaves it to the drafter
+        self.drafts = [merge(text.tokens[-1], self._continuations(text, depth), shape.budget)
                        for text in self.texts]
         return self.drafts
 

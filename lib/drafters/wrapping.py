@@ -14,6 +14,11 @@ class Wrapping:
         return getattr(self.drafter, "wants_hidden_states", False)
 
     @property
+    def window(self) -> int | None:
+        """Positions that the drafter behind it has; None without a limit."""
+        return getattr(self.drafter, "window", None)
+
+    @property
     def calls(self) -> int:
         """Forwards of the drafter behind it."""
         return self.drafter.calls

@@ -83,6 +83,8 @@ def at_budget(name: str, budget: int, *, costs: Costs | None = None) -> Growth |
 def shape_or_growth(wanted: str | Tree | Growth | DDTree) -> Tree | Growth | DDTree:
     """What a drafter is to draft: a static shape or a growth rule, by name or as it is."""
     if not isinstance(wanted, str):
+        if not hasattr(wanted, "budget"):
+            raise ValueError(f"shape is {wanted!r}; give a name such as 'kary:2@16', a Tree, or a growth rule")
         return wanted
     family = wanted.partition("@")[0].partition(":")[0].strip()
     if family in RULES:

@@ -60,7 +60,7 @@ def quantize_int8(model) -> None:
 
 def kinds_of(quantize: str) -> tuple[str, str]:
     """What "int8", or "int8|none" (target|drafter), says of target and drafter. PairError for anything else."""
-    said = quantize.split("|")
+    said = str(quantize).split("|")
     kinds = tuple(said * 2 if len(said) == 1 else said)
     if len(kinds) != 2 or not set(kinds) <= set(KINDS):
         raise PairError(f"quantize is {quantize!r}; give one of {', '.join(KINDS)}, or two as TARGET|DRAFTER")

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from transformers import StoppingCriteria
+from transformers import AutoTokenizer, StoppingCriteria, StopStringCriteria
 
 from lib.custom_generate import tree_speculation
-from lib.drafters import LanguageModelDrafter
+from lib.drafters import LanguageModelDrafter, make
+from lib.models import SHIPPED
 from lib.tests import small_models
 
 TARGET = small_models.llama(0)
@@ -52,6 +53,15 @@ def test_a_model_with_another_attention_has_it_again_afterwards():
         assert torch.equal(ours, theirs) and TARGET.config._attn_implementation == "sdpa"
     finally:
         TARGET.set_attn_implementation("tree")
+
+
+@pytest.mark.parametrize("name", ["early_exit", "int8"])
+def test_a_target_of_another_attention_drafts_for_itself(name):
+    target = small_models.llama(0)
+    target.set_attn_implementation("sdpa")
+    inputs = dict(batch(), max_new_tokens=12, do_sample=False, eos_token_id=None)
+    told = target.generate(**inputs, custom_generate=tree_speculation(make(name, target=target), "kary:2@6"))
+    assert torch.equal(told, target.generate(**inputs)) and target.config._attn_implementation == "sdpa"
 
 
 class Collecting:
@@ -116,6 +126,22 @@ def test_the_law_of_a_sampled_token_is_the_processed_one():
     assert 0.5 * (counts[0] - counts[1]).abs().sum() < 0.12
 
 
+def test_stop_strings_come_as_a_criterion():
+    """A text ends behind the token that completes its string, wherever in a draft that is."""
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED / "tiny")
+    for token in TARGET.generate(PROMPTS[1][None], max_new_tokens=9, do_sample=False, eos_token_id=None)[0, 13:]:
+        criteria = [StopStringCriteria(tokenizer, [tokenizer.decode(token)])]
+        ours, theirs = both(batch(PROMPTS[1:2]), stopping_criteria=criteria)
+        assert torch.equal(ours, theirs) and ours.shape[1] < 11 + 16
+
+
+def test_positions_that_only_say_what_the_mask_does_change_nothing():
+    inputs = batch()
+    given = inputs["attention_mask"].cumsum(-1) - 1
+    ours, theirs = both(inputs, position_ids=given.clamp_min(0))
+    assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
@@ -123,6 +149,8 @@ def test_the_law_of_a_sampled_token_is_the_processed_one():
         ({"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
         ({"prefix_allowed_tokens_fn": lambda row, ids: [1, 2]}, "PrefixConstrainedLogitsProcessor"),
         ({"use_cache": False}, "use_cache"),
+        ({"assistant_model": DRAFTER}, "assistant_model"),
+        ({"position_ids": torch.arange(7, 18)[None]}, "position_ids"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(settings, message):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import replay, shapes, trace
+from lib.attention_switch import hosting_trees
 from lib.decoding import generate
 from lib.drafters import LanguageModelDrafter
 from lib.studies import live
@@ -112,12 +113,53 @@ def test_a_round_records_what_it_did():
         (dict(rule="naive"), "greedy goes with temperature 0"),
         (dict(max_new_tokens=300), "the model's window has 256"),
         (dict(shape="kary"), "needs a budget|unknown|parameters"),
+        (dict(shape=None), "shape is None"),
+        (dict(input_ids=[[1, 2]]), "input_ids is a list"),
+        (dict(input_ids=torch.tensor([1, 2])), r"input_ids is torch.int64 \(2,\)"),
+        (dict(input_ids=torch.tensor([[1.0, 2.0]])), "input_ids is torch.float32"),
+        (dict(input_ids=torch.tensor([[1, 24]])), "prompt 0 has token 24, the target knows 0 to 23"),
+        (dict(input_ids=torch.tensor([[1], [-1]])), "prompt 1 has token -1"),
+        (dict(max_new_tokens=2.5), "max_new_tokens is 2.5"),
+        (dict(max_new_tokens=None), "max_new_tokens is None"),
+        (dict(rule="best"), "rule is 'best'; choose one of greedy"),
+        (dict(rule="best", temperature=1.0, max_new_tokens=1, generator=torch.Generator()), "rule is 'best'"),
+        (dict(temperature=float("nan"), rule="naive", generator=torch.Generator()), "temperature is nan"),
+        (dict(eos_token_id="</s>"), "eos_token_id is '</s>'"),
+        (dict(eos_token_id=[1, 2.5]), "eos_token_id is"),
+        (dict(eos_token_id=2.5), "eos_token_id is 2.5"),
+        (dict(attention_mask=torch.ones(1, 2)), r"attention_mask is torch.float32 \(1, 2\) for input_ids \(1, 17\)"),
+        (dict(attention_mask=[[1, 1]]), "attention_mask is a list"),
+        (dict(drafter=DRAFTER), r"drafter is a LlamaForCausalLM, which has no start.*LanguageModelDrafter\(model\)"),
+        (dict(drafter="sam"), "drafter is a str"),
+        (dict(drafter=LanguageModelDrafter(small_models.llama(1, window=19))), "the drafter's window has 19"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(changed, message):
-    given = dict(input_ids=PROMPTS[0][None], shape="chain:2", max_new_tokens=4) | changed
+    usual = dict(drafter=LanguageModelDrafter(DRAFTER), input_ids=PROMPTS[3][None], shape="chain:2", max_new_tokens=4)
     with pytest.raises(ValueError, match=message):
-        generate(TARGET, LanguageModelDrafter(DRAFTER), **given)
+        generate(TARGET, **usual | changed)
+
+
+@pytest.mark.parametrize("whose", ["target", "drafter"])
+def test_a_model_without_tree_attention_is_named(whose):
+    other = small_models.llama(1)
+    other.set_attn_implementation("sdpa")
+    target, drafter = (other, DRAFTER) if whose == "target" else (TARGET, other)
+    with pytest.raises(ValueError, match="LlamaForCausalLM has attention 'sdpa'.*hosting_trees"):
+        generate(target, LanguageModelDrafter(drafter), PROMPTS[0][None], shape="chain:2", max_new_tokens=4)
+    with pytest.raises(ValueError, match="attention 'sdpa'"):
+        replay.record(target, {"d": drafter}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=4)
+    hosting_trees(other)
+    assert generate(target, LanguageModelDrafter(drafter), PROMPTS[0][None], shape="chain:2", max_new_tokens=4).rounds
+
+
+@pytest.mark.parametrize("wrap", [int, np.int64, torch.tensor, lambda token: [token], lambda token: {token, 99},
+                                  lambda token: torch.tensor([token]), lambda token: np.array([token, -1])])
+def test_an_end_may_be_written_in_any_way(wrap):
+    own = own_greedy(PROMPTS[1], 12)
+    told = generate(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[1][None], shape="chain:3", max_new_tokens=12,
+                    eos_token_id=wrap(own[5]))
+    assert told.new_tokens == [own[: own.index(own[5]) + 1]] and told.sequences.min() >= 0
 
 
 def test_padding_on_either_side_is_no_part_of_a_prompt():

@@ -371,6 +371,18 @@ def test_a_drafter_says_truly_what_it_proposes(name):
     assert drafter.cache_bytes >= 0 and drafter.calls >= 0
 
 
+@pytest.mark.parametrize("rule", ["dyspec@4", "ddtree@4"])
+@pytest.mark.parametrize("name", ["top_k", "iid", "plain", "sam", "recycling", "adaptive", "confident", "combined",
+                                  "merged", "medusa", "eagle", "random", "oracle"])
+def test_a_growth_rule_is_followed_or_refused_by_name(name, rule):
+    given = materials()
+    drafter = make(name, **given, folder=small_heads.folder(name, MODEL))
+    try:
+        assert decode(drafter, shape=rule).new_tokens == given["continuations"]
+    except ValueError as refused:
+        assert f"'{rule.partition('@')[0]}" in str(refused)
+
+
 def test_the_oracle_fills_every_round_and_chance_hardly_any():
     given = materials()
     best = decode(make("oracle", **given), shape="chain:5", rows=2)
@@ -395,4 +407,7 @@ def test_the_registry_names_what_is_missing():
         make("top_k:3", model=OTHER)
     with pytest.raises(ValueError, match="give a value for shortest"):
         make("sam:", model=OTHER)
+    for spec in ("sam:x", "early_exit:1.5", "confident:low"):
+        with pytest.raises(ValueError, match=f"drafter is '{spec}', but .* is a number"):
+            make(spec, model=OTHER, target=MODEL)
     assert make("top_k", model=MODEL, keep_probs=True, generator=None).keep_probs

@@ -225,6 +225,9 @@ def test_a_name_that_says_nothing_is_refused(name, message):
 def test_neither_shape_nor_rule():
     with pytest.raises(ValueError, match="neither a shape \\(chain.*nor a growth rule \\(eagle2"):
         growth.shape_or_growth("tree:4@3")
+    for wrong in (None, 5, [-1, 0, 0]):
+        with pytest.raises(ValueError, match="give a name such as 'kary:2@16', a Tree, or a growth rule"):
+            growth.shape_or_growth(wrong)
     with pytest.raises(ValueError, match="costs are known for 4 drafted nodes, the budget is 8"):
         growth.parse("smart@8", costs=Costs((1.0,) * 5, 0.1))
 

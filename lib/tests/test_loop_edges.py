@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.decoding import Hooks, NoDrafter, generate, in_batches
 from lib.drafters import LanguageModelDrafter, LookupDrafter
@@ -120,6 +121,30 @@ def test_hidden_states_reach_a_drafter_that_wants_them_from_the_first_commit_on(
 def test_a_prompt_longer_than_the_window_is_refused_before_any_forward():
     with pytest.raises(ValueError, match="the model's window has 256; shorten the prompt"):
         speculated(small_models.prompts(1, (300,)), "chain:2", 4)
+
+
+def test_a_text_may_fill_the_window_to_its_last_position():
+    """The last token is said and not read, trees end where the window does; one token more is refused."""
+    (full,) = small_models.prompts(1, (256,))
+    for prompt, new in ((full, 0), (full, 1), (full[:250], 7), (full[:231], 26)):
+        both = [prompt, full[:9]]
+        for drafter in (LanguageModelDrafter(TARGET), LanguageModelDrafter(DRAFTER), LookupDrafter(), NoDrafter()):
+            assert speculated(both, "kary:2,4", new, drafter=drafter) == own_greedy(both, new)
+        with pytest.raises(ValueError, match="need 257 positions, the model's window has 256"):
+            speculated([prompt], "chain:2", max(new, 1) + 1)
+    with pytest.raises(ValueError, match="need 258 positions"):
+        speculated([full[:250]], "dyspec:4@8", 5)
+
+
+def test_learned_positions_end_with_the_window():
+    """A model that has no position beyond its window would fail on any tree that reached there."""
+    config = GPT2Config(vocab_size=24, n_positions=24, n_embd=16, n_layer=1, n_head=2)
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel._from_config(config, attn_implementation="tree", dtype=torch.float64).eval()
+    prompt = small_models.prompts(2, (6,))[0][None]
+    done = generate(model, LanguageModelDrafter(model), prompt, shape="kary:2,3", max_new_tokens=19)
+    assert torch.equal(done.sequences, model.generate(prompt, max_new_tokens=19, do_sample=False, eos_token_id=None,
+                                                      pad_token_id=0))
 
 
 def test_no_rows_are_no_work():

@@ -145,6 +145,12 @@ def test_the_first_of_each_kind(tmp_path):
     assert prompts.load(path, Letters(), first=2).names == ("0", "1", "2", "3")
 
 
+@pytest.mark.parametrize("first", [0, -1])
+def test_none_of_each_kind_is_no_choice(first):
+    with pytest.raises(ValueError, match=f"first is {first}; give 1 or more"):
+        prompts.load("", Letters(), first=first)
+
+
 def test_the_familys_own_prompts_are_plain_text_of_every_kind():
     read = prompts.load("", Letters(TEMPLATE), first=1)
     assert len(set(read.kinds)) == len(read.kinds) == 8

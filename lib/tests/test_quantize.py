@@ -59,6 +59,8 @@ def test_load_quantises_what_it_is_told():
 
 def test_what_cannot_be_quantised_is_refused_by_name():
     assert kinds_of("int8") == ("int8", "int8") and kinds_of("none|int8") == ("none", "int8")
-    for wrong, message in [("int3", "quantize is 'int3'"), ("int8|int8|int8", "give one of"), ("int4", "is for GPUs")]:
+    wrongs = {"int3": "quantize is 'int3'", None: "quantize is None", "int8|int8|int8": "give one of",
+              "int4": "is for GPUs"}
+    for wrong, message in wrongs.items():
         with pytest.raises(PairError, match=message):
             load_pair("small/tiny", quantize=wrong)

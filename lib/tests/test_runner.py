@@ -230,6 +230,21 @@ def test_a_fingerprint_follows_each_of_its_parts(tmp_path, monkeypatch):
     assert len({first, *(provenance.fingerprint(**other) for other in others)}) == 5
 
 
+def test_files_of_one_name_count_apart_and_a_moved_project_stays_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "machine", lambda device: {})
+
+    def mark(home, said):
+        files = {home / where: text for where, text in zip(("heads/base/eagle", "heads/small/eagle", "models"), said)}
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return provenance.fingerprint(files=files)
+
+    first = mark(tmp_path / "here", "123")
+    assert mark(tmp_path / "there" / "deeper", "123") == first
+    assert len({first, *(mark(tmp_path / "here", said) for said in ("023", "103", "120", "213"))}) == 5
+
+
 def test_the_record_names_no_place_of_this_machine(layout, quick):
     made = plan.make(layout, [], command=["cpu"])
     text = json.dumps(record.about(made, {"stages": {}}))

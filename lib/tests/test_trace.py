@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 
 from lib import decoding, replay, shapes, trace
+from lib.drafters import LanguageModelDrafter, LookupDrafter
 from lib.tests import small_models
 from lib.tests.test_replay import synthetic
 from lib.trace import branching, reading
@@ -114,6 +115,12 @@ class Wrong(Heads):
 def test_a_wrong_reading_ahead_is_refused():
     with pytest.raises(ValueError, match="read_ahead of Wrong must give rank -1 behind a row's end"):
         trace.read(TARGET, {"h": Wrong()}, PROMPTS[:2], [[1, 2], [3, 4]], names="ab", kinds="kk")
+
+
+def test_what_no_trace_decides_is_refused_before_anything_is_written():
+    for drafter in (LanguageModelDrafter(DRAFTER), LookupDrafter()):
+        with pytest.raises(ValueError, match=f"'d' is a {type(drafter).__name__}.*give a language model itself"):
+            replay.record(TARGET, {"d": drafter}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=10**9)
 
 
 class Stopped(Exception):

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib.acceptance_chances import chances
 from lib.attention import tree_forward
+from lib.attention_switch import check_attention
 from lib.trace.ahead import ahead_of
 from lib.trace.branching import prefill
 from lib.trace.data import BY_DRAFTER, EMPTY, Trace, join
@@ -42,6 +43,7 @@ def read(
     children a node may have for which `chances` are kept (see `acceptance_chances`), which takes a temperature above 0
     and a generator; 0 for none.
     """
+    check_models(target, drafters)
     if not written:
         raise ValueError("there is no continuation to read; give at least one prompt")
     if siblings and (not temperature or generator is None):
@@ -64,6 +66,21 @@ def read(
             )
         )
     return join(parts)
+
+
+def check_models(target, drafters: Mapping[str, object]) -> None:
+    """ValueError for models without tree attention, and for drafters that are no models and do not read ahead: a trace
+    does not decide what they propose.
+    """
+    models = {name: drafter for name, drafter in drafters.items() if not hasattr(drafter, "read_ahead")}
+    for name, drafter in models.items():
+        if not callable(drafter):
+            raise ValueError(
+                f"drafter {name!r} is a {type(drafter).__name__}, of which no trace can be recorded; give a language "
+                "model itself, such as pair.drafter.model, or a drafter that has read_ahead"
+            )
+    for model in (target, *models.values()):
+        check_attention(model)
 
 
 def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:

@@ -13,7 +13,7 @@ from lib import provenance
 from lib.trace import branching, storage
 from lib.trace.data import Trace, join
 from lib.trace.origin import origin
-from lib.trace.reading import AHEAD, read
+from lib.trace.reading import AHEAD, check_models, read
 
 
 def record(
@@ -41,6 +41,7 @@ def record(
     with the generator as the last of them left it, so that it ends as if it had never stopped. report: told
     behind every batch how far it is, and whether that was the last.
     """
+    check_models(target, drafters)
     facts = dict(about or {}, temperature=temperature, **origin(target, drafters, prompts))
     state = None if generator is None else generator.get_state().tolist()
     ends = list(np.atleast_1d([] if eos_token_id is None else eos_token_id))
