@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
 
 def notebooks(home: Path, arguments: Sequence[str]) -> int:
     """Plan and run notebooks."""
-    from lib.runner import plan
+    from lib.runner import plan, values
 
     layout = plan.Layout(home)
     asked = _parser(layout).parse_intermixed_args(arguments)
@@ -68,6 +68,7 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
                      reference=asked.reference, command=arguments)
     if not made.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    values.check(made)
     return _run(made)
 
 

@@ -1,4 +1,7 @@
-"""From a command to a plan: which notebooks, with which parameters, into which run; every mistake is found here."""
+"""From a command to a plan: which notebooks, with which parameters, into which run; mistakes in these are found here.
+
+What values name (models, prompts, shapes) is looked up by `lib.runner.values`.
+"""
 
 import os
 import re
@@ -13,7 +16,7 @@ from lib.runner.errors import UsageError, nearest
 from lib.runner.parameters import RUN_DIR, Value
 
 REPORT = "09_report"
-FILE_ENDINGS = (".jsonl", ".json", ".txt", ".yaml")
+FILE_ENDINGS = (".jsonl", ".json", ".txt", ".yaml", ".csv")
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,8 @@ def _from_here(value: Value, cwd: Path, notebooks: Path) -> Value:
     """
     if isinstance(value, list):
         return [_from_here(member, cwd, notebooks) for member in value]
+    if isinstance(value, str) and "|" in value:  # a pair, TARGET|DRAFTER
+        return "|".join(_from_here(part.strip(), cwd, notebooks) for part in value.split("|"))
     if not isinstance(value, str) or not ("/" in value or value.endswith(FILE_ENDINGS)):
         return value
     if (cwd / value).exists():

@@ -176,6 +176,12 @@ def replay_all(
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
 
 
+def of_protocol(traces: Sequence[Trace], protocol: str) -> list[Trace]:
+    """The traces that were recorded under a protocol. ValueError for one that there is not."""
+    acceptance.check_protocol(protocol)
+    return [recorded for recorded in traces if recorded.about["protocol"] == protocol]
+
+
 def by_target(pairs: Sequence) -> dict[str, list]:
     """Pairs grouped by their target's name: one recording of a target serves all its drafters."""
     groups: dict[str, list] = {}
