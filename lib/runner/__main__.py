@@ -84,7 +84,10 @@ def test(home: Path, arguments: Sequence[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command as everything else here does."""
+
     def error(self, message: str):
+        """UsageError in the place of argparse's exit."""
         raise UsageError(f"{message}; ./run_notebooks.sh --help explains")
 
 
@@ -100,9 +103,11 @@ def _parser(layout) -> argparse.ArgumentParser:
 
 
 def _run(made) -> int:
+    """Carry out a plan, saying how it goes; the exit status."""
     from lib.runner import run
 
     def say(line: str) -> None:
+        """A line that is seen at once, also where the output is a file."""
         print(line, flush=True)
 
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -171,6 +171,7 @@ def _sorted_out(layout: Layout, words: Sequence[str], known: Sequence[str]) -> t
 
 
 def _profile_values(profile: Profile, notebook: str, defaults: Mapping[str, Value]) -> dict[str, Value]:
+    """What a profile sets of a notebook, checked. UsageError for a parameter that it has not."""
     values = {}
     for name, value in profile.values.get(notebook, {}).items():
         where = f"profile {profile.name}, {notebook}"

@@ -108,7 +108,9 @@ def _growth(rule: str, values: Values) -> None:
 
 def _each(name: str, read: Callable[[str, Values], None]) -> Callable[[Values], None]:
     """Reads every member of a list, or the one text that a parameter is."""
+
     def members(values: Values) -> None:
+        """All of them, whatever they are beside."""
         for member in [values[name]] if isinstance(values[name], str) else values[name]:
             read(member, values)
 
