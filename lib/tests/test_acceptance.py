@@ -125,6 +125,10 @@ def test_traces_are_made_once_and_read_again(tmp_path):
     once = study.record("t", target, drafters, split, **settings)
     again = study.record("t", None, None, split, **settings)  # no model is asked a second time
     assert len(once) == 4 and len(said) == 8
+    alone = study.record("t", None, None, split, **settings, protocols=[acceptance.REAL_TEXT])
+    assert [one.about["protocol"] for one in alone] == [acceptance.REAL_TEXT] * 2
+    with pytest.raises(ValueError, match="protocol is 'prose'; choose"):
+        study.record("t", None, None, split, **settings, protocols=["prose"])
     for first, second in zip(once, again):
         assert np.array_equal(first.ranks["d"], second.ranks["d"])
     tables = study.replay_all(once[0], ["chain", "optimal"], [1, 4], 4)
