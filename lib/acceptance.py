@@ -20,6 +20,12 @@ DEEPEST = 64  # depths and ranks that trees may be grown from
 RANKS = 16
 
 
+def check_protocol(name: str) -> None:
+    """ValueError for a name that is no protocol's."""
+    if name not in (CONTINUATION, REAL_TEXT):
+        raise ValueError(f"protocol is {name!r}; choose {CONTINUATION!r} or {REAL_TEXT!r}")
+
+
 def rounds_of(trace: Trace, tree: Tree, drafter: str) -> replay.Walk:
     """The rounds that the trace's protocol has: one a row for real-text starts, chained ones for continuations.
 

@@ -49,7 +49,7 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, too_long: str
         raise ValueError(f"too_long is {too_long!r}; choose one of {', '.join(TOO_LONG)}")
     if first is not None and first < 1:
         raise ValueError(f"first is {first}; give 1 or more prompts of each kind, or None for all")
-    path = Path(path).expanduser() if path else FAMILY
+    path = _place(path)
     names, kinds, ids, long = [], [], [], []
     for number, row in _numbered(path):
         if first is not None and kinds.count(row["category"]) >= first:
@@ -68,6 +68,18 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, too_long: str
     if not names:
         raise ValueError(f"{path}: none of its prompts has {limit} tokens or fewer; shorten them, or generate less")
     return PromptSet(tuple(names), tuple(kinds), tuple(ids), digest_of(names, kinds, ids), tuple(long))
+
+
+def check(path: str | Path) -> tuple[list[str], list[str]]:
+    """Names and kinds of a file's prompts, one each a line, as far as they are known without a tokenizer and without
+    the packages that a `source` names; errors as those of `load`.
+    """
+    path = _place(path)
+    rows = _numbered(path)
+    for number, row in rows:
+        if "source" not in row:
+            text_of(row, path, number)
+    return [str(row["question_id"]) for _, row in rows], [row["category"] for _, row in rows]
 
 
 def text_of(row: dict, path: Path, number: int) -> str:
@@ -94,6 +106,10 @@ def tokenise(text: str, tokenizer, chat: bool) -> Tensor:
 def digest_of(names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tensor]) -> str:
     """SHA-256 of prompts as a model sees them."""
     return sha256(json.dumps([list(names), list(kinds), [row.tolist() for row in ids]]).encode()).hexdigest()
+
+
+def _place(path: str | Path) -> Path:
+    return Path(path).expanduser() if path else FAMILY
 
 
 def _fitted(tokens: Tensor, limit: int, too_long: str, where: str) -> Tensor | None:

@@ -193,7 +193,10 @@ def _tail(level: float, prompts: int) -> float:
 
 
 def in_words(found: pd.DataFrame, decimals: int = 2) -> list[str]:
-    """Each estimate with its interval in brackets, where there is one."""
-    return [f"{row.value:.{decimals}f}" + ("" if np.isnan(row.low) else
-                                           f" [{row.low:.{decimals}f}, {row.high:.{decimals}f}]")
-            for row in found.itertuples()]
+    """Each estimate as `worded` has it."""
+    return [worded(row, f".{decimals}f") for row in found.itertuples()]
+
+
+def worded(found, spec: str = ".2f") -> str:
+    """An estimate (with value, low and high) and its interval in brackets, where there is one: "1.40 [0.99, 1.84]"."""
+    return f"{found.value:{spec}}" + ("" if np.isnan(found.low) else f" [{found.low:{spec}}, {found.high:{spec}}]")

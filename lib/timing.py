@@ -80,7 +80,7 @@ def _repeats(once: dict[str, float], repeats: int, seconds: float) -> dict[str, 
     counts, left = {}, seconds
     for index, (name, each) in enumerate(once.items()):
         share = left / (len(once) - index)
-        counts[name] = min(repeats, max(LEAST_REPEATS, int(share / max(each, 1e-9))))
+        counts[name] = int(min(repeats, max(LEAST_REPEATS, share / max(each, 1e-9))))
         left -= counts[name] * each
     return counts
 

@@ -1,6 +1,7 @@
 """Calibration: a few rounds of the loop itself for a handful of shapes, interleaved, so that costs hold for whatever
 the loop does."""
 
+import math
 import time
 from typing import Callable, Sequence
 
@@ -38,8 +39,8 @@ def calibrate(
     columns of the table "costs".
 
     A row of text is cut from the prompts so that `prefix` tokens are committed in the middle of its `new_tokens`. All
-    calls of a cell (batch, prefix) share `seconds`, but each shape has a few calls however long they take: costs that
-    lack one would lie. drafter: in the place of the pair's own.
+    calls of a cell (batch, prefix) share `seconds`, but each shape has LEAST_REPEATS calls however long they take:
+    costs that lack one would lie. drafter: in the place of the pair's own.
     ValueError where plain decoding is not among the shapes, or a prefix is too short.
     """
     if PLAIN not in shapes:
@@ -61,13 +62,13 @@ def calibrate(
 
 
 def _time(calls: dict[str, "_Calls"], repeats: int, seconds: float, generator: torch.Generator, device) -> None:
-    """Every call once, to warm up, then all in shuffled turns, for as long as a few turns take at least, and as much
-    again: calls vary."""
+    """Every call once, to warm up, then all in as many shuffled turns as fit into `seconds`, a few at least."""
     start = time.perf_counter()
     for call in calls.values():
         call()
-    least = 2 * LEAST_REPEATS * (time.perf_counter() - start)
-    interleaved(calls, repeats=repeats, seconds=max(seconds, least), generator=generator, device=device)
+    calls_each = max(LEAST_REPEATS, int(seconds / (time.perf_counter() - start)))
+    repeats = min(repeats, calls_each - 1)  # `interleaved` makes one more, before its turns
+    interleaved(calls, repeats=repeats, seconds=math.inf, generator=generator, device=device)
 
 
 def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:

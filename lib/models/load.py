@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Sequence
+from typing import Callable, Sequence
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -14,7 +14,7 @@ from lib import attention
 from lib.drafters import LanguageModelDrafter
 from lib.models import checks
 from lib.models import quantize as bits
-from lib.models.registry import Source, sources
+from lib.models.registry import PAIRS, Source, sources
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,10 @@ def load_pairs(
     kinds = bits.kinds_of(quantize)
     for kind in kinds:
         bits.check(kind, device)
-    asked = [sources(name) for name in names]
+    asked = _named(names)
     config, tokenizer = cache(_config), cache(_tokenizer)
     for pair in asked:
-        sizes = tuple(config(source).get_text_config().vocab_size for source in pair)
-        checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
+        _check_partners(pair, config, tokenizer)
     every = list(dict.fromkeys(source for pair in asked for source in pair))
     checks.check_memory({source.short: _parameters(config(source)) for source in every}, dtype, device)
     model = cache(lambda source, kind: _model(source, dtype, device, kind))
@@ -96,6 +95,31 @@ def load_pairs(
     _share_vocabularies(both)
     return [Pair(name, target, LanguageModelDrafter(drafter), tokenizer(pair[0]), pair[0].short, pair[1].short)
             for name, pair, (target, drafter) in zip(names, asked, both)]
+
+
+def check_pairs(names: Sequence[str]) -> None:
+    """What `load_pairs` refuses of pairs by their names and by the configurations and tokenizers of local folders: no
+    weights are read, and the hub is not asked. PairError.
+    """
+    config, tokenizer = cache(_config), cache(_tokenizer)
+    for pair in _named(names):
+        local = [source for source in pair if source.is_folder]
+        for source in local:
+            config(source)
+        if len(local) == len(pair):
+            _check_partners(pair, config, tokenizer)
+
+
+def _named(names: Sequence[str]) -> list[tuple[Source, Source]]:
+    if not names:
+        raise checks.PairError(f"no pair is named; choose one or more of {', '.join(PAIRS)}")
+    return [sources(name) for name in names]
+
+
+def _check_partners(pair: tuple[Source, Source], config: Callable, tokenizer: Callable) -> None:
+    """PairError where target and drafter do not understand each other's tokens; config, tokenizer: of a source."""
+    sizes = tuple(config(source).get_text_config().vocab_size for source in pair)
+    checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
 
 
 def _config(source: Source):

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
 
 def notebooks(home: Path, arguments: Sequence[str]) -> int:
     """Plan and run notebooks."""
-    from lib.runner import plan
+    from lib.runner import plan, values
 
     layout = plan.Layout(home)
     asked = _parser(layout).parse_intermixed_args(arguments)
@@ -68,6 +68,7 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
                      reference=asked.reference, command=arguments)
     if not made.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    values.check(made)
     return _run(made)
 
 
@@ -83,7 +84,10 @@ def test(home: Path, arguments: Sequence[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command as everything else here does."""
+
     def error(self, message: str):
+        """UsageError in the place of argparse's exit."""
         raise UsageError(f"{message}; ./run_notebooks.sh --help explains")
 
 
@@ -99,9 +103,11 @@ def _parser(layout) -> argparse.ArgumentParser:
 
 
 def _run(made) -> int:
+    """Carry out a plan, saying how it goes; the exit status."""
     from lib.runner import run
 
     def say(line: str) -> None:
+        """A line that is seen at once, also where the output is a file."""
         print(line, flush=True)
 
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -99,7 +99,8 @@ def _papermill(plan: Plan, stage: Stage, partial: Path, show_progress: bool) -> 
         papermill.execute_notebook(
             plan.layout.notebooks / f"{stage.name}.ipynb", partial, parameters=dict(stage.values),
             cwd=plan.layout.notebooks, progress_bar={"desc": stage.name, "leave": False} if show_progress else False,
-            kernel_name="python3", extra_arguments=["--IPKernelApp.log_level=40"])  # errors, not warnings
+            kernel_name="python3", extra_arguments=["--IPKernelApp.log_level=40"],  # errors, not warnings
+            request_save_on_cell_execute=False)  # twice a cell, which takes longer than many cells; errors save it too
     except PapermillExecutionError as error:
         where = _cells_line(strip_color("\n".join(error.traceback)))
         return f"in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}{where}"

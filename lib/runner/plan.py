@@ -1,4 +1,7 @@
-"""From a command to a plan: which notebooks, with which parameters, into which run; every mistake is found here."""
+"""From a command to a plan: which notebooks, with which parameters, into which run; mistakes in these are found here.
+
+What values name (models, prompts, shapes) is looked up by `lib.runner.values`.
+"""
 
 import os
 import re
@@ -13,7 +16,7 @@ from lib.runner.errors import UsageError, nearest
 from lib.runner.parameters import RUN_DIR, Value
 
 REPORT = "09_report"
-FILE_ENDINGS = (".jsonl", ".json", ".txt", ".yaml")
+FILE_ENDINGS = (".jsonl", ".json", ".txt", ".yaml", ".csv")
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,7 @@ def _sorted_out(layout: Layout, words: Sequence[str], known: Sequence[str]) -> t
 
 
 def _profile_values(profile: Profile, notebook: str, defaults: Mapping[str, Value]) -> dict[str, Value]:
+    """What a profile sets of a notebook, checked. UsageError for a parameter that it has not."""
     values = {}
     for name, value in profile.values.get(notebook, {}).items():
         where = f"profile {profile.name}, {notebook}"
@@ -206,6 +210,8 @@ def _from_here(value: Value, cwd: Path, notebooks: Path) -> Value:
     """
     if isinstance(value, list):
         return [_from_here(member, cwd, notebooks) for member in value]
+    if isinstance(value, str) and "|" in value:  # a pair, TARGET|DRAFTER
+        return "|".join(_from_here(part.strip(), cwd, notebooks) for part in value.split("|"))
     if not isinstance(value, str) or not ("/" in value or value.endswith(FILE_ENDINGS)):
         return value
     if (cwd / value).exists():

@@ -108,6 +108,7 @@ def device() -> str:
 
 
 def _imports(notebook: nbformat.NotebookNode) -> set[str]:
+    """The modules that a notebook's cells import."""
     found: set[str] = set()
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -74,3 +74,11 @@ def saturates_at(rows: pd.DataFrame, acceptances: Mapping[str, Sequence[float]],
         there = line.loc[line["accepted"] >= share * limit, "budget"]
         found.append((model, family, limit, there.min() if len(there) else pd.NA))
     return pd.DataFrame(found, columns=["model", "family", "ceiling", "budget"]).astype({"budget": "Int64"})
+
+
+def gain_by_doubling(budgets: Sequence[int], accepted: Sequence[float]) -> tuple[float, float]:
+    """Tokens a round that each doubling of the budget adds, as a straight line has it, and how much of the variance
+    that line explains.
+    """
+    doublings = np.log2(np.asarray(budgets, dtype=float))
+    return float(np.polyfit(doublings, accepted, 1)[0]), float(np.corrcoef(doublings, accepted)[0, 1] ** 2)

@@ -43,7 +43,7 @@ def recommended(table: pd.DataFrame) -> str:
     for (target, batch), rows in table.groupby(SETTING, sort=False):
         top, chain = (rows.set_index("what").loc[what] for what in (RECOMMENDED, BEST_CHAIN))
         if not top["nodes"]:
-            said.append(f"`{target}` at batch {batch}: no draft, since plain decoding is fastest")
+            said.append(f"`{target}` at batch {batch}: plain decoding, which no tree beats")
             continue
         size = f"{top['nodes']} node" + ("s" if top["nodes"] != 1 else "")
         said.append(f"`{target}` at batch {batch}: `{top['drafter']}` with {size}, {top['speedup']:.2f} times plain "

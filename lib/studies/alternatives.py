@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Callable, Iterator, Mapping, Sequence
+from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -106,6 +106,13 @@ def made(pair, spec: str):
     head = drafters.DRAFTERS[drafters.parse(spec)[0]].head
     return drafters.make(spec, model=pair.drafter.model, models=[pair.drafter.model], vocabulary=pair.vocabulary,
                          target=pair.target, folder=heads.shipped(pair.target_name, head))
+
+
+def possible(target: str, specs: Iterable[str]) -> list[str]:
+    """The pair's own model, then those of these drafters that need no head, or one that ships for the target."""
+    names = list(dict.fromkeys([OWN, *specs]))
+    needed = {name: drafters.DRAFTERS[drafters.parse(name)[0]].head for name in names}
+    return [name for name in names if not needed[name] or heads.shipped(target, needed[name]).is_dir()]
 
 
 def ours(pair, drafter, shape: str | Tree, new_tokens: int) -> Callable[[Sequence[Tensor]], Continued]:

@@ -6,20 +6,22 @@ import pandas as pd
 import torch
 
 from lib import cost
+from lib.drafters.heads import check_shipped
 from lib.studies import alternatives, study
 
 
 def of_target(pairs: Sequence, heads: Sequence[str]) -> dict[str, object]:
-    """By name the models of pairs that share a target, and drafters of its shipped heads of these kinds: as `trace.record` takes them.
+    """By name the models of pairs that share a target, and drafters of its shipped heads of these kinds: as
+    `trace.record` takes them.
     """
     models = {pair.drafter_name: pair.drafter.model for pair in pairs}
-    return models | {kind: alternatives.made(pairs[0], kind) for kind in heads}
+    return models | {kind: _head(pairs[0], kind) for kind in heads}
 
 
 def folders(pairs: Sequence, heads: Sequence[str]) -> list[str]:
     """The local folders of all models and heads: their content is what results depend on."""
     own = {folder for pair in pairs for folder in pair.folders}
-    return sorted(own | {alternatives.made(pair, kind).name_or_path for pair in pairs for kind in heads})
+    return sorted(own | {_head(pair, kind).name_or_path for pair in pairs for kind in heads})
 
 
 def calibrate(pairs: Sequence, heads: Sequence[str], prompts: Sequence[torch.Tensor], **settings) -> pd.DataFrame:
@@ -27,6 +29,11 @@ def calibrate(pairs: Sequence, heads: Sequence[str], prompts: Sequence[torch.Ten
     parts = [cost.calibrate(pair, prompts, **settings) for pair in pairs]
     for group in study.by_target(pairs).values():
         for kind in heads:
-            made = alternatives.made(group[0], kind)
+            made = _head(group[0], kind)
             parts.append(cost.calibrate(group[0], prompts, drafter=made, **settings).assign(drafter=kind))
     return pd.concat(parts, ignore_index=True)
+
+
+def _head(pair, kind: str):
+    check_shipped(pair.target_name, kind)
+    return alternatives.made(pair, kind)

@@ -55,6 +55,12 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, di
     return found
 
 
+def check(spec: str) -> None:
+    """ValueError for a spec that is neither a drafter with its option nor the name of a head, whatever the target."""
+    if not _head(spec):
+        parse(spec)
+
+
 def measure(pairs: Sequence, asked, specs: Sequence[str], shape_names: Sequence[str], *, new_tokens: int, seed: int,
             done: Iterable[tuple] = ()) -> Iterator[list[dict]]:
     """For each prompt the rows of the table `drafters`: plain decoding, then every drafter and shape in shuffled order.

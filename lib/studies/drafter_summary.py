@@ -24,6 +24,12 @@ def labelled(kinds: Sequence[str], shipped: bool) -> list[str]:
     return [kind + GENERATED if shipped and kind not in REAL_KINDS else kind for kind in kinds]
 
 
+def first_model(rows: pd.DataFrame, pairs: Sequence[str]) -> str:
+    """The label of the language model of the first pair that was asked for, else of the first that drafted."""
+    labels = sorted(name for name in set(rows["drafter"]) if name.startswith(MODEL))
+    return next((name for name in labels if pairs[0].endswith("/" + name.removeprefix(MODEL))), labels[0])
+
+
 def lengths(rows: pd.DataFrame, by: Sequence[str], generator: np.random.Generator) -> pd.DataFrame:
     """Acceptance length with its interval; plain decoding, which drafts nothing, is left out."""
     return stats.summarise(rows[rows["drafter"] != PLAIN], by, "accepted", "rounds", generator)
@@ -88,7 +94,7 @@ def advice(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
             gain = stats.compare(judged, [], "setting", plain, "tokens", "ms", generator, relative=True)
             row |= gain[["value", "low", "high", "n_prompts"]].iloc[0].to_dict()
         found.append(row)
-    return pd.DataFrame(found)
+    return pd.DataFrame(found).astype({"n_prompts": int})
 
 
 def task_table(rows: pd.DataFrame, model: str, lookup: str, generator: np.random.Generator) -> pd.DataFrame:

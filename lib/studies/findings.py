@@ -88,6 +88,32 @@ def headline(rows: pd.DataFrame, pair: str) -> pd.DataFrame:
     return rows[(rows["pair"] == pair) & (rows["protocol"] == REAL_TEXT) & (rows["temperature"] == 0)]
 
 
+def verdicts(lead: pd.Series, fixed: pd.Series, by_kind: pd.Series, by_shape: pd.Series) -> list[str]:
+    """Three sentences: does a tree beat a chain, does another fixed shape serve larger budgets, does text or shape
+    decide more.
+
+    lead: the optimal tree's paired gain over the chain (value, low, high); fixed: the best fixed family by budget;
+    by_kind, by_shape: acceptance lengths at one budget.
+    """
+    told = ["A chain is soon exhausted, the right tree is not." if lead["low"] > 0
+            else "At this size a tree is not clearly ahead of a chain."]
+    small, large = (family.partition(":")[0] for family in fixed.sort_index().iloc[[0, -1]])
+    if small == "chain" != large:
+        told.append("Small budgets want depth, large ones want breadth where the drafter hesitates.")
+    else:
+        told.append("One kind of fixed shape serves small and large budgets." if small == large
+                    else "Small and large budgets want different fixed shapes.")
+    text_decides = by_kind.max() - by_kind.min() > by_shape.max() - by_shape.min()
+    return [*told, f"The {'text' if text_decides else 'shape'} decides more than the "
+                   f"{'shape' if text_decides else 'text'}."]
+
+
+def exhausted(found: pd.DataFrame, family: str, share: float = 0.99) -> int:
+    """The smallest budget at which a family has this share of its largest acceptance length."""
+    own = found[found["family"] == family].sort_values("budget").set_index("budget")["value"]
+    return int((own >= share * own.max()).idxmax())
+
+
 def crossing(found: pd.DataFrame, family: str, other: str) -> int | None:
     """The smallest budget from which one family stays ahead of the other; None if it never does."""
     wide = (

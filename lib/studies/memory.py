@@ -5,13 +5,14 @@ it the peak that a decoding really had.
 """
 
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Mapping, Sequence
 
+import pandas as pd
 from torch import Tensor
 
 from lib.cache import capacity_for
 from lib.counted_bytes import CountedBytes
-from lib.decoding import generate, in_batches
+from lib.decoding import NoDrafter, generate, in_batches
 from lib.studies.footprint import weights
 from lib.tree import Tree
 
@@ -80,3 +81,14 @@ def row(pair, label: str, tree: Tree, *, batch: int, tokens: int) -> dict[str, o
     dtype = str(pair.target.dtype).removeprefix("torch.")
     setting = dict(pair=pair.name, dtype=dtype, batch=batch, shape=label, tokens=tokens)
     return setting | vars(found) | {"extra": found.extra}
+
+
+def table(pair, trees: Mapping[int, tuple[str, Tree]], prompts: Sequence[Tensor], new_tokens: int) -> pd.DataFrame:
+    """The table "memory", a row a batch: `trees` are by batch, with their labels; prompts are repeated to fill it."""
+    rows = []
+    for batch, (label, tree) in trees.items():
+        group = [prompts[place % len(prompts)] for place in range(batch)]
+        peaks = {"peak": peak(pair, pair.drafter, tree, group, new_tokens),
+                 "peak_alone": peak(pair, NoDrafter(), Tree([-1]), group, new_tokens)}
+        rows.append(row(pair, label, tree, batch=batch, tokens=max(map(len, prompts)) + new_tokens) | peaks)
+    return pd.DataFrame(rows)

@@ -15,6 +15,7 @@ from lib.search.best_tree import Limits
 from lib.trace import Trace
 from lib.tree import Tree
 
+RATIOS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # costs of a drafted level in plain rounds that are asked about
 CHOSEN, SMALLEST = "fastest tree", "chain@1"  # the fastest of all, and the least that is speculation
 
 

@@ -19,6 +19,8 @@ from lib.tables import Table
 from lib.timing import synchronise
 
 MIXED = "mixed"  # instead of a kind of text
+GOAL = 0.1  # share of a round's time that may be in neither model, at batch 1
+FLOOR = 0.95  # speed over the plain loop that a policy should keep on every kind of text
 HINDSIGHT = "best in hindsight"  # each prompt's fastest
 
 

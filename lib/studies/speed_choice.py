@@ -19,6 +19,7 @@ from lib.tree import Tree
 
 
 PLAIN_DECODING = NOBODY, "plain"
+FAMILIES = ("chain", "optimal")  # among which replay chooses
 
 
 def candidates(

@@ -87,17 +87,18 @@ def record(
     eos_token_id: int | Sequence[int] | None,
     seed: int,
     folder: Path,
+    protocols: Sequence[str] = (CONTINUATION, REAL_TEXT),
     report: Callable[[str], None] = print,
 ) -> list[Trace]:
     """The traces of one target: continuations of `tokens` tokens, and `starts` real-text starts a prompt of `horizon`
     tokens, at each temperature. One file each under `folder`; one that is there is read, not made again, and one that
-    was begun is gone on with. `report` is told now and then.
+    was begun is gone on with. `report` is told now and then. ValueError for a protocol that there is not.
     """
     made = []
-    for protocol, asked, length in (
-        (CONTINUATION, prompts, tokens),
-        (REAL_TEXT, real_text_starts(prompts, starts), horizon),
-    ):
+    for protocol in protocols:
+        acceptance.check_protocol(protocol)
+        continued = protocol == CONTINUATION
+        asked, length = (prompts, tokens) if continued else (real_text_starts(prompts, starts), horizon)
         choosing = asked.choosing.astype(int).tolist()
         for temperature in temperatures:
             stem = f"{name}.{protocol.split('-')[0]}.t{temperature:g}".replace("/", "_")

@@ -1,5 +1,7 @@
 """The study's arithmetic: every round is counted once and in its place, and live decoding fills the same table."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -123,6 +125,10 @@ def test_traces_are_made_once_and_read_again(tmp_path):
     once = study.record("t", target, drafters, split, **settings)
     again = study.record("t", None, None, split, **settings)  # no model is asked a second time
     assert len(once) == 4 and len(said) == 8
+    alone = study.record("t", None, None, split, **settings, protocols=[acceptance.REAL_TEXT])
+    assert [one.about["protocol"] for one in alone] == [acceptance.REAL_TEXT] * 2
+    with pytest.raises(ValueError, match="protocol is 'prose'; choose"):
+        study.record("t", None, None, split, **settings, protocols=["prose"])
     for first, second in zip(once, again):
         assert np.array_equal(first.ranks["d"], second.ranks["d"])
     tables = study.replay_all(once[0], ["chain", "optimal"], [1, 4], 4)
@@ -172,6 +178,25 @@ def test_every_live_setting_decodes_and_the_oracle_is_right():
     assert (oracle["accepted"] == oracle["rounds"] * 2).all()  # the whole depth of the shape, every round
     merged = rows[rows.drafter == "merged"]
     assert (merged["accepted"] >= 2 * merged["rounds"]).all()  # one of the two merged drafters is the target itself
+
+
+def estimate(value: float, low: float, high: float) -> pd.Series:
+    return pd.Series({"value": value, "low": low, "high": high})
+
+
+@pytest.mark.parametrize(("lead", "fixed", "by_shape", "verdicts"), [
+    (estimate(1, 0.5, 2), {4: "chain", 64: "independent:4"}, [1.0, 1.5], ["not.$", "breadth", "^The text"]),
+    (estimate(1, -0.1, 2), {4: "chain", 64: "chain"}, [1.0, 4.0], ["not clearly ahead", "One kind", "^The shape"]),
+    (estimate(1, 0.5, 2), {4: "kary:2", 64: "comb:3"}, [1.0, 1.0], ["not.$", "different fixed shapes", "^The text"]),
+])
+def test_the_headline_says_what_the_numbers_say(lead, fixed, by_shape, verdicts):
+    told = findings.verdicts(lead, pd.Series(fixed), pd.Series([0.5, 2.0]), pd.Series(by_shape))
+    assert len(told) == 3 and all(re.search(wanted, said) for wanted, said in zip(verdicts, told))
+
+
+def test_a_family_is_exhausted_where_more_nodes_add_next_to_nothing():
+    found = pd.DataFrame({"family": "chain", "budget": [1, 2, 4, 8], "value": [0.5, 0.9, 0.995, 1.0]})
+    assert findings.exhausted(found, "chain") == 4 and findings.exhausted(found, "chain", share=1.0) == 8
 
 
 def test_findings_read_a_table():

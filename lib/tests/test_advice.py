@@ -174,6 +174,7 @@ def test_the_table_as_a_person_reads_it(given_advice):
     assert advice_findings.followed(table).endswith(f", {by_formula.BLOG} {share:.0%}")
     assert advice_findings.followed(table.iloc[:2]) == ""
     assert f"with {top['nodes']} nodes" in advice_findings.recommended(table)
+    assert advice_findings.recommended(table.assign(nodes=0)).endswith("plain decoding, which no tree beats")
 
 
 def test_a_formula_that_lacks_what_it_needs_is_left_out():

@@ -60,3 +60,9 @@ def test_saturation_names_the_first_budget_near_the_ceiling_or_none():
     assert found.loc[("steep", "chain"), "budget"] == 4, "1 - 0.5 ** 4 is the first beyond 0.9"
     assert np.isinf(found.loc[("endless", "optimal"), "ceiling"])
     assert found["budget"].isna().loc[("endless", "optimal")]
+
+
+def test_gain_by_doubling_is_the_slope_of_a_straight_line():
+    slope, explained = rank_model.gain_by_doubling([1, 2, 4, 8], [0.5, 0.9, 1.3, 1.7])
+    assert slope == pytest.approx(0.4) and explained == pytest.approx(1)
+    assert rank_model.gain_by_doubling([1, 2, 4, 8], [0.5, 0.9, 1.0, 1.0])[1] < 0.9

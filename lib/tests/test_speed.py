@@ -209,6 +209,16 @@ def test_the_measured_peak_holds_caches_and_grows_with_the_batch(pair):
     tree, prompts = shapes.parse("kary:2@14"), small_models.prompts(4, (30, 30))
     one, two = (memory.peak(pair, pair.drafter, tree, prompts[:rows], 8) for rows in (1, 2))
     assert memory.needs(TARGET, DRAFTER, tree, batch=1, tokens=37).caches < one < two < 2.5 * one
+    table = memory.table(pair, {1: ("kary:2@14", tree), 2: ("kary:2@14", tree)}, prompts[:1], 8)
+    assert list(table["batch"]) == [1, 2] and (table["peak"] > table["peak_alone"]).all()
+
+
+def test_a_head_takes_part_where_one_ships_for_the_target():
+    asked = ["lookup:frequent", "eagle", alternatives.OWN, "lookup:frequent"]
+    assert alternatives.possible("base", asked) == [alternatives.OWN, "lookup:frequent", "eagle"]
+    assert alternatives.possible("gpt2", asked) == [alternatives.OWN, "lookup:frequent"]
+    with pytest.raises(ValueError, match="drafter is 'topk'"):
+        alternatives.possible("base", ["topk"])
 
 
 @torch.no_grad()

@@ -22,6 +22,13 @@ def rounds_of_prompts(generator: np.random.Generator, prompts: int) -> tuple[np.
     return generator.binomial(rounds, rate), rounds
 
 
+def test_an_estimate_is_worded_with_the_interval_that_it_has():
+    row = pd.Series({"value": 0.5, "low": -0.25, "high": 1.0})
+    assert stats.worded(row) == "0.50 [-0.25, 1.00]" and stats.worded(row, "+.1f") == "+0.5 [-0.2, +1.0]"
+    assert stats.worded(row.replace(-0.25, np.nan)) == "0.50"
+    assert stats.in_words(pd.DataFrame([row])) == ["0.50 [-0.25, 1.00]"]
+
+
 def test_value_is_the_ratio_of_sums_and_not_the_mean_of_ratios():
     found = stats.ratio([10, 1], [10, 2], draws())
     assert found.value == pytest.approx(11 / 12)

@@ -55,6 +55,7 @@ class RoundsExplorer:
         return self.steps[self.round.value - 1]
 
     def _make_controls(self, shape: str, temperature: float, new_tokens: int) -> None:
+        """What a reader can choose: pair, prompt, shape, temperature, length, and the round that is shown."""
         kinds = list(dict.fromkeys(self.prompts.kinds))
         once = {"continuous_update": False}  # decode when a field is left or Enter is pressed, not at every key
         self.pair = ipywidgets.Dropdown(options=list(self.pairs), description="pair")
@@ -73,6 +74,7 @@ class RoundsExplorer:
                                          layout=_wide("110px"))
 
     def _make_view(self) -> None:
+        """Controls above, what is wrong below them, then the round; it is hidden until there is one."""
         self.message, self.numbers, self.text = (ipywidgets.HTML() for _ in range(3))
         self.picture = ipywidgets.Image(format="png")
         wrapped = ipywidgets.Layout(flex_flow="row wrap")
@@ -93,6 +95,7 @@ class RoundsExplorer:
                 for place, begin in zip(chosen, begins)]
 
     def _offer_prompts(self, change=None) -> None:
+        """Prompts of the chosen kind, or a field to type one in."""
         typing = self.kind.value == TYPED
         self.typed.layout.display, self.prompt.layout.display = (None, "none") if typing else ("none", None)
         if typing and not self.typed.value.strip():
@@ -105,6 +108,7 @@ class RoundsExplorer:
             self.prompt.index = 0
 
     def _asked(self, pair: Pair) -> Tensor:
+        """int64[T]: the chosen or typed prompt. ValueError where nothing is typed."""
         if self.kind.value != TYPED:
             return self.prompts.ids[self.prompt.value]
         if not self.typed.value.strip():
@@ -134,6 +138,7 @@ class RoundsExplorer:
         self._restart(steps)
 
     def _restart(self, steps: list[Step]) -> None:
+        """Show the first of new rounds."""
         self.steps = steps
         if self.round.value == 1:
             self._show()
@@ -142,6 +147,7 @@ class RoundsExplorer:
         self._enable()
 
     def _complain(self, error: Exception) -> None:
+        """Say what is wrong; what was shown stays."""
         text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         stays = ". Below is still the last decoding that worked." if self.steps else ""
         self.message.value = _note(text + stays, "#B00020")
@@ -150,6 +156,7 @@ class RoundsExplorer:
         self.round.value = min(max(self.round.value + by, 1), self.round.max)
 
     def _show(self, change=None) -> None:
+        """Picture, numbers and running text of the chosen round."""
         figure, png = round_figures.draw_round(self.step), BytesIO()
         self.picture.layout.width = self.picture.layout.min_width = f"{figure.get_figwidth() * PIXELS_AN_INCH:.0f}px"
         with rc_context({"savefig.bbox": "standard"}):  # not cut to what is drawn: pictures of all rounds have one size

@@ -54,6 +54,7 @@ class ShapeExplorer:
             title=f"{self.family.value}@{tree.budget}")
 
     def _refresh(self, change=None) -> None:
+        """Draw and describe what the controls say."""
         if self.node.max != self.budget.value:
             self.node.max = self.budget.value  # a node beyond it becomes the last one, which refreshes once more
         figure, png = self.figure(), BytesIO()

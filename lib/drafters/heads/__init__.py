@@ -3,7 +3,7 @@
 from lib.drafters.heads.block import BlockHead
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead, FeatureHead
 from lib.drafters.heads.medusa import MedusaHeads
-from lib.drafters.heads.store import KINDS, load, save, settings, shipped
+from lib.drafters.heads.store import KINDS, check_shipped, load, save, settings, shipped
 
-__all__ = ["KINDS", "BlockHead", "Eagle3Head", "EagleHead", "FeatureHead", "MedusaHeads", "load", "save", "settings",
+__all__ = ["KINDS", "BlockHead", "Eagle3Head", "EagleHead", "FeatureHead", "MedusaHeads", "check_shipped", "load", "save", "settings",
            "shipped"]

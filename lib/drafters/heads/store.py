@@ -78,6 +78,14 @@ def shipped(target: str, kind: str) -> Path:
     return SHIPPED / target / kind
 
 
+def check_shipped(target: str, kind: str) -> None:
+    """ValueError where a kind is none of heads, or none of it ships for this target."""
+    _check_kind(kind)
+    if not shipped(target, kind).is_dir():
+        raise ValueError(f"no head of kind {kind!r} ships for target {target!r}: there is no folder "
+                         f"{shipped(target, kind)}; leave it out, or train it with `python -m lib.training heads`")
+
+
 def fill(source, head: nn.Module, tensors: dict[str, Tensor], called: Callable[[str], str] = str) -> None:
     """Copies tensors into a head; `called` gives the name in the file of each of the head's.
 

@@ -1,0 +1,126 @@
+"""What parameters' values name, looked up before anything runs by the functions of lib that the notebooks give them to.
+
+No weights are read and the hub is not asked: what only it knows, a notebook finds out.
+"""
+
+from contextlib import chdir
+from typing import Callable, Mapping
+
+from lib.runner import parameters
+from lib.runner.errors import UsageError
+from lib.runner.plan import Plan
+
+Values = Mapping[str, parameters.Value]
+
+
+def check(plan: Plan) -> None:
+    """UsageError for the first value that its notebook would refuse, in the same words."""
+    seen = set()
+    for stage in plan.stages:
+        values = parameters.defaults(plan.layout.notebooks / f"{stage.name}.ipynb") | dict(stage.values)
+        for name, read in READERS.items():
+            if name not in values or (same := (name, repr(sorted(values.items())))) in seen:
+                continue
+            seen.add(same)
+            try:
+                with chdir(plan.layout.notebooks):  # where notebooks run, and what paths are relative to
+                    read(values)
+            except (ValueError, LookupError, OSError) as error:
+                raise UsageError(f"{stage.name}: {error}") from error
+
+
+def _pairs(values: Values) -> None:
+    from lib import models
+
+    models.check_pairs(values["pairs"])
+
+
+def _prompts(values: Values) -> None:
+    from lib import prompts
+    from lib.studies import study
+
+    names, kinds = prompts.check(values["prompts"])
+    if "choose_prompts" in values:
+        study.split_prompts(names, kinds, names, choose=values["choose_prompts"], judge=values["judge_prompts"])
+
+
+def _device(values: Values) -> None:
+    from lib.models import checks
+
+    for dtype in values["dtypes"] if "dtypes" in values else [values["dtype"]]:
+        checks.check_device(values["device"], checks.as_dtype(dtype))
+
+
+def _costs(values: Values) -> None:
+    from lib import cost, models
+
+    if values["costs"]:
+        known = cost.Costs.load(values["costs"])
+        for name in values["pairs"]:
+            target, drafter = models.sources(name)
+            for batch in values["batches"]:
+                known.at(target.short, drafter.short, batch=batch, prefix=values["prefix"])
+
+
+def _heads(values: Values) -> None:
+    from lib import models
+    from lib.drafters import heads
+
+    for name in values["pairs"]:
+        for kind in values["heads"]:
+            heads.check_shipped(models.sources(name)[0].short, kind)
+
+
+def _drafter(spec: str, values: Values) -> None:
+    from lib.studies import drafter_study
+
+    drafter_study.check(spec)
+
+
+def _protocol(values: Values) -> None:
+    from lib import acceptance
+
+    acceptance.check_protocol(values["text"])
+
+
+def _tree(name: str, values: Values) -> None:
+    from lib import shapes
+
+    shapes.parse(name)
+
+
+def _family(name: str, values: Values) -> None:
+    from lib import acceptance, shapes
+
+    if name != acceptance.FREQUENT or "pairs" not in values:  # which is grown from what models say
+        shapes.at_budget(name, 1, acceptance=[0.5])
+
+
+def _shape(values: Values) -> None:
+    (_tree if "shapes" in values else _family)(values["shape"], values)
+
+
+def _growth(rule: str, values: Values) -> None:
+    from lib import growth
+
+    growth.at_budget(rule, values["depth_budget"])
+
+
+def _each(name: str, read: Callable[[str, Values], None]) -> Callable[[Values], None]:
+    """Reads every member of a list, or the one text that a parameter is."""
+
+    def members(values: Values) -> None:
+        """All of them, whatever they are beside."""
+        for member in [values[name]] if isinstance(values[name], str) else values[name]:
+            read(member, values)
+
+    return members
+
+
+# Parameter -> what reads it, given all values of its notebook.
+READERS: dict[str, Callable[[Values], None]] = {
+    "pairs": _pairs, "prompts": _prompts, "device": _device, "costs": _costs, "heads": _heads, "text": _protocol,
+    "shape": _shape, "families": _each("families", _family), "growth_rules": _each("growth_rules", _growth),
+} | {name: _each(name, _drafter) for name in ("drafters", "other_drafters", "policy")} | {
+    name: _each(name, _tree)
+    for name in ("shapes", "live_shapes", "proof_shapes", "exact_shapes", "cost_shapes", "chain", "more_shapes")}
