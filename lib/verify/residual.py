@@ -64,7 +64,7 @@ class Independent:
 
     def draw(self, draws: Draws) -> int:
         # Without mass p was q, which is never rejected: only rounding comes here, and any token of p will do.
-        return draws.categorical(self.left if self.times else self.p, otherwise=self.q)
+        return draws.categorical(self.left if self.times else self.p, otherwise=self.target_probs[self.node])
 
     def _at(self, child: int) -> float:
         _, p, q = self.at[child]
