@@ -18,7 +18,7 @@ STEEPEST = 64.0  # of the curves: p is q
 
 
 def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """K-SEQ (SpecTr, Sun et al. 2023, Alg. 2) among the k draws of each family of siblings, repeats counted.
+    """K-SEQ (SpecTr, Sun et al. 2023) among the k draws of each family of siblings, repeats counted.
 
     With b(rho) = sum min(p / rho, q), rho in [1, k] solves 1 - (1 - b)^k = rho b. A draw of x is accepted if
     U < p(x) / (rho q(x)); if none is, emit from p - min(p / rho, q) (1 - (1 - b)^k) / b, normalised.
