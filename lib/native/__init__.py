@@ -1,1 +1,1 @@
-"""C++ for what few rows cost: products, and whole decoder layers over the nodes of a draft tree."""
+"""C++ for what few rows cost: products, whole decoder layers over a draft tree, and what rejections leave of p."""

@@ -5,6 +5,8 @@ from typing import Callable, Collection, Iterator, TypeVar
 
 from torch import Tensor
 
+from lib.verify.masses import Masses
+
 Result = TypeVar("Result")
 
 
@@ -33,7 +35,9 @@ class Forks:
         """A number of which only comparisons are known."""
         return Uniform(self)
 
-    def categorical(self, probs: Tensor, *, without: Collection[int] = (), otherwise: Tensor | None = None) -> "Token":
+    def categorical(
+        self, probs: Tensor | Masses, *, without: Collection[int] = (), otherwise: Tensor | None = None
+    ) -> "Token":
         """An index as `Draws` has it, decided only when it is looked at. ValueError where nothing can be drawn."""
         weights = {index: weight for index, weight in enumerate(probs.tolist()) if weight > 0 and index not in without}
         if not weights and otherwise is not None:

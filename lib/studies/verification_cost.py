@@ -185,14 +185,14 @@ class _Reads(TorchDispatchMode):
 
 
 class _Handed(TorchFunctionMode):
-    """Notes as read the rows that are handed to numpy, where no operator of torch would show it; a matrix is handed for
-    single entries."""
+    """Notes as read the rows that are handed to numpy or C++, where no operator of torch would show it; a matrix is
+    handed for single entries."""
 
     def __init__(self, reads: _Reads):
         super().__init__()
         self.reads = reads
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is Tensor.numpy and args[0].dim() == 1:
+        if function in (Tensor.numpy, Tensor.data_ptr) and args[0].dim() == 1:
             self.reads.note(args[0])
         return function(*args, **(kwargs or {}))

@@ -49,7 +49,7 @@ def without_replacement(draft: Draft, target, draws):
 
 
 def k_seq(draft: Draft, target, draws):
-    """SpecTr's K-SEQ (Sun et al. 2023, Alg. 2), its scale by bisection."""
+    """SpecTr's K-SEQ (Sun et al. 2023), its scale by bisection."""
     tokens, node, accepted = draft.tokens.tolist(), 0, []
     while True:
         p, q = target[node], draft.probs[node]
@@ -95,7 +95,8 @@ def block(draft: Draft, target, draws):
 
 
 def traversal(draft: Draft, target, draws):
-    """Traversal verification (Weng et al. 2025): take the first leaf in depth-first order, accept its path or delete it; start again."""
+    """Traversal verification (Weng et al. 2025): take the first leaf in depth-first order, accept its path or delete
+    it; start again."""
     tree, tokens = draft.tree, draft.tokens.tolist()
     p, q = [row.clone() for row in target], [row.clone() for row in draft.probs]
     left = {node: list(tree.children(node)) for node in range(tree.size)}

@@ -120,7 +120,7 @@ def test_traversal_of_a_chain_is_block_verification():
 
 
 def test_what_papers_say_of_acceptance():
-    """One draw is accepted with sum min(p, q) (Leviathan et al. 2023, eq. 3); with one child all rules are that
+    """One draw is accepted with sum min(p, q) (Leviathan et al. 2023); with one child all rules are that
     rule."""
     for seed in range(20):
         target, drafter = random_pair(seed)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lib.tree import ROOT, Tree
+from lib.verify.masses import Masses
 
 PROPOSALS = ("top_k", "iid", "without_replacement")
 
@@ -104,6 +105,8 @@ class Draws(Protocol):
     def uniform(self):
         """A number in [0, 1), comparable with <= and <."""
 
-    def categorical(self, probs: Tensor, *, without: Collection[int] = (), otherwise: Tensor | None = None) -> int:
+    def categorical(
+        self, probs: Tensor | Masses, *, without: Collection[int] = (), otherwise: Tensor | None = None
+    ) -> int:
         """An index of probs float[V], which need not sum to one, in proportion to it, but none of `without`; where
         that leaves no mass, an index of `otherwise` float[V]."""

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 512  # tokens whose probabilities are summed before any is looked at singly
+from lib.verify.masses import BLOCK, Masses
+
 AHEAD = 64  # numbers drawn at once: each call of the generator costs as much as many numbers
 
 
@@ -29,41 +30,26 @@ class GeneratorDraws:
         device = self.generator.device if self.generator is not None else "cpu"
         self._ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator, device=device).tolist()
 
-    def categorical(self, probs: Tensor, *, without: Collection[int] = (), otherwise: Tensor | None = None) -> int:
+    def categorical(
+        self, probs: Tensor | Masses, *, without: Collection[int] = (), otherwise: Tensor | None = None
+    ) -> int:
         """An index of probs float[V], as `Draws` has it: by inversion, with one uniform number, first among blocks of
         tokens, then in one block.
 
         Sums of blocks cost one read of the vocabulary; a running sum over every token would cost seven. ValueError
         where there is no mass, or none that is finite, and no `otherwise`.
         """
-        sums = _block_sums(probs)
-        for block in {token // BLOCK for token in without}:
-            sums[block] = _block(probs, block, without).sum()
-        ends = sums.cumsum()
-        if otherwise is not None and ends[-1] == 0:
-            return self.categorical(otherwise)
-        block, share = _invert(ends, self.uniform())
-        return block * BLOCK + _invert(_block(probs, block, without).cumsum(), share)[0]
-
-
-def _block_sums(probs: Tensor) -> np.ndarray:
-    """float64[V // BLOCK + 1]: the sums of BLOCK tokens each of probs float[V], the last of what is left."""
-    whole = len(probs) // BLOCK
-    sums = np.empty(whole + 1)
-    sums[whole] = float(probs[whole * BLOCK :].sum())
-    if whole:
-        sums[:whole] = probs.unfold(0, BLOCK, BLOCK).sum(-1).numpy(force=True)
-    return sums
-
-
-def _block(probs: Tensor, block: int, without: Collection[int]) -> np.ndarray:
-    """float64[BLOCK], or what is left: a copy of one block of probs float[V], with 0 for the tokens `without`."""
-    first = block * BLOCK
-    masses = np.array(probs[first : first + BLOCK].numpy(force=True), dtype=np.float64)
-    for token in without:
-        if 0 <= token - first < len(masses):
-            masses[token - first] = 0
-    return masses
+        masses = Masses(probs, instead=dict.fromkeys(without, 0.0)) if isinstance(probs, Tensor) else probs
+        sums = masses.sums
+        while True:
+            ends = sums.cumsum()
+            if otherwise is not None and ends[-1] == 0:
+                return self.categorical(otherwise)
+            place, share = _invert(ends, self.uniform())
+            block = masses.block(place).cumsum()
+            if block[-1] > 0:
+                return place * BLOCK + _invert(block, share)[0]
+            sums[place] = 0.0  # its sum was rounding
 
 
 def _invert(ends: np.ndarray, share: float) -> tuple[int, float]:

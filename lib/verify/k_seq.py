@@ -8,16 +8,17 @@ from torch import Tensor
 
 from lib.verify.descent import descend
 from lib.verify.draft import Draft, Draws
+from lib.verify.masses import Masses
 from lib.verify.overlap import Overlap
 from lib.verify.siblings import any_of
 
 MOST_READS = 60
-HALVINGS = 24  # of an interval, by which the next scale is looked for on a curve: finer than that curve is right
+HALVINGS = 12  # of an interval, by which a curve and a place on it are found: finer than that curve is right
 STEEPEST = 64.0  # of the curves: p is q
 
 
 def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """K-SEQ (SpecTr, Sun et al. 2023, Alg. 2) among the k draws of each family of siblings, repeats counted.
+    """K-SEQ (SpecTr, Sun et al. 2023) among the k draws of each family of siblings, repeats counted.
 
     With b(rho) = sum min(p / rho, q), rho in [1, k] solves 1 - (1 - b)^k = rho b. A draw of x is accepted if
     U < p(x) / (rho q(x)); if none is, emit from p - min(p / rho, q) (1 - (1 - b)^k) / b, normalised.
@@ -27,14 +28,14 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
     def decide(node: int, children: tuple[int, ...]):
         left = {child: counts[child] for child in children}
         k = sum(left.values())
-        overlap = Overlap(target_probs[node], draft.probs[node].to(target_probs))
-        rho, shared = scale(overlap, k)
+        p, q = target_probs[node], draft.probs[node].to(target_probs)
+        rho, shared = scale(Overlap(p, q), k)
         while left:
             child = any_of(left, draws)
             # What was drawn has q > 0; where it has not, nothing is owed to the draft.
             if q_at(child) > 0 and draws.uniform() < p_at(child) / q_at(child) / rho:
                 return child, None
-        return None, draws.categorical(rest(overlap, rho, shared, k), otherwise=target_probs[node])
+        return None, draws.categorical(rest(p, q, rho, shared, k), otherwise=p)
 
     return descend(draft, target_probs, draws, decide)
 
@@ -43,27 +44,32 @@ def scale(overlap: Overlap, k: int) -> tuple[float, float]:
     """The rho in [1, k] with 1 - (1 - b)^k = rho b, and rho b. rho is rounded up by so much that half of the digits of
     the chance of acceptance are right: any that is not below it is lossless.
 
-    Each rho that is tried reads the vocabulary: from k down, by a curve through one value, then by a line through two.
+    Each rho that is tried reads the vocabulary: k, then where a curve through its value crosses, then secants.
     """
     close = torch.finfo(overlap.p.dtype).eps ** 0.5
-    low, high, at, shared, slope = 1.0, float(k), float(k), overlap.at(k), None
+    low, high, at, shared = 1.0, float(k), float(k), overlap.at(k)
+    over, slope = excess(at, shared, k), 0.0
     for read in range(MOST_READS):
-        if 0 <= excess(at, shared, k) <= close or at == low == high:
+        if 0 <= over <= close or at == low == high:
             return at, shared
-        low, high = (at, high) if excess(at, shared, k) < 0 else (low, at)
-        after = (low + high) / 2 if read % 4 == 3 else _crossing(low, high, k, close, _through(at, shared, slope))
-        found = overlap.at(after)
-        slope = (found - shared) / (after - at) if after != at else 0.0
-        at, shared = after, found
+        low, high = (at, high) if over < 0 else (low, at)
+        if read == 0:
+            after = _crossing(at, shared, k, close)
+        else:
+            after = (low + high) / 2 if read % 4 == 3 or slope == 0 else at - (over - close / 2) / slope
+            after = min(max(after, low), high)
+        shared = overlap.at(after)
+        before, over = over, excess(after, shared, k)
+        slope = (over - before) / (after - at) if after != at else 0.0
+        at = after
     return high, overlap.at(high)
 
 
-def rest(overlap: Overlap, rho: float, shared: float, k: int) -> Tensor:
-    """float[V], not normalised: what is emitted where none of k draws is accepted; shared: rho b."""
-    if shared <= 0:
-        return overlap.p
-    left = torch.mul(overlap.q, rho, out=overlap.spent()).clamp_max_(overlap.p)
-    return torch.sub(overlap.p, left, alpha=accepted_by_any(shared / rho, k) / shared, out=left).clamp_min_(0)
+def rest(p: Tensor, q: Tensor, rho: float, shared: float, k: int) -> Masses:
+    """What is emitted where none of k draws is accepted, not normalised; shared: rho b. With a = (1 - (1 - b)^k) / b,
+    which is at most rho, p - min(p / rho, q) a is the larger one of p - a q and (1 - a / rho) p."""
+    a = rho * accepted_by_any(shared / rho, k) / shared if shared > 0 else 0.0
+    return Masses(p, q, a, max(0.0, 1 - a / rho))
 
 
 def excess(rho: float, shared: float, k: int) -> float:
@@ -76,21 +82,16 @@ def accepted_by_any(b: float, k: int) -> float:
     return 1 - (1 - min(b, 1.0)) ** k
 
 
-def _through(at: float, shared: float, slope: float | None) -> Callable[[float], float]:
-    """rho -> about rho b(rho): the line with this value and slope; without a slope the curve rho (1 + rho^a)^(-1/a),
-    which is 0 at 0, begins with slope 1 and ends at 1, as rho b does where p and q have no zeros."""
-    if slope is not None:
-        return lambda rho: min(1.0, shared + slope * (rho - at))
-    low, high = 1 / STEEPEST, STEEPEST
-    for _ in range(HALVINGS):
-        a = math.sqrt(low * high)
-        low, high = (a, high) if at * (1 + at**a) ** (-1 / a) < shared else (low, a)
-    return lambda rho: rho * (1 + rho**high) ** (-1 / high)
+def _crossing(at: float, shared: float, k: int, close: float) -> float:
+    """The rho in [1, k] at which the excess passes half of `close`, if rho b is the curve rho (1 + rho^a)^(-1/a) through
+    one value, which is 0 at 0, begins with slope 1 and ends at 1, as rho b does where p and q have no zeros."""
+    a = _halved(1 / STEEPEST, STEEPEST, lambda a: at * (1 + at**a) ** (-1 / a) >= shared)
+    return _halved(1.0, float(k), lambda rho: excess(rho, rho * (1 + rho**a) ** (-1 / a), k) > close / 2)
 
 
-def _crossing(low: float, high: float, k: int, close: float, curve: Callable[[float], float]) -> float:
-    """Where the excess passes half of `close`, if rho b is this curve; by halving."""
+def _halved(low: float, high: float, beyond: Callable[[float], bool]) -> float:
+    """The number between low and high from which on `beyond` holds, by halving their ratio."""
     for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if excess(middle, curve(middle), k) > close / 2 else (middle, high)
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if beyond(middle) else (middle, high)
     return high
