@@ -39,8 +39,8 @@ class LookupDrafter:
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
-        self.drafts = [merge(text.tokens[-1], self._ordered(text, shape.max_depth), shape.budget)
-                       for text in self.texts]
+        depth = getattr(shape, "max_depth", shape.budget)  # a rule over depths leaves it to the drafter
+        self.drafts = [merge(text.tokens[-1], self._ordered(text, depth), shape.budget) for text in self.texts]
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:

@@ -47,8 +47,8 @@ class Forward(ctypes.Structure):
 
     _fields_ = [
         ("layers", ctypes.POINTER(Layer)),
-        *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix", "kept")),
-        *((name, c_void_p) for name in ("mask", "states", "logits", "attend")),
+        *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
+        *((name, c_void_p) for name in ("kept", "mask", "states", "logits", "attend")),
         ("vocabulary", Matrix),
         *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "hidden", "heads", "kv_heads", "dim")),
         *((name, c_int64) for name in ("known", "kept_rows", "mask_stride", "offset_stride", "threads")),
@@ -166,8 +166,9 @@ class NativeBlocks:
         (batch, nodes), pending, f = given.shape[:2], cache.pending, self.forward
         given, offsets, visible = given.contiguous(), offsets.contiguous(), mask.visible.contiguous()
         if offsets.shape[-1] != nodes or visible.shape[-2:] != (nodes, pending + nodes):
-            raise ValueError(f"{nodes} nodes behind {pending} pending ones have positions {tuple(offsets.shape)} and a mask "
-                             f"{tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or those a row")
+            raise ValueError(f"{nodes} nodes behind {pending} pending ones have positions {tuple(offsets.shape)} and a "
+                             f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or those a "
+                             "row")
         self._take_room(cache, batch, nodes)
         kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
         rows = batch * nodes if kept is None else len(kept)

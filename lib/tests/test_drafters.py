@@ -373,7 +373,7 @@ def test_a_drafter_says_truly_what_it_proposes(name):
 
 @pytest.mark.parametrize("rule", ["dyspec@4", "ddtree@4"])
 @pytest.mark.parametrize("name", ["top_k", "iid", "plain", "sam", "recycling", "adaptive", "confident", "combined",
-                                  "merged", "medusa", "eagle", "random", "oracle"])
+                                  "merged", "medusa", "eagle", "random", "oracle", "lookup"])
 def test_a_growth_rule_is_followed_or_refused_by_name(name, rule):
     given = materials()
     drafter = make(name, **given, folder=small_heads.folder(name, MODEL))

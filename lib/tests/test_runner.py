@@ -13,6 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat import v4
+from transformers import AutoTokenizer
 
 from lib import environment, models, prompts, provenance
 from lib.runner import execute, parameters, plan, readme, record, run, values
@@ -211,7 +212,7 @@ def test_a_refusal_has_the_words_of_the_function_that_the_notebook_would_call(tm
         with pytest.raises(models.PairError) as unreadable:
             models.load_pairs([f"{folder}|small"])
         with pytest.raises(ValueError, match="line 2 lacks category, turns") as malformed:
-            prompts.load(file, tokenizer=None, first=0)
+            prompts.load(file, AutoTokenizer.from_pretrained(models.SHIPPED / "tiny"))
     assert str(unreadable.value) in refusal("pairs=./empty|small", cwd=tmp_path)
     assert str(malformed.value) in refusal("prompts=my.jsonl", cwd=tmp_path)
 

@@ -25,8 +25,8 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, help="optimiser steps, instead of the member's own number")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--target", default="base", help="of a head, or of what was distilled: a trained member (of a head, "
-                        "also a shipped model or a folder)")
+    parser.add_argument("--target", default="base", help="of what was distilled, or of a head (which may have a shipped "
+                        "model or a folder, too): a trained member")
     parser.add_argument("--kind", default="medusa", choices=list(heads.PLANS), help="of a head")
     given = parser.parse_args()
     if given.member == "prepare":

@@ -83,8 +83,8 @@ def accepted_by_any(b: float, k: int) -> float:
 
 
 def _crossing(at: float, shared: float, k: int, close: float) -> float:
-    """The rho in [1, k] at which the excess passes half of `close`, if rho b is the curve rho (1 + rho^a)^(-1/a) through
-    one value, which is 0 at 0, begins with slope 1 and ends at 1, as rho b does where p and q have no zeros."""
+    """The rho in [1, k] at which the excess passes half of `close`, if rho b is the curve rho (1 + rho^a)^(-1/a)
+    through one value, which is 0 at 0, begins with slope 1 and ends at 1, as rho b does where p and q have no zeros."""
     a = _halved(1 / STEEPEST, STEEPEST, lambda a: at * (1 + at**a) ** (-1 / a) >= shared)
     return _halved(1.0, float(k), lambda rho: excess(rho, rho * (1 + rho**a) ** (-1 / a), k) > close / 2)
 
