@@ -32,15 +32,18 @@ class Policy(Protocol):
     def after(self, state: State, outcome: Outcome) -> State:
         """The state behind a round."""
 
-    def depths(self, states: Sequence[State]) -> list[int]:
-        """How many levels each row of a batch drafts now, 0 for none; the shape that is asked for may have fewer."""
+    def depths(self, states: Sequence[State], reach: Sequence[int] | None = None) -> list[int]:
+        """How many levels each row of a batch drafts now, 0 for none; the shape that is asked for may have fewer.
+
+        reach: levels that a row's draft has, once it is known; look-up may have found nothing for some.
+        """
 
 
 class RowByRow:
     """A policy's `depths` where each row is asked alone."""
 
-    def depths(self, states: Sequence[State]) -> list[int]:
-        """As `Policy.depths`."""
+    def depths(self, states: Sequence[State], reach: Sequence[int] | None = None) -> list[int]:
+        """As `Policy.depths`; what a row's draft has is no other row's affair."""
         return [self.depth(state) for state in states]
 
 
@@ -138,12 +141,17 @@ class WhereItPays(Remembered):
             return self.patience * state[0], self.patience * state[1], False
         return *super().after(state[:2], outcome), outcome.accepted == outcome.drafted
 
-    def depths(self, states: Sequence[tuple[float, float, bool]]) -> list[int]:
+    def depths(
+        self, states: Sequence[tuple[float, float, bool]], reach: Sequence[int] | None = None
+    ) -> list[int]:
         """The best length for the estimates, 0 where every length would be slower than plain decoding."""
-        tokens = zip(*(tokens_of_chains(self.acceptance(state[:2]), len(self.costs) - 1) for state in states))
-        speeds = [sum(each) / cost for each, cost in zip(tokens, self.costs, strict=True)]
+        most = len(self.costs) - 1
+        reach = [most] * len(states) if reach is None else reach
+        tokens = [tokens_of_chains(self.acceptance(state[:2]), most) for state in states]
+        speeds = [sum(own[min(length, ends)] for own, ends in zip(tokens, reach, strict=True)) / cost
+                  for length, cost in enumerate(self.costs)]
         length = max(range(len(speeds)), key=speeds.__getitem__)
-        curious = sum(went_well or tried < FORGOTTEN for _, tried, went_well in states)
+        curious = sum(ends > 0 and (well or tried < FORGOTTEN) for (_, tried, well), ends in zip(states, reach))
         return [1 if length == 0 and 2 * curious > len(states) else length] * len(states)
 
 

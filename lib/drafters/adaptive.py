@@ -17,9 +17,10 @@ from lib.verify import Draft, Draws
 class AdaptiveDrafter(Wrapping):
     """Drafts the first levels of the shape that it is asked for, as many as the policy says (see `lib.adapt`).
 
-    The drafter behind it fills as many levels as the row that goes deepest; the other rows' drafts are cut. What is
-    drafted depends on what was rejected, so that no trace replays it. A drafter that reads the target's hidden states
-    finds them by node, and so needs shapes in level order, whose first levels are their first nodes.
+    The drafter behind it fills as many levels as the row that goes deepest; the other rows' drafts are cut, and all of
+    them where too few rows have one. What is drafted depends on what was rejected, so that no trace replays it. A
+    drafter that reads the target's hidden states finds them by node, and so needs shapes in level order, whose first
+    levels are their first nodes.
     """
 
     def __init__(self, drafter: Drafter, policy: Policy):
@@ -39,6 +40,7 @@ class AdaptiveDrafter(Wrapping):
         depths = self.policy.depths(self.states)
         tree, _ = first_levels.levels(shape, max(depths))
         proposed = self.drafter.propose(tree, draws)
+        depths = self.policy.depths(self.states, [draft.tree.max_depth for draft in proposed])
         self.drafts = [first_levels.cut(draft, depth) for draft, depth in zip(proposed, depths, strict=True)]
         if self.wants_hidden_states and any(kept != list(range(len(kept))) for _, kept in self.drafts):
             raise ValueError(f"the shape {shape} is not in level order, and the drafter finds hidden states by node; "

@@ -87,6 +87,14 @@ def test_one_row_that_goes_well_does_not_make_others_pay_for_what_they_reject():
     assert policy.depths([taken, refused, refused, refused]) == [0] * 4
 
 
+def test_a_draft_that_most_rows_lack_is_not_verified():
+    """Look-up found something for one row of four: the others would pay for its columns."""
+    policy = WhereItPays(costs=even_costs(0.3))
+    states = [reduce(policy.after, [Outcome(2, 2)] * 5, policy.begin())] * 4
+    assert policy.depths(states)[0] >= 2 and policy.depths(states, [2, 2, 2, 2]) == [2] * 4
+    assert policy.depths(states, [2, 0, 0, 0]) == policy.depths(states, [0] * 4) == [0] * 4
+
+
 @given(OUTCOMES)
 def test_the_schedule_is_transformers(history):
     depth = 5
