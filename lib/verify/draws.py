@@ -40,7 +40,7 @@ class GeneratorDraws:
         where there is no mass, or none that is finite, and no `otherwise`.
         """
         masses = Masses(probs, instead=dict.fromkeys(without, 0.0)) if isinstance(probs, Tensor) else probs
-        sums = masses.sums
+        sums = masses.sums.copy()
         while True:
             ends = sums.cumsum()
             if otherwise is not None and ends[-1] == 0:
