@@ -37,6 +37,7 @@ class Cell:
 
     @property
     def tree(self) -> Tree:
+        """The tree of the cell's draft length, its root included."""
         return shapes.at_budget(self.shape, self.draft - 1) if self.draft > 1 else Tree([-1])
 
 

@@ -30,6 +30,7 @@ class Problem:
 
     @property
     def group(self) -> int:
+        """Query heads to a key head."""
         return self.query.shape[1] // self.key.shape[1]
 
     @cached_property

@@ -33,10 +33,12 @@ class Setting:
 
     @property
     def tree(self) -> Tree:
+        """The tree of the draft length, its root included."""
         return shapes.at_budget("kary:2", self.draft - 1) if self.draft > 1 else Tree([-1])
 
     @property
     def kind(self) -> torch.dtype:
+        """The dtype by its name."""
         return getattr(torch, self.dtype)
 
 

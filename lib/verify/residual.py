@@ -35,10 +35,12 @@ class Independent:
 
     @cached_property
     def p(self) -> Tensor:
+        """float[V]: the target's distribution at the node."""
         return self.target_probs[self.node]
 
     @cached_property
     def q(self) -> Tensor:
+        """float[V]: what the children were drawn from."""
         return self.draft.probs[self.node].to(self.target_probs)
 
     @property
@@ -50,19 +52,23 @@ class Independent:
 
     @property
     def mass(self) -> float:
+        """Of the residual; of p before any rejection."""
         return self.left.mass if self.times else self.whole
 
     def ratio(self, child: int) -> float:
+        """The residual over q at a child's token."""
         # A token that was drawn has q > 0; where it has not, nothing is owed to the draft: 0.
         q = self.at[child][2]
         return self._at(child) / self.mass * self.q_mass / q if q > 0 and self.mass > 0 else 0.0
 
     def reject(self, child: int, weight: float = 1.0) -> None:
+        """The residual behind the rejection of a child."""
         if weight >= NEGLIGIBLE and self.mass > 0:
             self.times = min(LARGEST, self.times + self.mass / (weight * self.q_mass))
             self._left = None
 
     def draw(self, draws: Draws) -> int:
+        """A bonus token."""
         # Without mass p was q, which is never rejected: only rounding comes here, and any token of p will do.
         return draws.categorical(self.left if self.times else self.p, otherwise=self.target_probs[self.node])
 
@@ -80,12 +86,14 @@ class Distinct(Independent):
     last: int | None = None  # rejected, and not yet taken out of q: there may be no next child
 
     def ratio(self, child: int) -> float:
+        """The residual over q at a child's token."""
         if self.last is not None:
             self._drop(self.last)
             self.last = None
         return super().ratio(child)
 
     def reject(self, child: int, weight: float = 1.0) -> None:
+        """The residual behind the rejection of a child."""
         super().reject(child, weight)
         self.last = child
 
@@ -114,14 +122,17 @@ class Chosen:
         self.rejected: list[int] = []
 
     def ratio(self, child: int) -> float:
+        """The residual over q at a child's token."""
         return self.at[child][1] / self.mass if self.mass > 0 else 0.0
 
     def reject(self, child: int, weight: float = 1.0) -> None:
+        """The residual behind the rejection of a child."""
         token, p = self.at[child]
         self.rejected.append(token)
         self.mass = max(0.0, self.mass - p)
 
     def draw(self, draws: Draws) -> int:
+        """A bonus token."""
         p = self.target_probs[self.node]
         return draws.categorical(p, without=self.rejected, otherwise=p)
 
