@@ -104,6 +104,16 @@ class FusedBlocks:
         logits, states = self.blocks(tokens, depth, cache, mask, logits_to_keep, output_hidden_states)
         return BlockOutput(logits, None if states is None else tuple(states))
 
+    def greedy_chain(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, steps: int,
+                     choices: int | None) -> Tensor | None:
+        """The tokens int64[B, steps] that follow the last of tokens int64[B, m], each the favourite among the first
+        `choices` (None: all); all but the last are then pending in the cache. None where one call cannot do that.
+        """
+        if torch.is_grad_enabled() or not (isinstance(self.blocks, NativeBlocks) and cache.layers):
+            return None
+        known = self.blocks.forward.vocabulary.out
+        return self.blocks.chain(tokens, depth, cache, SharedMask(tree_mask), steps, min(choices or known, known))
+
     def _takes_prompts(self, tokens: Tensor) -> bool:
         """Whether prompts int64[B, T] are few rows too."""
         return isinstance(self.blocks, NativeBlocks) and tokens.numel() <= native.MOST_ROWS

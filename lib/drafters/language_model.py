@@ -12,7 +12,7 @@ from lib.cache import TreeCache
 from lib.drafters import tails
 from lib.drafters.filling import Filling
 from lib.drafters.growing import Growing, by_node, level_block
-from lib.drafters.slots import Level, plan
+from lib.drafters.slots import Level, is_favourites, plan
 from lib.fused import fused
 from lib.growth import Growth
 from lib.tree import ROOT, Tree
@@ -73,8 +73,26 @@ class LanguageModelDrafter:
 
         With samples, repeated draws are one node and the tree is smaller; rows grow trees of their own.
         """
-        self.drafts, self.places = self._fill(shape, draws) if isinstance(shape, Tree) else self._grow(shape)
+        if not isinstance(shape, Tree):
+            self.drafts, self.places = self._grow(shape)
+        else:
+            self.drafts, self.places = self._chain(shape) or self._fill(shape, draws)
         return self.drafts
+
+    def _chain(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]] | None:
+        """A chain of favourites in one call, where the model has one for that; None for other shapes and models."""
+        at_once = getattr(self.blocks, "greedy_chain", None)
+        if at_once is None or self.proposal != "top_k" or self.keep_probs or not is_favourites(shape):
+            return None
+        tokens = self._tail_tokens(shape.max_depth)
+        drafted = at_once(tokens, self.waiting.depth, self.waiting.mask, self.cache, shape.budget, self.vocabulary)
+        if drafted is None:
+            return None
+        self.calls += shape.budget
+        self.levels = [shape.budget] * len(tokens)
+        whole = torch.cat([tokens[:, -1:], drafted], dim=1)
+        places = {node: node - 1 for node in range(1, shape.budget)}  # the last one is never forwarded
+        return [Draft(shape, row, "top_k") for row in whole], [places] * len(tokens)
 
     def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
         roots, planned = [tail[-1] for tail in self.tails], plan(shape)
@@ -140,7 +158,12 @@ class LanguageModelDrafter:
         self.tails = [self.tails[row] for row in rows]
 
     def _forward_tails(self, levels: int) -> Tensor:
-        """The tokens that the cache lacks, right-aligned so that every root has the same slot; its logits [B, 1, V].
+        """The roots' logits [B, 1, V], behind all that the cache lacks; levels: as many as the tree may get."""
+        tokens = self._tail_tokens(levels)
+        return self._forward(tokens, self.waiting.depth, self.waiting.mask, logits_to_keep=1)
+
+    def _tail_tokens(self, levels: int) -> Tensor:
+        """The tokens int64[B, W] that the cache lacks, right-aligned so that every root has the same slot.
 
         levels: as many as the tree may get; the last of them is never forwarded.
         """
@@ -148,8 +171,7 @@ class LanguageModelDrafter:
         width = self.waiting.width
         texts = (held + len(tail) for held, tail in zip(self.cache.rows.as_list, self.tails))
         self._check_window(max(texts) + levels - 1)
-        tokens = torch.tensor([[0] * (width - len(tail)) + tail for tail in self.tails])
-        return self._forward(tokens, self.waiting.depth, self.waiting.mask, logits_to_keep=1)
+        return torch.tensor([[0] * (width - len(tail)) + tail for tail in self.tails])
 
     def _forward_planned(self, filling: Filling, level: Level) -> Tensor:
         """The logits [B, k, V] of a level of a static shape, the same nodes in every row."""

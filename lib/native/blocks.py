@@ -1,4 +1,5 @@
-"""Decoder layers over the few nodes of a draft tree, in one call of C++ (`blocks.cpp`), with the model's own weights.
+"""Decoder layers over the few nodes of a draft tree, in one call of C++ (`forward.h`), with the model's own weights; and
+a greedy chain of such calls in one (`blocks.cpp`).
 
 Where a machine or a model cannot, `refusal` says why, and callers go on with PyTorch's operators.
 """
@@ -18,7 +19,8 @@ from lib.attention_backends import SharedMask, onepass
 from lib.native import build
 
 HERE = Path(__file__).parent
-SOURCES = (HERE / "blocks.cpp", HERE / "few_rows.h", HERE / "lanes.h", onepass.SOURCES[0].with_name("onepass_call.h"))
+SOURCES = (*(HERE / name for name in ("blocks.cpp", "forward.h", "few_rows.h", "lanes.h")),
+           onepass.SOURCES[0].with_name("onepass_call.h"))
 MOST_ROWS = 512  # beyond, products in blocks are faster
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -31,7 +33,7 @@ class Matrix(ctypes.Structure):
 
 
 class Layer(ctypes.Structure):
-    """The struct of the same name in `blocks.cpp`."""
+    """The struct of the same name in `forward.h`."""
 
     _fields_ = [
         *((f"{name}_norm", c_void_p) for name in ("input", "query", "key", "middle")),
@@ -43,7 +45,7 @@ class Layer(ctypes.Structure):
 
 
 class Forward(ctypes.Structure):
-    """The struct of the same name in `blocks.cpp`."""
+    """The struct of the same name in `forward.h`."""
 
     _fields_ = [
         ("layers", ctypes.POINTER(Layer)),
@@ -145,7 +147,7 @@ class NativeBlocks:
         self.like = layers[0].mlp.down_proj.weight  # [hidden, inner], of the type that all tensors have
         self.embedded = None if embedding is None else embedding.weight
         kind = NAMES[self.like.dtype]
-        self.run = getattr(build.library(*SOURCES), f"forward_{kind}")
+        self.run, self.run_chain = (getattr(build.library(*SOURCES), f"{name}_{kind}") for name in ("forward", "chain"))
         self.forward = Forward(
             layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
             vocabulary=Matrix() if output is None else _matrix(output.weight, output.bias),
@@ -163,13 +165,29 @@ class NativeBlocks:
         of what the layer is given. keep: as transformers' logits_to_keep, of every row the last so many nodes (0: all),
         or these. A fresh cache is begun. IndexError for a token that the embedding does not have.
         """
+        return self._call(self.run, given, offsets, cache, mask, keep, all_states, read)
+
+    def chain(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, steps: int, choices: int) -> Tensor:
+        """The tokens int64[B, steps] of a greedy chain behind the last of tokens int64[B, m], in one call.
+
+        Each is the favourite, the first of equals, among the first `choices` tokens behind the one before it; all but
+        the last have their keys and values in the cache, pending. For blocks with an embedding; errors as above.
+        """
+        chosen = tokens.new_empty(len(tokens), steps)
+        self._call(lambda forward: self.run_chain(forward, c_int64(steps), c_int64(choices), c_void_p(_start(chosen))),
+                   tokens, offsets, cache, mask, keep=1, ahead=steps - 1)
+        return chosen
+
+    def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
+              all_states: bool = False, read: Tensor | None = None, ahead: int = 0) -> tuple[Tensor, Tensor | None]:
+        """`run` of what is asked for, with slots for `ahead` more nodes behind those given."""
         (batch, nodes), pending, f = given.shape[:2], cache.pending, self.forward
         given, offsets, visible = given.contiguous(), offsets.contiguous(), mask.visible.contiguous()
         if offsets.shape[-1] != nodes or visible.shape[-2:] != (nodes, pending + nodes):
             raise ValueError(f"{nodes} nodes behind {pending} pending ones have positions {tuple(offsets.shape)} and a "
-                             f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or those a "
-                             "row")
-        self._take_room(cache, batch, nodes)
+                             f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or those "
+                             "a row")
+        self._take_room(cache, batch, nodes, ahead)
         kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
         rows = batch * nodes if kept is None else len(kept)
         logits = self.like.new_empty(batch, rows // batch, f.vocabulary.out)
@@ -179,22 +197,22 @@ class NativeBlocks:
         f.offset_stride = nodes if offsets.dim() == 2 and len(offsets) > 1 else 0
         f.mask_stride = nodes * (pending + nodes) if visible.dim() == 3 and len(visible) > 1 else 0
         f.states, f.logits, f.threads = _start(states), _start(logits), torch.get_num_threads()
-        if (unknown := self.run(ctypes.byref(f))) >= 0:
+        if (unknown := run(ctypes.byref(f))) >= 0:
             raise IndexError(f"token {given.flatten()[unknown]} is none of the embedding's {len(self.embedded)}; "
                              "take the tokenizer that belongs to the model")
         return logits, states
 
-    def _take_room(self, cache, batch: int, nodes: int) -> None:
-        """Where keys and values go, and the angles of all positions."""
+    def _take_room(self, cache, batch: int, nodes: int, ahead: int) -> None:
+        """Where keys and values go, and the angles of all positions; `ahead` more of both."""
         if not cache.layers:
             cache.begin(len(self.layers), self.like.new_zeros(batch, self.heads.keys, 0, self.heads.size))
         f, f.pending = self.forward, cache.pending
-        cache.room(nodes)
+        cache.room(nodes + ahead)
         for layer, stored in zip(self.layers, cache.layers):
             layer.stored, layer.capacity = stored.address, stored.capacity
         f.batch, f.nodes, self.prefix = batch, nodes, (c_int64 * batch)(*cache.rows.as_list)
         f.prefix = ctypes.addressof(self.prefix)
-        f.cosines, f.sines = map(_start, self.angles.up_to(cache.rows.longest + f.pending + nodes))
+        f.cosines, f.sines = map(_start, self.angles.up_to(cache.rows.longest + f.pending + nodes + ahead))
 
     def _enter(self, given: Tensor, read: Tensor | None) -> Tensor | None:
         """What the first layer is given, and what its attention reads, which the caller keeps alive."""
