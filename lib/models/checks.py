@@ -21,6 +21,14 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return DTYPES[name]
 
 
+def dtypes_of(dtype: str | torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+    """What "float32", or "float32|bfloat16" (target|drafter), says of target and drafter."""
+    said = dtype.split("|") if isinstance(dtype, str) else [dtype]
+    if len(said) > 2:
+        raise PairError(f"dtype is {dtype!r}; give one of {', '.join(DTYPES)}, or two as TARGET|DRAFTER")
+    return as_dtype(said[0]), as_dtype(said[-1])
+
+
 def check_device(device: str | torch.device, dtype: torch.dtype) -> None:
     """PairError where this torch has no such device, or the device no such dtype."""
     try:
@@ -64,13 +72,13 @@ def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, 
                         "choose two members of one family")
 
 
-def check_memory(weights: dict[str, int], dtype: torch.dtype, device: str | torch.device) -> None:
-    """PairError where models of so many parameters, by name, do not fit into the device's free memory."""
-    needed, free = sum(weights.values()) * dtype.itemsize, free_memory(device)
+def check_memory(weights: dict[tuple[str, torch.dtype], int], device: str | torch.device) -> None:
+    """PairError where models of so many parameters, by name and dtype, do not fit into the device's free memory."""
+    needed, free = sum(count * dtype.itemsize for (_, dtype), count in weights.items()), free_memory(device)
     if needed > free:
-        name = str(dtype).removeprefix("torch.")
-        raise PairError(f"{' and '.join(weights)} need {gib(needed)} for weights in {name}, {gib(free)} are free on "
-                        f"{device}; take a smaller dtype, smaller models or another device")
+        named = " and ".join(f"{name} in {str(dtype).removeprefix('torch.')}" for name, dtype in weights)
+        raise PairError(f"the weights of {named} need {gib(needed)}, {gib(free)} are free on {device}; take a smaller "
+                        "dtype, smaller models or another device")
 
 
 def no_memory(source, device: str | torch.device) -> PairError:

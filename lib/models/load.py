@@ -74,24 +74,24 @@ def load_pairs(
     """Pairs by name (`PAIRS`), or "TARGET|DRAFTER", each a member of the shipped family, a folder, or a hub id with
     "@REVISION" if wanted. A model that several pairs name is loaded once. quantize: "none", "int8" or "int4" (see
     `lib.models.quantize`) for both models, or for each as "int8|none"; lossless then means: as the quantised target.
+    dtype likewise: "float32|bfloat16" drafts in bfloat16 what the target verifies in float32.
 
     Vocabularies that differ by padding are cut to the smaller. PairError (a ValueError) says which model is missing or
     gated, cannot host a tree, does not fit into memory, or has another tokenizer than its partner; all of that is
     looked at before any weights are read.
     """
-    dtype = checks.as_dtype(dtype)
-    checks.check_device(device, dtype)
-    kinds = bits.kinds_of(quantize)
-    for kind in kinds:
+    dtypes, kinds = checks.dtypes_of(dtype), bits.kinds_of(quantize)
+    for own, kind in zip(dtypes, kinds):
+        checks.check_device(device, own)
         bits.check(kind, device)
     asked = _named(names)
     config, tokenizer = cache(_config), cache(_tokenizer)
     for pair in asked:
         _check_partners(pair, config, tokenizer)
-    every = list(dict.fromkeys(source for pair in asked for source in pair))
-    checks.check_memory({source.short: _parameters(config(source)) for source in every}, dtype, device)
-    model = cache(lambda source, kind: _model(source, dtype, device, kind))
-    both = [tuple(map(model, pair, kinds)) for pair in asked]
+    every = {(source.short, own): _parameters(config(source)) for pair in asked for source, own in zip(pair, dtypes)}
+    checks.check_memory(every, device)
+    model = cache(lambda source, own, kind: _model(source, own, device, kind))
+    both = [tuple(map(model, pair, dtypes, kinds)) for pair in asked]
     _share_vocabularies(both)
     return [Pair(name, target, LanguageModelDrafter(drafter), tokenizer(pair[0]), pair[0].short, pair[1].short)
             for name, pair, (target, drafter) in zip(names, asked, both)]

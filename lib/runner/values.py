@@ -47,8 +47,9 @@ def _prompts(values: Values) -> None:
 def _device(values: Values) -> None:
     from lib.models import checks
 
-    for dtype in values["dtypes"] if "dtypes" in values else [values["dtype"]]:
-        checks.check_device(values["device"], checks.as_dtype(dtype))
+    asked = map(checks.as_dtype, values["dtypes"]) if "dtypes" in values else checks.dtypes_of(values["dtype"])
+    for dtype in asked:
+        checks.check_device(values["device"], dtype)
 
 
 def _costs(values: Values) -> None:

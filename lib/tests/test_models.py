@@ -113,6 +113,19 @@ def test_a_pair_says_what_results_depend_on(folders):
     assert pair.target.config._attn_implementation == "tree"
 
 
+def test_a_drafter_may_have_a_dtype_of_its_own():
+    """What is drafted in bfloat16 and verified in float32 is the float32 target's own text."""
+    pair = models.load_pair("small/tiny", dtype="float32|bfloat16")
+    assert (pair.target.dtype, pair.drafter.model.dtype) == (torch.float32, torch.bfloat16)
+    prompt = pair.tokenizer("def area(width, height):\n", return_tensors="pt")["input_ids"]
+    own = pair.target.generate(prompt, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
+    done = decoding.generate(pair.target, pair.drafter, prompt, shape="kary:2@6", max_new_tokens=24)
+    assert torch.equal(done.sequences, own)
+    for wrong in ("float32|int3", "float32|float32|float32"):
+        with pytest.raises(PairError, match="dtype is"):
+            models.load_pair("small/tiny", dtype=wrong)
+
+
 def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders):
     names = ["target|more", "target|less", "more|none"]
     pairs = models.load_pairs(["|".join(folders[part] for part in name.split("|")) for name in names])
@@ -256,7 +269,7 @@ def test_dtype_device_and_memory(monkeypatch, folders):
         said = message(pair, dtype="bfloat16", device="cuda")
         assert "device 'cuda' with dtype 'bfloat16' cannot be used here" in said
     monkeypatch.setattr(checks, "free_memory", lambda device: 50_000)
-    assert "target and none need 0.0 GiB for weights in float32, 0.0 GiB are free on cpu" in message(pair)
+    assert "the weights of target in float32 and none in float32 need 0.0 GiB, 0.0 GiB are free on cpu" in message(pair)
     monkeypatch.undo()
 
     def full(*args, **kwargs):
