@@ -1,5 +1,7 @@
 """Rules over large vocabularies, on their plain oracles; warping and drawing; and what is refused by name."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -217,6 +219,19 @@ def test_warping_cuts_and_scales(vocabulary, seed, temperature, top_k, top_p):
     wanted = np.zeros(vocabulary)
     wanted[order[: len(mass)]] = mass / mass.sum()
     assert np.allclose(found.numpy(), wanted, atol=1e-9)
+
+
+@given(vocabulary=st.integers(1, 300), seed=st.integers(0, 999), spread=st.sampled_from([1.0, 20.0, 40.0, 200.0]),
+       hidden=st.booleans())
+def test_float32_probabilities_are_normal_numbers_or_nothing(vocabulary, seed, spread, hidden):
+    """Whatever the range of the logits, tokens that were ruled out before among them; and nothing else has changed."""
+    logits = spread * torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(seed))
+    if hidden:
+        logits[:, 1::2] = -math.inf
+    found, truth = warp(logits, 0.7), torch.softmax(logits.double() / 0.7, dim=-1)
+    assert not ((found > 0) & (found < torch.finfo(torch.float32).tiny)).any()
+    torch.testing.assert_close(found.double(), truth, rtol=3e-4, atol=2e-30)
+    assert torch.equal(warp(logits.double(), 0.7), truth)
 
 
 def test_warping_at_the_edges():
