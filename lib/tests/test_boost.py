@@ -1,9 +1,14 @@
-"""Boost-tuning on a toy: a frequent language and a rare one, which the first drafter has no time to learn."""
+"""Boost-tuning on a toy: a frequent language and a rare one, which the first drafter has no time to learn; and how what
+it buys is judged.
+"""
 
+import numpy as np
 import pytest
 import torch
 
+from lib.corpus import mixture
 from lib.tests import small_models
+from lib.training import boosting
 from lib.training.boost import boost, covered
 from lib.training.loop import Plan
 
@@ -60,3 +65,29 @@ def test_covered_is_what_greedy_decoding_says():
 def test_samples_that_do_not_fit_the_plan_are_refused(tmp_path):
     with pytest.raises(ValueError, match="plan.length \\+ 1 = 10 tokens"):
         boost([drafter(1)], toy()[:, :-1], PROMPT, PLAN, tmp_path)
+
+
+def test_samples_are_prompts_as_the_target_goes_on():
+    target = small_models.llama(4, dtype=torch.float32)
+    streams = {kind: np.arange(200, dtype=np.uint16) % 23 + 1 for kind in mixture.KINDS}
+    made = boosting.samples(target, streams, 5, seed=0)
+    assert made.shape == (5, boosting.PROMPT + boosting.SAID)
+    said = target.generate(made[:, : boosting.PROMPT], max_new_tokens=boosting.SAID, do_sample=False, pad_token_id=0,
+                           eos_token_id=None)
+    assert torch.equal(made, said)
+
+
+def test_both_ways_begin_with_the_same_drafter_and_are_judged_by_what_they_cover(monkeypatch, tmp_path):
+    monkeypatch.setattr(boosting, "PROMPT", PROMPT)
+    monkeypatch.setattr(boosting, "SAID", LENGTH + 1 - PROMPT)
+    samples = toy()
+    groups = boosting.train(drafter(1), samples, tmp_path, plan=PLAN, compiled=False)
+    boosted, alike = groups[boosting.BOOSTED], groups[boosting.ALIKE]
+    assert boosted[0] is alike[0] and len(boosted) == len(alike) == 2
+    found = boosting.coverage(groups, samples).set_index(["group", "drafters"])
+    for group, (first, second) in groups.items():
+        one, other = (covered(model, samples, PROMPT) for model in (first, second))
+        assert found.value[group, 1] == pytest.approx(one.float().mean().item())
+        assert found.value[group, 2] == pytest.approx((one | other).float().mean().item())
+    rare = found.value[boosting.BOOSTED, 2] - found.value[boosting.ALIKE, 2]
+    assert rare > 0 and found.more_than_alike[boosting.BOOSTED, 2] == pytest.approx(rare)

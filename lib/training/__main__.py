@@ -1,6 +1,6 @@
-"""`python -m lib.training MEMBER|all|prepare|losses|distillation|heads [--folder DIR] [--steps N]`: trains members of
-the family or a head of a target (`heads --target base --kind medusa`), publishes what was trained with its losses, or
-compares distilled members with plain ones.
+"""`python -m lib.training MEMBER|all|prepare|losses|distillation|boosting|heads [--folder DIR] [--steps N]`: trains
+members of the family or a head of a target (`heads --target base --kind medusa`), publishes what was trained with its
+losses, or compares distilled members with plain ones, and boost-tuned drafters with others.
 """
 
 import argparse
@@ -8,7 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from lib.training import distillation, family, heads
+from lib.training import boosting, distillation, family, heads
 
 
 def main() -> None:
@@ -16,17 +16,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lib.training", description=__doc__)
     parser.add_argument(
         "member",
-        choices=[*family.FAMILY, "all", "prepare", "losses", "distillation", "heads"],
+        choices=[*family.FAMILY, "all", "prepare", "losses", "distillation", "boosting", "heads"],
         help="a member; all of them; the tokens alone; losses: copy what was trained to data/models with its losses; "
-        "distillation: what it buys, beside plain training for as many tokens and for as much computing; or a head",
+        "distillation: what it buys, beside plain training for as many tokens and for as much computing; boosting: "
+        "what drafters cover that learn where others fail; or a head",
     )
     parser.add_argument(
         "--folder", type=Path, default=Path("data/runs/training"), help="where tokens, checkpoints and models go"
     )
     parser.add_argument("--steps", type=int, help="optimiser steps, instead of the member's own number")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--target", default="base", help="of what was distilled, or of a head (which may have a shipped "
-                        "model or a folder, too): a trained member")
+    parser.add_argument("--target", default="base", help="of what was distilled or boosted, or of a head (which may "
+                        "have a shipped model or a folder, too): a trained member")
     parser.add_argument("--kind", default="medusa", choices=list(heads.PLANS), help="of a head")
     given = parser.parse_args()
     if given.member == "prepare":
@@ -36,6 +37,9 @@ def main() -> None:
     elif given.member == "distillation":
         table = distillation.compare(given.target, given.folder)
         print(distillation.put(Path("data/models/distillation.csv"), table).to_string())
+    elif given.member == "boosting":
+        table = boosting.compare(given.target, given.folder)
+        print(distillation.put(Path("data/models/boosting.csv"), table).to_string())
     elif given.member == "heads":
         plan = heads.PLANS[given.kind]
         plan = replace(plan, steps=given.steps) if given.steps else plan
