@@ -16,6 +16,7 @@ from lib.attention import causal
 from lib.attention_backends import SharedMask
 from lib.joined_blocks import JoinedBlocks
 from lib.native import blocks as native
+from lib.native import products
 from lib.native.blocks import NativeBlocks
 from lib.packed import Linear, joined
 from lib.timing import free_memory
@@ -116,7 +117,7 @@ class FusedBlocks:
 
     def _takes_prompts(self, tokens: Tensor) -> bool:
         """Whether prompts int64[B, T] are few rows too."""
-        return isinstance(self.blocks, NativeBlocks) and tokens.numel() <= native.MOST_ROWS
+        return isinstance(self.blocks, NativeBlocks) and tokens.numel() <= products.MOST_ROWS
 
 
 def _kernels_of(model) -> Kernels:
@@ -132,7 +133,7 @@ def _kernels(model) -> Kernels:
     decoder, head = model.model, model.lm_head
     if runs_natively(model):
         blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
-        return Kernels(blocks, native.linear(head.weight, head.bias), _weights(model))
+        return Kernels(blocks, products.linear(head.weight, head.bias), _weights(model))
     if _fills_the_memory(model):
         return Kernels(None, head, _weights(model))
     output = joined([head])

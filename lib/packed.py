@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.native import blocks as native
+from lib.native import products
 
 Linear = Callable[[Tensor], Tensor]  # [..., in] -> [..., out]
 
@@ -35,13 +35,13 @@ def joined_bytes(layers: Sequence[nn.Module]) -> int:
 
 def copies(weight: Tensor) -> bool:
     """Whether `packed` holds a copy of the weight."""
-    return native.weights_refusal([weight]) is not None and can_pack(weight)
+    return products.weights_refusal([weight]) is not None and can_pack(weight)
 
 
 def packed(weight: Tensor, bias: Tensor | None) -> Linear:
     """x -> x W^T + b with weight [out, in], by the best that this processor and dtype have."""
-    if native.weights_refusal([weight]) is None:
-        return native.linear(weight, bias)
+    if products.weights_refusal([weight]) is None:
+        return products.linear(weight, bias)
     if not can_pack(weight):
         return lambda x: F.linear(x, weight, bias)
     held = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
@@ -52,7 +52,7 @@ def packed(weight: Tensor, bias: Tensor | None) -> Linear:
 def pack(module: nn.Module) -> nn.Module:
     """Lets the linear layers of a module run packed where they can, and as before once it is moved or learns on."""
     for layer in module.modules():
-        if type(layer) is nn.Linear and (can_pack(layer.weight) or native.weights_refusal([layer.weight]) is None):
+        if type(layer) is nn.Linear and (can_pack(layer.weight) or products.weights_refusal([layer.weight]) is None):
             layer.forward = _Packed(layer)
     return module
 

@@ -7,29 +7,16 @@ Where a machine or a model cannot, `refusal` says why, and callers go on with Py
 import ctypes
 from ctypes import c_float, c_int64, c_void_p
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib import processor
 from lib.attention_backends import SharedMask, onepass
-from lib.native import build
+from lib.native import build, products
+from lib.native.products import NAMES, SOURCES, Matrix, matrix_of, start_of
 
-HERE = Path(__file__).parent
-SOURCES = (*(HERE / name for name in ("blocks.cpp", "forward.h", "few_rows.h", "lanes.h")),
-           onepass.SOURCES[0].with_name("onepass_call.h"))
-MOST_ROWS = 512  # beyond, products in blocks are faster
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
-NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-
-
-class Matrix(ctypes.Structure):
-    """The struct of the same name in `few_rows.h`."""
-
-    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("out", c_int64), ("in", c_int64)]
 
 
 class Layer(ctypes.Structure):
@@ -76,27 +63,13 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
         return f"its heads have {size} numbers, no multiple of 8"
     norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
     tables = [] if embedding is None else [embedding]
-    return weights_refusal([part.weight for part in (*projections, *norms, *tables)])
+    return products.weights_refusal([part.weight for part in (*projections, *norms, *tables)])
 
 
 def rotation_refusal(rotary: nn.Module) -> str | None:
     """Why there can be no table of a rotary embedding's angles by position; None if there can."""
     rotation = getattr(rotary, "rope_type", "default")
     return None if rotation in ROTATIONS else f"its rotation {rotation!r} depends on the text's length"
-
-
-def weights_refusal(weights: Sequence[Tensor]) -> str | None:
-    """Why products with such weights do not run here; None if they do. Compiles the C++ at its first use."""
-    kinds = {(weight.dtype, weight.device.type) for weight in weights}
-    if len(kinds) > 1 or not kinds <= {(dtype, "cpu") for dtype in NAMES}:
-        return f"its weights are {' and '.join(sorted(f'{dtype} on {device}' for dtype, device in kinds))}"
-    if not all(weight.is_contiguous() for weight in weights):
-        return "its weights are not contiguous"
-    if weights[0].dtype == torch.bfloat16 and "avx512_bf16" not in processor.flags():
-        return "the processor has no avx512_bf16"
-    if weights[0].dtype == torch.bfloat16 and "amx_bf16" in processor.flags():
-        return "the processor's matrix units are faster for bfloat16"
-    return onepass.unavailable() or build.unavailable(*SOURCES)
 
 
 @dataclass(frozen=True)
@@ -150,7 +123,7 @@ class NativeBlocks:
         self.run, self.run_chain = (getattr(build.library(*SOURCES), f"{name}_{kind}") for name in ("forward", "chain"))
         self.forward = Forward(
             layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
-            vocabulary=Matrix() if output is None else _matrix(output.weight, output.bias),
+            vocabulary=Matrix() if output is None else matrix_of(output.weight, output.bias),
             attend=ctypes.cast(getattr(onepass.kernels(), f"onepass_{kind}"), c_void_p),
             heads=self.heads.queries, kv_heads=self.heads.keys, dim=self.heads.size, scale=self.heads.scale,
             epsilon=layers[0].post_attention_layernorm.variance_epsilon)
@@ -174,7 +147,7 @@ class NativeBlocks:
         the last have their keys and values in the cache, pending. For blocks with an embedding; errors as above.
         """
         chosen = tokens.new_empty(len(tokens), steps)
-        self._call(lambda forward: self.run_chain(forward, c_int64(steps), c_int64(choices), c_void_p(_start(chosen))),
+        self._call(lambda forward: self.run_chain(forward, c_int64(steps), c_int64(choices), c_void_p(start_of(chosen))),
                    tokens, offsets, cache, mask, keep=1, ahead=steps - 1)
         return chosen
 
@@ -193,10 +166,10 @@ class NativeBlocks:
         logits = self.like.new_empty(batch, rows // batch, f.vocabulary.out)
         states = self.like.new_empty(f.depth + 1, batch, nodes, f.hidden) if all_states else None
         read = self._enter(given, read)
-        f.offsets, f.mask, f.kept, f.kept_rows = _start(offsets), _start(visible), _start(kept), rows
+        f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(kept), rows
         f.offset_stride = nodes if offsets.dim() == 2 and len(offsets) > 1 else 0
         f.mask_stride = nodes * (pending + nodes) if visible.dim() == 3 and len(visible) > 1 else 0
-        f.states, f.logits, f.threads = _start(states), _start(logits), torch.get_num_threads()
+        f.states, f.logits, f.threads = start_of(states), start_of(logits), torch.get_num_threads()
         if (unknown := run(ctypes.byref(f))) >= 0:
             raise IndexError(f"token {given.flatten()[unknown]} is none of the embedding's {len(self.embedded)}; "
                              "take the tokenizer that belongs to the model")
@@ -212,39 +185,19 @@ class NativeBlocks:
             layer.stored, layer.capacity = stored.address, stored.capacity
         f.batch, f.nodes, self.prefix = batch, nodes, (c_int64 * batch)(*cache.rows.as_list)
         f.prefix = ctypes.addressof(self.prefix)
-        f.cosines, f.sines = map(_start, self.angles.up_to(cache.rows.longest + f.pending + nodes + ahead))
+        f.cosines, f.sines = map(start_of, self.angles.up_to(cache.rows.longest + f.pending + nodes + ahead))
 
     def _enter(self, given: Tensor, read: Tensor | None) -> Tensor | None:
         """What the first layer is given, and what its attention reads, which the caller keeps alive."""
         f = self.forward
         if self.embedded is None:
-            f.given, f.tokens, f.known = _start(given), None, 0
+            f.given, f.tokens, f.known = start_of(given), None, 0
         else:
-            f.given, f.tokens, f.known = _start(self.embedded), _start(given), len(self.embedded)
+            f.given, f.tokens, f.known = start_of(self.embedded), start_of(given), len(self.embedded)
         read = given if read is None and self.layers[0].input_norm is None else read
         read = None if read is None else read.contiguous()
-        self.layers[0].input = _start(read)
+        self.layers[0].input = start_of(read)
         return read
-
-
-def linear(weight: Tensor, bias: Tensor | None):
-    """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in; no gradients.
-
-    Many rows, and what does not fit the weights, are PyTorch's.
-    """
-    matrix, run = _matrix(weight, bias), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
-
-    def apply(x: Tensor) -> Tensor:
-        fits = x.dtype == weight.dtype and x.shape[-1] == weight.shape[1]
-        if not fits or (count := x.numel() // x.shape[-1]) > MOST_ROWS:
-            return F.linear(x, weight, bias)
-        rows = x.contiguous()
-        to = x.new_empty(*x.shape[:-1], len(weight))
-        run(ctypes.byref(matrix), c_void_p(rows.data_ptr()), c_void_p(to.data_ptr()), c_int64(count),
-            c_int64(torch.get_num_threads()))
-        return to
-
-    return apply
 
 
 def _kept(keep: int | Tensor, batch: int, nodes: int) -> Tensor:
@@ -267,15 +220,7 @@ def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:
 
 def _layer(layer: nn.Module) -> Layer:
     return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
-                 **{name: _matrix(part.weight, part.bias) for name, part in _projections(layer).items()})
-
-
-def _matrix(weight: Tensor, bias: Tensor | None) -> Matrix:
-    return Matrix(weight.data_ptr(), None if bias is None else bias.data_ptr(), *weight.shape)
-
-
-def _start(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+                 **{name: matrix_of(part.weight, part.bias) for name, part in _projections(layer).items()})
 
 
 def _address(norm: nn.Module | None) -> int | None:

@@ -13,7 +13,8 @@ from lib.drafters import LanguageModelDrafter, make
 from lib.fused import FusedBlocks, copied_bytes, fused, output_layer, refusal
 from lib.joined_blocks import JoinedBlocks
 from lib.models.quantize import quantize_int8
-from lib.native.blocks import MOST_ROWS, NativeBlocks, weights_refusal
+from lib.native.blocks import NativeBlocks
+from lib.native.products import MOST_ROWS, weights_refusal
 from lib.tests import small_heads, small_models
 
 SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -36,7 +37,7 @@ WITHIN = {torch.float32: 2e-6, torch.bfloat16: 3e-2}  # of the largest logit
 def kernels(request, monkeypatch):
     """Blocks in C++ where this machine runs them, and those of PyTorch's operators."""
     if request.param == "joined":
-        monkeypatch.setattr("lib.native.blocks.weights_refusal", lambda weights: "not now")
+        monkeypatch.setattr("lib.native.products.weights_refusal", lambda weights: "not now")
     elif reason := weights_refusal([torch.zeros(8, 8)]):
         pytest.skip(reason)
     return {"native": NativeBlocks, "joined": JoinedBlocks}[request.param]
@@ -163,7 +164,7 @@ def test_native_blocks_hold_no_copies(monkeypatch):
 
 
 def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
-    monkeypatch.setattr("lib.native.blocks.weights_refusal", lambda weights: "not now")
+    monkeypatch.setattr("lib.native.products.weights_refusal", lambda weights: "not now")
     small, large = made(CONFIGS["llama"]), made(CONFIGS["llama"], seed=1)
     assert copied_bytes(small) == sum(layer.weight.nbytes for layer in small.modules() if isinstance(layer, nn.Linear))
     assert isinstance(fused(small), FusedBlocks)

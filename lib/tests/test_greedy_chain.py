@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lib import shapes
 from lib.drafters import LanguageModelDrafter
 from lib.fused import FusedBlocks
-from lib.native.blocks import weights_refusal
+from lib.native.products import weights_refusal
 from lib.tests import small_models
 from lib.tree import Tree
 

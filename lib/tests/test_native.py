@@ -6,16 +6,16 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.native import blocks
+from lib.native import products
 
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # of the largest number
-reason = blocks.weights_refusal([torch.zeros(8, 8)])
+reason = products.weights_refusal([torch.zeros(8, 8)])
 pytestmark = pytest.mark.skipif(reason is not None, reason=str(reason))
 
 
 def problem(rows, out, inputs, biased, dtype, seed):
     """x [rows, in], weight [out, in] and bias [out] or None, as in the middle of larger tensors."""
-    if refused := blocks.weights_refusal([torch.zeros(8, 8, dtype=dtype)]):
+    if refused := products.weights_refusal([torch.zeros(8, 8, dtype=dtype)]):
         pytest.skip(refused)
     generator = torch.Generator().manual_seed(seed)
     x, weight, bias = (torch.randn(shape, generator=generator).to(dtype) for shape in ((rows, inputs), (out, inputs), (out,)))
@@ -28,7 +28,7 @@ def problem(rows, out, inputs, biased, dtype, seed):
 def test_a_product_is_that_of_float64(rows, out, inputs, biased, dtype, seed):
     x, weight, bias = problem(rows, out, inputs, biased, dtype, seed)
     truth = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    said = blocks.linear(weight, bias)(x)
+    said = products.linear(weight, bias)(x)
     assert said.dtype == dtype and said.shape == truth.shape
     assert (said.double() - truth).abs().max() <= WITHIN[dtype] * max(1.0, truth.abs().max().item(), inputs**0.5)
 
@@ -36,7 +36,7 @@ def test_a_product_is_that_of_float64(rows, out, inputs, biased, dtype, seed):
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)
 def test_a_row_gets_the_same_bits_whatever_its_neighbours(dtype):
     x, weight, bias = problem(31, 100, 200, True, dtype, 1)
-    run = blocks.linear(weight, bias)
+    run = products.linear(weight, bias)
     whole = run(x)
     for first in range(31):
         for count in (1, 2, 3, 5, 8):
@@ -44,8 +44,8 @@ def test_a_row_gets_the_same_bits_whatever_its_neighbours(dtype):
 
 
 def test_many_rows_and_leading_dimensions_are_the_same_product():
-    x, weight, bias = problem(6 * (blocks.MOST_ROWS // 2), 33, 47, True, torch.float32, 2)
-    x, run = x.view(2, 3, -1, 47), blocks.linear(weight, bias)
+    x, weight, bias = problem(6 * (products.MOST_ROWS // 2), 33, 47, True, torch.float32, 2)
+    x, run = x.view(2, 3, -1, 47), products.linear(weight, bias)
     torch.testing.assert_close(run(x), F.linear(x, weight, bias), atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(run(x.transpose(0, 1)), run(x).transpose(0, 1), atol=1e-4, rtol=1e-5)
     assert run(x[:, :, :0]).shape == (2, 3, 0, 33)
@@ -54,7 +54,7 @@ def test_many_rows_and_leading_dimensions_are_the_same_product():
 @pytest.mark.parametrize("x", [torch.zeros(2, 8, dtype=torch.float64), torch.zeros(2, 7)], ids=["type", "width"])
 def test_inputs_that_do_not_fit_are_pytorchs_to_refuse(x):
     with pytest.raises(RuntimeError):
-        blocks.linear(torch.zeros(4, 8), None)(x)
+        products.linear(torch.zeros(4, 8), None)(x)
 
 
 @pytest.mark.parametrize("weights, said", [
@@ -63,11 +63,11 @@ def test_inputs_that_do_not_fit_are_pytorchs_to_refuse(x):
     (lambda: [torch.zeros(4, 6).T], "not contiguous"),
 ])
 def test_what_cannot_be_served_is_said(weights, said):
-    assert said in blocks.weights_refusal(weights())
+    assert said in products.weights_refusal(weights())
 
 
 def test_a_refusal_asks_the_processor(monkeypatch):
     monkeypatch.setattr("lib.processor.flags", lambda: frozenset({"avx512_bf16", "amx_bf16"}))
-    assert "matrix units" in blocks.weights_refusal([torch.zeros(4, 4, dtype=torch.bfloat16)])
+    assert "matrix units" in products.weights_refusal([torch.zeros(4, 4, dtype=torch.bfloat16)])
     monkeypatch.setattr("lib.processor.flags", lambda: frozenset())
-    assert "avx512_bf16" in blocks.weights_refusal([torch.zeros(4, 4, dtype=torch.bfloat16)])
+    assert "avx512_bf16" in products.weights_refusal([torch.zeros(4, 4, dtype=torch.bfloat16)])

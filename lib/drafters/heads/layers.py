@@ -9,7 +9,8 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, Lla
 from lib.attention import attention_forward, causal
 from lib.attention_backends import SharedMask
 from lib.cache import TreeCache
-from lib.native.blocks import MOST_ROWS, NativeBlocks, refusal
+from lib.native.blocks import NativeBlocks, refusal
+from lib.native.products import MOST_ROWS
 
 # (query [B, Hq, T, d], key and value [B, Hkv, T, d]) -> [B, T, Hq, d]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
