@@ -17,7 +17,7 @@ from lib.attention_backends import SharedMask
 from lib.joined_blocks import JoinedBlocks
 from lib.native import blocks as native
 from lib.native import products
-from lib.native.blocks import NativeBlocks
+from lib.native.blocks import Levels, NativeBlocks
 from lib.packed import Linear, joined
 from lib.timing import free_memory
 
@@ -105,15 +105,17 @@ class FusedBlocks:
         logits, states = self.blocks(tokens, depth, cache, mask, logits_to_keep, output_hidden_states)
         return BlockOutput(logits, None if states is None else tuple(states))
 
-    def greedy_chain(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, steps: int,
-                     choices: int | None) -> Tensor | None:
-        """The tokens int64[B, steps] that follow the last of tokens int64[B, m], each the favourite among the first
-        `choices` (None: all); all but the last are then pending in the cache. None where one call cannot do that.
+    def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels: Levels,
+             choices: int | None) -> Tensor | None:
+        """A static tree's tokens int64[B, size] behind the last of tokens int64[B, m], as `NativeBlocks.fill`; None
+        where one call cannot do that. choices: how many tokens there are to choose from; None: all.
         """
         if torch.is_grad_enabled() or not (isinstance(self.blocks, NativeBlocks) and cache.layers):
             return None
-        known = self.blocks.forward.vocabulary.out
-        return self.blocks.chain(tokens, depth, cache, SharedMask(tree_mask), steps, min(choices or known, known))
+        choices = choices or self.blocks.forward.vocabulary.out
+        if levels.most > choices:
+            return None
+        return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices)
 
     def _takes_prompts(self, tokens: Tensor) -> bool:
         """Whether prompts int64[B, T] are few rows too."""

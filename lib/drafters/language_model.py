@@ -9,10 +9,10 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.attention import tree_forward
 from lib.attention_switch import check_attention
 from lib.cache import TreeCache
-from lib.drafters import tails
+from lib.drafters import at_once, tails
 from lib.drafters.filling import Filling
 from lib.drafters.growing import Growing, by_node, level_block
-from lib.drafters.slots import Level, is_favourites, plan
+from lib.drafters.slots import Level, plan
 from lib.fused import fused
 from lib.growth import Growth
 from lib.tree import ROOT, Tree
@@ -76,23 +76,22 @@ class LanguageModelDrafter:
         if not isinstance(shape, Tree):
             self.drafts, self.places = self._grow(shape)
         else:
-            self.drafts, self.places = self._chain(shape) or self._fill(shape, draws)
+            self.drafts, self.places = self._fill_at_once(shape) or self._fill(shape, draws)
         return self.drafts
 
-    def _chain(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]] | None:
-        """A chain of favourites in one call, where the model has one for that; None for other shapes and models."""
-        at_once = getattr(self.blocks, "greedy_chain", None)
-        if at_once is None or self.proposal != "top_k" or self.keep_probs or not is_favourites(shape):
+    def _fill_at_once(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]] | None:
+        """The likeliest children in one call, where the model has one for that and nobody asks for probabilities."""
+        fill = getattr(self.blocks, "fill", None)
+        if fill is None or self.proposal != "top_k" or self.keep_probs or not shape.budget:
             return None
         tokens = self._tail_tokens(shape.max_depth)
-        drafted = at_once(tokens, self.waiting.depth, self.waiting.mask, self.cache, shape.budget, self.vocabulary)
-        if drafted is None:
+        filled = fill(tokens, self.waiting.depth, self.waiting.mask, self.cache,
+                      at_once.levels(shape, self.waiting), self.vocabulary)
+        if filled is None:
             return None
-        self.calls += shape.budget
-        self.levels = [shape.budget] * len(tokens)
-        whole = torch.cat([tokens[:, -1:], drafted], dim=1)
-        places = {node: node - 1 for node in range(1, shape.budget)}  # the last one is never forwarded
-        return [Draft(shape, row, "top_k") for row in whole], [places] * len(tokens)
+        self.calls += shape.max_depth
+        self.levels = [shape.max_depth] * len(tokens)
+        return [Draft(shape, row, "top_k") for row in filled], [plan(shape).place] * len(tokens)
 
     def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
         roots, planned = [tail[-1] for tail in self.tails], plan(shape)

@@ -59,12 +59,6 @@ def _index(places: list[int]) -> slice | Tensor:
 
 
 @lru_cache(maxsize=256)
-def is_favourites(tree: Tree) -> bool:
-    """Whether a tree is a chain of one node or more, each its parent's favourite."""
-    return 0 < tree.budget == tree.max_depth and not tree.rank.any()
-
-
-@lru_cache(maxsize=256)
 def plan(tree: Tree) -> Plan:
     """How a language model fills a tree: first the root, with what is not cached yet; leaves are never forwarded."""
     parents = set(tree.parents[1:].tolist()) - {ROOT}

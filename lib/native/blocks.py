@@ -1,5 +1,5 @@
-"""Decoder layers over the few nodes of a draft tree, in one call of C++ (`forward.h`), with the model's own weights; and
-a greedy chain of such calls in one (`blocks.cpp`).
+"""Decoder layers over the few nodes of a draft tree, in one call of C++ (`forward.h`), with the model's own weights; a
+static tree filled by such calls in one (`blocks.cpp`).
 
 Where a machine or a model cannot, `refusal` says why, and callers go on with PyTorch's operators.
 """
@@ -43,6 +43,33 @@ class Forward(ctypes.Structure):
         *((name, c_int64) for name in ("known", "kept_rows", "mask_stride", "offset_stride", "threads")),
         *((name, c_float) for name in ("scale", "epsilon")),
     ]
+
+
+class Level(ctypes.Structure):
+    """The struct of the same name in `blocks.cpp`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("slots", "offsets", "mask", "below")),
+        *((name, c_int64) for name in ("nodes", "children", "offset_stride", "mask_stride")),
+    ]
+
+
+class Levels:
+    """The levels of a tree of `size` nodes as `NativeBlocks.fill` takes them, the root's first.
+
+    each: slots int64[k] of a level's nodes; below int64[c, 3], of their children the parent's place in the level, the
+    rank and the slot, in this order; and, of all levels but the first, offsets and mask as a block of them takes them.
+    """
+
+    def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
+        self.size, self.forwarded = size, sum(len(slots) for slots, *_ in each[1:])
+        self.widest = max(len(slots) for slots, *_ in each)
+        self.most = 1 + max(int(below[:, 1].max()) for _, below, *_ in each)  # children that a node may have
+        held = [tuple(None if part is None else part.contiguous() for part in level) for level in each]
+        self.held = held  # since the structs hold addresses alone
+        self.structs = (Level * len(held))(*(
+            Level(start_of(slots), start_of(offsets), start_of(mask), start_of(below), len(slots), len(below),
+                  *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in held))
 
 
 def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
@@ -120,7 +147,7 @@ class NativeBlocks:
         self.like = layers[0].mlp.down_proj.weight  # [hidden, inner], of the type that all tensors have
         self.embedded = None if embedding is None else embedding.weight
         kind = NAMES[self.like.dtype]
-        self.run, self.run_chain = (getattr(build.library(*SOURCES), f"{name}_{kind}") for name in ("forward", "chain"))
+        self.run, self.run_fill = (getattr(build.library(*SOURCES), f"{name}_{kind}") for name in ("forward", "fill"))
         self.forward = Forward(
             layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
             vocabulary=Matrix() if output is None else matrix_of(output.weight, output.bias),
@@ -140,20 +167,26 @@ class NativeBlocks:
         """
         return self._call(self.run, given, offsets, cache, mask, keep, all_states, read)
 
-    def chain(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, steps: int, choices: int) -> Tensor:
-        """The tokens int64[B, steps] of a greedy chain behind the last of tokens int64[B, m], in one call.
+    def fill(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, levels: Levels, choices: int) -> Tensor:
+        """The tokens int64[B, size] of a static tree behind the last of tokens int64[B, m], its root, in one call.
 
-        Each is the favourite, the first of equals, among the first `choices` tokens behind the one before it; all but
-        the last have their keys and values in the cache, pending. For blocks with an embedding; errors as above.
+        Children are the best, the first of equals, among the first `choices` tokens behind their parents; nodes that
+        have some have their keys and values in the cache, pending. For blocks with an embedding; errors as above.
         """
-        chosen = tokens.new_empty(len(tokens), steps)
-        self._call(lambda forward: self.run_chain(forward, c_int64(steps), c_int64(choices), c_void_p(start_of(chosen))),
-                   tokens, offsets, cache, mask, keep=1, ahead=steps - 1)
-        return chosen
+        filled = tokens.new_empty(len(tokens), levels.size)
+        filled[:, 0] = tokens[:, -1]
+
+        def run(forward):
+            return self.run_fill(forward, levels.structs, *map(c_int64, (len(levels.structs), levels.size, choices)),
+                                 c_void_p(start_of(filled)))
+
+        self._call(run, tokens, offsets, cache, mask, keep=1, ahead=levels.forwarded, widest=levels.widest)
+        return filled
 
     def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
-              all_states: bool = False, read: Tensor | None = None, ahead: int = 0) -> tuple[Tensor, Tensor | None]:
-        """`run` of what is asked for, with slots for `ahead` more nodes behind those given."""
+              all_states: bool = False, read: Tensor | None = None, ahead: int = 0,
+              widest: int = 0) -> tuple[Tensor, Tensor | None]:
+        """`run` of what is asked for, with slots for `ahead` more nodes, and logits for `widest` a row at least."""
         (batch, nodes), pending, f = given.shape[:2], cache.pending, self.forward
         given, offsets, visible = given.contiguous(), offsets.contiguous(), mask.visible.contiguous()
         if offsets.shape[-1] != nodes or visible.shape[-2:] != (nodes, pending + nodes):
@@ -163,12 +196,11 @@ class NativeBlocks:
         self._take_room(cache, batch, nodes, ahead)
         kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
         rows = batch * nodes if kept is None else len(kept)
-        logits = self.like.new_empty(batch, rows // batch, f.vocabulary.out)
+        logits = self.like.new_empty(batch, max(widest, rows // batch), f.vocabulary.out)
         states = self.like.new_empty(f.depth + 1, batch, nodes, f.hidden) if all_states else None
         read = self._enter(given, read)
         f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(kept), rows
-        f.offset_stride = nodes if offsets.dim() == 2 and len(offsets) > 1 else 0
-        f.mask_stride = nodes * (pending + nodes) if visible.dim() == 3 and len(visible) > 1 else 0
+        f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
         f.states, f.logits, f.threads = start_of(states), start_of(logits), torch.get_num_threads()
         if (unknown := run(ctypes.byref(f))) >= 0:
             raise IndexError(f"token {given.flatten()[unknown]} is none of the embedding's {len(self.embedded)}; "
@@ -198,6 +230,13 @@ class NativeBlocks:
         read = None if read is None else read.contiguous()
         self.layers[0].input = start_of(read)
         return read
+
+
+def _strides(nodes: int, offsets: Tensor | None, mask: Tensor | None) -> tuple[int, int]:
+    """From one row's offsets and mask to the next one's; 0 where all rows share them."""
+    of_offsets = nodes if offsets is not None and offsets.dim() == 2 and len(offsets) > 1 else 0
+    of_mask = nodes * mask.shape[-1] if mask is not None and mask.dim() == 3 and len(mask) > 1 else 0
+    return of_offsets, of_mask
 
 
 def _kept(keep: int | Tensor, batch: int, nodes: int) -> Tensor:
