@@ -13,6 +13,7 @@ from lib.drafters import at_once, tails
 from lib.drafters.filling import Filling
 from lib.drafters.growing import Growing, by_node, level_block
 from lib.drafters.slots import Level, plan
+from lib.forward_clock import forward
 from lib.fused import fused
 from lib.growth import Growth
 from lib.tree import ROOT, Tree
@@ -85,8 +86,9 @@ class LanguageModelDrafter:
         if fill is None or self.proposal != "top_k" or self.keep_probs or not shape.budget:
             return None
         tokens = self._tail_tokens(shape.max_depth)
-        filled = fill(tokens, self.waiting.depth, self.waiting.mask, self.cache,
-                      at_once.levels(shape, self.waiting), self.vocabulary)
+        levels = at_once.levels(shape, self.waiting)
+        with forward():
+            filled = fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self.vocabulary)
         if filled is None:
             return None
         self.calls += shape.max_depth

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lib import shapes
 from lib.drafters import LanguageModelDrafter
+from lib.forward_clock import clocked
 from lib.fused import FusedBlocks
 from lib.native.products import weights_refusal
 from lib.tests import small_models
@@ -66,6 +67,15 @@ def test_one_call_says_what_a_call_a_level_says(lengths, plan, dtype, vocabulary
     found, held, *count = rounds(at_once, prompts, plan)
     assert found == said and count == counted
     assert all(torch.equal(one, other) for one, other in zip(held, kept, strict=True))
+
+
+def test_the_call_counts_as_time_in_a_model():
+    model = drafter(torch.float32)
+    model.start(small_models.prompts(0, [4]))
+    model.commit([[]], [5])
+    with clocked() as clock:
+        model.propose(shapes.chain(2), None)
+    assert clock.seconds > 0
 
 
 def test_of_equals_the_first_come_first():
