@@ -6,34 +6,32 @@ from torch import Tensor
 
 from lib.drafters.first_levels import levels
 from lib.drafters.wrapping import Wrapping
+from lib.growth import Growth, at_most
 from lib.tree import Tree
 from lib.verify import Draft, Draws
 
 
-def within_window(target, drafter, shape, prompts: Sequence[Tensor], limit: int):
-    """The drafter, or where a static shape might reach beyond a window one that cuts it there.
+def within_window(target, drafter, shape: Tree | Growth, prompts: Sequence[Tensor], limit: int):
+    """The drafter, or where a tree might reach beyond a window one that ends it there.
 
-    limit: new tokens a row. ValueError where the text itself, or a grown tree behind it, is longer than the window of
-    the target or the drafter.
+    limit: new tokens a row. ValueError where the text itself is longer than the window of the target or the drafter.
     """
     text = max(map(len, prompts), default=0) + max(0, limit - 1)
-    static = isinstance(shape, Tree)
-    deepest = getattr(shape, "max_depth", 0) if limit > 1 else 0  # the first token takes no tree
     ours = getattr(target.config.get_text_config(), "max_position_embeddings", None)
     windows = {"model": ours, "drafter": getattr(drafter, "window", None)}
-    what, needed = ("prompt and new tokens", text) if static else ("prompt, new tokens and tree depth", text + deepest)
     for whose, window in windows.items():
-        if window and needed > window:
+        if window and text > window:
             raise ValueError(
-                f"{what} need {needed} positions, the {whose}'s window has {window}; shorten the prompt, "
-                "max_new_tokens or the tree"
+                f"prompt and new tokens need {text} positions, the {whose}'s window has {window}; shorten the prompt "
+                "or max_new_tokens"
             )
     window = min((window for window in windows.values() if window), default=None)
-    return WithinWindow(drafter, window) if static and window and text + deepest > window else drafter
+    deepest = getattr(shape, "max_depth", shape.budget)  # a rule over depths does not say how many there are
+    return WithinWindow(drafter, window) if window and text + deepest > window else drafter
 
 
 class WithinWindow(Wrapping):
-    """Drafts what another does, in shapes no deeper than the window has positions left behind the longest row."""
+    """Drafts what another does, in trees no deeper than the window has positions left behind the longest row."""
 
     def __init__(self, drafter, window: int):
         self.drafter, self.positions = drafter, window
@@ -43,10 +41,12 @@ class WithinWindow(Wrapping):
         self.drafter.start(prompts)
         self.lengths = [len(prompt) for prompt in prompts]
 
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """The drafter's drafts of as many levels as there is room for."""
         room = self.positions - max(self.lengths)
-        return self.drafter.propose(levels(shape, min(room, shape.max_depth))[0], draws)
+        static = isinstance(shape, Tree)
+        fitting = levels(shape, min(room, shape.max_depth))[0] if static else at_most(shape, room)
+        return self.drafter.propose(fitting, draws)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Counts what was kept, and passes it on."""

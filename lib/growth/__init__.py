@@ -5,7 +5,8 @@ from lib.growth.candidates import Candidates, Grown, Growth, grow
 from lib.growth.layered import Beam, Eagle2, OptTree
 from lib.growth.marginals import DDTree
 from lib.growth.registry import RULES, Rule, at_budget, parse, shape_or_growth
+from lib.growth.shallower import at_most
 from lib.growth.smart import Costs, Smart
 
 __all__ = ["RULES", "Beam", "Candidates", "Costs", "DDTree", "DySpec", "Eagle2", "Grown", "Growth", "OptTree", "Rule",
-           "Smart", "at_budget", "grow", "parse", "shape_or_growth"]
+           "Smart", "at_budget", "at_most", "grow", "parse", "shape_or_growth"]

@@ -6,9 +6,11 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from lib import attention
 from lib.decoding import Hooks, NoDrafter, generate, in_batches
-from lib.drafters import LanguageModelDrafter, LookupDrafter
-from lib.tests import small_models
+from lib.drafters import LanguageModelDrafter, LookupDrafter, MedusaDrafter
+from lib.growth import at_most, shape_or_growth
+from lib.tests import small_heads, small_models
 from lib.verify.warp import best_token
 
 TARGET = small_models.llama(0)
@@ -132,17 +134,40 @@ def test_a_text_may_fill_the_window_to_its_last_position():
             assert speculated(both, "kary:2,4", new, drafter=drafter) == own_greedy(both, new)
         with pytest.raises(ValueError, match="need 257 positions, the model's window has 256"):
             speculated([prompt], "chain:2", max(new, 1) + 1)
-    with pytest.raises(ValueError, match="need 258 positions"):
-        speculated([full[:250]], "dyspec:4@8", 5)
 
 
-def test_learned_positions_end_with_the_window():
+@pytest.mark.parametrize("rule", ["eagle2:3,4@9", "opttree@8", "dyspec:5@9", "beam:2@9"])
+def test_a_rule_of_fewer_levels_is_the_rule_that_was_named_so(rule):
+    """What a window leaves of a rule spends the same budget on the levels that there are."""
+    (full,) = small_models.prompts(1, (256,))
+    both, deepest = [full[:241], full[:9]], []
+    watch = dict(observe=lambda rows, drafts, _: deepest.append(max(draft.tree.max_depth for draft in drafts)))
+    assert speculated(both, rule, 16, **watch) == own_greedy(both, 16)
+    assert deepest[0] > 2, "cut only where the end is near"
+    drafter = LanguageModelDrafter(DRAFTER)
+    drafter.start(both)
+    drafter.commit([[], []], [1, 1])
+    whole = shape_or_growth(rule)
+    for draft in drafter.propose(at_most(whole, 2), None):
+        assert draft.tree.max_depth == 2 and draft.tree.budget <= whole.budget
+    assert at_most(whole, 99) is whole and at_most(whole, 2).name == whole.name
+    named = [at_most(shape_or_growth("dyspec:6@9"), 2), shape_or_growth("dyspec:2@9")]
+    cut, own = (drafter.propose(each, None) for each in named)
+    assert [draft.tree for draft in cut] == [draft.tree for draft in own]
+
+
+@pytest.mark.parametrize("drafter, shape", [("model", "kary:2,3"), ("model", "dyspec:5@9"), ("model", "beam:2@8"),
+                                            ("lookup", "dyspec:5@9"), ("lookup", "ddtree@8"), ("heads", "ddtree@8")])
+def test_learned_positions_end_with_the_window(drafter, shape):
     """A model that has no position beyond its window would fail on any tree that reached there."""
-    config = GPT2Config(vocab_size=24, n_positions=24, n_embd=16, n_layer=1, n_head=2)
+    config = GPT2Config(vocab_size=24, n_positions=24, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    attention.register()
     torch.manual_seed(0)
     model = GPT2LMHeadModel._from_config(config, attn_implementation="tree", dtype=torch.float64).eval()
-    prompt = small_models.prompts(2, (6,))[0][None]
-    done = generate(model, LanguageModelDrafter(model), prompt, shape="kary:2,3", max_new_tokens=19)
+    make = {"model": lambda: LanguageModelDrafter(model), "lookup": LookupDrafter,
+            "heads": lambda: MedusaDrafter(model, small_heads.head("medusa", model))}
+    prompt = torch.tensor([[3, 4, 5, 3, 4, 5]])
+    done = generate(model, make[drafter](), prompt, shape=shape, max_new_tokens=19)
     assert torch.equal(done.sequences, model.generate(prompt, max_new_tokens=19, do_sample=False, eos_token_id=None,
                                                       pad_token_id=0))
 
