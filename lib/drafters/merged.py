@@ -103,9 +103,17 @@ class MergedDrafter:
 
 
 def merge_chosen(drafts: Sequence[Draft]) -> Draft:
-    """The union of drafts of one root whose children were chosen, not sampled."""
-    paths = [draft.tokens_of(path[1:]) for draft in drafts for path in draft.tree.paths()]
+    """The union of drafts of one root whose children were chosen, not sampled.
+
+    Siblings are ranked as the first drafter ranks them; what it does not know follows, as the next one ranks that.
+    """
+    paths = [draft.tokens_of(path[1:]) for draft in drafts for path in by_rank(draft.tree)]
     return merge(drafts[0].token_list[ROOT], paths)
+
+
+def by_rank(tree: Tree) -> list[tuple[int, ...]]:
+    """The tree's paths, root to leaf, those through a sibling of better rank first, whatever the order of nodes."""
+    return sorted(tree.paths(), key=lambda path: tuple(tree.rank[list(path)]))
 
 
 def node_bytes(model) -> int:

@@ -14,12 +14,12 @@ from lib.studies import live
 from lib.drafters import (DRAFTERS, LanguageModelDrafter, LookupDrafter, MergedDrafter, OracleDrafter, PlainDrafter,
                           RandomDrafter, make, proposals)
 from lib.drafters.lookup import by_frequency
-from lib.drafters.merged import node_bytes
+from lib.drafters.merged import merge_chosen, node_bytes
 from lib.drafters.token_trie import merge
 from lib.tests import small_heads, small_models
 from lib.tests.test_replay import trees
-from lib.tree import Tree
-from lib.verify import GeneratorDraws, warp
+from lib.tree import ROOT, Tree
+from lib.verify import Draft, GeneratorDraws, warp
 
 MODEL = small_models.llama(3)
 OTHER = small_models.related(MODEL, 4, noise=0.4)
@@ -321,6 +321,28 @@ def test_merged_drafters_stay_with_the_text(forest, seed):
 
 def paths(draft):
     return {tuple(draft.tokens[list(draft.tree.path(node))].tolist()) for node in range(draft.tree.size)}
+
+
+@given(st.lists(trees(8), min_size=1, max_size=3), SEEDS)
+def test_merged_siblings_are_ranked_as_the_first_that_knows_them_ranks_them(forest, seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def drafted(tree):
+        tokens = torch.zeros(tree.size, dtype=torch.long)
+        for node in range(tree.size):
+            below = list(tree.children(node))
+            tokens[below] = 1 + torch.randperm(9, generator=generator)[: len(below)]
+        return Draft(tree, tokens, "top_k")
+
+    drafts = [drafted(tree) for tree in forest]
+    merged = merge_chosen(drafts)
+    for node in range(merged.tree.size):
+        path, said = merged.tokens_of(merged.tree.path(node)[1:]), []
+        for draft in drafts:
+            above = [ROOT, *draft.along(path)]
+            if len(above) == len(path) + 1:
+                said += draft.tokens_of(draft.tree.children(above[-1]))
+        assert merged.tokens_of(merged.tree.children(node)) == list(dict.fromkeys(said))
 
 
 def test_sharing_counts_what_merging_spares():
