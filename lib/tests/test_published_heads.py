@@ -141,6 +141,56 @@ def test_what_is_no_eagle_head_says_why(tmp_path):
         published.load("eagle3", write(tmp_path / "c", "eagle3", tensors=doubled), TARGET)
 
 
+@pytest.mark.parametrize("kind, wrong, message", [
+    ("medusa", {"medusa_num_heads": "5"}, "medusa_num_heads '5', which must count"),
+    ("medusa", {"medusa_num_layers": None}, "medusa_num_layers None, which must count"),
+    ("eagle", {"hidden_size": "32"}, "'hidden_size' expected int"),
+    ("eagle", {"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
+    ("eagle3", {"vocab_size": None}, "lacks vocab_size"),
+    ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, r"hidden states \[2, 3, 7\], this "
+     "target of 6 layers has 0 to 6"),
+    ("eagle3", {"norm_before_residual": True}, "norm_before_residual"),
+])
+def test_what_a_config_says_wrongly_is_named(kind, wrong, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        published.load(kind, write(tmp_path / "head", kind, config=LAYOUTS[kind][0] | wrong), TARGET)
+
+
+def test_the_usual_features_need_enough_layers(tmp_path):
+    """Of a target of two layers the third last would be counted from the end without a word."""
+    config = {name: value for name, value in LAYOUTS["eagle3"][0].items() if name != "eagle_config"}
+    with pytest.raises(ValueError, match=r"hidden states \[2, 1, -1\], this target of 2 layers"):
+        published.load("eagle3", write(tmp_path / "head", "eagle3", config=config), small_models.llama(3))
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_integers_are_no_weights(kind, tmp_path):
+    """Quantised weights without their scales would be read as numbers up to 127."""
+    rounded = {name: tensor.round().to(torch.int8) if tensor.is_floating_point() else tensor
+               for name, tensor in LAYOUTS[kind][1].items()}
+    with pytest.raises(ValueError, match="of another kind of number: .* torch.int8 for"):
+        published.load(kind, write(tmp_path / "a", kind, tensors=rounded), TARGET)
+    if kind == "eagle3":
+        maps = eagle3_tensors() | {"d2t": eagle3_tensors()["d2t"].float()}
+        with pytest.raises(ValueError, match="d2t torch.float32 for torch.int64"):
+            published.load(kind, write(tmp_path / "b", kind, tensors=maps), TARGET)
+
+
+def test_shards_are_read_together_and_a_lost_one_is_missed(tmp_path):
+    folder, (_, tensors, _) = write(tmp_path / "head", "eagle"), LAYOUTS["eagle"]
+    names = sorted(tensors)
+    (folder / "model.safetensors").unlink()
+    for part in range(3):
+        held = {name: tensors[name].contiguous() for name in names[part::3]}
+        save_file(held, folder / f"model-{part + 1:05}-of-00003.safetensors")
+    whole = published.load("eagle", write(tmp_path / "whole", "eagle"), TARGET).state_dict()
+    found = published.load("eagle", folder, TARGET).state_dict()
+    assert whole.keys() == found.keys() and all(torch.equal(whole[name], found[name]) for name in whole)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(ValueError, match="missing: " + ", ".join(names[1::3])):
+        published.load("eagle", folder, TARGET)
+
+
 def test_nothing_is_unpickled(tmp_path):
     folder = write(tmp_path / "m", "medusa")
     (folder / "medusa_lm_head.safetensors").unlink()

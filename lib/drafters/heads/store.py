@@ -89,15 +89,18 @@ def check_shipped(target: str, kind: str) -> None:
 def fill(source, head: nn.Module, tensors: dict[str, Tensor], called: Callable[[str], str] = str) -> None:
     """Copies tensors into a head; `called` gives the name in the file of each of the head's.
 
-    ValueError lists what is missing, unexpected, or of another shape.
+    ValueError lists what is missing, unexpected, of another shape or of another kind of number.
     """
     wanted = {called(name): tensor for name, tensor in head.state_dict().items()}
+    both = sorted(wanted.keys() & tensors.keys())
     faults = {
         "missing": sorted(wanted.keys() - tensors.keys()),
         "unexpected": sorted(tensors.keys() - wanted.keys()),
         "of another shape": [f"{name} {tuple(tensors[name].shape)} for {tuple(wanted[name].shape)}"
-                             for name in sorted(wanted.keys() & tensors.keys())
-                             if tensors[name].shape != wanted[name].shape],
+                             for name in both if tensors[name].shape != wanted[name].shape],
+        "of another kind of number": [  # weights of fewer bits, say, whose scales nobody would read
+            f"{name} {tensors[name].dtype} for {wanted[name].dtype}" for name in both
+            if tensors[name].is_floating_point() != wanted[name].is_floating_point()],
     }
     if any(faults.values()):
         listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)

@@ -8,6 +8,7 @@ has `fc`, `midlayer`, `norm`, `lm_head` over a draft vocabulary with its maps `d
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
@@ -25,17 +26,24 @@ def load(where, folder: Path, target) -> nn.Module:
 
 
 def load3(where, folder: Path, target) -> nn.Module:
-    """An EAGLE-3 head for a target. ValueError as for `load`, and where `t2d` and `d2t` contradict one another."""
+    """An EAGLE-3 head for a target. ValueError as for `load`, for a layer of another make or features that the target
+    has not, and where `t2d` and `d2t` contradict one another.
+    """
     given, tensors = read(where, folder)
     config = _config(where, given, tensors, kind="eagle3", feature_layers=feature_layers(given, target.config),
-                     draft_vocab_size=given.get("draft_vocab_size") or given["vocab_size"])
+                     draft_vocab_size=given.get("draft_vocab_size") or given.get("vocab_size"))
     check_fits(where, given.get("target_hidden_size") or config.hidden_size, config.vocab_size, target)
+    _check_features(where, config.feature_layers, target.config.get_text_config().num_hidden_layers)
+    if given.get("norm_before_residual"):
+        raise ValueError(f"config.json of {where} says norm_before_residual, a layer whose residual is the normed "
+                         "feature; here it is the feature itself, as in EAGLE's own code: take a head of that kind")
     if config.hidden_size != target.config.get_text_config().hidden_size:
         config.own_embedding = True  # the target's would not fit
     if config.draft_vocab_size == config.vocab_size:
         tensors.setdefault("d2t", torch.zeros(config.vocab_size, dtype=torch.long))
+    head = _filled(where, folder, Eagle3Head(config), tensors, target)
     _check_map(where, tensors, config.vocab_size)
-    return _filled(where, folder, Eagle3Head(config), tensors, target)
+    return head
 
 
 def feature_layers(given: dict, target_config) -> list[int]:
@@ -45,23 +53,35 @@ def feature_layers(given: dict, target_config) -> list[int]:
     output is meant, one place further among the hidden states; the same key at the top level, as vLLM reads it, names
     those.
     """
-    nested = (given.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
-    if nested:
-        return [layer + 1 for layer in nested]
+    nested = given.get("eagle_config")
+    if isinstance(nested, dict) and nested.get("eagle_aux_hidden_state_layer_ids"):
+        return [layer + 1 for layer in nested["eagle_aux_hidden_state_layer_ids"]]
     layers = target_config.get_text_config().num_hidden_layers
     return given.get("eagle_aux_hidden_state_layer_ids") or [2, layers // 2, layers - 3]
 
 
 def _config(where, given: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:
     needed = ("hidden_size", "vocab_size", "num_attention_heads", "intermediate_size")
-    missing = [name for name in needed if name not in given]
+    missing = [name for name in needed if given.get(name) is None]
     if missing:
         raise ValueError(f"config.json of {where} lacks {', '.join(missing)}; it is not that of an EAGLE head")
-    if given.get("num_hidden_layers", 1) != 1:
-        raise ValueError(f"{where} has {given['num_hidden_layers']} layers; EAGLE heads of one layer are read here")
-    attention_bias = given.get("qkv_bias", given.get("attention_bias", False))
-    return LlamaConfig.from_dict({**given, **more, "attention_bias": attention_bias,
-                                  "own_embedding": "embed_tokens.weight" in tensors})
+    more |= {"attention_bias": given.get("qkv_bias", given.get("attention_bias", False)),
+             "own_embedding": "embed_tokens.weight" in tensors}
+    try:
+        config = LlamaConfig.from_dict({"num_hidden_layers": 1, **given, **more})
+    except StrictDataclassError as error:
+        raise ValueError(f"config.json of {where} is not that of a Llama layer ({' '.join(str(error).split())}); fetch "
+                         "the folder again, or name another") from error
+    if config.num_hidden_layers != 1:
+        raise ValueError(f"{where} has {config.num_hidden_layers} layers; EAGLE heads of one layer are read here")
+    return config
+
+
+def _check_features(where, layers: list[int], deepest: int) -> None:
+    """The target has hidden states 0, before its first layer, to `deepest`, behind its last."""
+    if not all(0 <= layer <= deepest for layer in layers):
+        raise ValueError(f"{where} reads the hidden states {layers}, this target of {deepest} layers has 0 to "
+                         f"{deepest}; take the head of this target")
 
 
 def _filled(where, folder: Path, head: nn.Module, tensors: dict[str, Tensor], target) -> nn.Module:

@@ -60,6 +60,15 @@ def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
     return given, tensors
 
 
+def check_counts(where, given: dict, *names: str) -> None:
+    """ValueError where config.json has one of these and it is no whole number from 1 on."""
+    held = {name: given[name] for name in names if name in given}
+    wrong = {name: value for name, value in held.items() if type(value) is not int or value < 1}
+    if wrong:
+        listed = ", ".join(f"{name} {value!r}" for name, value in wrong.items())
+        raise ValueError(f"config.json of {where} has {listed}, which must count from 1 on; fetch the folder again")
+
+
 def _instead(folder: Path) -> str:
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     if not pickles:

@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 
 from lib.drafters.heads.medusa import MedusaHeads
 from lib.drafters.heads.store import check_fits, fill, ready
-from lib.drafters.published.files import read
+from lib.drafters.published.files import check_counts, read
 
 PREFIX = "medusa_head."
 
@@ -26,6 +26,7 @@ def load(where, folder: Path, target) -> nn.Module:
     given, tensors = read(where, folder)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()
                if name.startswith(PREFIX) or not _has_prefix(tensors)}
+    check_counts(where, given, "medusa_num_heads", "medusa_num_layers")
     heads = [int(match[1]) for name in tensors if (match := re.match(r"(\d+)\.\d+\.", name))]
     ours = target.config.get_text_config()
     config = LlamaConfig(hidden_size=ours.hidden_size, num_attention_heads=1, vocab_size=ours.vocab_size, kind="medusa",
