@@ -13,9 +13,7 @@ def cut(draft: Draft, depth: int) -> tuple[Draft, list[int]]:
     if draft.tree.max_depth <= depth:
         return draft, list(range(draft.tree.size))
     tree, kept = levels(draft.tree, depth)
-    probs = None if draft.probs is None else draft.probs[kept]
-    counts = None if draft.counts is None else draft.counts[kept]
-    return Draft(tree, draft.tokens[kept], draft.proposal, probs, counts), kept
+    return draft.part(tree, kept), kept
 
 
 @lru_cache(maxsize=256)

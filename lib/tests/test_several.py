@@ -8,6 +8,7 @@ import torch
 
 from lib import shapes
 from lib.drafters import LanguageModelDrafter, MergedDrafter
+from lib.drafters.first_levels import cut
 from lib.proofs.enumeration import Law, distance, drafts, tokens_of
 from lib.proofs.forks import outcomes, settle
 from lib.studies import live
@@ -45,6 +46,18 @@ def law_of(rule, target, sources, shape):
 def test_samples_of_two_drafters_leave_the_targets_law(shape, seed):
     target, sources = language(seed, 1.5), [language(seed + 100), language(seed + 200, 2.0)]
     assert distance(law_of(multi_step, target, sources, shape), target, 3) < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_first_levels_keep_each_drafters_proposal(seed):
+    """A policy that cuts a row's merged draft must not leave the mixture in the place of who drew what."""
+    def shorter(draft, probs, draws):
+        first, kept = cut(draft, 1)
+        accepted, bonus = multi_step(first, probs[kept], draws)
+        return [kept[node] for node in accepted], bonus
+
+    target, sources = language(seed, 1.5), [language(seed + 100), language(seed + 200, 2.0)]
+    assert distance(law_of(shorter, target, sources, shapes.chain(2)), target, 3) < 1e-12
 
 
 def test_one_proposal_for_all_would_be_biased():

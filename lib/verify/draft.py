@@ -1,7 +1,7 @@
 """What a rule is given: a draft, and draws."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Callable, Collection, Iterable, Protocol
 
@@ -76,6 +76,12 @@ class Draft:
                 break
             path.append(node)
         return path
+
+    def part(self, tree: Tree, nodes: list[int]) -> "Draft":
+        """The draft of some of its nodes, which are a tree with its root: `tree`, whose node i is nodes[i]."""
+        rest = {name: None if rows is None else rows[nodes]
+                for name, rows in (("tokens", self.tokens), ("probs", self.probs), ("counts", self.counts))}
+        return replace(self, tree=tree, **rest)
 
     def proposals(self) -> Tensor:
         """`probs`, for a rule that compares with them. ValueError where the drafter gave none."""

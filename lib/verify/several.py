@@ -1,6 +1,6 @@
 """Samples of several drafters merged into one tree, and SpecInfer's rule that knows who drew what."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Sequence
 
 import torch
@@ -31,6 +31,11 @@ class SeveralDraft(Draft):
     """
 
     sources: tuple[Source, ...] = ()
+
+    def part(self, tree: Tree, nodes: list[int]) -> "SeveralDraft":
+        """As of any draft, each drafter's proposal with it."""
+        own = tuple(Source(source.probs[nodes], source.counts[nodes]) for source in self.sources)
+        return replace(super().part(tree, nodes), sources=own)
 
     def proposals(self) -> Tensor:
         """Refused: there is no one distribution."""
