@@ -56,7 +56,11 @@ def even_costs(each: float, once: float = 0.0, most: int = 16) -> tuple[float, .
 
 @dataclass(frozen=True)
 class Schedule(RowByRow):
-    """transformers' "heuristic" schedule: `up` more levels where all were accepted, else `down` fewer; from `first`."""
+    """transformers' "heuristic" schedule: `up` more levels where all were accepted, else `down` fewer; from `first`.
+
+    A draft that ended before, with its shape or for want of a match, is no reason for more: levels that are never
+    drafted would have to be taken back one by one when the text changes.
+    """
 
     reads_entropy: ClassVar[bool] = False
     first: int = 5
@@ -69,7 +73,9 @@ class Schedule(RowByRow):
 
     def after(self, state: int, outcome: Outcome) -> int:
         """Deeper or shallower."""
-        return state + self.up if outcome.accepted == outcome.drafted else max(1, state - self.down)
+        if outcome.accepted < outcome.drafted:
+            return max(1, state - self.down)
+        return state + self.up if outcome.drafted >= state else state
 
     def depth(self, state: int) -> int:
         """The state itself."""

@@ -95,12 +95,29 @@ def test_a_draft_that_most_rows_lack_is_not_verified():
     assert policy.depths(states, [2, 0, 0, 0]) == policy.depths(states, [0] * 4) == [0] * 4
 
 
-@given(OUTCOMES)
-def test_the_schedule_is_transformers(history):
-    depth = 5
-    for outcome in history:
-        depth = depth + 2 if outcome.accepted == outcome.drafted else max(1, depth - 1)
-    assert depth_for(Schedule(), history) == depth
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_the_schedule_is_transformers(shares):
+    """Where a round drafts as deep as the schedule says."""
+    policy, depth = Schedule(), 5
+    state = policy.begin()
+    for share in shares:
+        assert policy.depths([state]) == [depth]
+        accepted = round(share * depth)
+        state = policy.after(state, Outcome(depth, accepted))
+        depth = depth + 2 if accepted == depth else max(1, depth - 1)
+
+
+@given(st.integers(1, 9), st.integers(0, 30))
+def test_levels_that_a_shape_has_not_are_not_saved_up(levels, rounds):
+    """However long all went well in a shape, a few rounds that did not bring shallower drafts."""
+    policy = Schedule()
+    state = policy.begin()
+    for _ in range(rounds):
+        drafted = min(levels, *policy.depths([state]))
+        state = policy.after(state, Outcome(drafted, drafted))
+    after = reduce(policy.after, [Outcome(levels, 0)] * 5, state)
+    assert policy.depths([after])[0] <= max(1, levels - 2)
+    assert policy.after(state, Outcome(0, 0)) == state, "without a draft nothing is learned"
 
 
 @settings(deadline=None)
