@@ -126,11 +126,15 @@ DRAFTERS: dict[str, Kind] = {
 
 def make(name: str, **given) -> Drafter:
     """A drafter by its kind's name, with a value for its option if wanted ("early_exit:2"), from those of the keywords
-    that it takes. ValueError for what is missing.
+    that it takes; what other kinds take may stand beside. ValueError for what is missing, and what no kind takes.
     """
     name, setting = parse(name)
     kind = DRAFTERS[name]
     given = {**given, **setting}
+    strange = given.keys() - {word for each in DRAFTERS.values() for word in each.needs + each.takes}
+    if strange:
+        raise ValueError(f"no drafter takes {', '.join(sorted(strange))}; {name!r} takes "
+                         f"{', '.join(kind.needs + kind.takes) or 'nothing'}")
     missing = [word for word in kind.needs if word not in given]
     if missing:
         raise ValueError(f"drafter {name!r} ({kind.about}) needs {', '.join(missing)}; pass it by keyword")

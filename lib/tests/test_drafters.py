@@ -425,6 +425,8 @@ def test_the_registry_names_what_is_missing():
         make("hydra")
     assert make("lookup", order="frequent", model=None).order == make("lookup:frequent").order == "frequent"
     assert make("sam:3").shortest == 3 and make("confident:0.25", model=OTHER).threshold == 0.25
+    with pytest.raises(ValueError, match="no drafter takes ordr; 'lookup' takes longest, shortest, order"):
+        make("lookup", ordr="frequent")
     with pytest.raises(ValueError, match="top_k takes no value"):
         make("top_k:3", model=OTHER)
     with pytest.raises(ValueError, match="give a value for shortest"):
