@@ -25,7 +25,7 @@ def fill(logits: Tensor, roots: Sequence[int], shape: Tree) -> list[Draft]:
     """
     tree, _ = levels(shape, logits.shape[1])
     if not tree.budget:
-        return [_draft(tree, root, torch.zeros(0, 0)) for root in roots]
+        return alone(roots)
     best = proposals.top_tokens(logits[:, : tree.max_depth].flatten(0, 1), int(tree.rank.max()) + 1).cpu()
     return [_draft(tree, root, tokens) for root, tokens in zip(roots, best.view(len(roots), tree.max_depth, -1))]
 
@@ -34,15 +34,20 @@ def grow(logits: Tensor, roots: Sequence[int], rule: DDTree) -> list[Draft]:
     """For each row the tree that the rule makes of its distributions logits [B, D, V]."""
     count = min(rule.budget, logits.shape[-1])
     if not count:
-        return [_draft(Tree([-1]), root, torch.zeros(0, 0)) for root in roots]
+        return alone(roots)
     tokens = proposals.top_tokens(logits.flatten(0, 1), count).view(*logits.shape[:2], count)
     probs = logits.double().softmax(-1).gather(-1, tokens).cpu().numpy()
     return [_draft(rule.tree(own), root, best) for root, own, best in zip(roots, probs, tokens.cpu())]
 
 
+def alone(roots: Sequence[int]) -> list[Draft]:
+    """No drafts: each root by itself."""
+    return [Draft(Tree([-1]), torch.tensor([root]), "top_k") for root in roots]
+
+
 def _draft(tree: Tree, root: int, best: Tensor) -> Draft:
     """The tree with tokens from int64[D, R], the best ones of every depth."""
-    drafted = best[torch.tensor(tree.depth[1:] - 1), torch.tensor(tree.rank[1:])] if tree.budget else best.flatten()
+    drafted = best[torch.tensor(tree.depth[1:] - 1), torch.tensor(tree.rank[1:])]
     return Draft(tree, torch.cat([torch.tensor([root]), drafted.long()]), "top_k")
 
 
@@ -74,14 +79,20 @@ class MarginalDrafter:
 
     @torch.no_grad()
     def propose(self, shape: Tree | DDTree, draws: Draws) -> list[Draft]:
-        """One forward of the head; then the shape filled, or for every row the tree that the rule makes of it."""
+        """One forward of the head; then the shape filled, or for every row the tree that the rule makes of it.
+
+        Without a budget there is no forward, as where a policy advises against drafting.
+        """
         static = isinstance(shape, Tree)
         if not static and not hasattr(shape, "tree"):
             raise ValueError(f"{shape.name!r} grows over one distribution a node, the head gives one a depth; take "
                              "'ddtree@32', or a static shape")
+        if not shape.budget:
+            self.drafts = alone(self.roots)
+            return self.drafts
         self.calls += 1
         with forward():
-            logits = self._marginals(max(1, shape.max_depth) if static else self.head.depth)
+            logits = self._marginals(shape.max_depth if static else self.head.depth)
         self.drafts = (fill if static else grow)(logits, self.roots, shape)
         return self.drafts
 

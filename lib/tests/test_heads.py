@@ -238,6 +238,15 @@ def test_medusa_reads_the_hidden_state_before_the_root():
         rounds.commit(drafts)
 
 
+@pytest.mark.parametrize("name", ["medusa", "block"])
+@pytest.mark.parametrize("shape", ["chain:0", "ddtree@0"])
+def test_no_budget_no_forward_of_a_head(name, shape):
+    own = drafter(name)
+    done = live.decode(TARGET, own, PROMPTS, shape=shape, max_new_tokens=5)
+    assert own.calls == 0 and done.new_tokens == live.decode(TARGET, drafter(name), PROMPTS, shape="chain:2",
+                                                             max_new_tokens=5).new_tokens
+
+
 def test_untrained_medusa_heads_repeat_the_targets_own_layer():
     fresh = heads.MedusaHeads(heads.settings("medusa", TARGET.config)).double()
     hidden = torch.randn(3, TARGET.config.hidden_size, dtype=torch.float64)
