@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -108,9 +109,12 @@ def _split(name: str) -> tuple[str, list[float]]:
         examples = ", ".join(repr(rule.example) for rule in RULES.values())
         raise ValueError(f"growth rule {name!r} is unknown: write one of {examples}")
     try:
-        return family, [float(number) for number in written.split(",")] if colon else []
+        numbers = [float(number) for number in written.split(",")] if colon else []
     except ValueError:
-        raise ValueError(f"growth rule {name!r} has numbers {written!r}: write {RULES[family].example!r}") from None
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"growth rule {name!r} has numbers {written!r}: write {RULES[family].example!r}")
+    return family, numbers
 
 
 def _whole(number: float) -> int:

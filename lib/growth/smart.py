@@ -21,7 +21,8 @@ class Costs:
 
     def __post_init__(self):
         steps = np.diff(self.target)
-        if len(self.target) < 2 or min(self.target) <= 0 or (steps < 0).any() or self.draft < 0:
+        known = np.isfinite([*self.target, self.draft]).all()
+        if len(self.target) < 2 or not known or min(self.target) <= 0 or (steps < 0).any() or self.draft < 0:
             raise ValueError(f"costs target {self.target[:4]}... and draft {self.draft}: give positive times for 0, 1, "
                              "2, ... drafted nodes that do not fall (take their running maximum), and a draft >= 0")
 

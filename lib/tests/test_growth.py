@@ -159,7 +159,8 @@ def test_dearer_nodes_and_dearer_levels_give_smaller_trees():
     assert size(0.02, 0.0)[1] > size(0.02, 0.1)[1] > size(0.02, 0.6)[1]
 
 
-@pytest.mark.parametrize("target, draft", [((1.0,), 0.0), ((1.0, 0.5), 0.0), ((0.0, 1.0), 0.0), ((1.0, 2.0), -1.0)])
+@pytest.mark.parametrize("target, draft", [((1.0,), 0.0), ((1.0, 0.5), 0.0), ((0.0, 1.0), 0.0), ((1.0, 2.0), -1.0),
+                                           ((1.0, np.nan), 0.0), ((1.0, 2.0), np.inf)])
 def test_costs_that_cannot_be_are_refused(target, draft):
     with pytest.raises(ValueError, match="positive times for 0, 1, 2, ... drafted nodes"):
         Costs(target, draft)
@@ -214,6 +215,8 @@ def test_what_a_name_leaves_out_has_defaults():
     ("eagle2:4@32", "'eagle2:4@32' is not complete.*eagle2:4,6@32"),
     ("dyspec", "'dyspec' is not complete"),
     ("beam:x@4", "has numbers 'x'"),
+    ("beam:inf@4", "has numbers 'inf'"),
+    ("opttree:4,4,nan@4", "has numbers '4,4,nan'"),
     ("beam:2.5@4", "width is 2.5"),
     ("smart@16", "weighs costs: pass"),
 ])
