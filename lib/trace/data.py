@@ -71,7 +71,17 @@ class Trace:
 
 
 def join(parts: Sequence[Trace]) -> Trace:
-    """Traces of the same drafters row under row, widened to the longest row; `about` is the first one's."""
+    """Traces of the same drafters row under row, widened to the longest row; `about` is the first one's.
+
+    ValueError where there is none, or where they keep different things.
+    """
+    if not parts:
+        raise ValueError("there is no trace to join: give at least one")
+    kept = [{f"{name} of {key}" for name in BY_DRAFTER for key in getattr(part, name)} for part in parts]
+    for own in kept[1:]:
+        if own != kept[0]:
+            raise ValueError(f"one trace keeps {', '.join(sorted(own ^ kept[0]))} and another does not: join traces of "
+                             "the same drafters, recorded alike")
 
     def stacked(name: str, arrays: list[np.ndarray]) -> np.ndarray:
         width = max(array.shape[1] for array in arrays) if arrays[0].ndim > 1 else 0
