@@ -25,12 +25,16 @@ def speeds(judged: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]], 
 
     Columns: family, budget, nodes, depth; tokens (1 + mean a), speedup (over plain decoding of the same loop) and
     tokens_per_second (of the whole batch), each with _low and _high; round_ms, n_prompts, n_rounds. loops: whether
-    rounds within loops count, as they do on a clock.
+    rounds within loops count, as they do on a clock. ValueError where no round counts.
     """
     rows = acceptance.evaluate(judged, drafter, trees)
     rows = rows if loops else rows[rows["stretch"] == "before"]
     found = stats.summarise(rows, ["family", "budget"], "accepted", "rounds", generator)
     found = found.set_index(["family", "budget"])
+    for family, budget, _ in trees:
+        if (family, budget) not in found.index:
+            raise ValueError(f"no round of {drafter!r} with {family} of {budget} nodes counts: the trace has none, or none "
+                             "before a loop; give more text, or starts in real text")
     return pd.DataFrame([_speed(family, budget, tree, found.loc[(family, budget)], cost, batch)
                          for family, budget, tree in trees])
 

@@ -141,8 +141,14 @@ def _sparing(report: Callable[[str], None], title: str) -> Callable[[str, bool],
 
 
 def halves(recorded: Trace) -> tuple[Trace, Trace]:
-    """The part of a trace that trees are grown from, and the part that they are judged on."""
-    choosing = np.array(recorded.about["choosing"], dtype=bool)
+    """The part of a trace that trees are grown from, and the part that they are judged on.
+
+    ValueError where the trace does not say which is which, row by row (as a part of one does not), or one is empty.
+    """
+    choosing = np.array(recorded.about.get("choosing", ()), dtype=bool)
+    if len(choosing) != len(recorded.lengths) or choosing.all() or not choosing.any():
+        raise ValueError(f"the trace of {len(recorded.lengths)} rows has about['choosing'] of {len(choosing)}, "
+                         f"{choosing.sum()} of them true: give one a row, some true to choose by, some false to judge by")
     return recorded.select(choosing), recorded.select(~choosing)
 
 

@@ -145,6 +145,14 @@ def test_speed_is_tokens_over_seconds_and_plain_decoding_has_none_to_gain():
         assert row.speedup_low <= row.speedup <= row.speedup_high
 
 
+def test_a_trace_in_which_no_round_counts_promises_no_speed():
+    made = recorded()
+    looped = Trace(**{**vars(made), "loops": np.zeros_like(made.loops)})
+    for none in (looped, made.select(np.zeros(6, bool))):
+        with pytest.raises(ValueError, match="no round of 'd' with chain of 2 nodes counts"):
+            cost.speeds(none, "d", [("chain", 2, shapes.chain(2))], TRUE, np.random.default_rng(0))
+
+
 def test_predicted_stands_beside_measured():
     costs, rng = cost.Costs(table()), np.random.default_rng(0)
     asked = pd.DataFrame([dict(drafter="d", shape=shape, batch=1, prefix=64, measured=1.0, note=shape)
