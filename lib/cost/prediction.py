@@ -33,8 +33,8 @@ def speeds(judged: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]], 
     found = found.set_index(["family", "budget"])
     for family, budget, _ in trees:
         if (family, budget) not in found.index:
-            raise ValueError(f"no round of {drafter!r} with {family} of {budget} nodes counts: the trace has none, or none "
-                             "before a loop; give more text, or starts in real text")
+            raise ValueError(f"no round of {drafter!r} with {family} of {budget} nodes counts: the trace has none, or "
+                             "none before a loop; give more text, or starts in real text")
     return pd.DataFrame([_speed(family, budget, tree, found.loc[(family, budget)], cost, batch)
                          for family, budget, tree in trees])
 

@@ -148,7 +148,7 @@ def halves(recorded: Trace) -> tuple[Trace, Trace]:
     choosing = np.array(recorded.about.get("choosing", ()), dtype=bool)
     if len(choosing) != len(recorded.lengths) or choosing.all() or not choosing.any():
         raise ValueError(f"the trace of {len(recorded.lengths)} rows has about['choosing'] of {len(choosing)}, "
-                         f"{choosing.sum()} of them true: give one a row, some true to choose by, some false to judge by")
+                         f"{choosing.sum()} of them true: give one a row, some to choose by, some to judge by")
     return recorded.select(choosing), recorded.select(~choosing)
 
 

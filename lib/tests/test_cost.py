@@ -97,6 +97,31 @@ def test_costs_lie_between_those_of_the_nearest_batches_and_prefixes():
         cost.Costs(table().drop(columns="verify_ms"))
 
 
+@pytest.mark.parametrize("column, value, said", [
+    ("draft_ms", float("nan"), "draft_ms nan in shape chain:0"), ("verify_ms", "fast", "verify_ms fast"),
+    ("commit_ms", -1.0, "commit_ms -1.0"), ("batch", "two", "batch two"),
+    ("shape", "bush:3", "shape 'bush:3' is unknown")])
+def test_costs_with_a_wrong_cell_are_refused_by_name(column, value, said):
+    with pytest.raises(ValueError, match=said):
+        cost.Costs(table().assign(**{column: value}))
+
+
+def test_files_that_hold_no_costs_are_refused_by_name(tmp_path):
+    files = {"empty.csv": b"", "trace.csv": b"\xbc\x00\xff", "ragged.csv": b"a,b\n1,2,3,4\n5\n1,2,3,4,5\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name} is no table.*give the CSV"):
+            cost.Costs.load(tmp_path / name)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="costs lack .*'target'"):
+        cost.Costs.load(tmp_path / "other.csv")
+
+
+def test_a_drafter_that_a_clock_cannot_see_costs_nothing():
+    found = cost.Costs(table().assign(draft_ms=0.0)).at("t", "d", prefix=64)
+    assert found.draft(shapes.parse("kary:2,3")) < 1e-6
+
+
 def test_calibration_reads_the_loop(tmp_path):
     target = small_models.llama(0, dtype=torch.float32)
     pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",

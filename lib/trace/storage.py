@@ -39,7 +39,8 @@ def load(path: str | Path) -> Trace:
         raise ValueError(f"{path} cannot be read ({reason}): delete it, and record the trace again") from None
     missing = {*BY_ROW, "about", "prompts", "kinds"} - {*arrays, *about}
     if missing:
-        raise ValueError(f"{path} is no trace: it lacks {', '.join(sorted(missing))}; give a file that trace.save wrote")
+        lacks = ", ".join(sorted(missing))
+        raise ValueError(f"{path} is no trace: it lacks {lacks}; give a file that trace.save wrote")
     by = {
         kind: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(kind + ".")}
         for kind in BY_DRAFTER
