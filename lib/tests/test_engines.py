@@ -158,10 +158,19 @@ def test_the_nearest_setting_is_the_fastest_of_its_form():
         assert ENGINES[name].read(ENGINES[name].write(setting)) == setting
 
 
-def test_ranks_that_an_engine_does_not_know_are_left_out_with_what_hangs_below():
-    tree = Tree.from_choices([(0,), (11,), (11, 0), (0, 3)])
-    left = engines.nearest(ENGINES["Medusa"], tree, None, None, Limits())
-    assert left == Tree.from_choices([(0,), (0, 3)])
+def test_nodes_of_ranks_that_an_engine_does_not_know_serve_elsewhere():
+    """Ranks 0 to 15, of which an engine knows 10: what is left of the tree is no faster than the nearest setting."""
+    recorded, limits = synthetic(np.random.default_rng(0), rows=40, width=24, ranks=16), Limits(12, 3)
+
+    def speed(tree):
+        return 1 + best_tree.mean_accepted(recorded, tree)  # over a cost that is the same for all
+
+    for tree in (Tree.from_choices([(0,), (11,), (11, 0), (0, 3)]), Tree.from_choices([(11,), (12,)])):
+        found = engines.nearest(ENGINES["Medusa"], tree, recorded, lambda tree: 1.0, limits)
+        assert ENGINES["Medusa"].read(ENGINES["Medusa"].write(found)) == found and 0 < found.budget <= limits.nodes
+        left = Tree.from_choices(choice for choice in tree.choices() if max(choice) < 10)
+        known = best_tree.paths_within(recorded, limits, most_rank=10)
+        assert speed(found) == max(speed(left), speed(Tree.from_choices(known))) > speed(left)
 
 
 def test_branchings_stay_within_the_limits():
