@@ -86,7 +86,7 @@ TABLES = (
             "batch": integer("rows that decode together"),
             "prompt": text("the group's first prompt"),
             "kind": text("kind of text"),
-            "tokens": integer("tokens that each row is to write"),
+            "tokens": integer("tokens that each row is to write, its root left out"),
             "lockstep": integer("rounds until all have, all rows advancing alike"),
             "ragged": integer("rounds until all have, each row at its own pace"),
         },

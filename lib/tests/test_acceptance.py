@@ -144,6 +144,11 @@ def test_traces_are_made_once_and_read_again(tmp_path):
     assert [one.about["protocol"] for one in alone] == [acceptance.REAL_TEXT] * 2
     with pytest.raises(ValueError, match="protocol is 'prose'; choose"):
         study.record("t", None, None, split, **settings, protocols=["prose"])
+    for changed, said in ((dict(seed=8), "seed"), (dict(tokens=5), "transitions")):
+        with pytest.raises(ValueError, match=f"t.continuation.t0.safetensors was recorded with other {said}: give"):
+            study.record("t", None, None, split, **settings | changed)
+    with pytest.raises(ValueError, match="was recorded with other choosing, prompts"):
+        study.record("t", None, None, split.select([0, 1, 2]), **settings)
     for first, second in zip(once, again):
         assert np.array_equal(first.ranks["d"], second.ranks["d"])
     tables = study.replay_all(once[0], ["chain", "optimal"], [1, 4], 4)

@@ -50,7 +50,8 @@ class Trace:
         if drafter is None and len(self.ranks) == 1:
             return next(iter(self.ranks.values()))
         if drafter not in self.ranks:
-            raise ValueError(f"the trace has no drafter {drafter!r}; it has {', '.join(self.ranks)}")
+            said = "has several drafters or none: name one" if drafter is None else f"has no drafter {drafter!r}"
+            raise ValueError(f"the trace {said}; it has {', '.join(self.ranks) or 'none'}")
         return self.ranks[drafter]
 
     def next_ranks(self, drafter: str | None = None) -> np.ndarray:
