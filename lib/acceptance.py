@@ -46,7 +46,7 @@ def tally(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:
     stretch: "before" the row's first loop, or "loop" within it.
     """
     names = sorted(set(trace.prompts))
-    prompt = np.array([names.index(name) for name in trace.prompts])[rounds.rows]
+    prompt = np.array([names.index(name) for name in trace.prompts], dtype=np.int64)[rounds.rows]
     looped = rounds.starts >= trace.loops[rounds.rows]
     key = prompt * 2 + looped
     full = ~rounds.cut

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters import LanguageModelDrafter
+from lib.drafters.wrapping import Wrapping
 from lib.growth import DDTree, Growth
 from lib.mid_text import beginnings
 from lib.replay import Walk
@@ -49,10 +50,12 @@ def walk(trace: Trace, drafter, prompts: Sequence[Tensor], shape: Growth | DDTre
 
     prompts int64[T]: what the trace's rows continue. drafter: as it would run live, with its temperature; a language
     model, or one that reads the target's hidden states (see `mid_text.beginnings`). `rows`: texts that are prefilled
-    in one forward, and rounds that are drafted in one.
+    in one forward, and rounds that are drafted in one. ValueError for other drafters, and for starts that there are
+    not.
     """
-    _check(trace, prompts)
+    _check(trace, drafter, prompts)
     asked = starts if starts is not None else [(row, at) for row, n in enumerate(trace.lengths) for at in range(n)]
+    _check_starts(trace, asked)
     found: dict[tuple[int, int], _Round] = {}
     for chunk in _chunks(sorted({row for row, _ in asked}), rows):
         begin = _begin(trace, drafter, prompts, chunk)
@@ -68,7 +71,7 @@ def chained(trace: Trace, drafter, prompts: Sequence[Tensor], shape: Growth | DD
 
     Arguments as for `walk`. As many rows go on together, so that only real rounds are drafted.
     """
-    _check(trace, prompts)
+    _check(trace, drafter, prompts)
     going_on = _begun_anew if getattr(drafter, "wants_hidden_states", False) else _committed
     found = []
     for chunk in _chunks(np.flatnonzero(trace.lengths > 0).tolist(), rows):
@@ -166,7 +169,19 @@ def _chunks(items: list, size: int) -> Iterator[list]:
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
-def _check(trace: Trace, prompts: Sequence[Tensor]) -> None:
+def _check(trace: Trace, drafter, prompts: Sequence[Tensor]) -> None:
     if len(prompts) != len(trace.lengths):
         raise ValueError(f"{len(prompts)} prompts for a trace of {len(trace.lengths)} rows; give the prompts that its "
                          "rows continue, in their order")
+    begins = isinstance(drafter, LanguageModelDrafter) or getattr(drafter, "wants_hidden_states", False)
+    if not begins or isinstance(drafter, Wrapping):
+        raise ValueError(f"drafter is a {type(drafter).__name__}, whose rounds depend on more than the text and the "
+                         "target, or which cannot begin inside one; give LanguageModelDrafter(model) or heads, and "
+                         "decode with others live")
+
+
+def _check_starts(trace: Trace, starts: Sequence[tuple[int, int]]) -> None:
+    for row, at in starts:
+        if not 0 <= row < len(trace.lengths) or not 0 <= at < trace.lengths[row]:
+            raise ValueError(f"start ({row}, {at}) is not in the trace; give rows below {len(trace.lengths)} and "
+                             "transitions below each one's length")

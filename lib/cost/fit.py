@@ -13,24 +13,29 @@ from lib.cost.rounds import RoundCost, mix, widths
 from lib.shapes import parse
 
 CELL = ["target", "drafter", "batch", "prefix"]
-NEEDED = [*CELL, "shape", "nodes", "draft_ms", "verify_ms", "commit_ms"]
+LEAST_SECONDS = 1e-9  # of a draft; errors are relative, and a clock may say 0
+TIMES = ["draft_ms", "verify_ms", "commit_ms"]
+NEEDED = [*CELL, "shape", "nodes", *TIMES]
 
 
 class Costs:
-    """The table "costs" as functions: `at` gives the cost of rounds of a pair at a batch and prefix."""
+    """The table "costs" as functions: `at` gives the cost of rounds of a pair at a batch and prefix.
+
+    ValueError where columns are missing, or a cell holds what is no size, no shape or no time.
+    """
 
     def __init__(self, rows: pd.DataFrame):
-        missing = [name for name in NEEDED if name not in rows]
-        if missing or not len(rows):
-            raise ValueError(f"costs lack {missing or 'rows'}: give what cost.calibrate makes, with "
-                             f"{', '.join(NEEDED)}")
-        self.rows = rows
+        self.rows = _checked(rows)
         self.cells = {cell: _fitted(group) for cell, group in rows.groupby(CELL, sort=True)}
 
     @classmethod
     def load(cls, path: str | Path) -> Costs:
-        """Costs from a file, such as another machine's table "costs" (CSV). ValueError where columns are missing."""
-        return cls(pd.read_csv(path))
+        """Costs from a file, such as another machine's table "costs" (CSV). ValueError where it holds no costs."""
+        try:
+            return cls(pd.read_csv(path))
+        except (UnicodeDecodeError, pd.errors.EmptyDataError, pd.errors.ParserError) as reason:
+            said = str(reason).strip()
+            raise ValueError(f"{path} is no table ({said}): give the CSV file of a table 'costs'") from None
 
     def at(self, target: str, drafter: str, *, batch: int = 1, prefix: float = 128) -> RoundCost:
         """The cost of a round: linear between calibrated batches and prefixes.
@@ -47,6 +52,23 @@ class Costs:
         by_batch = {size: _between({prefix: cost for (other, prefix), cost in own.items() if other == size}, prefix)
                     for size in batches}
         return _between(by_batch, batch)
+
+
+def _checked(rows: pd.DataFrame) -> pd.DataFrame:
+    """The table itself, if it is one of costs."""
+    missing = [name for name in NEEDED if name not in rows]
+    if missing or not len(rows):
+        raise ValueError(f"costs lack {missing or 'rows'}: give what cost.calibrate makes, with {', '.join(NEEDED)}")
+    for name in ("batch", "prefix", "nodes", *TIMES):
+        numbers = pd.to_numeric(rows[name], errors="coerce")
+        wrong = ~(np.isfinite(numbers) & (numbers >= 0))
+        if wrong.any():
+            value, shape = rows.loc[wrong, [name, "shape"]].iloc[0]
+            raise ValueError(f"costs have {name} {value} in shape {shape}: give numbers of at least 0; calibrate again "
+                             "where a time is missing")
+    for name in rows["shape"].unique():
+        parse(name)  # refuses what is none
+    return rows
 
 
 def _between(known: dict[float, RoundCost], wanted: float) -> RoundCost:
@@ -67,7 +89,8 @@ def _fitted(rows: pd.DataFrame) -> RoundCost:
     drafts = rows[rows["nodes"] > 0]
     if not len(drafts):
         raise ValueError(f"costs hold {PLAIN!r} alone for one batch and prefix: calibrate shapes that draft")
-    once, level = _draft_model(list(drafts["shape"]), drafts["draft_ms"].to_numpy() / 1000)
+    seconds = drafts["draft_ms"].to_numpy() / 1000
+    once, level = _draft_model(list(drafts["shape"]), np.maximum(seconds, LEAST_SECONDS))
     return RoundCost(float((plain["verify_ms"] + plain["commit_ms"] + plain["draft_ms"]).iloc[0] / 1000), once, level,
                      check)
 

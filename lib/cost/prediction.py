@@ -1,7 +1,8 @@
 """Speed from acceptance and cost: tokens a round by replay over seconds a round by calibration.
 
 Intervals come from resampling prompts; costs are taken as known. Rows of a batch advance each at its own pace, so that
-a batch yields its rows' mean tokens a round; what is predicted holds while all rows run.
+a batch yields its rows' mean tokens a round. It is taken to stay full, as a server keeps it, which gives the place of a
+row that has ended to the next; `whole_batches` is about those that empty.
 """
 
 from typing import Sequence
@@ -10,9 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lib import acceptance, stats
-from lib.cost.fit import Costs
 from lib.cost.rounds import RoundCost
-from lib.shapes import parse
 from lib.trace import Trace
 from lib.tree import Tree
 
@@ -25,12 +24,16 @@ def speeds(judged: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]], 
 
     Columns: family, budget, nodes, depth; tokens (1 + mean a), speedup (over plain decoding of the same loop) and
     tokens_per_second (of the whole batch), each with _low and _high; round_ms, n_prompts, n_rounds. loops: whether
-    rounds within loops count, as they do on a clock.
+    rounds within loops count, as they do on a clock. ValueError where no round counts.
     """
     rows = acceptance.evaluate(judged, drafter, trees)
     rows = rows if loops else rows[rows["stretch"] == "before"]
     found = stats.summarise(rows, ["family", "budget"], "accepted", "rounds", generator)
     found = found.set_index(["family", "budget"])
+    for family, budget, _ in trees:
+        if (family, budget) not in found.index:
+            raise ValueError(f"no round of {drafter!r} with {family} of {budget} nodes counts: the trace has none, or "
+                             "none before a loop; give more text, or starts in real text")
     return pd.DataFrame([_speed(family, budget, tree, found.loc[(family, budget)], cost, batch)
                          for family, budget, tree in trees])
 
@@ -43,28 +46,3 @@ def _speed(family: str, budget: int, tree: Tree, length: pd.Series, cost: RoundC
         row |= {f"tokens{suffix}": tokens, f"speedup{suffix}": tokens * cost.plain / seconds,
                 f"tokens_per_second{suffix}": batch * tokens / seconds}
     return row | {"n_prompts": int(length["n_prompts"]), "n_rounds": int(length["n_rounds"])}
-
-
-def predict_rows(recorded: Trace, costs: Costs, settings: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
-    """Predicted beside measured, a row a setting: its own columns, then tokens, predicted, predicted_low,
-    predicted_high (tokens/s of the batch), speedup, and `error` = predicted / measured - 1.
-
-    settings: columns drafter (of the trace), shape (a name; "chain:0" is plain decoding; where there is a column
-    `tree`, that is the tree and the name is a label), batch, prefix (mean committed tokens while decoding) and, if `error` is
-    wanted, measured (tokens/s of the batch, prefill left out). recorded: the target's continuations of the prompts in
-    question; their loops count. ValueError names missing columns.
-    """
-    missing = [name for name in ("drafter", "shape", "batch", "prefix") if name not in settings]
-    if missing:
-        raise ValueError(f"settings lack {missing}: give drafter, shape, batch and prefix in every row")
-    rows = []
-    for setting in settings.to_dict("records"):
-        tree, drafter = parse(setting.get("tree", setting["shape"])), setting["drafter"]
-        cost = costs.at(recorded.about["target"], drafter, batch=setting["batch"], prefix=setting["prefix"])
-        found = speeds(recorded, drafter, [(setting["shape"], tree.budget, tree)], cost, generator,
-                       batch=setting["batch"], loops=True).iloc[0]
-        row = setting | {"tokens": found["tokens"], "predicted": found["tokens_per_second"],
-                         "predicted_low": found["tokens_per_second_low"],
-                         "predicted_high": found["tokens_per_second_high"], "speedup": found["speedup"]}
-        rows.append(row | ({"error": row["predicted"] / setting["measured"] - 1} if "measured" in setting else {}))
-    return pd.DataFrame(rows)

@@ -3,7 +3,7 @@
 The schedule is set to constant and the confidence threshold to 0, or the drafter stops and adapts on its own.
 """
 
-from lib.engines.forms import keywords, length_of_chain
+from lib.engines.forms import keywords, length_of_chain, whole
 from lib.shapes import chain
 from lib.tree import Tree
 
@@ -17,6 +17,7 @@ def write(tree: Tree) -> str:
 def read(text: str) -> Tree:
     """The chain of such a line. ValueError where its length is missing, or is not kept constant."""
     found = keywords(text)
-    if "num_assistant_tokens" not in found or found.get("num_assistant_tokens_schedule") != "constant":
-        raise ValueError(f"{text[:60]!r} gives no constant num_assistant_tokens")
-    return chain(found["num_assistant_tokens"])
+    if found.get("num_assistant_tokens_schedule") != "constant":
+        raise ValueError(f"{text[:60]!r} gives no constant num_assistant_tokens: set num_assistant_tokens_schedule to "
+                         "'constant'")
+    return chain(*whole(found, ["num_assistant_tokens"], text))

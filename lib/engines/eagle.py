@@ -2,7 +2,7 @@
 (`EaModel.from_pretrained(total_token=, depth=, top_k=)`; SafeAILab/EAGLE).
 """
 
-from lib.engines.forms import Dynamic, favourites, keywords, within
+from lib.engines.forms import Dynamic, favourites, keywords, whole, within
 from lib.tree import Tree
 
 MOST_RANK = 10  # its TOPK
@@ -25,8 +25,5 @@ def write_dynamic(tree: Dynamic) -> str:
 
 def read_dynamic(text: str) -> Dynamic:
     """The dynamic tree of such a call; other keywords are passed over. ValueError where one is missing."""
-    found = keywords(text)
-    missing = [name for name in ("total_token", "depth", "top_k") if name not in found]
-    if missing:
-        raise ValueError(f"{text[:60]!r} lacks {', '.join(missing)}")
-    return Dynamic(found["depth"] + 1, found["top_k"], found["total_token"] - 1)
+    tokens, depth, top_k = whole(keywords(text), ["total_token", "depth", "top_k"], text)
+    return Dynamic(depth + 1, top_k, tokens - 1)

@@ -2,6 +2,7 @@
 
 import ast
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from lib.growth.layered import Eagle2
 from lib.tree import Tree
 
+ANY_RANK = 1 << 20  # where an engine limits none
 TREE, LEVELS, CHAIN, DYNAMIC = "any tree", "equal levels", "chain", "dynamic tree"
 
 
@@ -83,8 +85,28 @@ def favourites(text: str, most_rank: int) -> Tree:
     try:
         choices = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):
-        raise ValueError(f"{text[:60]!r} is no list of choices: write one such as [(0,), (0, 0), (1,)]") from None
-    return within(Tree.from_choices(choices), most_rank)
+        choices = None
+    return within(tree_of(choices, text), most_rank)
+
+
+def tree_of(choices, text: str) -> Tree:
+    """The tree of a list of choices that stands in a text. ValueError, with the text, where it is none."""
+    lists = isinstance(choices, (list, tuple)) and all(isinstance(choice, (list, tuple)) for choice in choices)
+    if not lists or not all(isinstance(rank, int) for choice in choices for rank in choice):
+        raise ValueError(f"{text[:60]!r} is no list of choices: write one such as [(0,), (0, 0), (1,)]")
+    return Tree.from_choices(choices)
+
+
+def whole(found: Mapping[str, object], names: Sequence[str], text: str) -> list[int]:
+    """Whole numbers of these names among options or keywords. ValueError where one is missing, or is no such number."""
+    numbers = []
+    for name in names:
+        value = found.get(name)
+        if isinstance(value, bool) or not str(value).isdecimal():
+            raise ValueError(f"{text[:60]!r} has {name} {value}: give a whole number" if name in found else
+                             f"{text[:60]!r} lacks {name}: give it, a whole number")
+        numbers.append(int(value))
+    return numbers
 
 
 def within(tree: Tree, most_rank: int) -> Tree:
@@ -96,8 +118,13 @@ def within(tree: Tree, most_rank: int) -> Tree:
 
 
 def options(text: str) -> dict[str, str]:
-    """A command line's options by name without dashes, each with its value."""
-    words = shlex.split(text)
+    """A command line's options by name without dashes, each with its value, behind a space or "=". ValueError for a
+    text that no shell takes.
+    """
+    try:
+        words = [part for word in shlex.split(text) for part in (word.split("=", 1) if word[:1] == "-" else [word])]
+    except ValueError as reason:
+        raise ValueError(f"{text[:60]!r} is no command line: {reason}") from None
     return {word.lstrip("-"): value for word, value in zip(words, words[1:])
             if word.startswith("-") and not value.startswith("-")}
 

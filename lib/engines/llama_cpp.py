@@ -4,7 +4,7 @@
 a draft that the end of the answer leaves no room for would then be given up, not cut.
 """
 
-from lib.engines.forms import length_of_chain, options
+from lib.engines.forms import length_of_chain, options, whole
 from lib.shapes import chain
 from lib.tree import Tree
 
@@ -22,7 +22,5 @@ def write(tree: Tree, model: str = "DRAFTER", kind: str = "draft-simple") -> str
 def read(text: str) -> Tree:
     """The longest chain that the options allow, in either spelling. ValueError where they say none."""
     found = options(text)
-    lengths = [found[name] for name in LENGTHS if name in found]
-    if not lengths:
-        raise ValueError(f"{text[:60]!r} lacks --{' and --'.join(LENGTHS)}")
-    return chain(int(lengths[0]))
+    spelt = next((name for name in LENGTHS if name in found), LENGTHS[0])
+    return chain(*whole(found, [spelt], text))

@@ -15,8 +15,9 @@ def nearest(engine: Engine, tree: Tree, choosing: Trace, cost: Callable[[Tree], 
             drafter: str | None = None) -> Setting:
     """The tree itself where the engine takes it, else the setting of its form that is fastest on the trace.
 
-    Of a static tree with ranks too large, what is left without them. A dynamic tree gets the static one's depth, width
-    and nodes: how it grows is the engine's affair, and static replay cannot judge it.
+    Of a static tree with ranks too large, the fastest of what is left without them, the most frequent rank paths that
+    the engine knows, and a favourite alone. A dynamic tree gets the static one's depth, width and nodes: how it grows
+    is the engine's affair, and static replay cannot judge it.
     """
     if engine.form == DYNAMIC:
         return Dynamic.like(tree)
@@ -27,7 +28,17 @@ def nearest(engine: Engine, tree: Tree, choosing: Trace, cost: Callable[[Tree], 
         if equal_levels(tree) is not None:
             return tree
         return fastest([shapes.expansion(levels) for levels in branchings(limits)], choosing, cost, drafter)
-    return Tree.from_choices(choice for choice in tree.choices() if max(choice) < engine.most_rank)
+    if tree.rank.max(initial=0) < engine.most_rank:
+        return tree
+    return fastest(_of_ranks_below(engine.most_rank, tree, choosing, limits, drafter), choosing, cost, drafter)
+
+
+def _of_ranks_below(most_rank: int, tree: Tree, choosing: Trace, limits: Limits, drafter: str | None) -> list[Tree]:
+    """Trees of some nodes that have no child of a larger rank."""
+    left = [choice for choice in tree.choices() if max(choice) < most_rank]
+    paths = best_tree.paths_within(choosing, limits, drafter, most_rank=most_rank)
+    frequent = [paths[:nodes] for nodes in range(1, len(paths) + 1)]
+    return [Tree.from_choices(choices) for choices in ([left] if left else []) + frequent + [[(0,)]]]
 
 
 def fastest(candidates: list[Tree], choosing: Trace, cost: Callable[[Tree], float], drafter: str | None) -> Tree:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Mapping
 
 from lib.engines import assisted, eagle, llama_cpp, medusa, sglang, tensorrt_llm, vllm
-from lib.engines.forms import CHAIN, DYNAMIC, LEVELS, TREE, Dynamic
+from lib.engines.forms import ANY_RANK, CHAIN, DYNAMIC, LEVELS, TREE, Dynamic
 from lib.tree import Tree
 
 Setting = Tree | Dynamic
@@ -22,7 +22,7 @@ class Engine:
     write: Callable[..., str]
     read: Callable[[str], Setting]
     note: str
-    most_rank: int = 1 << 20
+    most_rank: int = ANY_RANK
     by_head: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def line(self, setting: Setting, drafter: str = "") -> str:

@@ -3,7 +3,7 @@
 `--speculative-num-draft-tokens` counts the root: with top-k 1 SGLang sets it to the steps and one.
 """
 
-from lib.engines.forms import Dynamic, length_of_chain, options
+from lib.engines.forms import Dynamic, length_of_chain, options, whole
 from lib.shapes import chain
 from lib.tree import Tree
 
@@ -17,11 +17,13 @@ def write(tree: Tree, model: str = "DRAFTER", algorithm: str = "STANDALONE") -> 
 
 
 def read(text: str) -> Tree:
-    """The chain that the options mean. ValueError where top-k is not 1."""
-    found = read_dynamic(text)
-    if found.top_k != 1:
-        raise ValueError(f"--{TOP_K} is {found.top_k}, a dynamic tree and no chain: use read_dynamic")
-    return chain(found.nodes)
+    """The chain that the options mean, of as many tokens as steps, whatever they say of tokens. ValueError where top-k
+    is not 1.
+    """
+    steps, top_k = whole(options(text), [STEPS, TOP_K], text)
+    if top_k != 1:
+        raise ValueError(f"--{TOP_K} is {top_k}, a dynamic tree and no chain: use read_dynamic")
+    return chain(steps)
 
 
 def write_dynamic(tree: Dynamic, model: str = "DRAFTER", algorithm: str = "STANDALONE") -> str:
@@ -32,8 +34,5 @@ def write_dynamic(tree: Dynamic, model: str = "DRAFTER", algorithm: str = "STAND
 
 def read_dynamic(text: str) -> Dynamic:
     """The dynamic tree that the options mean. ValueError where one is missing."""
-    found = options(text)
-    missing = [name for name in (STEPS, TOP_K, TOKENS) if name not in found]
-    if missing:
-        raise ValueError(f"{text[:60]!r} lacks --{', --'.join(missing)}")
-    return Dynamic(int(found[STEPS]), int(found[TOP_K]), int(found[TOKENS]) - 1)
+    steps, top_k, tokens = whole(options(text), [STEPS, TOP_K, TOKENS], text)
+    return Dynamic(steps, top_k, tokens - 1)

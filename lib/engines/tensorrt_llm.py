@@ -3,7 +3,7 @@ engine backend (until mid-2026), `EagleDecodingConfig(eagle_choices=)` until 1.3
 `max_total_draft_tokens` leaves the root out.
 """
 
-from lib.engines.forms import Dynamic, keywords, within
+from lib.engines.forms import Dynamic, keywords, tree_of, whole, within
 from lib.tree import Tree
 
 MOST_RANK = 10  # as in the checkpoints' own trees, which its plugins are built for
@@ -27,7 +27,7 @@ def read(text: str) -> Tree:
     choices = found.get("medusa_choices") or found.get("eagle_choices")
     if not choices:
         raise ValueError(f"{text[:60]!r} has neither medusa_choices nor eagle_choices")
-    return Tree.from_choices(choices)
+    return tree_of(choices, text)
 
 
 def write_dynamic(tree: Dynamic, model: str = "DRAFTER") -> str:
@@ -41,7 +41,7 @@ def read_dynamic(text: str) -> Dynamic:
     found = keywords(text)
     if not found.get("use_dynamic_tree"):
         raise ValueError(f"{text[:60]!r} does not set use_dynamic_tree=True")
-    return Dynamic(found["max_draft_len"], found["dynamic_tree_max_topK"], found["max_total_draft_tokens"])
+    return Dynamic(*whole(found, ["max_draft_len", "dynamic_tree_max_topK", "max_total_draft_tokens"], text))
 
 
 def _lists(tree: Tree) -> list[list[int]]:

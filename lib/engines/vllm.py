@@ -3,26 +3,25 @@
 takes the children of a level to be its nodes over those of the level before.
 """
 
-import ast
 import json
 import shlex
 
-from lib.engines.forms import equal_levels, length_of_chain, options
+from lib.engines.forms import ANY_RANK, equal_levels, favourites, length_of_chain, options, whole
 from lib.shapes import chain
 from lib.tree import Tree
 
-OPTION = "speculative-config"
+OPTION, TOKENS, TREE = "speculative-config", "num_speculative_tokens", "speculative_token_tree"
 
 
 def write(tree: Tree, model: str = "DRAFTER", method: str = "draft_model") -> str:
     """The option for a chain. method: "draft_model" for a language model, "eagle3", "medusa" and so on."""
     length = length_of_chain(tree, "vLLM without a token tree")
-    return _option({"method": method, "model": model, "num_speculative_tokens": length})
+    return _option({"method": method, "model": model, TOKENS: length})
 
 
 def read(text: str) -> Tree:
     """The chain that the option means."""
-    return chain(_settings(text)["num_speculative_tokens"])
+    return chain(*whole(_settings(text), [TOKENS], text))
 
 
 def write_tree(tree: Tree, model: str = "DRAFTER", method: str = "eagle3") -> str:
@@ -30,17 +29,15 @@ def write_tree(tree: Tree, model: str = "DRAFTER", method: str = "eagle3") -> st
     if not tree.budget or equal_levels(tree) is None:
         raise ValueError(f"vLLM's token tree gives all nodes of a level as many children, {tree!r} does not: "
                          "give its nearest setting, see engines.nearest")
-    return _option({"method": method, "model": model, "num_speculative_tokens": tree.budget,
-                    "speculative_token_tree": str(tree.choices())})
+    return _option({"method": method, "model": model, TOKENS: tree.budget, TREE: str(tree.choices())})
 
 
 def read_tree(text: str) -> Tree:
     """The tree that the option means. ValueError where its nodes are not as many as it says."""
     found = _settings(text)
-    tree = Tree.from_choices(ast.literal_eval(found["speculative_token_tree"]))
-    if tree.budget != found["num_speculative_tokens"]:
-        raise ValueError(f"num_speculative_tokens is {found['num_speculative_tokens']}, the token tree has "
-                         f"{tree.budget} nodes: make them equal")
+    tree, (tokens,) = favourites(str(found.get(TREE, f"no {TREE}")), ANY_RANK), whole(found, [TOKENS], text)
+    if tree.budget != tokens:
+        raise ValueError(f"{TOKENS} is {tokens}, the token tree has {tree.budget} nodes: make them equal")
     return tree
 
 
@@ -50,6 +47,10 @@ def _option(settings: dict) -> str:
 
 def _settings(text: str) -> dict:
     found = options(text)
-    if OPTION not in found:
-        raise ValueError(f"{text[:60]!r} lacks --{OPTION}")
-    return json.loads(found[OPTION])
+    try:
+        settings = json.loads(found[OPTION])
+    except (KeyError, json.JSONDecodeError):
+        settings = None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{text[:60]!r} has no --{OPTION} with a JSON object: write one, quoted for the shell")
+    return settings

@@ -102,7 +102,7 @@ def formulas(rows: pd.DataFrame) -> Figure:
 
 def predicted_and_measured(rows: pd.DataFrame) -> Figure:
     """Predicted over measured tokens a second, a colour a batch, intervals as whiskers; the dashed line is agreement,
-    the band 25 % to either side. rows: as `cost.predict_rows` gives them.
+    the band 25 % to either side. rows: as `speed_prediction.compare` gives them.
     """
     figure, axis = plt.subplots(figsize=(5.6, 4.8), layout="constrained")
     batches = sorted(rows["batch"].unique())

@@ -91,11 +91,13 @@ def node_shares(trace: Trace, tree: Tree, drafter: str | None = None) -> np.ndar
     return np.bincount(ends, minlength=tree.size) @ tree.mask / max(1, len(ends))
 
 
-def paths_within(trace: Trace, limits: Limits, drafter: str | None = None) -> list[Path]:
-    """The most frequent rank paths of at most this depth, up to so many nodes, the most frequent first."""
+def paths_within(trace: Trace, limits: Limits, drafter: str | None = None, *, most_rank: int = 64) -> list[Path]:
+    """The most frequent rank paths of at most this depth and of ranks below `most_rank`, up to so many nodes, the most
+    frequent first.
+    """
     asked = limits.nodes
     while asked:
-        found = [path for path, _ in most_frequent_paths(trace, asked, drafter)]
+        found = [path for path, _ in most_frequent_paths(trace, asked, drafter, most_rank=most_rank)]
         kept = [path for path in found if len(path) <= limits.depth]
         if len(kept) >= limits.nodes or len(found) < asked:
             return kept[: limits.nodes]

@@ -25,17 +25,22 @@ HINDSIGHT = "best in hindsight"  # each prompt's fastest
 
 
 def groups(asked, batch: int) -> Iterator[tuple[str, str, list[Tensor]]]:
-    """(name, kind, prompts) of batches of one kind of text each, or of MIXED kinds where one has too few prompts.
+    """(name, kind, prompts) of the batches of `together`, each named by its first prompt. asked: `study.Prompts`."""
+    for kind, rows in together(asked.kinds, batch):
+        yield asked.names[rows[0]], kind, [asked.ids[i] for i in rows]
 
-    A batch is named by its first prompt; where prompts end they begin again. asked: `study.Prompts`.
+
+def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]]:
+    """(kind, rows) of batches of one kind of text each, or of MIXED kinds where one has too few rows; kinds: by row.
+
+    Where rows end they begin again.
     """
-    kinds = {kind: [i for i, other in enumerate(asked.kinds) if other == kind] for kind in dict.fromkeys(asked.kinds)}
-    if min(map(len, kinds.values()), default=0) < batch:
-        kinds = {MIXED: list(range(len(asked.kinds)))}
-    for kind, own in kinds.items():
+    own_rows = {kind: [row for row, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
+    if min(map(len, own_rows.values()), default=0) < batch:
+        own_rows = {MIXED: list(range(len(kinds)))}
+    for kind, own in own_rows.items():
         for first in range(0, len(own), batch):
-            rows = [own[(first + i) % len(own)] for i in range(batch)]
-            yield asked.names[rows[0]], kind, [asked.ids[i] for i in rows]
+            yield kind, [own[(first + i) % len(own)] for i in range(batch)]
 
 
 def measure(
@@ -85,7 +90,7 @@ def _shuffled(ways: Sequence[Alternative], generator: torch.Generator) -> list[A
 def _row(done: Continued, seconds: float, batch: int) -> dict[str, object]:
     """What one run is in numbers; of transformers' runs rounds are not known."""
     steady_tokens, steady_seconds = steady(done.rounds, batch)
-    rounds = {found.position: found for found in done.rounds if found.row == done.rounds[0].row}
+    rounds = one_a_round(done.rounds)
     whole = [found for found in done.rounds if not found.cut]
     known = bool(done.rounds)
     return {
@@ -93,11 +98,17 @@ def _row(done: Continued, seconds: float, batch: int) -> dict[str, object]:
         "seconds": seconds,
         "rounds": float(len(whole)) if known else float("nan"),
         "accepted": float(sum(found.accepted for found in whole)) if known else float("nan"),
-        "round_seconds": sum(found.seconds for found in rounds.values()) if known else float("nan"),
-        "model_seconds": sum(found.model_seconds for found in rounds.values()) if known else float("nan"),
+        "round_seconds": sum(found.seconds for found in rounds) if known else float("nan"),
+        "model_seconds": sum(found.model_seconds for found in rounds) if known else float("nan"),
         "steady_tokens": steady_tokens,
         "steady_seconds": steady_seconds,
     }
+
+
+def one_a_round(rounds: Sequence[Round]) -> list[Round]:
+    """The first row's record of every round of a batch: records stand round by round, rows in their order."""
+    begins = [True, *(after.row <= before.row for before, after in zip(rounds, rounds[1:]))]
+    return [found for found, first in zip(rounds, begins) if first]
 
 
 def steady(rounds: Sequence[Round], batch: int) -> tuple[float, float]:

@@ -91,8 +91,8 @@ def live_tokens(run: Callable[[Sequence[torch.Tensor]], Continued], prompts: Seq
 
 
 def continued(pair, asked, new_tokens: int, drafters: Sequence[str] = (OWN,)) -> trace.Trace:
-    """The pair's greedy continuations of the asked prompts, with what drafters thought of them: those that a trace can
-    replay, its own model or heads.
+    """The pair's greedy continuations of the asked prompts, `new_tokens` a row with its root as `alternatives.ours`
+    writes them, with what drafters thought of them: those that a trace can replay, its own model or heads.
     """
     return trace.record(
         pair.target,
@@ -100,7 +100,7 @@ def continued(pair, asked, new_tokens: int, drafters: Sequence[str] = (OWN,)) ->
         asked.ids,
         names=asked.names,
         kinds=asked.kinds,
-        max_new_tokens=new_tokens,
+        max_new_tokens=new_tokens - 1,
         eos_token_id=pair.eos_token_ids,
         about={"protocol": acceptance.CONTINUATION, "target": pair.target_name},
     )

@@ -16,6 +16,7 @@ from torch import Tensor
 from lib import acceptance, shapes, stats, trace
 from lib.acceptance import CONTINUATION, REAL_TEXT
 from lib.trace import Trace
+from lib.trace.origin import prompts_digest
 from lib.tree import Tree
 
 SHORTEST_CONTEXT = 64  # tokens before the first real-text start
@@ -92,7 +93,8 @@ def record(
 ) -> list[Trace]:
     """The traces of one target: continuations of `tokens` tokens, and `starts` real-text starts a prompt of `horizon`
     tokens, at each temperature. One file each under `folder`; one that is there is read, not made again, and one that
-    was begun is gone on with. `report` is told now and then. ValueError for a protocol that there is not.
+    was begun is gone on with. `report` is told now and then. ValueError for a protocol that there is not, and where a
+    file that is there is of other prompts or settings; models are told apart by their names alone.
     """
     made = []
     for protocol in protocols:
@@ -104,7 +106,9 @@ def record(
             stem = f"{name}.{protocol.split('-')[0]}.t{temperature:g}".replace("/", "_")
             title = f"{name}, {protocol}, temperature {temperature:g}"
             path, parts = folder / f"{stem}.safetensors", folder / stem
+            about = {"target": name, "protocol": protocol, "seed": seed, "choosing": choosing, "transitions": length}
             if path.exists():
+                _check_same(path, about | {"temperature": temperature, "prompts": prompts_digest(asked.ids)})
                 report(f"{title}: recorded before")
             else:
                 recorded = trace.record(
@@ -117,7 +121,7 @@ def record(
                     temperature=temperature,
                     eos_token_id=eos_token_id,
                     generator=torch.Generator().manual_seed(seed),
-                    about={"target": name, "protocol": protocol, "seed": seed, "choosing": choosing},
+                    about=about,
                     parts=parts,
                     report=_sparing(report, title),
                 )
@@ -125,6 +129,14 @@ def record(
                 shutil.rmtree(parts)
             made.append(trace.load(path))
     return made
+
+
+def _check_same(path: Path, wanted: Mapping[str, object]) -> None:
+    """ValueError where the trace of a file was recorded of something else than is wanted."""
+    found = trace.load(path).about
+    differs = [name for name, value in wanted.items() if found.get(name) != value]
+    if differs:
+        raise ValueError(f"{path} was recorded with other {', '.join(differs)}: give another folder, or delete it")
 
 
 def _sparing(report: Callable[[str], None], title: str) -> Callable[[str, bool], None]:
@@ -141,8 +153,14 @@ def _sparing(report: Callable[[str], None], title: str) -> Callable[[str, bool],
 
 
 def halves(recorded: Trace) -> tuple[Trace, Trace]:
-    """The part of a trace that trees are grown from, and the part that they are judged on."""
-    choosing = np.array(recorded.about["choosing"], dtype=bool)
+    """The part of a trace that trees are grown from, and the part that they are judged on.
+
+    ValueError where the trace does not say which is which, row by row (as a part of one does not), or one is empty.
+    """
+    choosing = np.array(recorded.about.get("choosing", ()), dtype=bool)
+    if len(choosing) != len(recorded.lengths) or choosing.all() or not choosing.any():
+        raise ValueError(f"the trace of {len(recorded.lengths)} rows has about['choosing'] of {len(choosing)}, "
+                         f"{choosing.sum()} of them true: give one a row, some to choose by, some to judge by")
     return recorded.select(choosing), recorded.select(~choosing)
 
 

@@ -40,6 +40,21 @@ def test_a_tally_counts_every_round_once():
     assert looped == (rounds.starts >= made.loops[rounds.rows]).sum()
 
 
+def test_a_trace_without_rows_has_an_empty_tally():
+    made = recorded().select(np.zeros(30, bool))
+    found = acceptance.evaluate(made, "d", [("chain", 2, shapes.chain(2))])
+    assert found.empty and {"rounds", "accepted", "family", "target"} <= {*found.columns}
+
+
+@pytest.mark.parametrize("rows, choosing", [(30, None), (30, [1] * 30), (30, [0] * 30), (20, [1, 0] * 15)])
+def test_a_trace_that_does_not_say_what_chooses_is_refused(rows, choosing):
+    """A part of a trace still says what the whole one said, which names other rows."""
+    made = recorded().select(np.arange(rows))
+    about = dict(made.about) if choosing is None else made.about | {"choosing": choosing}
+    with pytest.raises(ValueError, match=f"{rows} rows has about.*give one a row"):
+        study.halves(trace.Trace(**{**vars(made), "about": about}))
+
+
 def test_depths_add_up_to_the_accepted_length():
     made, tree = recorded(), shapes.parse("comb:3@12")
     rounds = acceptance.rounds_of(made, tree, "d")
@@ -129,6 +144,11 @@ def test_traces_are_made_once_and_read_again(tmp_path):
     assert [one.about["protocol"] for one in alone] == [acceptance.REAL_TEXT] * 2
     with pytest.raises(ValueError, match="protocol is 'prose'; choose"):
         study.record("t", None, None, split, **settings, protocols=["prose"])
+    for changed, said in ((dict(seed=8), "seed"), (dict(tokens=5), "transitions")):
+        with pytest.raises(ValueError, match=f"t.continuation.t0.safetensors was recorded with other {said}: give"):
+            study.record("t", None, None, split, **settings | changed)
+    with pytest.raises(ValueError, match="was recorded with other choosing, prompts"):
+        study.record("t", None, None, split.select([0, 1, 2]), **settings)
     for first, second in zip(once, again):
         assert np.array_equal(first.ranks["d"], second.ranks["d"])
     tables = study.replay_all(once[0], ["chain", "optimal"], [1, 4], 4)

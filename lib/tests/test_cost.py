@@ -10,13 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import cost, replay, shapes, tables
+from lib import cost, replay, shapes, tables, trace
 from lib.cost import formulas
-from lib.decoding import generate
+from lib.decoding import generate, in_batches
 from lib.drafters import LanguageModelDrafter
 from lib.tests import small_models
 from lib.tests.test_replay import synthetic, trees
 from lib.trace import Trace
+from lib.tree import Tree
 
 
 @settings(deadline=None)
@@ -97,6 +98,31 @@ def test_costs_lie_between_those_of_the_nearest_batches_and_prefixes():
         cost.Costs(table().drop(columns="verify_ms"))
 
 
+@pytest.mark.parametrize("column, value, said", [
+    ("draft_ms", float("nan"), "draft_ms nan in shape chain:0"), ("verify_ms", "fast", "verify_ms fast"),
+    ("commit_ms", -1.0, "commit_ms -1.0"), ("batch", "two", "batch two"),
+    ("shape", "bush:3", "shape 'bush:3' is unknown")])
+def test_costs_with_a_wrong_cell_are_refused_by_name(column, value, said):
+    with pytest.raises(ValueError, match=said):
+        cost.Costs(table().assign(**{column: value}))
+
+
+def test_files_that_hold_no_costs_are_refused_by_name(tmp_path):
+    files = {"empty.csv": b"", "trace.csv": b"\xbc\x00\xff", "ragged.csv": b"a,b\n1,2,3,4\n5\n1,2,3,4,5\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name} is no table.*give the CSV"):
+            cost.Costs.load(tmp_path / name)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="costs lack .*'target'"):
+        cost.Costs.load(tmp_path / "other.csv")
+
+
+def test_a_drafter_that_a_clock_cannot_see_costs_nothing():
+    found = cost.Costs(table().assign(draft_ms=0.0)).at("t", "d", prefix=64)
+    assert found.draft(shapes.parse("kary:2,3")) < 1e-6
+
+
 def test_calibration_reads_the_loop(tmp_path):
     target = small_models.llama(0, dtype=torch.float32)
     pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
@@ -145,17 +171,48 @@ def test_speed_is_tokens_over_seconds_and_plain_decoding_has_none_to_gain():
         assert row.speedup_low <= row.speedup <= row.speedup_high
 
 
-def test_predicted_stands_beside_measured():
-    costs, rng = cost.Costs(table()), np.random.default_rng(0)
-    asked = pd.DataFrame([dict(drafter="d", shape=shape, batch=1, prefix=64, measured=1.0, note=shape)
-                          for shape in ("chain:0", "kary:2,2")])
-    found = cost.predict_rows(recorded(), costs, asked, rng)
-    assert list(found["note"]) == list(asked["shape"]) and found["predicted"][0] == pytest.approx(1 / TRUE.plain)
-    assert np.allclose(found["error"], found["predicted"] - 1)
-    assert found["speedup"][1] == pytest.approx(found["predicted"][1] / found["predicted"][0])
-    assert "error" not in cost.predict_rows(recorded(), costs, asked.drop(columns="measured"), rng)
-    with pytest.raises(ValueError, match="batch"):
-        cost.predict_rows(recorded(), costs, asked.drop(columns="batch"), rng)
+def test_a_trace_in_which_no_round_counts_promises_no_speed():
+    made = recorded()
+    looped = Trace(**{**vars(made), "loops": np.zeros_like(made.loops)})
+    for none in (looped, made.select(np.zeros(6, bool))):
+        with pytest.raises(ValueError, match="no round of 'd' with chain of 2 nodes counts"):
+            cost.speeds(none, "d", [("chain", 2, shapes.chain(2))], TRUE, np.random.default_rng(0))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+def test_rows_leave_a_batch_one_by_one(rounds):
+    """Every row runs in its own rounds and in no other."""
+    found = cost.running(rounds)
+    assert found.sum() == sum(rounds) and len(found) == max(rounds)
+    assert found.tolist() == [sum(at < own for own in rounds) for at in range(max(rounds))]
+
+
+def test_a_batch_that_empties_is_what_the_loop_does_at_the_costs_of_the_rows_that_run():
+    """A clock that says of every round of the loop what calibration says of so many rows."""
+    target = small_models.llama(0)
+    model = small_models.related(target, 1, 0.5)
+    ids, groups, tree = small_models.prompts(0, [6, 9, 1, 7]), [[0, 1, 2], [3, 0, 1]], shapes.kary(2, 2)
+    eos = 5  # ends some rows long before the others
+    made = trace.record(target, {"d": model}, ids, names="abcd", kinds="kkkk", max_new_tokens=13, eos_token_id=eos,
+                        about={"target": "t"})
+    costs = cost.Costs(pd.concat([table(batch=1), table(batch=3, scale=2.0)]))
+    tokens = seconds = 0
+    for rows in groups:
+        batch, mask = next(in_batches([ids[row] for row in rows], 3))
+        alive = []
+        done = generate(target, LanguageModelDrafter(model), batch, attention_mask=mask, shape=tree, max_new_tokens=14,
+                        eos_token_id=eos, observe=lambda running, *_: alive.append(len(running)))
+        tokens += sum(map(len, done.new_tokens)) - 3
+        seconds += sum(costs.at("t", "d", batch=rows, prefix=64).round(tree) for rows in alive)
+    found = cost.predict(made, costs, "d", tree, groups, 64, np.random.default_rng(0))
+    assert len(set(alive)) > 1 and found["predicted"] == pytest.approx(tokens / seconds)
+    assert found["predicted_low"] <= found["predicted"] <= found["predicted_high"]
+    rows = cost.decoded(made, costs, "d", Tree([-1]), groups, 64)
+    assert rows["tokens"].sum() == rows["rounds"].sum() == tokens
+    assert found["speedup"] == pytest.approx(rows["seconds"].sum() / seconds)
+    with pytest.raises(ValueError, match="batch 1 is outside"):
+        cost.predict(made, cost.Costs(table(batch=3)), "d", tree, groups, 64, np.random.default_rng(0))
 
 
 # ------------------------------------------------------------------------------------------------------------ formulas

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lib import dynamic_replay, growth, replay, shapes, trace
-from lib.drafters import LanguageModelDrafter, PlainDrafter
+from lib.drafters import LanguageModelDrafter, LookupDrafter, PlainDrafter, make
 from lib.studies import live
 from lib.tests import small_heads, small_models
 from lib.tests.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET
@@ -121,3 +121,15 @@ def test_nothing_asked_and_wrong_prompts():
     assert len(none.rows) == 0 and none.cut.dtype == bool
     with pytest.raises(ValueError, match="3 prompts for a trace of 4 rows"):
         dynamic_replay.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS[:3], growth.parse("dyspec@8"))
+
+
+def test_what_cannot_be_replayed_is_refused_by_name():
+    """Counts from the end, starts behind it, and drafters that remember rounds."""
+    rule, drafter = growth.parse("dyspec@8"), LanguageModelDrafter(DRAFTER)
+    for start in ((0, 24), (4, 0), (0, -1), (-1, 0)):
+        with pytest.raises(ValueError, match=rf"start \({start[0]}, {start[1]}\) is not in the trace"):
+            dynamic_replay.walk(RECORDED, drafter, PROMPTS, rule, [(0, 0), start])
+    for other in (LookupDrafter(), make("adaptive", model=DRAFTER)):
+        for replayed in (dynamic_replay.walk, dynamic_replay.chained):
+            with pytest.raises(ValueError, match=f"drafter is a {type(other).__name__}.*decode with others live"):
+                replayed(RECORDED, other, PROMPTS, rule)

@@ -83,6 +83,44 @@ def test_transformers_takes_its_line():
     assert assistant_model.generation_config.assistant_confidence_threshold == 0.0
 
 
+REFUSED = [
+    ("Medusa", "medusa_choices = 5", "is no list of choices"), ("Medusa", "[('a',)]", "is no list of choices"),
+    ("EAGLE-1", "tree_choices = [[0], [0, 0.5]]", "is no list of choices"),
+    ("EAGLE-2, EAGLE-3", "EaModel.from_pretrained(total_token='x', depth=7, top_k=10)", "has total_token x"),
+    ("EAGLE-2, EAGLE-3", "EaModel.from_pretrained(depth=7, top_k=10)", "lacks total_token"),
+    ("vLLM, chain", "--speculative-config '{\"method\": 1}'", "lacks num_speculative_tokens"),
+    ("vLLM, chain", "--speculative-config '{bad'", "has no --speculative-config with a JSON object"),
+    ("vLLM, chain", "--speculative-config '[1]'", "has no --speculative-config with a JSON object"),
+    ("vLLM, chain", "--model '", "is no command line"),
+    ("vLLM, token tree", "--speculative-config '{\"num_speculative_tokens\": 3}'", "no speculative_token_tree"),
+    ("SGLang, chain", "--speculative-num-steps x --speculative-eagle-topk 1", "has speculative-num-steps x"),
+    ("TensorRT-LLM, Medusa", "MedusaDecodingConfig(medusa_choices=3)", "is no list of choices"),
+    ("TensorRT-LLM, dynamic tree", "Eagle3DecodingConfig(use_dynamic_tree=True)", "lacks max_draft_len"),
+    ("transformers", "f(num_assistant_tokens=-2, num_assistant_tokens_schedule='constant')", "has num_assistant_tokens"),
+    ("llama.cpp", "--draft-max soon", "has draft-max soon"), ("llama.cpp", "-md model", "lacks spec-draft-n-max"),
+]
+
+
+@pytest.mark.parametrize("name, text, said", REFUSED)
+def test_a_text_that_is_no_setting_is_refused_by_what_is_wrong_with_it(name, text, said):
+    with pytest.raises(ValueError, match=said):
+        ENGINES[name].read(text)
+
+
+def test_options_may_stand_behind_an_equals_sign():
+    for name, tree in {"vLLM, chain": shapes.chain(3), "llama.cpp": shapes.chain(3), "SGLang, chain": shapes.chain(3),
+                       "SGLang, dynamic tree": Dynamic(3, 2, 6), "vLLM, token tree": shapes.kary(2, 2)}.items():
+        words = shlex.split(ENGINES[name].write(tree))
+        pairs = (f"{option}={value}" for option, value in zip(words[::2], words[1::2]))
+        assert ENGINES[name].read(shlex.join(pairs)) == tree
+
+
+def test_sglangs_chain_is_as_long_as_its_steps_whatever_is_said_of_tokens():
+    for tokens in (2, 3, 99):
+        text = f"--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens {tokens}"
+        assert sglang.read(text) == shapes.chain(3)
+
+
 @settings(deadline=None)
 @given(trees().filter(lambda tree: tree.budget))
 def test_a_dynamic_tree_can_grow_what_the_static_one_holds(tree):
@@ -120,10 +158,19 @@ def test_the_nearest_setting_is_the_fastest_of_its_form():
         assert ENGINES[name].read(ENGINES[name].write(setting)) == setting
 
 
-def test_ranks_that_an_engine_does_not_know_are_left_out_with_what_hangs_below():
-    tree = Tree.from_choices([(0,), (11,), (11, 0), (0, 3)])
-    left = engines.nearest(ENGINES["Medusa"], tree, None, None, Limits())
-    assert left == Tree.from_choices([(0,), (0, 3)])
+def test_nodes_of_ranks_that_an_engine_does_not_know_serve_elsewhere():
+    """Ranks 0 to 15, of which an engine knows 10: what is left of the tree is no faster than the nearest setting."""
+    recorded, limits = synthetic(np.random.default_rng(0), rows=40, width=24, ranks=16), Limits(12, 3)
+
+    def speed(tree):
+        return 1 + best_tree.mean_accepted(recorded, tree)  # over a cost that is the same for all
+
+    for tree in (Tree.from_choices([(0,), (11,), (11, 0), (0, 3)]), Tree.from_choices([(11,), (12,)])):
+        found = engines.nearest(ENGINES["Medusa"], tree, recorded, lambda tree: 1.0, limits)
+        assert ENGINES["Medusa"].read(ENGINES["Medusa"].write(found)) == found and 0 < found.budget <= limits.nodes
+        left = Tree.from_choices(choice for choice in tree.choices() if max(choice) < 10)
+        known = best_tree.paths_within(recorded, limits, most_rank=10)
+        assert speed(found) == max(speed(left), speed(Tree.from_choices(known))) > speed(left)
 
 
 def test_branchings_stay_within_the_limits():

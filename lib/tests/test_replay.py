@@ -1,5 +1,7 @@
 """Replay against a plain walk, against live decoding round by round, and its bookkeeping of ends and loops."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -147,6 +149,9 @@ def test_a_drafter_that_the_trace_lacks_is_named():
     recorded = synthetic(np.random.default_rng(0))
     with pytest.raises(ValueError, match="no drafter 'x'; it has d"):
         replay.accepted_lengths(recorded, shapes.parse("kary:2@16"), "x")
+    both = replace(recorded, ranks=recorded.ranks | {"e": recorded.ranks["d"]})
+    with pytest.raises(ValueError, match="name one; it has d, e"):
+        replay.accepted_lengths(both, shapes.parse("kary:2@16"))
 
 
 @pytest.mark.parametrize("name", models.FAMILY)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import acceptance, cost, shapes, tables, trace
+from lib import cost, shapes, tables, trace
 from lib.cache import TreeCache
 from lib.decoding import NoDrafter, Round, generate, in_batches
 from lib.drafters import LanguageModelDrafter
@@ -64,6 +64,7 @@ def test_steady_rounds_are_those_in_which_every_row_runs():
     rounds = [record(0, 1), record(1, 2), record(0, 0), record(1, 1, cut=True), record(0, 2)]
     assert speed.steady(rounds, 2) == (5.0, 1.0)
     assert all(np.isnan(speed.steady([], 2)))
+    assert speed.one_a_round(rounds) == [rounds[0], rounds[2], rounds[4]] and speed.one_a_round([]) == []
 
 
 @pytest.mark.parametrize("spec", [alternatives.OWN, "lookup"])
@@ -96,26 +97,37 @@ def test_hindsight_takes_each_prompts_fastest():
     assert added["seconds"].to_dict() == {"x": 1.0, "y": 2.0}
 
 
-def test_predictions_meet_what_a_clock_that_keeps_to_the_costs_would_say(pair):
-    """Steady rounds whose seconds are the calibrated ones: predicted and measured speed agree."""
+def rows_by_round(rounds):
+    """How many rows run in each round."""
+    counts, last = [], len(PROMPTS)
+    for one in rounds:
+        counts += [0] if one.row <= last else []
+        counts[-1], last = counts[-1] + 1, one.row
+    return counts
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_predictions_meet_what_a_clock_that_keeps_to_the_costs_would_say(pair, batch):
+    """Rounds whose seconds are the calibrated ones of the rows that run in them: predicted and measured speed agree."""
     recorded = speed_choice.continued(pair, ASKED, 20)
-    rows = test_cost.table().assign(target="t", drafter=alternatives.OWN)
-    costs, shape = cost.Costs(rows), "chain:3"
-    price = costs.at("t", alternatives.OWN, batch=1, prefix=64)
-    measured = []
-    for kind in ("code", "prose"):
-        own = recorded.select(np.array(recorded.kinds) == kind)
-        for label, tree, drafter in ((shape, shapes.parse(shape), alternatives.OWN), ("", shapes.parse("chain:0"), "")):
-            walk = acceptance.rounds_of(own, tree, alternatives.OWN)
-            whole = walk.accepted[~walk.cut]
+    costs = cost.Costs(pd.concat([test_cost.table(batch=size, scale=size).assign(target="t", drafter=alternatives.OWN)
+                                  for size in (1, 3)]))
+    shape, measured = "chain:3", []
+    for label, drafter in ((shape, pair.drafter), ("", NoDrafter())):
+        tree = shapes.parse(label or "chain:0")
+        for name, kind, prompts in speed.groups(ASKED, batch):
+            done = alternatives.ours(pair, drafter, tree, 20)(prompts)
+            seconds = sum(costs.at("t", alternatives.OWN, batch=rows, prefix=64).round(tree)
+                          for rows in rows_by_round(done.rounds))
             named = f"{alternatives.OWN}, {label}" if label else PLAIN
-            measured.append(dict(pair="t/d", batch=1, alternative=named, drafter=drafter, shape=label, kind=kind,
-                                 steady_tokens=len(whole) + whole.sum(), steady_seconds=len(whole) * price.round(tree)))
-    compiled = measured[0] | {"alternative": f"{alternatives.OWN}, {shape}, compiled", "steady_seconds": 1.0}
+            measured.append(dict(pair="t/d", batch=batch, alternative=named, shape=label, kind=kind,
+                                 drafter=alternatives.OWN if label else "", tokens=sum(map(len, done.tokens)),
+                                 round_seconds=seconds))
+    compiled = measured[0] | {"alternative": f"{alternatives.OWN}, {shape}, compiled", "round_seconds": 1.0}
     measured.append(compiled)  # another way of running the same, which the calibration says nothing of
     found = speed_prediction.compare(pd.DataFrame(measured), recorded, costs, alternatives.OWN, {shape: shape},
                                      {"code": 64.0, "prose": 64.0}, np.random.default_rng(0))
-    assert len(found) == 4 and found["error"].abs().max() < 1e-9
+    assert len(found) == (2 if batch == 3 else 4) and found["error"].abs().max() < 1e-9
     assert speed_prediction.errors(found)[1] < 1e-9
 
 

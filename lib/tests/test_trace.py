@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from lib import decoding, replay, shapes, trace
 from lib.drafters import LanguageModelDrafter, LookupDrafter
@@ -123,6 +124,37 @@ def test_what_no_trace_decides_is_refused_before_anything_is_written():
             replay.record(TARGET, {"d": drafter}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=10**9)
 
 
+REFUSED = [
+    (dict(prompts=[], names="", kinds=""), "there is no prompt"),
+    (dict(prompts=[torch.tensor([1]), torch.tensor([], dtype=torch.long)]), "prompt 1 has shape \\(0,\\)"),
+    (dict(prompts=[torch.tensor([1]), torch.tensor([24])]), "prompt 1 has token 24, the target knows 0 to 23"),
+    (dict(names="a"), "1 names and 2 kinds for 2 prompts"),
+    (dict(max_new_tokens=-1), "max_new_tokens is -1"),
+    (dict(rows=0), "rows 0"),
+    (dict(max_new_tokens=252), "need 259 positions, the window of the target has 256"),
+    (dict(temperature=1.0), "temperature is 1.0 but generator is None"),
+    (dict(drafters={"d": small_models.llama(1, vocabulary=20)}), "'d' knows 20 tokens, the target 24: load both"),
+]
+
+
+@pytest.mark.parametrize("asked, said", REFUSED, ids=[said for _, said in REFUSED])
+def test_what_cannot_be_recorded_is_refused_by_name(asked, said):
+    good = dict(drafters={"d": DRAFTER}, prompts=PROMPTS[::2][:2], names="ab", kinds="kk", max_new_tokens=3)
+    asked = good | asked
+    with pytest.raises(ValueError, match=said):
+        trace.record(TARGET, asked.pop("drafters"), asked.pop("prompts"), **asked)
+
+
+def test_a_drafter_with_more_padding_than_the_target_is_ranked_among_the_targets_tokens():
+    wider = small_models.llama(2, vocabulary=30)
+    made = trace.record(TARGET, {"d": wider}, PROMPTS[:1], names="a", kinds="k", max_new_tokens=9)
+    text = torch.cat([PROMPTS[0], torch.from_numpy(made.tokens[0].astype(int))])
+    with torch.inference_mode():
+        scores = wider(text[None]).logits[0, 5:-1, :24][1:]
+    order = scores.argsort(descending=True, stable=True)
+    assert made.ranks["d"][0].tolist() == [row.tolist().index(said) for row, said in zip(order, text[7:].tolist())]
+
+
 class Stopped(Exception):
     pass
 
@@ -154,6 +186,30 @@ def test_a_stopped_recording_goes_on_behind_its_last_batch(tmp_path, temperature
     asked["generator"] = torch.Generator().manual_seed(1)
     other = trace.record(DRAFTER, {"d": TARGET}, PROMPTS, **asked)
     assert not np.array_equal(other.tokens, whole.tokens)  # of other models: what is there is not taken
+
+
+@pytest.mark.parametrize("damage, said", [
+    (lambda path: path.write_bytes(path.read_bytes()[:60]), "record the trace again"),
+    (lambda path: path.write_bytes(b""), "record the trace again"),
+    (lambda path: save_file({"w": np.zeros(3)}, path), "is no trace: it lacks about, "),
+    (lambda path: trace.save(synthetic(np.random.default_rng(0)), path), None),
+], ids=["cut short", "empty", "no trace", "another trace"])
+def test_a_damaged_file_is_named_and_a_damaged_batch_recorded_anew(tmp_path, damage, said):
+    asked = dict(names=NAMES, kinds=KINDS, max_new_tokens=3, rows=3, parts=tmp_path)
+    whole = trace.record(TARGET, {"d": DRAFTER}, PROMPTS, **asked)
+    path = min(tmp_path.iterdir())
+    damage(path)
+    if said:
+        with pytest.raises(ValueError, match=f"{path}.*{said}"):
+            trace.load(path)
+    again = trace.record(TARGET, {"d": DRAFTER}, PROMPTS, **asked)
+    assert np.array_equal(again.tokens, whole.tokens) and again.prompts == whole.prompts
+
+
+def test_batches_of_other_names_are_not_taken(tmp_path):
+    asked = dict(kinds=KINDS, max_new_tokens=3, rows=3, parts=tmp_path)
+    trace.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, **asked)
+    assert trace.record(TARGET, {"d": DRAFTER}, PROMPTS, names=tuple("uvwxyz"), **asked).prompts == tuple("uvwxyz")
 
 
 def test_a_trace_names_what_made_it():
@@ -189,6 +245,10 @@ def test_rows_are_selected_and_joined():
     assert np.array_equal(again.ranks["d"], made.ranks["d"]) and np.array_equal(again.lengths, made.lengths)
     narrow = trace.Trace(**{**vars(halves[0]), "tokens": halves[0].tokens[:, :5]})
     assert (trace.join([narrow, halves[1]]).tokens[:3, 5:] == -1).all()
+    with pytest.raises(ValueError, match="one trace keeps .*ranks of d.* and another does not"):
+        trace.join([made, trace.Trace(**{**vars(made), "ranks": {}})])
+    with pytest.raises(ValueError, match="no trace to join"):
+        trace.join([])
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ class Trace:
         if drafter is None and len(self.ranks) == 1:
             return next(iter(self.ranks.values()))
         if drafter not in self.ranks:
-            raise ValueError(f"the trace has no drafter {drafter!r}; it has {', '.join(self.ranks)}")
+            said = "has several drafters or none: name one" if drafter is None else f"has no drafter {drafter!r}"
+            raise ValueError(f"the trace {said}; it has {', '.join(self.ranks) or 'none'}")
         return self.ranks[drafter]
 
     def next_ranks(self, drafter: str | None = None) -> np.ndarray:
@@ -71,7 +72,17 @@ class Trace:
 
 
 def join(parts: Sequence[Trace]) -> Trace:
-    """Traces of the same drafters row under row, widened to the longest row; `about` is the first one's."""
+    """Traces of the same drafters row under row, widened to the longest row; `about` is the first one's.
+
+    ValueError where there is none, or where they keep different things.
+    """
+    if not parts:
+        raise ValueError("there is no trace to join: give at least one")
+    kept = [{f"{name} of {key}" for name in BY_DRAFTER for key in getattr(part, name)} for part in parts]
+    for own in kept[1:]:
+        if own != kept[0]:
+            raise ValueError(f"one trace keeps {', '.join(sorted(own ^ kept[0]))} and another does not: join traces of "
+                             "the same drafters, recorded alike")
 
     def stacked(name: str, arrays: list[np.ndarray]) -> np.ndarray:
         width = max(array.shape[1] for array in arrays) if arrays[0].ndim > 1 else 0

@@ -15,9 +15,14 @@ def origin(target, drafters: Mapping[str, object], prompts: Sequence[Tensor]) ->
     return {
         "models": {"target": model_digest(target)} | {name: model_digest(model) for name, model in drafters.items()},
         "dtype": str(target.dtype).removeprefix("torch."),
-        "prompts": provenance.digest([prompt.tolist() for prompt in prompts]),
+        "prompts": prompts_digest(prompts),
         "versions": provenance.versions(),
     }
+
+
+def prompts_digest(prompts: Sequence[Tensor]) -> str:
+    """Prompts int64[T] by their tokens, in their order."""
+    return provenance.digest([prompt.tolist() for prompt in prompts])
 
 
 def model_digest(model) -> str:

@@ -9,8 +9,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib.acceptance_chances import chances
 from lib.attention import tree_forward
-from lib.attention_switch import check_attention
 from lib.trace.ahead import ahead_of
+from lib.trace.asked import check_models, check_prompts
 from lib.trace.branching import prefill
 from lib.trace.data import BY_DRAFTER, EMPTY, Trace, join
 from lib.trace.loops import loop_start
@@ -44,8 +44,10 @@ def read(
     and a generator; 0 for none.
     """
     check_models(target, drafters)
-    if not written:
-        raise ValueError("there is no continuation to read; give at least one prompt")
+    check_prompts(target, prompts, names, kinds)
+    if len(written) != len(prompts) or not all(map(len, written)):
+        raise ValueError(f"continuations of {list(map(len, written))} tokens for {len(prompts)} prompts; give one for "
+                         "each, its root at least")
     if siblings and (not temperature or generator is None):
         raise ValueError(
             f"siblings is {siblings} at temperature {temperature} with generator {generator}; sampled children need a "
@@ -66,21 +68,6 @@ def read(
             )
         )
     return join(parts)
-
-
-def check_models(target, drafters: Mapping[str, object]) -> None:
-    """ValueError for models without tree attention, and for drafters that are no models and do not read ahead: a trace
-    does not decide what they propose.
-    """
-    models = {name: drafter for name, drafter in drafters.items() if not hasattr(drafter, "read_ahead")}
-    for name, drafter in models.items():
-        if not callable(drafter):
-            raise ValueError(
-                f"drafter {name!r} is a {type(drafter).__name__}, of which no trace can be recorded; give a language "
-                "model itself, such as pair.drafter.model, or a drafter that has read_ahead"
-            )
-    for model in (target, *models.values()):
-        check_attention(model)
 
 
 def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:

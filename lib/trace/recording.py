@@ -11,9 +11,10 @@ from torch import Tensor
 
 from lib import provenance
 from lib.trace import branching, storage
+from lib.trace.asked import check_models, check_prompts, check_recording, language_models
 from lib.trace.data import Trace, join
 from lib.trace.origin import origin
-from lib.trace.reading import AHEAD, check_models, read
+from lib.trace.reading import AHEAD, read
 
 
 def record(
@@ -37,15 +38,18 @@ def record(
     """Lets the target continue prompts int64[T] by a root and `max_new_tokens` transitions, and reads the result.
 
     drafters, ahead, siblings: as `read` takes them. parts: a folder in which each batch of `rows` prompts is kept as
-    it is done; a recording of the same models, prompts and settings goes on behind the batches that it finds there,
+    it is done; a recording of the same models, prompts and settings takes the whole ones that it finds there,
     with the generator as the last of them left it, so that it ends as if it had never stopped. report: told
-    behind every batch how far it is, and whether that was the last.
+    behind every batch how far it is, and whether that was the last. ValueError names what cannot be asked for.
     """
     check_models(target, drafters)
+    check_prompts(target, prompts, names, kinds)
+    models = {"the target": target, **language_models(drafters)}
+    check_recording(models, prompts, max_new_tokens, temperature, generator, rows)
     facts = dict(about or {}, temperature=temperature, **origin(target, drafters, prompts))
     state = None if generator is None else generator.get_state().tolist()
     ends = list(np.atleast_1d([] if eos_token_id is None else eos_token_id))
-    asked = provenance.digest([facts, max_new_tokens, ends, rows, ahead, siblings, state])
+    asked = provenance.digest([facts, list(names), list(kinds), max_new_tokens, ends, rows, ahead, siblings, state])
     continued = {"max_new_tokens": max_new_tokens + 1, "rows": rows, "eos_token_id": eos_token_id}
     both = {"temperature": temperature, "generator": generator}
     done: list[Trace] = []
@@ -73,9 +77,14 @@ def _keep(part: Trace, path: Path | None, asked: str, generator: torch.Generator
 
 
 def _kept(path: Path | None, asked: str, generator: torch.Generator | None) -> Trace | None:
-    """A batch that is there already, if it was asked for in the same way; it leaves the generator as it once did."""
-    part = storage.load(path) if path and path.exists() else None
-    if part is None or part.about["asked"] != asked:
+    """A batch that is there already, whole and asked for in the same way; it leaves the generator as it once did."""
+    if not path or not path.exists():
+        return None
+    try:
+        part = storage.load(path)
+    except ValueError:  # damaged: recorded anew
+        return None
+    if part.about.get("asked") != asked:
         return None
     if generator is not None:
         generator.set_state(torch.tensor(list(bytes.fromhex(part.about["generator"])), dtype=torch.uint8))

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from lib.trace.data import BY_DRAFTER, BY_ROW, Trace
@@ -13,8 +13,9 @@ from lib.trace.data import BY_DRAFTER, BY_ROW, Trace
 WHOLE = {"tokens": np.int32, "lengths": np.int64, "loops": np.int64, "ranks": np.int32}
 
 
-def save(trace: Trace, path: Path) -> None:
+def save(trace: Trace, path: str | Path) -> None:
     """Writes a trace, atomically."""
+    path = Path(path)
     arrays = {name: getattr(trace, name) for name in BY_ROW}
     arrays |= {f"{kind}.{name}": array for kind in BY_DRAFTER for name, array in getattr(trace, kind).items()}
     packed = {name: np.ascontiguousarray(_packed(array)) for name, array in arrays.items()}
@@ -25,11 +26,21 @@ def save(trace: Trace, path: Path) -> None:
     os.replace(partial, path)
 
 
-def load(path: Path) -> Trace:
-    """Reads a trace that `save` wrote; probabilities have lost what half precision does not hold."""
-    with safe_open(path, "numpy") as file:
-        about = {name: json.loads(text) for name, text in file.metadata().items()}
-        arrays = {name: _unpacked(name, file.get_tensor(name)) for name in file.keys()}
+def load(path: str | Path) -> Trace:
+    """Reads a trace that `save` wrote; probabilities have lost what half precision does not hold.
+
+    FileNotFoundError where there is none; ValueError where the file is damaged, or holds something else.
+    """
+    try:
+        with safe_open(path, "numpy") as file:
+            about = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+            arrays = {name: _unpacked(name, file.get_tensor(name)) for name in file.keys()}
+    except (SafetensorError, json.JSONDecodeError) as reason:
+        raise ValueError(f"{path} cannot be read ({reason}): delete it, and record the trace again") from None
+    missing = {*BY_ROW, "about", "prompts", "kinds"} - {*arrays, *about}
+    if missing:
+        lacks = ", ".join(sorted(missing))
+        raise ValueError(f"{path} is no trace: it lacks {lacks}; give a file that trace.save wrote")
     by = {
         kind: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(kind + ".")}
         for kind in BY_DRAFTER
