@@ -129,3 +129,8 @@ def test_a_figure_is_written_twice_alike_and_only_into_a_run(tmp_path, monkeypat
         plots.save(plots.draw_tree(TREE), run, "tree")
     for name in ("tree.png", "tree.svg"):
         assert (tmp_path / "first/figures" / name).read_bytes() == (tmp_path / "second/figures" / name).read_bytes()
+
+
+def test_as_many_names_as_there_are_drafters_look_different():
+    looks = plots.styles_of([f"drafter {place}" for place in range(24)]).values()
+    assert len({(look.colour, look.marker) for look in looks}) == 24
