@@ -83,7 +83,8 @@ def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: st
 def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
     columns = min(columns, count)
     rows = -(-count // columns)
-    size = {1: (7.4, 4.4), 2: (10.6, 4.2)}.get(columns, (3.3 * columns + 2.0, 2.9 * rows))
+    wide = {1: (7.4, 4.4), 2: (10.6, 4.2)}.get(columns, (3.3 * columns + 2.0, 2.9))
+    size = wide[0], wide[1] if rows == 1 else 2.9 * rows
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharex=True, sharey=True,
                                 layout="constrained")
     for axis in axes.flat[count:]:

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from lib.cost import Costs
 from lib.figures import styles
@@ -118,6 +119,10 @@ def predicted_and_measured(rows: pd.DataFrame) -> Figure:
     axis.fill_between(ends, 0.75 * ends, 1.25 * ends, color=styles.PALE, alpha=0.5, linewidth=0, zorder=0)
     axis.set(xscale="log", yscale="log", xlabel="measured tokens a second", ylabel="predicted tokens a second",
              xlim=ends, ylim=ends)
+    for side in (axis.xaxis, axis.yaxis):  # plain numbers, where few powers of ten are in sight
+        side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+        side.set_minor_locator(NullLocator())
     axis.legend(loc="upper left")
     return figure
 

@@ -4,32 +4,39 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from lib.figures import styles
 
 LINES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # speedups at which lines of equal expected speed are drawn
+CHEAPEST = 0.01  # target steps: what costs less stands here, since a logarithm has no place for nothing
 
 
 def cost_against_gain(costs: pd.DataFrame, title: str = "") -> Figure:
-    """A point a drafter: tokens a round over the cost of drafting in target steps, grey lines of equal expected speed.
+    """A point a drafter: tokens a round over the cost of drafting in target steps (log), grey lines of equal expected
+    speed.
 
     costs: rows of `drafter_summary.costs` of one target and shape.
     """
     figure, axis = plt.subplots(figsize=(9.2, 4.8), layout="constrained")
     look = styles.styles_of(costs["drafter"])
-    right, top = 1.1 * max(0.4, costs["draft"].max()), 1.12 * costs["tokens"].max()
-    across = np.linspace(0, right, 50)
+    spent = costs["draft"].clip(lower=CHEAPEST)
+    (left, right), top = (0.6 * spent.min(), 1.6 * spent.max()), 1.12 * costs["tokens"].max()
+    across = np.geomspace(left, right, 100)
     for speed in LINES:
         axis.plot(across, speed * (1 + across), color=styles.PALE, linewidth=1, zorder=1)
-        if 0.7 < speed * (1 + right) < top:
-            axis.annotate(f"{speed:g}×", (right, speed * (1 + right)), color="#777777", fontsize=8, va="center")
-        elif 0.7 < speed < top:
-            axis.annotate(f"{speed:g}×", (top / speed - 1, top), color="#777777", fontsize=8, ha="center")
-    for row in costs.sort_values("expected", ascending=False).itertuples():
+        if 0.7 < speed * (1 + left) < top:
+            axis.annotate(f"{speed:g}×", (left, speed * (1 + left)), xytext=(3, 2), textcoords="offset points",
+                          color="#777777", fontsize=8)
+    for row in costs.assign(draft=spent).sort_values("expected", ascending=False).itertuples():
         style = look[row.drafter]
         axis.plot(row.draft, row.tokens, linestyle="none", marker=style.marker, color=style.colour, markersize=8,
                   markeredgecolor="white", label=f"{row.drafter} ({row.expected:.2f}×)", zorder=3, clip_on=False)
-    axis.set(xlim=(0, right), ylim=(0.7, top), xlabel="drafting a round (target steps)", ylabel="tokens a round")
+    axis.set(xscale="log", xlim=(left, right), ylim=(0.7, top), xlabel="drafting a round (target steps)",
+             ylabel="tokens a round")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
     if title:
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
     figure.legend(loc="outside right upper", title="drafter (expected speedup)", alignment="left", title_fontsize=9)

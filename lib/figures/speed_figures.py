@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from lib.figures import styles
 from lib.studies.alternatives import GENERATE, PLAIN, THEIRS
@@ -37,7 +37,7 @@ def speeds(factors: pd.DataFrame, pair: str) -> Figure:
         axis.xaxis.set_major_formatter("{x:g}×")
         ends = rows[["value", "low", "high"]].stack()
         axis.set_xlim(min(0.8, 0.9 * ends.min()), max(1.5, 1.25 * ends.max()))
-        axis.set_xlabel(f"speed / that of `{GENERATE}`")
+        axis.set_xlabel(f"times as fast as {GENERATE}")
     axes[0, 0].set_yticks(range(len(order)), order)
     axes[0, 0].invert_yaxis()
     return figure
@@ -73,31 +73,42 @@ def questions(batches: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
     batches: `questions.by_batch`; ratios: `questions.by_ratio`.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 3.8), layout="constrained")
-    looks = {CHOSEN: (styles.VERMILLION, "X", styles.SOLID), SMALLEST: (styles.BLUE, "o", styles.DASHED)}
-    for name, (colour, marker, dash) in looks.items():
-        line = batches[batches["family"] == name].sort_values("batch")
-        left.plot(line["batch"], line["speedup"], color=colour, marker=marker, linestyle=dash, label=name)
-        left.fill_between(line["batch"], line["speedup_low"], line["speedup_high"], color=colour, alpha=0.13, linewidth=0)
-    for row in batches[batches["family"] == CHOSEN].itertuples():
-        left.annotate(f"n = {row.nodes}", (row.batch, row.speedup), (0, 7), textcoords="offset points", ha="center", fontsize=8)
-    left.axhline(1.0, color=styles.BLACK, linewidth=1.0)
-    sizes = sorted(batches["batch"].unique())
-    left.set_xscale("log", base=2)
-    left.set_xticks(sizes, sizes)
-    left.minorticks_off()
-    left.set(xlabel="batch (rows)", ylabel="predicted speedup\nover plain decoding", title="Until which batch?")
-    left.margins(y=0.15)
-    left.legend()
+    _by_batch(left, batches)
     chosen = ratios[ratios["family"] == CHOSEN].sort_values("ratio")
-    for column, colour, marker in (("nodes", styles.VERMILLION, "X"), ("depth", styles.GREEN, "s")):
-        right.plot(chosen["ratio"], chosen[column], color=colour, marker=marker, label=column)
+    # Of a chain both are the same: depth is dashed, and its marker fits into that of nodes.
+    for column, colour, marker, dash, size in (("nodes", styles.VERMILLION, "s", styles.SOLID, 9),
+                                               ("depth", styles.GREEN, "o", styles.DASHED, 5)):
+        right.plot(chosen["ratio"], chosen[column], color=colour, marker=marker, linestyle=dash, markersize=size,
+                   label=column, clip_on=False)
     right.set_xscale("log")
     right.set_xticks(chosen["ratio"], [f"{ratio:g}" for ratio in chosen["ratio"]])
     right.minorticks_off()
     right.set_ylim(bottom=0)
+    right.yaxis.set_major_locator(MaxNLocator(integer=True))
     right.set(xlabel="cost of a drafted level / a plain round", ylabel="of the fastest tree", title="How large a tree?")
     right.legend()
     return figure
+
+
+def _by_batch(axis, batches: pd.DataFrame) -> None:
+    """The left half of `questions`."""
+    looks = {CHOSEN: (styles.VERMILLION, "X", styles.SOLID), SMALLEST: (styles.BLUE, "o", styles.DASHED)}
+    for name, (colour, marker, dash) in looks.items():
+        line = batches[batches["family"] == name].sort_values("batch")
+        axis.plot(line["batch"], line["speedup"], color=colour, marker=marker, linestyle=dash, label=name)
+        axis.fill_between(line["batch"], line["speedup_low"], line["speedup_high"], color=colour, alpha=0.13,
+                          linewidth=0)
+    for row in batches[batches["family"] == CHOSEN].itertuples():
+        axis.annotate(f"n = {row.nodes}", (row.batch, row.speedup), (0, -15), textcoords="offset points", ha="center",
+                      fontsize=8, zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8})
+    axis.axhline(1.0, color=styles.BLACK, linewidth=1.0)
+    sizes = sorted(batches["batch"].unique())
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sizes, sizes)
+    axis.minorticks_off()
+    axis.set(xlabel="batch (rows)", ylabel="predicted speedup\nover plain decoding", title="Until which batch?")
+    axis.margins(x=0.1, y=0.15)
+    axis.legend()
 
 
 def _order(rows: pd.DataFrame) -> list[str]:

@@ -75,8 +75,8 @@ STYLES: Mapping[str, Style] = {
     "ddtree": Style(BLACK, "X", DASH_DOT),
 }
 _OTHERS = [Style(colour, marker, dash) for colour, marker, dash in zip(
-    (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY) * 2,
-    "osD^vP<X>ph*d8sH", [SOLID] * 8 + [DASHED] * 8)]
+    (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY) * 3,
+    "osD^vP<X>ph*d8sHDP^<Xov>", [SOLID] * 8 + [DASHED] * 8 + [DOTTED] * 8)]
 
 
 def styles_of(names: Iterable[str]) -> dict[str, Style]:

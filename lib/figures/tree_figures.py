@@ -49,13 +49,13 @@ def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None 
               axis: Axes | None = None) -> Figure:
     """The tree's mask: a row a node, filled where it attends; beside it every node's position id.
 
-    prefix_length: length of the committed prefix, drawn as one broad column that every node sees. node: the one row to
-    show in full ink.
+    prefix_length: length of the committed prefix, drawn as one broad column that every node sees, unless it is 0.
+    node: the one row to show in full ink.
     """
     if axis is None:
         axis = plt.subplots(figsize=(4.6, 4.2), layout="constrained")[1]
     size = tree.size
-    prefix = 0 if prefix_length is None else max(3, tree.size // 7)
+    prefix = max(3, tree.size // 7) if prefix_length else 0
     cells = np.zeros((size, prefix + size))
     cells[:, :prefix] = 3
     cells[:, prefix:] = tree.mask + np.eye(size)

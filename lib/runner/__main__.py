@@ -13,6 +13,7 @@ from lib.runner.errors import StageFailed, UsageError
 
 HOME = Path(__file__).resolve().parent.parent.parent
 USAGE, FAILED, INTERRUPTED = 2, 1, 130
+WRONG_ARGUMENTS = 4  # what pytest ends with
 
 HELP = """\
 ./run_notebooks.sh [PROFILE] [NOTEBOOK ...] [--from NN] [--run NAME] [--set name=value ...] [--reference]
@@ -80,7 +81,7 @@ def test(home: Path, arguments: Sequence[str]) -> int:
     places = [] if given else [str(path) for path in (tests, *notebook_files)]
     command = [sys.executable, "-m", "pytest", "--rootdir", str(home), "-c", str(home / ".pytest.ini"),
                "--nbval-lax", "--nbval-current-env", *arguments, *places]
-    return FAILED if subprocess.run(command).returncode else 0
+    return {0: 0, WRONG_ARGUMENTS: USAGE}.get(subprocess.run(command).returncode, FAILED)
 
 
 class _Parser(argparse.ArgumentParser):

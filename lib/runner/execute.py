@@ -16,6 +16,7 @@ from lib.runner.plan import Plan, Stage
 from lib.runner.record import executed
 
 PNG = "image/png"
+PROSE = 30  # characters from which a table's column is text to read from the left, not figures in a column
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -83,9 +84,22 @@ def report(notebook: Path, target: Path) -> None:
         image["alt"] = caption.get_text(" ", strip=True) if caption else "figure"
     for script in page.find_all("script", src=lambda source: source and "require" in source):
         script.decompose()  # for interactive output, of which a report has none
+    for table in page.find_all("table"):
+        _align_prose(table)
     beside = target.with_name(f".{target.name}")
     beside.write_text(str(page), encoding="utf-8")
     os.replace(beside, target)
+
+
+def _align_prose(table) -> None:
+    """Columns of a table that hold sentences or settings start at the left, their heads too; pandas' all end right."""
+    rows = [cells for cells in (row.find_all("td") for row in table.find_all("tr")) if cells]
+    heads = table.find("tr").find_all("th") if table.find("tr") else []
+    for place in range(-1, -1 - min(map(len, rows), default=0), -1):
+        column = [cells[place] for cells in rows]
+        if max(len(cell.get_text(strip=True)) for cell in column) > PROSE:
+            for cell in column + heads[place:][:1]:
+                cell["style"] = "text-align: left"
 
 
 def _papermill(plan: Plan, stage: Stage, partial: Path, show_progress: bool) -> str | None:

@@ -20,8 +20,13 @@ from lib.runner.plan import Layout, Plan, Stage
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds a run's folder for this process; it is free again when the process ends, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")
+    except OSError as error:
+        raise UsageError(f"run {folder.name} cannot be kept in {folder} ({error.strerror}); make that folder "
+                         "writable") from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -30,9 +35,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def load(folder: Path) -> dict:
-    """The record so far; an empty one for a new run."""
+    """The record so far; an empty one for a new run. UsageError where it cannot be read."""
     path = folder / "run.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"stages": {}}
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"stages": {}}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); delete it to make the run {folder.name} anew, or take "
+                         "--run OTHER") from None
 
 
 def save(folder: Path, record: Mapping) -> None:

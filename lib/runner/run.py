@@ -13,6 +13,7 @@ from lib.runner import execute, record
 from lib.runner.errors import UsageError
 from lib.runner.plan import REPORT, Plan
 from lib.runner.readme import with_findings
+from lib.schemas import SCHEMAS
 
 SHOWN = REPORT.partition("_")[0]  # the figures that are committed begin so: those that the report shows
 REFERENCE_LIMIT = 48 * 2**20  # bytes of all that is tracked
@@ -128,13 +129,23 @@ def _report(plan: Plan, done: set[str]) -> Path | None:
 
 
 def _replace(source: Path, target: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """Put a folder's files of these patterns in the place of the target's; returns the new ones."""
+    """Put a folder's files of these patterns in the place of the target's; returns the new ones.
+
+    What failed stays behind, and a table as it was written before its schema was compressed, or no longer was.
+    """
     target.mkdir(parents=True, exist_ok=True)
     for pattern in patterns:
         for path in target.glob(pattern):
             path.unlink()
     found = {path for pattern in patterns for path in source.glob(pattern)}
-    return [Path(shutil.copyfile(path, target / path.name)) for path in sorted(found) if ".failed." not in path.name]
+    return [Path(shutil.copyfile(path, target / path.name)) for path in sorted(found)
+            if ".failed." not in path.name and not _outdated(path)]
+
+
+def _outdated(path: Path) -> bool:
+    """Whether a table's file has a form that its schema had once."""
+    schema = SCHEMAS.get(path.name.partition(".")[0]) if path.parent.name == "tables" else None
+    return schema is not None and path.name != schema.file_name
 
 
 def _shown(plan: Plan, path: Path) -> str:

@@ -52,6 +52,12 @@ def _device(values: Values) -> None:
         checks.check_device(values["device"], dtype)
 
 
+def _temperatures(values: Values) -> None:
+    for temperature in values["temperatures"]:
+        if not 0 <= temperature < float("inf"):
+            raise ValueError(f"temperature is {temperature}; give 0 (greedy) or more")
+
+
 def _costs(values: Values) -> None:
     from lib import cost, models
 
@@ -121,7 +127,8 @@ def _each(name: str, read: Callable[[str, Values], None]) -> Callable[[Values], 
 # Parameter -> what reads it, given all values of its notebook.
 READERS: dict[str, Callable[[Values], None]] = {
     "pairs": _pairs, "prompts": _prompts, "device": _device, "costs": _costs, "heads": _heads, "text": _protocol,
-    "shape": _shape, "families": _each("families", _family), "growth_rules": _each("growth_rules", _growth),
+    "temperatures": _temperatures, "shape": _shape, "families": _each("families", _family),
+    "growth_rules": _each("growth_rules", _growth),
 } | {name: _each(name, _drafter) for name in ("drafters", "other_drafters", "policy")} | {
     name: _each(name, _tree)
     for name in ("shapes", "live_shapes", "proof_shapes", "exact_shapes", "cost_shapes", "chain", "more_shapes")}

@@ -159,7 +159,7 @@ def orders(rows: pd.DataFrame, model: str, generator: np.random.Generator) -> pd
                                   generator).iloc[[0]]
             low, high = found[["low", "high"]].iloc[0]
             made.append({"claim": f"{pair[0]} is accepted more than {pair[1]}", "from": source,
-                         "difference": stats.in_words(found)[0],
+                         "difference": stats.worded(found.iloc[0], "+.2f"),
                          "here": "holds" if low > 0 else "the opposite" if high < 0 else "cannot be told"})
     return pd.DataFrame(made, columns=["claim", "from", "difference", "here"])
 

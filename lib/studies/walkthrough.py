@@ -10,6 +10,7 @@ from torch import Tensor
 from lib.attention import tree_forward
 from lib.cache import TreeCache
 from lib.decoding import Round, generate, stack
+from lib.growth import Growth
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, warp
 
@@ -54,9 +55,9 @@ class Step:
         return self.accepted_tokens / self.rounds if self.rounds else None
 
 
-def walk(pair, prompt: Tensor, shape: str | Tree, *, temperature: float = 0.0, new_tokens: int = 32,
+def walk(pair, prompt: Tensor, shape: str | Tree | Growth, *, temperature: float = 0.0, new_tokens: int = 32,
          generator: torch.Generator | None = None) -> list[Step]:
-    """The rounds in which a pair decodes prompt int64[T] with a shape, as steps.
+    """The rounds in which a pair decodes prompt int64[T] with a shape or growth rule, as steps.
 
     pair: anything with target, drafter, tokenizer and eos_token_ids, see `models.load_pair`. Temperature 0 is greedy;
     above it the rule is naive sampling and a generator is needed. Without a round (the first token, the prefill's, ends

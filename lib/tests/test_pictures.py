@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from lib import plots, shapes
 from lib.figures.pictures import with_palette
 
 
@@ -19,4 +20,17 @@ def test_a_figure_shrinks_and_looks_the_same():
                      for png in (drawn.getvalue(), with_palette(drawn.getvalue())))
     assert len(with_palette(drawn.getvalue())) < 0.6 * len(drawn.getvalue())
     distance = np.abs(np.asarray(before, int) - np.asarray(after, int))
-    assert before.size == after.size and distance.mean() < 1 and distance.max() < 100
+    assert before.size == after.size and distance.mean() < 1 and distance.max() < 30
+
+
+def test_every_strategy_keeps_its_colour():
+    trees = {name: shapes.at_budget(name, 12) for name in ("chain", "star", "independent:2", "kary:2", "comb:3",
+                                                           "expansion:2,2,1")}
+    shades = {name: np.linspace(1, 0, tree.size) for name, tree in trees.items()}
+    figure, drawn = plots.gallery(trees, weights=shades), io.BytesIO()
+    figure.savefig(drawn, format="png")
+    plots.close(figure)
+    before, after = (np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), int)
+                     for png in (drawn.getvalue(), with_palette(drawn.getvalue())))
+    assert np.abs(before - after).max() < 30  # of 255: no hue becomes another's
+    assert (after[0, 0] == 255).all()  # paper stays white

@@ -68,6 +68,12 @@ def test_a_mask_is_the_trees_own_with_its_position_ids():
     assert [label.get_text() for label in ids] == [str(7 + depth) for depth in TREE.depth]
 
 
+def test_an_empty_prefix_is_not_drawn():
+    figure = plots.draw_mask(TREE, prefix_length=0)
+    assert figure.axes[0].images[0].get_array().shape == (TREE.size, TREE.size)
+    assert not any("prefix" in label.get_text() for label in figure.axes[0].get_xticklabels())
+
+
 def test_a_lifted_row_leaves_the_others_pale():
     cells = plots.draw_mask(TREE, node=8).axes[0].images[0].get_array()
     assert np.flatnonzero((cells > 0).any(axis=1)).tolist() == [8]
@@ -123,3 +129,8 @@ def test_a_figure_is_written_twice_alike_and_only_into_a_run(tmp_path, monkeypat
         plots.save(plots.draw_tree(TREE), run, "tree")
     for name in ("tree.png", "tree.svg"):
         assert (tmp_path / "first/figures" / name).read_bytes() == (tmp_path / "second/figures" / name).read_bytes()
+
+
+def test_as_many_names_as_there_are_drafters_look_different():
+    looks = plots.styles_of([f"drafter {place}" for place in range(24)]).values()
+    assert len({(look.colour, look.marker) for look in looks}) == 24

@@ -217,6 +217,10 @@ def test_a_refusal_has_the_words_of_the_function_that_the_notebook_would_call(tm
     assert str(malformed.value) in refusal("prompts=my.jsonl", cwd=tmp_path)
 
 
+def test_a_temperature_below_zero_is_refused():
+    assert "give 0 (greedy) or more" in refusal("temperatures=0,-1")
+
+
 def test_both_folders_of_a_pair_are_meant_from_where_the_command_is_given():
     made = plan.make(plan.Layout(HOME), ["quick"], settings=["pairs=models/base|small"], cwd=HOME / "data")
     values.check(made)
@@ -339,6 +343,7 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(layout, q
     assert (folder / "executed" / "02_broken.failed.ipynb").exists() and not (folder / "report.html").exists()
     assert list(record.load(folder)["stages"]) == ["01_shapes"]
 
+    (folder / "tables" / "shapes.csv").write_text("what a run left before this table was compressed")
     (layout.notebooks / "broken").unlink()
     assert main(["cpu", "--reference", "--run", "cpu"], layout.home) == 0
     said = capsys.readouterr().out
@@ -354,6 +359,7 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(layout, q
         assert (layout.home / path).exists()
     assert (layout.home / "figures" / "09_made.png").read_text() == "5"
     assert not (layout.home / "figures" / "made.png").exists(), "the report does not show it"
+    assert not (layout.home / "data" / "results" / "reference" / "tables" / "shapes.csv").exists()
     assert (layout.home / "README.md").read_text() == README.replace("old news", "**In short** trees pay")
 
     assert main(["cpu"], layout.home) == 0
@@ -436,6 +442,20 @@ def shell(*words: str, cwd: Path) -> subprocess.CompletedProcess:
 def test_the_script_works_from_any_folder_and_hands_its_status_on(tmp_path):
     wrong = shell("quick", "--set", "no_such_parameter=1", cwd=tmp_path)
     assert wrong.returncode == 2 and "no notebook has such a parameter" in wrong.stderr
+
+
+def test_a_run_that_cannot_be_kept_or_read_is_refused(layout, capsys):
+    layout.runs.parent.mkdir(parents=True)
+    layout.runs.write_text("no folder")
+    assert main(["01"], layout.home) == 2 and "make that folder writable" in capsys.readouterr().err
+    layout.runs.unlink()
+    (layout.runs / "cpu").mkdir(parents=True)
+    (layout.runs / "cpu" / "run.json").write_text("{")
+    assert main(["01"], layout.home) == 2 and "delete it to make the run cpu anew" in capsys.readouterr().err
+
+
+def test_arguments_that_pytest_refuses_are_a_wrong_command(layout):
+    assert main(["test", "--no-such-flag"], layout.home) == 2
 
 
 def test_help_names_what_there_is(layout, capsys):

@@ -38,6 +38,8 @@ def test_tree_and_numbers_follow_the_controls(explorer):
     seen = ", ".join(map(str, explorer.tree.path(3)))
     assert f"sees the prefix and nodes {seen}" in explorer.numbers.value
     assert f"= {10 + explorer.tree.depth[3]}," in explorer.numbers.value
+    explorer.prefix_length.value = 0
+    assert f"sees nodes {seen}" in explorer.numbers.value  # where there is no prefix none is seen
 
 
 def test_the_figure_is_the_one_that_the_notebook_shows_statically(explorer):
@@ -141,6 +143,14 @@ def test_what_is_wrong_is_said_and_what_was_shown_stays(rounds, control, value, 
     assert rounds.steps is steps and rounds.picture.value == picture
     getattr(rounds, control).value = {"shape": "chain:2", "new_tokens": 9}[control]
     assert rounds.message.value == "" and rounds.steps is not steps
+
+
+def test_a_growth_rule_draws_another_tree_every_round(rounds):
+    rounds.shape.value = "dyspec@6"
+    assert rounds.message.value == "" and all(step.tree.budget == 6 for step in rounds.steps)
+    assert len({tuple(step.tree.parents) for step in rounds.steps}) > 1
+    rounds.shape.value = "eagle2:4@6"
+    assert "not complete: write it as in" in rounds.message.value
 
 
 def test_an_error_of_any_kind_is_a_message_and_no_traceback(rounds, monkeypatch):

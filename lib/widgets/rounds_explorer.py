@@ -1,4 +1,4 @@
-"""The rounds explorer: choose a pair, a prompt and a shape, and step through what every round drafts and accepts."""
+"""The rounds explorer: choose a pair, prompt and shape, and step through what every round drafts and accepts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from torch import Tensor
 
 from lib import plots, shapes
 from lib.figures import round_figures
+from lib.growth import Growth, shape_or_growth
 from lib.models import Pair
 from lib.prompts import PromptSet, tokenise
 from lib.studies.walkthrough import Step, walk
+from lib.tree import Tree
 
 TYPED = "your own"  # the kind of text under which a prompt is typed
 PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "expansion:2,2,1",
-           "expansion:1,1,3,1,1,1,1,1")
+           "expansion:1,1,3,1,1,1,1,1", "eagle2:4,4@14", "dyspec@14")
 MOST_NODES = 128  # a forward could verify more, nobody could read it
 PIXELS_AN_INCH = 88
 
@@ -29,6 +31,7 @@ class RoundsExplorer:
 
     pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt is a user's turn where the
     tokenizer has a chat template, else a text to continue.
+    The shape may be a growth rule, whose tree is another one every round.
     acceptance_by_rank: float[R], from which "sparse" and "optimal" are grown; without it these names are refused.
     Temperature 0 is greedy; above it the rule is naive sampling, seeded: the same settings give the same rounds.
     Show `view`. What is wrong is said in `message`, and the last decoding that worked stays below it.
@@ -58,7 +61,7 @@ class RoundsExplorer:
         """What a reader can choose: pair, prompt, shape, temperature, length, and the round that is shown."""
         kinds = list(dict.fromkeys(self.prompts.kinds))
         once = {"continuous_update": False}  # decode when a field is left or Enter is pressed, not at every key
-        self.pair = ipywidgets.Dropdown(options=list(self.pairs), description="pair")
+        self.pair = ipywidgets.Dropdown(options=list(self.pairs), description="pair", layout=_wide("240px"))
         self.kind = ipywidgets.Dropdown(options=[*kinds, TYPED], description="text")
         self.prompt = ipywidgets.Dropdown(options=self._names(kinds[0]), description="prompt", layout=_wide("600px"))
         self.typed = ipywidgets.Textarea(placeholder="Type a prompt, then click elsewhere.", description="prompt",
@@ -115,6 +118,16 @@ class RoundsExplorer:
             raise ValueError("the prompt is empty: type one, then click elsewhere")
         return tokenise(self.typed.value, pair.tokenizer, chat=True)
 
+    def _shape(self) -> Tree | Growth:
+        """The static shape or growth rule that is named. ValueError for an unknown one, or one too large to read."""
+        name = self.shape.value
+        grown_from_data = name.partition("@")[0].strip() in ("sparse", "optimal")
+        shape = shapes.parse(name, acceptance=self.acceptance) if grown_from_data else shape_or_growth(name)
+        if shape.budget > MOST_NODES:
+            raise ValueError(f"shape {name!r} has {shape.budget} nodes: give one of at most {MOST_NODES}, to stay "
+                             "readable")
+        return shape
+
     def _decode(self, change=None) -> None:
         """Decode what the controls say, and show its first round."""
         if self.kind.value != TYPED and self.prompt.value is None:
@@ -122,11 +135,7 @@ class RoundsExplorer:
         self.message.value = _note("decoding …")
         try:
             pair = self.pairs[self.pair.value]
-            tree = shapes.parse(self.shape.value, acceptance=self.acceptance)
-            if tree.budget > MOST_NODES:
-                raise ValueError(f"shape {self.shape.value!r} has {tree.budget} nodes: give one of at most "
-                                 f"{MOST_NODES}, to stay readable")
-            steps = walk(pair, self._asked(pair), tree, temperature=self.temperature.value,
+            steps = walk(pair, self._asked(pair), self._shape(), temperature=self.temperature.value,
                          new_tokens=self.new_tokens.value, generator=torch.Generator().manual_seed(self.seed))
             if not steps:
                 raise ValueError("the target ends the text with its first token, before any round: take another prompt")
@@ -163,7 +172,7 @@ class RoundsExplorer:
             figure.savefig(png, format="png")
         plots.close(figure)
         self.picture.value = png.getvalue()
-        self.numbers.value = round_figures.describe_round(self.step)
+        self.numbers.value = _paragraph(round_figures.describe_round(self.step))
         self.text.value = round_figures.running_text(self.step)
         self._enable()
 
@@ -176,4 +185,9 @@ def _wide(width: str, **layout) -> ipywidgets.Layout:
 
 
 def _note(text: str, colour: str = "#666") -> str:
-    return f'<span style="color:{colour}">{escape(text)}</span>'
+    return _paragraph(escape(text), colour)
+
+
+def _paragraph(html: str, colour: str = "inherit") -> str:
+    """A sentence that may take two lines; a widget's own lines stand as far apart as its buttons."""
+    return f'<div style="line-height:1.5;color:{colour}">{html}</div>'

@@ -7,6 +7,7 @@ from html import escape
 from io import BytesIO
 
 import ipywidgets
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from lib import plots, shapes
@@ -58,10 +59,11 @@ class ShapeExplorer:
         if self.node.max != self.budget.value:
             self.node.max = self.budget.value  # a node beyond it becomes the last one, which refreshes once more
         figure, png = self.figure(), BytesIO()
-        figure.savefig(png, format="png")
+        with rc_context({"savefig.bbox": "standard"}):  # not cut to what is drawn, which takes drawing it once more
+            figure.savefig(png, format="png")
         plots.close(figure)
-        self.picture.value = png.getvalue()
         self.numbers.value = self._describe(self.tree)
+        self.picture.value = png.getvalue()
 
     def _describe(self, tree: Tree) -> str:
         expected = shapes.expected_accepted(tree, self.acceptance)
@@ -70,7 +72,8 @@ class ShapeExplorer:
                  "own"]
         if self.node.value != NO_NODE:
             node, prefix = self.node.value, self.prefix_length.value
-            depth, seen = tree.depth[node], ", ".join(map(str, tree.path(node)))
-            lines.append(f"node {node}: ranks {tree.choices()[node - 1]}, position id {prefix} + {depth} = "
-                         f"{prefix + depth}, sees the prefix and nodes {seen}")
+            depth, seen = int(tree.depth[node]), ", ".join(map(str, tree.path(node)))
+            ranks = ", ".join(map(str, tree.choices()[node - 1]))
+            lines.append(f"node {node}: reached by rank{'s' * (depth > 1)} {ranks}, position id {prefix} + {depth} = "
+                         f"{prefix + depth}, sees {'the prefix and ' * (prefix > 0)}nodes {seen}")
         return "<br>".join(lines)
