@@ -144,6 +144,11 @@ def read(run_dir: str | Path) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def machine_of(run: dict, stage: str) -> dict[str, object]:
+    """The machine on which a stage of a run was executed, by its record; of a stage that it lacks, the last one's."""
+    return run["stages"].get(stage, {}).get("machine", run["machine"])
+
+
 def _git(*arguments: str) -> str:
     asked = subprocess.run(["git", "-C", str(HOME), *arguments], capture_output=True, text=True, check=True)
     return asked.stdout.strip()

@@ -43,6 +43,7 @@ def carry_out(plan: Plan, say: Callable[[str], None]) -> Path | None:
             seconds = time.monotonic() - start
             kept["stages"][stage.name] = {
                 "fingerprint": wanted[stage.name], "commit": kept["commit"], "seconds": round(seconds, 1),
+                "machine": kept["machine"],
                 "finished": record.now()}
             record.save(plan.folder, kept)
             say(f"{head} done in {spoken(seconds)}")

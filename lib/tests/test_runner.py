@@ -376,11 +376,14 @@ def test_from_runs_again_what_follows_and_leaves_what_was_before(layout, quick, 
 
     monkeypatch.setattr(execute, "run", fake)
     assert main(["quick"], layout.home) == 0
+    monkeypatch.setattr("lib.provenance.machine", lambda device="cpu": {"device": "another"})
     assert main(["quick", "--from", "02"], layout.home) == 0
     assert ran == ["01_shapes", "02_broken", "09_report", "02_broken", "09_report"]
     assert "about 2 min 10 s" in capsys.readouterr().out
     made = plan.make(layout, ["quick"], start="02", command=["quick", "--from", "02"])
     kept = record.load(made.folder)
+    machines = [provenance.machine_of(kept, name)["device"] for name in ("01_shapes", "02_broken", "07_speed")]
+    assert machines[0] != "another" == machines[1] == machines[2], "a stage's machine is the one that it was run on"
     del kept["stages"]["09_report"]
     record.save(made.folder, kept)
     assert run.resuming(made) == ["./run_notebooks.sh", "quick", "--from", "09_report"]
