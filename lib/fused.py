@@ -105,21 +105,21 @@ class FusedBlocks:
         logits, states = self.blocks(tokens, depth, cache, mask, logits_to_keep, output_hidden_states)
         return BlockOutput(logits, None if states is None else tuple(states))
 
+    @property
+    def fills(self) -> bool:
+        """Whether one call can fill a static tree."""
+        return isinstance(self.blocks, NativeBlocks)
+
     def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels: Levels,
-             choices: int | None) -> Tensor | None:
-        """A static tree's tokens int64[B, size] behind the last of tokens int64[B, m], as `NativeBlocks.fill`; None
-        where one call cannot do that. choices: how many tokens there are to choose from; None: all.
+             choices: int) -> Tensor:
+        """A static tree's tokens int64[B, size] behind the last of tokens int64[B, m], as `NativeBlocks.fill` chooses
+        them; for a model that `fills`, and a cache that was begun.
         """
-        if torch.is_grad_enabled() or not (isinstance(self.blocks, NativeBlocks) and cache.layers):
-            return None
-        choices = choices or self.blocks.forward.vocabulary.out
-        if levels.most > choices:
-            return None
         return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices)
 
     def _takes_prompts(self, tokens: Tensor) -> bool:
         """Whether prompts int64[B, T] are few rows too."""
-        return isinstance(self.blocks, NativeBlocks) and tokens.numel() <= products.MOST_ROWS
+        return self.fills and tokens.numel() <= products.MOST_ROWS
 
 
 def _kernels_of(model) -> Kernels:

@@ -76,21 +76,29 @@ class LanguageModelDrafter:
         """
         if not isinstance(shape, Tree):
             self.drafts, self.places = self._grow(shape)
+        elif self._fills_at_once(shape):
+            self.drafts, self.places = self._fill_at_once(shape)
         else:
-            self.drafts, self.places = self._fill_at_once(shape) or self._fill(shape, draws)
+            self.drafts, self.places = self._fill(shape, draws)
         return self.drafts
 
-    def _fill_at_once(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]] | None:
-        """The likeliest children in one call, where the model has one for that and nobody asks for probabilities."""
-        fill = getattr(self.blocks, "fill", None)
-        if fill is None or self.proposal != "top_k" or self.keep_probs or not shape.budget:
-            return None
+    def _fills_at_once(self, shape: Tree) -> bool:
+        """Whether nobody asks for probabilities, and the model has one call for children that are its favourites."""
+        chosen = self.proposal == "top_k" and not self.keep_probs and shape.budget > 0
+        return chosen and getattr(self.blocks, "fills", False) and shape.rank.max() < self._known
+
+    @property
+    def _known(self) -> int:
+        """Tokens to choose from."""
+        own = self.model.get_output_embeddings().out_features
+        return min(self.vocabulary or own, own)
+
+    def _fill_at_once(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]]:
+        """The likeliest children, all levels in one call."""
         tokens = self._tail_tokens(shape.max_depth)
         levels = at_once.levels(shape, self.waiting)
         with forward():
-            filled = fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self.vocabulary)
-        if filled is None:
-            return None
+            filled = self.blocks.fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self._known)
         self.calls += shape.max_depth
         self.levels = [shape.max_depth] * len(tokens)
         return [Draft(shape, row, "top_k") for row in filled], [plan(shape).place] * len(tokens)

@@ -1,5 +1,7 @@
 """What can be wrong with a pair, each with its own message: what it is, its value, and what to do."""
 
+from typing import Collection
+
 import torch
 
 from lib import hub_errors
@@ -13,6 +15,14 @@ class PairError(ValueError):
     """A pair that cannot be loaded, or cannot work: what, why, and what to do."""
 
 
+def each_of(what: str, said: object, known: Collection[str]) -> tuple[str, str]:
+    """What "x", or "x|y" (target|drafter), says of target and drafter. PairError where one of them is not known."""
+    both = str(said).split("|")
+    if len(both) > 2 or not set(both) <= set(known):
+        raise PairError(f"{what} is {said!r}; give one of {', '.join(known)}, or two as TARGET|DRAFTER")
+    return both[0], both[-1]
+
+
 def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """A torch dtype by its name."""
     name = str(dtype).removeprefix("torch.")
@@ -22,11 +32,9 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def dtypes_of(dtype: str | torch.dtype) -> tuple[torch.dtype, torch.dtype]:
-    """What "float32", or "float32|bfloat16" (target|drafter), says of target and drafter."""
-    said = dtype.split("|") if isinstance(dtype, str) else [dtype]
-    if len(said) > 2:
-        raise PairError(f"dtype is {dtype!r}; give one of {', '.join(DTYPES)}, or two as TARGET|DRAFTER")
-    return as_dtype(said[0]), as_dtype(said[-1])
+    """The number formats of target and drafter, as "float32|bfloat16", or one for both."""
+    target, drafter = each_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
+    return DTYPES[target], DTYPES[drafter]
 
 
 def check_device(device: str | torch.device, dtype: torch.dtype) -> None:

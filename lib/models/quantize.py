@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.models.checks import PairError
+from lib.models.checks import PairError, each_of
 
 NONE, INT8, INT4 = "none", "int8", "int4"
 KINDS = (NONE, INT8, INT4)
@@ -60,11 +60,7 @@ def quantize_int8(model) -> None:
 
 def kinds_of(quantize: str) -> tuple[str, str]:
     """What "int8", or "int8|none" (target|drafter), says of target and drafter. PairError for anything else."""
-    said = str(quantize).split("|")
-    kinds = tuple(said * 2 if len(said) == 1 else said)
-    if len(kinds) != 2 or not set(kinds) <= set(KINDS):
-        raise PairError(f"quantize is {quantize!r}; give one of {', '.join(KINDS)}, or two as TARGET|DRAFTER")
-    return kinds
+    return each_of("quantize", quantize, KINDS)
 
 
 def gpu_keywords(kind: str) -> dict[str, object]:

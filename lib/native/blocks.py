@@ -64,7 +64,6 @@ class Levels:
     def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
         self.size, self.forwarded = size, sum(len(slots) for slots, *_ in each[1:])
         self.widest = max(len(slots) for slots, *_ in each)
-        self.most = 1 + max(int(below[:, 1].max()) for _, below, *_ in each)  # children that a node may have
         held = [tuple(None if part is None else part.contiguous() for part in level) for level in each]
         self.held = held  # since the structs hold addresses alone
         self.structs = (Level * len(held))(*(

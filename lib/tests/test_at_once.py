@@ -62,7 +62,7 @@ def test_one_call_says_what_a_call_a_level_says(lengths, plan, dtype, vocabulary
     at_once, by_level = drafter(dtype, vocabulary), drafter(dtype, vocabulary)
     prompts = small_models.prompts(seed, lengths, vocabulary or KNOWN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FusedBlocks, "fill", None)
+        patch.setattr(FusedBlocks, "fills", False)
         said, kept, *counted = rounds(by_level, prompts, plan)
     found, held, *count = rounds(at_once, prompts, plan)
     assert found == said and count == counted

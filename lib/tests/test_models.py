@@ -263,7 +263,7 @@ def test_weights_that_are_missing_broken_pickled_or_of_another_config(tmp_path, 
 
 def test_dtype_device_and_memory(monkeypatch, folders):
     pair = f"{folders['target']}|{folders['none']}"
-    assert "dtype is 'int3'; choose one of float32" in message(pair, dtype="int3")
+    assert "dtype is 'int3'; give one of float32" in message(pair, dtype="int3")
     assert "device 'warp' with dtype 'float32'" in message(pair, device="warp")
     if not torch.cuda.is_available():
         said = message(pair, dtype="bfloat16", device="cuda")

@@ -81,16 +81,19 @@ def coverage(groups: Mapping[str, Sequence[nn.Module]], held_out: Tensor, seed: 
 
 
 def compare(target_name: str, folder: Path) -> pd.DataFrame:
-    """Trains drafters for a target both ways under `folder`, saves the boosted ones, and says what they cover."""
+    """Trains drafters for a target both ways under `folder`, saves the boosted ones, and says what they cover.
+
+    ValueError where `folder` lacks the model that all begin as.
+    """
+    where = folder / FROM
+    if not (where / "model.safetensors").exists():
+        raise ValueError(f"{where} holds no model to begin with; train it first: python -m lib.training {FROM}")
     tokenizer, streams = family.prepare(folder), data.load_streams(folder)
     target = frozen_target(target_name, folder, "cpu")
     learnt = samples(target, streams.train, SAMPLES, PLAN.seed)
     judged = samples(target, streams.held_out, HELD_OUT, PLAN.seed)
-    where = folder / FROM
-    if not (where / "model.safetensors").exists():
-        raise ValueError(f"{where} holds no model to begin with; train it first: python -m lib.training {FROM}")
     into = folder / "boosted" / Path(target_name).name
     groups = train(LlamaForCausalLM.from_pretrained(where, dtype=torch.float32), learnt, into)
     for number, model in enumerate(groups[BOOSTED]):
-        family.save(model.float(), tokenizer, into / f"member-{number}")
+        family.save(model, tokenizer, into / f"member-{number}")
     return coverage(groups, judged).assign(target=target_name).round(4)
