@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path("data/runs/training"), help="where tokens, checkpoints and models go"
     )
-    parser.add_argument("--steps", type=int, help="optimiser steps, instead of the member's own number")
+    parser.add_argument("--steps", type=int, help="optimiser steps of one schedule, instead of the member's own")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--target", default="base", help="of what was distilled or boosted, or of a head (which may "
                         "have a shipped model or a folder, too): a trained member")
@@ -47,8 +47,9 @@ def main() -> None:
     else:
         for name in family.FAMILY if given.member == "all" else [given.member]:
             member = family.FAMILY[name]
-            plan = replace(member.plan, steps=given.steps or member.plan.steps)
-            family.make(name, given.folder, member=replace(member, plan=plan), device=given.device)
+            if given.steps:
+                member = replace(member, plan=replace(member.plan, steps=given.steps), further=None)
+            family.make(name, given.folder, member=member, device=given.device)
 
 
 def publish(folder: Path, shipped: Path) -> None:

@@ -31,11 +31,11 @@ def operations(member: family.Member) -> float:
     """Operations of a member's training: 6 P a token (Kaplan et al. 2020, section 2.1), and 2 P of the teacher's for
     each token that it judges or writes.
     """
-    plain = 6 * parameters(member) * member.plan.tokens
+    plain = 6 * parameters(member) * member.tokens
     if member.teacher is None:
         return plain
     teacher = parameters(family.FAMILY[member.teacher])
-    return plain + 2 * teacher * (member.plan.tokens + family.own_tokens(member.plan))
+    return plain + 2 * teacher * (member.tokens + family.own_tokens(member.plan))
 
 
 def contenders(distilled: family.Member) -> dict[str, family.Member]:
@@ -75,7 +75,7 @@ def compare(
     columns = {"value": "more_than_distilled", "low": "more_low", "high": "more_high"}
     found = found.merge(gap.rename(columns=columns)[[*setting, *columns.values()]], on=setting, how="left")
     cost = pd.DataFrame(
-        [(label, member.plan.tokens, operations(member)) for label, member in members.items()],
+        [(label, member.tokens, operations(member)) for label, member in members.items()],
         columns=["contender", "tokens", "operations"],
     )
     return found.merge(cost, on="contender").assign(target=target).round(4)

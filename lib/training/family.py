@@ -1,6 +1,7 @@
 """The members of the shipped family: their sizes, what each learns from, and the steps from text to a model folder."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Sequence
 
@@ -21,8 +22,8 @@ CHARACTERS = 70_000_000  # of generated and real text together, as the shares of
 
 @dataclass(frozen=True)
 class Member:
-    """One model: hidden size, layers, feed-forward size, query and key/value heads, head size; its teacher, if
-    distilled.
+    """One model: hidden size, layers, feed-forward size, query and key/value heads, head size; what it learns; a
+    second schedule, if it goes on from the first one's end; its teacher, if distilled.
     """
 
     hidden: int
@@ -32,7 +33,18 @@ class Member:
     kv_heads: int
     head_dim: int
     plan: loop.Plan
+    further: loop.Plan | None = None
     teacher: str | None = None
+
+    @property
+    def plans(self) -> tuple[loop.Plan, ...]:
+        """Its schedules, in their order."""
+        return (self.plan, self.further) if self.further else (self.plan,)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens seen over all schedules."""
+        return sum(plan.tokens for plan in self.plans)
 
     def config(self) -> LlamaConfig:
         """The transformers configuration."""
@@ -54,11 +66,12 @@ class Member:
 
 
 def _one_layer(teacher: str | None, steps: int) -> Member:
-    return Member(128, 1, 256, 4, 2, 32, loop.Plan(steps, 16, WINDOW, 1e-2, seed=3), teacher)
+    return Member(128, 1, 256, 4, 2, 32, loop.Plan(steps, 16, WINDOW, 1e-2, seed=3), teacher=teacher)
 
 
 FAMILY = {
-    "base": Member(384, 5, 1024, 6, 2, 64, loop.Plan(860, 32, WINDOW, 8e-3, seed=1)),
+    "base": Member(384, 5, 1024, 6, 2, 64, loop.Plan(860, 32, WINDOW, 8e-3, seed=1),
+                   further=loop.Plan(980, 32, WINDOW, 8e-3, seed=4)),
     "small": Member(192, 3, 512, 3, 1, 64, loop.Plan(400, 32, WINDOW, 1e-2, seed=2)),
     "tiny": _one_layer(None, 500),
     "tiny-base": _one_layer("base", 500),
@@ -85,7 +98,8 @@ def prepare(folder: Path) -> Tokenizer:
 def make(name: str, folder: Path, *, member: Member | None = None, device: str = "cpu") -> LlamaForCausalLM:
     """Trains a member (plain, or by distillation from its trained teacher under `folder`) and saves it in bfloat16.
 
-    `member` is what to train under that name, where it is not what the family has.
+    `member` is what to train under that name, where it is not what the family has. A second schedule starts with a
+    warm-up and fresh momenta from the weights that the first one ended with.
     """
     member = member or FAMILY[name]
     plan = member.plan
@@ -112,19 +126,22 @@ def make(name: str, folder: Path, *, member: Member | None = None, device: str =
         texts = {**texts, "own": own}
         shares = {**{kind: share * (1 - OWN_TEXT_SHARE) for kind, share in shares.items()}, "own": OWN_TEXT_SHARE}
 
-    def draw(step: int) -> torch.Tensor:
-        return data.windows(texts, shares, plan.rows, plan.length + 1, plan.seed, step)
-
-    loop.train(
-        model,
-        draw,
-        plan,
-        loss,
-        folder / "checkpoints" / name,
-        report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True),
-    )
+    for part, plan in enumerate(member.plans):
+        loop.train(
+            model,
+            partial(windows, texts, shares, plan),
+            plan,
+            loss,
+            folder / "checkpoints" / (f"{name}-further" if part else name),
+            report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True),
+        )
     save(model, tokenizer, folder / name)
     return model
+
+
+def windows(texts, shares, plan: loop.Plan, step: int) -> torch.Tensor:
+    """The windows of a plan's step, int64[rows, length + 1], each with the token after its last."""
+    return data.windows(texts, shares, plan.rows, plan.length + 1, plan.seed, step)
 
 
 def own_tokens(plan: loop.Plan) -> int:

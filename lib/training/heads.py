@@ -35,7 +35,7 @@ def make(target_name: str, kind: str, folder: Path, *, plan: loop.Plan | None = 
     torch.manual_seed(plan.seed)  # initial weights only; every window is a function of seed and step
     head = heads.KINDS[kind](heads.settings(kind, target.config)).to(device)
     into = folder / "heads" / Path(target_name).name / kind
-    train(head, target, kind, partial(_windows, *_texts(target, target_name, streams, folder, plan), plan), plan,
+    train(head, target, kind, partial(family.windows, *_texts(target, target_name, streams, folder, plan), plan), plan,
           into, streams.held_out)
     heads.save(head, into)
     return head
@@ -108,7 +108,3 @@ def _texts(target, name: str, streams: data.Streams, folder: Path, plan: loop.Pl
     own = own_text.own_text(target, folder, Path(name).name, tokens=wanted, seed=plan.seed)
     shares = {kind: part * (1 - share) for kind, part in mixture.SHARES.items()}
     return {**streams.train, "own": own}, {**shares, "own": share}
-
-
-def _windows(texts, shares, plan: loop.Plan, step: int) -> torch.Tensor:
-    return data.windows(texts, shares, plan.rows, plan.length + 1, plan.seed, step)
