@@ -1,11 +1,11 @@
 """The tables of a run: rows appended one by one so that nothing finished is lost, each with what made it.
 
-A table is `RUN/tables/NAME.csv`, or `.csv.gz` where its schema (see `schemas`) calls it large. A writer that is killed
+A table is `RUN/tables/NAME.csv`, or `.csv.xz` where its schema (see `schemas`) calls it large. A writer that is killed
 midway leaves a table that reads as if it had not begun (see `whole_appends`).
 """
 
-import gzip
 import io
+import lzma
 from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -192,7 +192,7 @@ def _fits(kind: str, value: object) -> bool:
 
 def _encode(schema: Schema, frame: pd.DataFrame, header: bool) -> bytes:
     data = frame.to_csv(index=False, header=header, columns=schema.names, lineterminator="\n").encode()
-    return gzip.compress(data, mtime=0) if schema.compressed else data
+    return lzma.compress(data) if schema.compressed else data
 
 
 def _decode(schema: Schema, path: Path) -> pd.DataFrame:

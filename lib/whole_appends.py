@@ -1,11 +1,11 @@
 """Files that grow by whole appends: what a writer that was killed midway has added reads as if it had not begun.
 
 An append first notes the file's length beside it, and takes the note away when its bytes are on disk. Compressed files
-hold one gzip block an append.
+hold one xz stream an append.
 """
 
+import lzma
 import os
-import zlib
 from pathlib import Path
 
 
@@ -43,7 +43,7 @@ def committed(path: Path) -> bytes:
     data, note = path.read_bytes(), _note(path)
     if note.exists():
         data = data[: int(note.read_text())]
-    if path.suffix == ".gz":
+    if path.suffix == ".xz":
         data = _unzipped(data)
     return data[: data.rfind(b"\n") + 1]
 
@@ -53,16 +53,16 @@ def _note(path: Path) -> Path:
 
 
 def _unzipped(data: bytes) -> bytes:
-    """All whole blocks of a compressed file; a last one that is torn is left out."""
+    """All whole streams of a compressed file; a last one that is torn is left out."""
     whole = []
     while data:
-        block = zlib.decompressobj(wbits=31)  # 31: gzip with its checksum
+        stream = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
         try:
-            text = block.decompress(data)
-        except zlib.error:
+            text = stream.decompress(data)
+        except lzma.LZMAError:
             break
-        if not block.eof:
+        if not stream.eof:
             break
         whole.append(text)
-        data = block.unused_data
+        data = stream.unused_data
     return b"".join(whole)

@@ -78,7 +78,7 @@ def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
     home, results = plan.layout.home, plan.layout.home / "data" / "results" / "reference"
     executed = plan.layout.notebooks / "executed"
     copied = [
-        *_replace(plan.folder / "tables", results / "tables", ("*.csv", "*.csv.gz")),
+        *_replace(plan.folder / "tables", results / "tables", ("*.csv", "*.csv.xz")),
         *_replace(plan.folder, results, ("run.json",)),
         *_replace(plan.folder / "figures", home / "figures", (f"{SHOWN}_*.png", f"{SHOWN}_*.svg")),
         *_replace(plan.folder / "executed", executed, ("[0-9]*.ipynb",)),

@@ -56,7 +56,7 @@ class Schema:
     @property
     def file_name(self) -> str:
         """What its file is called in a run's folder `tables`."""
-        return f"{self.name}.csv.gz" if self.compressed else f"{self.name}.csv"
+        return f"{self.name}.csv.xz" if self.compressed else f"{self.name}.csv"
 
     @property
     def names(self) -> list[str]:

@@ -21,8 +21,6 @@ TABLES = (
             "accepted": real("draft tokens accepted in them"),
             "round_seconds": real("time of all rounds, until the last row ends; prefill excluded"),
             "model_seconds": real("of these, time in forwards of target and drafter"),
-            "steady_tokens": real("tokens of the rounds in which all rows ran and none was cut; missing without rounds"),
-            "steady_seconds": real("time of these rounds"),
             "same": flag("whether the tokens are those of transformers' greedy generate"),
         } | {"prompt": text("the group's first prompt"), "kind": text("kind of text")},
     ),

@@ -79,7 +79,7 @@ def measure(
         seconds = time.perf_counter() - start
         setting = dict(pair=pair.name, batch=batch, alternative=way.name, drafter=way.drafter, shape=way.shape)
         table.append(
-            **setting, prompt=name, kind=kind, repeat=repeat, **_row(done, seconds, batch), same=done.tokens == own[name]
+            **setting, prompt=name, kind=kind, repeat=repeat, **_row(done, seconds), same=done.tokens == own[name]
         )
 
 
@@ -87,9 +87,8 @@ def _shuffled(ways: Sequence[Alternative], generator: torch.Generator) -> list[A
     return [ways[at] for at in torch.randperm(len(ways), generator=generator).tolist()]
 
 
-def _row(done: Continued, seconds: float, batch: int) -> dict[str, object]:
+def _row(done: Continued, seconds: float) -> dict[str, object]:
     """What one run is in numbers; of transformers' runs rounds are not known."""
-    steady_tokens, steady_seconds = steady(done.rounds, batch)
     rounds = one_a_round(done.rounds)
     whole = [found for found in done.rounds if not found.cut]
     known = bool(done.rounds)
@@ -100,8 +99,6 @@ def _row(done: Continued, seconds: float, batch: int) -> dict[str, object]:
         "accepted": float(sum(found.accepted for found in whole)) if known else float("nan"),
         "round_seconds": sum(found.seconds for found in rounds) if known else float("nan"),
         "model_seconds": sum(found.model_seconds for found in rounds) if known else float("nan"),
-        "steady_tokens": steady_tokens,
-        "steady_seconds": steady_seconds,
     }
 
 
@@ -111,19 +108,8 @@ def one_a_round(rounds: Sequence[Round]) -> list[Round]:
     return [found for found, first in zip(rounds, begins) if first]
 
 
-def steady(rounds: Sequence[Round], batch: int) -> tuple[float, float]:
-    """Tokens and seconds of the rounds in which every row of the batch ran and none was cut short; NaN where rounds
-    are not known.
-    """
-    found = whole(rounds, batch)
-    if not found:
-        return float("nan"), float("nan")
-    tokens = sum(each.accepted + 1 for records in found for each in records)
-    return float(tokens), sum(records[0].seconds for records in found)
-
-
 def whole(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:
-    """The records, one a row, of each of those rounds."""
+    """The records, one a row, of the rounds in which every row of the batch ran and none was cut short."""
     together = (rounds[first : first + batch] for first in range(0, len(rounds), batch))
     return [records for records in together
             if [each.row for each in records] == list(range(batch)) and not any(each.cut for each in records)]

@@ -57,13 +57,12 @@ def test_every_way_writes_what_generate_writes_and_an_interrupted_table_goes_on(
     assert ((left["outside"] > 0) & (left["outside"] < 1)).all() and PLAIN in set(left["alternative"])
 
 
-def test_steady_rounds_are_those_in_which_every_row_runs():
+def test_whole_rounds_are_those_in_which_every_row_runs():
     def record(row, accepted, cut=False):
         return Round(row, 0, 2, accepted, (0,) * accepted, True, cut, 1, 1, 0.25, 0.5, 0.25, 0, 0.5)
 
     rounds = [record(0, 1), record(1, 2), record(0, 0), record(1, 1, cut=True), record(0, 2)]
-    assert speed.steady(rounds, 2) == (5.0, 1.0)
-    assert all(np.isnan(speed.steady([], 2)))
+    assert speed.whole(rounds, 2) == [rounds[:2]] and speed.whole([], 2) == []
     assert speed.one_a_round(rounds) == [rounds[0], rounds[2], rounds[4]] and speed.one_a_round([]) == []
 
 
