@@ -18,6 +18,7 @@ CONTROLS = ("random", "oracle")
 STANDARD = ("top_k", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit:1", "int8",
             "combined", "adaptive:schedule", "adaptive:recent", "adaptive:complexity", "adaptive:pays", "confident",
             *CONTROLS)
+COMPARED = ("top_k", "lookup")  # what every comparison stands beside, whoever else drafts
 DEPTHS = 8  # depths of which acceptance is kept apart
 
 
@@ -31,9 +32,9 @@ def heads_of(target: str) -> list[str]:
 def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, dict]]:
     """What is compared on one target: label -> kind with its option, and the keywords that it needs.
 
-    pairs: those of one target, their drafters' models in order of preference; specs: see `drafters.registry`, or the
-    name of a shipped head; empty: all that exist for such a target. "top_k" stands for every pair's model,
-    "merged" for all of them in one, the other kinds that need a model take the first.
+    pairs: those of one target, their drafters' models in order of preference; specs: see `drafters.registry`, or
+    names of shipped heads, beside COMPARED; empty: all that exist for such a target. "top_k" stands for every pair's
+    model, "merged" for all of them in one, the other kinds that need a model take the first.
     """
     first = pairs[0]
     models = {pair.drafter_name: pair.drafter.model for pair in pairs}
@@ -43,7 +44,7 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, di
     trained = heads_of(first.target_name)
     with_heads = [name for name, kind in DRAFTERS.items() if kind.head in trained and name not in trained]
     standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].refusal(first.target)]
-    for spec in specs or [*standard, *trained, *with_heads]:
+    for spec in dict.fromkeys([*COMPARED, *specs] if specs else [*standard, *trained, *with_heads]):
         if spec == "top_k":
             found |= {f"{MODEL}{name}": (spec, shared | {"model": model}) for name, model in models.items()}
         elif _head(spec):

@@ -75,8 +75,14 @@ def test_trained_heads_take_part_by_their_folders(monkeypatch, tmp_path):
     assert drafter_study.heads_of("target") == ["eagle", "medusa", "medusa-second"]
     names = ["medusa-second", "eagle"]
     rows = pd.DataFrame([row for part in measured(specs=names, shape_names=["kary:2@6"]) for row in part])
-    assert set(rows["drafter"]) == {"none", *names} and rows["identical"].all()
-    assert (rows.loc[rows["drafter"] != "none", "weight_bytes"] > 0).all()
+    beside = {"none", "model one", "model two", "lookup"}
+    assert set(rows["drafter"]) == {*beside, *names} and rows["identical"].all()
+    assert (rows.loc[rows["drafter"].isin(names), "weight_bytes"] > 0).all()
+
+
+def test_whoever_is_asked_for_stands_beside_every_model_and_look_up():
+    assert list(drafter_study.candidates(PAIRS, ["recycling", "lookup"])) == [
+        "model one", "model two", "lookup", "recycling"]
 
 
 def test_an_unknown_drafter_is_refused():
