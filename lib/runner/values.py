@@ -37,11 +37,11 @@ def _pairs(values: Values) -> None:
 
 def _prompts(values: Values) -> None:
     from lib import prompts
-    from lib.studies import study
+    from lib.studies import recording
 
     names, kinds = prompts.check(values["prompts"])
     if "choose_prompts" in values:
-        study.split_prompts(names, kinds, names, choose=values["choose_prompts"], judge=values["judge_prompts"])
+        recording.split_prompts(names, kinds, names, choose=values["choose_prompts"], judge=values["judge_prompts"])
 
 
 def _device(values: Values) -> None:

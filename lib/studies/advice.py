@@ -16,7 +16,7 @@ from lib.cost import Costs, RoundCost
 from lib.growth import Growth
 from lib.search import best_tree
 from lib.search.best_tree import Choice, Limits
-from lib.studies import by_formula, study
+from lib.studies import by_formula, recording
 from lib.trace import Trace
 from lib.tree import Tree
 
@@ -58,11 +58,11 @@ def advise(recorded: Trace, costs: Costs, *, batch: int = 1, prefix: int = 128, 
            generator: np.random.Generator, drafters: Sequence[str] | None = None, grow: Grow | None = None) -> Advice:
     """The fastest of the trace's drafters (or of those named), its tree and settings, for a batch at a prefix length.
 
-    recorded: a trace as `study.record` makes it, which says what its choosing prompts are. grow: replays trees that
+    recorded: a trace as `recording.record` makes it, which says what its choosing prompts are. grow: replays trees that
     grow, for engines that grow them; without it their loss is unknown. ValueError where a pair or
     batch was not calibrated.
     """
-    choosing, judged = study.halves(recorded)
+    choosing, judged = recording.halves(recorded)
     target = recorded.about["target"]
     price = {drafter: costs.at(target, drafter, batch=batch, prefix=prefix) for drafter in drafters or recorded.ranks}
     chosen = {drafter: best_tree.choose(choosing, own.round, limits, drafter) for drafter, own in price.items()}

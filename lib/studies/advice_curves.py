@@ -9,7 +9,7 @@ from lib import acceptance, cost, shapes
 from lib.cost import Costs, formulas
 from lib.search import best_tree
 from lib.search.best_tree import Limits
-from lib.studies import study
+from lib.studies import recording
 from lib.trace import Trace
 
 OURS = "for the hardware"  # the fastest tree of each budget
@@ -22,7 +22,7 @@ def over_budget(recorded: Trace, costs: Costs, drafter: str, *, batches: Sequenc
     """The columns of `cost.speeds` for chain, k-ary trees and the fastest tree of each budget, at every batch; with
     target, drafter, batch, prefix. All are held to the limit on depth; a chain longer than it is left out.
     """
-    choosing, judged = study.halves(recorded)
+    choosing, judged = recording.halves(recorded)
     parts = []
     for batch in batches:
         own = costs.at(recorded.about["target"], drafter, batch=batch, prefix=prefix)
@@ -41,7 +41,7 @@ def beside_formulas(recorded: Trace, costs: Costs, drafter: str, *, batches: Seq
     Columns: target, drafter, batch, length, by, speedup, alpha (mean over the judging half), cost (a drafter's step
     over a target's step, measured). The blog's table knows neither batch nor drafter.
     """
-    _, judged = study.halves(recorded)
+    _, judged = recording.halves(recorded)
     rows = []
     for batch in batches:
         own = costs.at(recorded.about["target"], drafter, batch=batch, prefix=prefix)

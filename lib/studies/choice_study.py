@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lib.acceptance import FREQUENT, REAL_TEXT
-from lib.studies import choices, stability, study
+from lib.studies import choices, recording, stability, study
 from lib.trace import Trace
 
 TOLERANCE = 0.1  # tokens a round: a loss, its interval included, that is next to nothing
@@ -21,7 +21,7 @@ def survey(
     """
     frames = []
     for recorded in traces:
-        choosing, judged = study.halves(recorded)
+        choosing, judged = recording.halves(recorded)
         for drafter in recorded.ranks:
             if recorded.about["protocol"] == REAL_TEXT:
                 frames.append(stability.curve(choosing, judged, drafter, FAMILIES, budget, generator))

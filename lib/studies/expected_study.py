@@ -20,7 +20,7 @@ def survey(
     pair, asked, shapes: Sequence[str], temperatures: Sequence[float], new_tokens: int, seed: int
 ) -> pd.DataFrame:
     """The table `expected`: a row a prompt, rule, shape and temperature above 0, rounds chained over a text of
-    `new_tokens` tokens that the target wrote; pair: see `models`, asked: `study.Prompts`.
+    `new_tokens` tokens that the target wrote; pair: see `models`, asked: `recording.Prompts`.
     """
     trees = {shape: parse(shape) for shape in shapes}
     siblings = max((len(tree.children(node)) for tree in trees.values() for node in range(tree.size)), default=0)

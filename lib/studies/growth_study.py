@@ -11,7 +11,7 @@ from lib.drafters import LanguageModelDrafter
 from lib.drafters.marginals import MarginalDrafter
 from lib.dynamic_replay import GrownWalk
 from lib.growth import Growth
-from lib.studies import study
+from lib.studies import recording, study
 from lib.trace import Trace
 from lib.tree import Tree
 
@@ -75,15 +75,16 @@ def evaluate_static(trace: Trace, name: str, trees: Sequence[tuple[str, int, Tre
     return rows.assign(calls=rows["rounds"] * rows["depth"], confidence=np.nan)
 
 
-def compare(recorded: Trace, name: str, model, asked: study.Prompts, *, families: Sequence[str], rules: Sequence[str],
-            budgets: Sequence[int], vocabulary: int | None = None, confidences: Sequence[float] = ()) -> pd.DataFrame:
+def compare(recorded: Trace, name: str, model, asked: recording.Prompts, *, families: Sequence[str],
+            rules: Sequence[str], budgets: Sequence[int], vocabulary: int | None = None,
+            confidences: Sequence[float] = ()) -> pd.DataFrame:
     """Static families and growth rules (names without a budget) at each budget, on the trace's judged prompts.
 
-    asked: the prompts that the trace was recorded of, `study.real_text_starts` of them where it has that protocol.
+    asked: the prompts that the trace was recorded of, `recording.real_text_starts` of them where it has that protocol.
     confidences: temperatures of the drafter's probabilities, of which each rule and budget takes the best on the
     choosing prompts, from which static trees are grown too; none: as `evaluate` has it.
     """
-    choosing, judged = study.halves(recorded)
+    choosing, judged = recording.halves(recorded)
     texts = {half: [asked.ids[row] for row in np.flatnonzero(asked.choosing == half)] for half in (True, False)}
     frames = [evaluate_static(judged, name, study.forest(choosing, name, families, budgets))]
     for rule in rules:
@@ -95,14 +96,14 @@ def compare(recorded: Trace, name: str, model, asked: study.Prompts, *, families
     return pd.concat(frames, ignore_index=True)
 
 
-def judging(recorded: Trace, models: Mapping[str, object], asked: study.Prompts,
+def judging(recorded: Trace, models: Mapping[str, object], asked: recording.Prompts,
             vocabulary: int | None = None) -> Callable[[str, Growth], pd.DataFrame | None]:
     """(drafter, rule) -> `evaluate` of that rule on the trace's judged prompts, as `advice.advise` asks for it; None
     for drafters that give one distribution a depth, over which such rules do not grow.
 
     models: by the drafters' names in the trace, as `evaluate` takes them; asked: as `compare` takes it.
     """
-    judged = study.halves(recorded)[1]
+    judged = recording.halves(recorded)[1]
     texts = [asked.ids[row] for row in np.flatnonzero(~np.asarray(asked.choosing))]
 
     def judge(drafter: str, rule: Growth) -> pd.DataFrame | None:

@@ -102,7 +102,7 @@ def tally(done: Generation, names: Sequence[str], kinds: Sequence[str]) -> pd.Da
 def run(
     setting: Live, pair, others: Sequence, asked, continuations: Sequence[Sequence[int]], *, new_tokens: int, seed: int
 ) -> pd.DataFrame:
-    """`tally` of one setting over prompts (see `study.Prompts`), with the setting's columns."""
+    """`tally` of one setting over prompts (see `recording.Prompts`), with the setting's columns."""
     drafter = make_drafter(setting, pair, others, asked.ids, continuations, seed)
     done = decode(
         pair.target,

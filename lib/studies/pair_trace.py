@@ -7,7 +7,7 @@ from lib.trace import Trace
 
 
 def record(pair, asked, drafters: Mapping[str, object] | None = None, **settings) -> Trace:
-    """`trace.record` of a `models.Pair` on prompts with names, kinds and ids (see `study.Prompts`), up to its own EOS.
+    """`trace.record` of a `models.Pair` on prompts (see `recording.Prompts`) up to its own EOS.
 
     drafters: by name, the pair's own model alone if not given; settings: as `trace.record` takes them.
     """

@@ -28,8 +28,8 @@ def compare(
 ) -> list[dict[str, object]]:
     """Rows of the table "quantised": each way with and without speculation on each asked prompt, in shuffled turns.
 
-    The first of `ways` is the yardstick of `agreeing`. asked: `study.Prompts`. Each way's lossless text is that of its
-    own target.
+    The first of `ways` is the yardstick of `agreeing`. asked: `recording.Prompts`. Each way's lossless text is that of
+    its own target.
     """
     pairs = {way: load_pair(name, dtype=dtype, device=device, quantize=way) for way in ways}
     settings = [(way, speculates) for way in ways for speculates in (False, True)]

@@ -25,7 +25,7 @@ HINDSIGHT = "best in hindsight"  # each prompt's fastest
 
 
 def groups(asked, batch: int) -> Iterator[tuple[str, str, list[Tensor]]]:
-    """(name, kind, prompts) of the batches of `together`, each named by its first prompt. asked: `study.Prompts`."""
+    """(name, kind, prompts) of the batches of `together`, each named by its first one. asked: `recording.Prompts`."""
     for kind, rows in together(asked.kinds, batch):
         yield asked.names[rows[0]], kind, [asked.ids[i] for i in rows]
 

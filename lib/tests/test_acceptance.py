@@ -10,7 +10,7 @@ import torch
 from lib import acceptance, replay, shapes, trace
 from lib.drafters import LanguageModelDrafter
 from lib.models import Pair
-from lib.studies import findings, live, study
+from lib.studies import findings, live, recording, study
 from lib.tests import small_models
 from lib.tests.test_replay import synthetic
 
@@ -52,7 +52,7 @@ def test_a_trace_that_does_not_say_what_chooses_is_refused(rows, choosing):
     made = recorded().select(np.arange(rows))
     about = dict(made.about) if choosing is None else made.about | {"choosing": choosing}
     with pytest.raises(ValueError, match=f"{rows} rows has about.*give one a row"):
-        study.halves(trace.Trace(**{**vars(made), "about": about}))
+        recording.halves(trace.Trace(**{**vars(made), "about": about}))
 
 
 def test_depths_add_up_to_the_accepted_length():
@@ -113,19 +113,20 @@ def test_grown_trees_gain_the_most_on_what_they_were_grown_from():
 
 def test_prompts_are_split_by_kind_and_short_kinds_refused():
     ids = [torch.arange(100)] * 10
-    split = study.split_prompts([str(i) for i in range(10)], ["a", "b"] * 5, ids, choose=2, judge=3)
+    split = recording.split_prompts([str(i) for i in range(10)], ["a", "b"] * 5, ids, choose=2, judge=3)
     assert len(split.ids) == 10 and split.choosing.sum() == 4
     assert [split.names[i] for i in np.flatnonzero(split.choosing)] == ["0", "1", "2", "3"]
-    cut = study.real_text_starts(split, 3)
+    cut = recording.real_text_starts(split, 3)
     assert [len(ids) for ids in cut.ids[:3]] == [64, 82, 100] and cut.names[:3] == ("0",) * 3
     with pytest.raises(ValueError, match="kinds a, b have fewer than 3 \\+ 3 prompts"):
-        study.split_prompts(split.names, split.kinds, split.ids, choose=3, judge=3)
+        recording.split_prompts(split.names, split.kinds, split.ids, choose=3, judge=3)
 
 
 def test_traces_are_made_once_and_read_again(tmp_path):
     target = small_models.llama(0)
     drafters = {"d": small_models.related(target, 1, noise=0.3)}
-    split = study.split_prompts(list("abcd"), ["k"] * 4, small_models.prompts(0, (70, 80, 66, 90)), choose=1, judge=3)
+    ids = small_models.prompts(0, (70, 80, 66, 90))
+    split = recording.split_prompts(list("abcd"), ["k"] * 4, ids, choose=1, judge=3)
     said = []
     settings = dict(
         temperatures=[0.0, 1.0],
@@ -137,18 +138,18 @@ def test_traces_are_made_once_and_read_again(tmp_path):
         folder=tmp_path,
         report=said.append,
     )
-    once = study.record("t", target, drafters, split, **settings)
-    again = study.record("t", None, None, split, **settings)  # no model is asked a second time
+    once = recording.record("t", target, drafters, split, **settings)
+    again = recording.record("t", None, None, split, **settings)  # no model is asked a second time
     assert len(once) == 4 and len(said) == 8
-    alone = study.record("t", None, None, split, **settings, protocols=[acceptance.REAL_TEXT])
+    alone = recording.record("t", None, None, split, **settings, protocols=[acceptance.REAL_TEXT])
     assert [one.about["protocol"] for one in alone] == [acceptance.REAL_TEXT] * 2
     with pytest.raises(ValueError, match="protocol is 'prose'; choose"):
-        study.record("t", None, None, split, **settings, protocols=["prose"])
+        recording.record("t", None, None, split, **settings, protocols=["prose"])
     for changed, said in ((dict(seed=8), "seed"), (dict(tokens=5), "transitions")):
         with pytest.raises(ValueError, match=f"t.continuation.t0.safetensors was recorded with other {said}: give"):
-            study.record("t", None, None, split, **settings | changed)
+            recording.record("t", None, None, split, **settings | changed)
     with pytest.raises(ValueError, match="was recorded with other choosing, prompts"):
-        study.record("t", None, None, split.select([0, 1, 2]), **settings)
+        recording.record("t", None, None, split.select([0, 1, 2]), **settings)
     for first, second in zip(once, again):
         assert np.array_equal(first.ranks["d"], second.ranks["d"])
     tables = study.replay_all(once[0], ["chain", "optimal"], [1, 4], 4)
@@ -160,7 +161,7 @@ def test_traces_are_made_once_and_read_again(tmp_path):
 def test_live_rows_of_top_k_equal_replayed_ones():
     target = small_models.llama(0)
     drafter = small_models.related(target, 1, noise=0.3)
-    asked = study.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
+    asked = recording.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
     done = live.decode(target, LanguageModelDrafter(drafter), asked.ids, shape="kary:2@6", max_new_tokens=17)
     made = trace.read(
         target, {"d": drafter}, asked.ids, done.new_tokens, names=asked.names, kinds=asked.kinds, about=ABOUT
@@ -184,7 +185,7 @@ def test_every_live_setting_decodes_and_the_oracle_is_right():
         eos_token_id = None
 
     pair = Pair("p", target, drafter, Tokenizer(), "t", "d")
-    asked = study.split_prompts(list("ab"), ["k"] * 2, small_models.prompts(0, (9, 12)), choose=0, judge=2)
+    asked = recording.split_prompts(list("ab"), ["k"] * 2, small_models.prompts(0, (9, 12)), choose=0, judge=2)
     known = [
         target.generate(ids[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)[
             0, len(ids) :

@@ -15,7 +15,7 @@ from lib.decoding import continuations, generate
 from lib.drafters import LanguageModelDrafter
 from lib.search import best_tree
 from lib.search.best_tree import Limits
-from lib.studies import advice, advice_curves, advice_findings, by_formula, study
+from lib.studies import advice, advice_curves, advice_findings, by_formula, recording
 from lib.tests import small_models, test_cost
 from lib.tests.test_replay import synthetic
 from lib.tree import Tree
@@ -47,7 +47,7 @@ def given_advice():
 def test_the_better_drafter_is_recommended_and_all_is_judged_on_the_other_half(given_advice):
     assert given_advice.drafter == "good" and 0 < given_advice.tree.budget <= 8
     row = given_advice.table.set_index("what").loc[advice.RECOMMENDED]
-    _, judged = study.halves(recorded())
+    _, judged = recording.halves(recorded())
     own = costs().at("t", "good", prefix=64)
     found = cost.speeds(judged, "good", [("x", 0, given_advice.tree)], own, np.random.default_rng(0)).iloc[0]
     assert row["speedup"] == pytest.approx(found["speedup"]) and row["n_rounds"] == found["n_rounds"]
@@ -68,7 +68,7 @@ def test_rivals_stand_beside_it_with_their_relative_speed(given_advice):
 
 def test_a_tree_that_grows_is_judged_by_its_own_rounds_and_forwards(given_advice):
     """Where what grows is accepted as the recommended tree is, its loss is that of its forwards alone."""
-    _, judged = study.halves(recorded())
+    _, judged = recording.halves(recorded())
     own = costs().at("t", "good", prefix=64)
 
     def grow(drafter, rule):
@@ -139,7 +139,7 @@ def test_formulas_stand_beside_replay(tmp_path):
 
 
 def test_what_formulas_would_choose_stands_beside_with_its_promise(given_advice):
-    choosing, _ = study.halves(recorded())
+    choosing, _ = recording.halves(recorded())
     own = costs().at("t", "good", prefix=64)
     found = given_advice.table.set_index("what")
     alpha, step = advice_curves.mean_alpha(choosing, "good"), own.level(1) / own.plain
@@ -155,7 +155,7 @@ def test_what_formulas_would_choose_stands_beside_with_its_promise(given_advice)
 def _speed(given_advice, what):
     """Tokens a second of a row's tree on the choosing prompts."""
     tree = Tree.from_choices(ast.literal_eval(given_advice.table.set_index("what").loc[what, "tree"]))
-    choosing, _ = study.halves(recorded())
+    choosing, _ = recording.halves(recorded())
     own = costs().at("t", "good", prefix=64)
     return (1 + best_tree.mean_accepted(choosing, tree, "good")) / own.round(tree)
 
@@ -178,7 +178,7 @@ def test_the_table_as_a_person_reads_it(given_advice):
 
 
 def test_a_formula_that_lacks_what_it_needs_is_left_out():
-    choosing, _ = study.halves(replace(recorded(), alpha={}))
+    choosing, _ = recording.halves(replace(recorded(), alpha={}))
     own = costs().at("t", "good", prefix=64)
     said = by_formula.promises(choosing, own, Limits(8, 2), "good")  # no alpha, and no length of the blog's table
     assert [one.what for one in said] == [by_formula.SMART]
@@ -186,7 +186,7 @@ def test_a_formula_that_lacks_what_it_needs_is_left_out():
 
 def test_smarts_tree_takes_the_best_next_node_and_stops_where_none_is_worth_it():
     """Every tree that lacks its last node is slower, and so is every tree with one more."""
-    choosing, _ = study.halves(recorded())
+    choosing, _ = recording.halves(recorded())
     own = costs().at("t", "good", prefix=64)
 
     def speed(tree):

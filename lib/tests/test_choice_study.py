@@ -8,7 +8,7 @@ from lib import plots, tables
 from lib.drafters import LanguageModelDrafter
 from lib.figures import choice_figures
 from lib.models import Pair
-from lib.studies import choice_study, choices, expected_study, live, study
+from lib.studies import choice_study, choices, expected_study, live, recording
 from lib.tests import small_models
 
 FAMILIES, BUDGET = choice_study.FAMILIES, 6
@@ -20,11 +20,11 @@ def made(tmp_path_factory):
     target = small_models.llama(0)
     drafters = {"d": small_models.related(target, 1, noise=0.3)}
     names = [f"{kind}{i}" for kind in "xy" for i in range(4)]
-    asked = study.split_prompts(
+    asked = recording.split_prompts(
         names, [name[0] for name in names], small_models.prompts(0, range(70, 78)), choose=2, judge=2
     )
     settings = dict(temperatures=[0.0], tokens=40, starts=3, horizon=8, eos_token_id=None, seed=0)
-    return study.record("t", target, drafters, asked, **settings, folder=tmp_path_factory.mktemp("t"), report=str)
+    return recording.record("t", target, drafters, asked, **settings, folder=tmp_path_factory.mktemp("t"), report=str)
 
 
 def test_choices_fill_their_table_and_its_differences_are_paired(made, tmp_path):
@@ -50,7 +50,7 @@ def test_expectations_stand_beside_live_decoding(tmp_path):
         eos_token_id = None
 
     pair = Pair("p", target, LanguageModelDrafter(small_models.related(target, 1, noise=0.3)), Tokenizer(), "t", "d")
-    asked = study.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
+    asked = recording.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
     shapes = ["kary:2@6", "chain:2"]
     expected = expected_study.survey(pair, asked, shapes, [0.0, 1.0], new_tokens=12, seed=0)
     tables.write(tmp_path, "expected", expected, "mark")

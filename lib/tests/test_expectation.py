@@ -11,7 +11,7 @@ from lib.drafters import LanguageModelDrafter
 from lib.proofs import enumeration
 from lib.proofs.small_languages import Logits
 from lib.shapes import parse
-from lib.studies import live, study
+from lib.studies import live, recording
 from lib.tests import small_models
 from lib.tree import Tree
 from lib.verify import warp
@@ -109,7 +109,7 @@ def test_missing_siblings_are_named():
 def test_live_decoding_finds_the_expected_length():
     target = small_models.llama(0, hidden=16, layers=1)
     model = small_models.related(target, 1, noise=0.3)
-    asked = study.split_prompts(
+    asked = recording.split_prompts(
         [str(i) for i in range(60)], ["k"] * 60, small_models.prompts(0, [5] * 60), choose=0, judge=60
     )
     names = {"names": asked.names, "kinds": asked.kinds}

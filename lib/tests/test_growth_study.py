@@ -7,19 +7,19 @@ import pytest
 from lib import acceptance, growth, schemas, shapes, trace
 from lib.drafters import LanguageModelDrafter
 from lib.figures import growth_figures, styles
-from lib.studies import growth_study, live, study
+from lib.studies import growth_study, live, recording
 from lib.tests import small_heads, small_models
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
-ASKED = study.split_prompts(list("abcdef"), ["k"] * 3 + ["l"] * 3, small_models.prompts(0, (70, 80, 66, 90, 75, 68)),
-                            choose=1, judge=2)
+PROMPTS = small_models.prompts(0, (70, 80, 66, 90, 75, 68))
+ASKED = recording.split_prompts(list("abcdef"), ["k"] * 3 + ["l"] * 3, PROMPTS, choose=1, judge=2)
 COUNTS = ["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
-    return study.record("t", TARGET, {"d": DRAFTER}, ASKED, temperatures=[0.0, 1.0], tokens=18, starts=2, horizon=6,
+    return recording.record("t", TARGET, {"d": DRAFTER}, ASKED, temperatures=[0.0, 1.0], tokens=18, starts=2, horizon=6,
                         eos_token_id=None, seed=0, folder=tmp_path_factory.mktemp("traces"), report=lambda _: None)
 
 
@@ -59,7 +59,7 @@ def test_what_heads_grow_is_judged_too_where_they_tell_branches_apart(traces):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(traces, protocol, temperature):
     recorded = of_protocol(traces, protocol, temperature)
-    prompts = study.real_text_starts(ASKED, 2) if protocol == acceptance.REAL_TEXT else ASKED
+    prompts = recording.real_text_starts(ASKED, 2) if protocol == acceptance.REAL_TEXT else ASKED
     wanted = [("kary:2", 6, shapes.parse("kary:2@6"))]
     grown = growth_study.evaluate(recorded, "d", DRAFTER, prompts.ids, wanted)
     static = growth_study.evaluate_static(recorded, "d", wanted)
@@ -71,7 +71,7 @@ def test_the_comparison_is_a_table_and_two_figures(traces):
     rows = pd.concat([growth_study.compare(
         recorded, "d", DRAFTER, prompts, families=["chain", "optimal"], rules=["dyspec", "eagle2:2,3"], budgets=[2, 6])
         for recorded, prompts in [(of_protocol(traces, acceptance.CONTINUATION), ASKED),
-                                  (of_protocol(traces, acceptance.REAL_TEXT), study.real_text_starts(ASKED, 2))]])
+                                  (of_protocol(traces, acceptance.REAL_TEXT), recording.real_text_starts(ASKED, 2))]])
     schema = schemas.SCHEMAS["growth"]
     assert set(schema.columns) == set(rows) and not rows.duplicated(list(schema.key)).any()
     assert set(rows["prompt"]) == set("bcef"), "judged on prompts that no tree was grown from"
@@ -92,7 +92,7 @@ def test_confidence_is_chosen_on_the_choosing_prompts(traces):
     recorded = of_protocol(traces, acceptance.CONTINUATION)
     rows = growth_study.compare(recorded, "d", DRAFTER, ASKED, families=["chain"], rules=["dyspec"], budgets=[5],
                                 confidences=[3.0, 1.0, 0.3])
-    choosing, judged = study.halves(recorded)
+    choosing, judged = recording.halves(recorded)
     halves = [[ids for ids, chooses in zip(ASKED.ids, ASKED.choosing) if chooses == half] for half in (True, False)]
     wanted = [("dyspec", 5, growth.parse("dyspec@5"))]
     tried = {each: growth_study.evaluate(choosing, "d", DRAFTER, halves[0], wanted, confidence=each)

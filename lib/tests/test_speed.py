@@ -11,7 +11,7 @@ from lib.decoding import NoDrafter, Round, generate, in_batches
 from lib.drafters import LanguageModelDrafter
 from lib.models import Pair
 from lib.search.best_tree import Limits
-from lib.studies import alternatives, lockstep, memory, questions, speed, speed_choice, speed_prediction, study
+from lib.studies import alternatives, lockstep, memory, questions, recording, speed, speed_choice, speed_prediction
 from lib.studies.alternatives import GENERATE, PLAIN
 from lib.tables import Table
 from lib.tests import small_models, test_advice, test_cost
@@ -20,7 +20,7 @@ TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 PROMPTS = small_models.prompts(2, (3, 11, 6, 17))
 KINDS = ("code", "code", "prose", "prose")
-ASKED = study.Prompts(tuple("abcd"), KINDS, tuple(PROMPTS), np.zeros(4, bool))
+ASKED = recording.Prompts(tuple("abcd"), KINDS, tuple(PROMPTS), np.zeros(4, bool))
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_predictions_meet_what_a_clock_that_keeps_to_the_costs_would_say(pair, b
 
 def test_a_dearer_drafter_and_a_larger_batch_want_less():
     recorded, costs = test_advice.recorded(rows=24), cost.Costs(test_cost.table())
-    choosing, judged = study.halves(recorded)
+    choosing, judged = recording.halves(recorded)
     own = costs.at("t", "d", prefix=64)
     asked = dict(limits=Limits(8, 4), generator=np.random.default_rng(0))
     found = questions.by_ratio(choosing, judged, own, "d", [0.01, 0.3, 3.0], **asked)

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from lib import attention, prompts, replay, shapes, stats, trace
-from lib.studies import study
+from lib.studies import recording
 from lib.training import family
 
 DISTILLED, EQUAL_TOKENS, EQUAL_COMPUTE = "distilled", "plain, as many tokens", "plain, as much computing"
@@ -100,8 +100,8 @@ def accepted(
 
     tokenizer = AutoTokenizer.from_pretrained(folder / target)
     held_out = prompts.load("", tokenizer, limit=family.WINDOW - HORIZON - 2, too_long="shorten", first=prompts_a_kind)
-    asked = study.real_text_starts(
-        study.Prompts(held_out.names, held_out.kinds, held_out.ids, np.zeros(len(held_out.ids), bool)), starts
+    asked = recording.real_text_starts(
+        recording.Prompts(held_out.names, held_out.kinds, held_out.ids, np.zeros(len(held_out.ids), bool)), starts
     )
     recorded = trace.record(
         load(folder / target),
