@@ -98,6 +98,37 @@ def test_medusa_counts_the_heads_that_are_there_and_knows_whole_models(tmp_path)
         torch.testing.assert_close(found, expected @ given["1.2.weight"].double().T)
 
 
+def test_medusa_heads_without_an_output_layer_share_the_targets(tmp_path):
+    tensors = {name: tensor for name, tensor in medusa_tensors().items() if "linear" in name}
+    head = published.load("medusa", write(tmp_path / "m", "medusa", tensors=tensors), TARGET)
+    states = head.states(torch.randn(5, H, dtype=torch.float64))
+    torch.testing.assert_close(head.logits(states, TARGET.lm_head), TARGET.lm_head(states))
+    tensors |= {"1.2.weight": numbers(V, H)}
+    with pytest.raises(ValueError, match=r"missing: 0\.2\.weight, 2\.2\.weight"):
+        published.load("medusa", write(tmp_path / "m", "medusa", tensors=tensors), TARGET)
+
+
+def test_the_nested_form_of_eagle_3_is_the_same_head(tmp_path):
+    config, tensors, _ = LAYOUTS["eagle3"]
+    own = ("draft_vocab_size", "eagle_config")
+    nested = {name: config[name] for name in own} | {"transformer_layer_config": {
+        name: value for name, value in config.items() if name not in own}}
+    renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+    usual = published.load("eagle3", write(tmp_path / "a", "eagle3"), TARGET)
+    found = published.load("eagle3", write(tmp_path / "b", "eagle3", config=nested, tensors=renamed), TARGET)
+    assert all(torch.equal(tensor, found.state_dict()[name]) for name, tensor in usual.state_dict().items())
+    assert found.config.feature_layers == usual.config.feature_layers
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_the_residual_of_eagle_3_is_the_feature_or_the_normed_one(normed, tmp_path):
+    config = LAYOUTS["eagle3"][0] | {"norm_before_residual": normed, "num_hidden_layers": 40}  # 40: the target's
+    head = published.load("eagle3", write(tmp_path / "head", "eagle3", config=config), TARGET)
+    features, embedded = torch.randn(2, 1, 5, H, dtype=torch.float64).unbind()
+    residual, read = head.enter(features, embedded)
+    assert torch.equal(residual, read[..., H:] if normed else features)
+
+
 def test_a_draft_vocabulary_maps_to_the_targets_tokens(tmp_path):
     head = published.load("eagle3", write(tmp_path / "e", "eagle3"), TARGET)
     states = torch.randn(2, H, dtype=torch.float64)
@@ -149,7 +180,6 @@ def test_what_is_no_eagle_head_says_why(tmp_path):
     ("eagle3", {"vocab_size": None}, "lacks vocab_size"),
     ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, r"hidden states \[2, 3, 7\], this "
      "target of 6 layers has 0 to 6"),
-    ("eagle3", {"norm_before_residual": True}, "norm_before_residual"),
 ])
 def test_what_a_config_says_wrongly_is_named(kind, wrong, message, tmp_path):
     with pytest.raises(ValueError, match=message):

@@ -82,6 +82,7 @@ class Eagle3Head(nn.Module):
 
     config.feature_layers: indices into the target's hidden states. config.draft_vocab_size: the head has an output
     layer of its own, over so many of the target's tokens; `d2t` int64[draft] is what to add to a drafted index.
+    config.norm_before_residual, which some published heads say: the layer's residual is the normed feature.
     """
 
     def __init__(self, config):
@@ -107,9 +108,10 @@ class Eagle3Head(nn.Module):
         return self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], dim=-1))
 
     def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
-        """The features, and beside them the embeddings, both normed, for attention."""
-        layer = self.midlayer
-        return features, torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1)
+        """The residual, and embeddings beside features, both normed, for attention."""
+        layer, normed = self.midlayer, self.midlayer.hidden_norm(features)
+        residual = normed if getattr(self.config, "norm_before_residual", False) else features
+        return residual, torch.cat([layer.input_layernorm(embedded), normed], dim=-1)
 
     def states(self, features: Tensor) -> Tensor:
         """The normed features."""

@@ -2,9 +2,11 @@
 
 The first generation has `fc`, `layers.0` without its first norm, and a copy of the target's `embed_tokens`. The third
 has `fc`, `midlayer`, `norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes
-`embed_tokens`.
+`embed_tokens`. In the form that vLLM's speculators write, `midlayer` is called `layers.0`, and the layer's sizes are
+nested in `transformer_layer_config`.
 """
 
+import re
 from pathlib import Path
 
 import torch
@@ -17,6 +19,9 @@ from lib.drafters.heads.store import check_fits, fill, ready
 from lib.drafters.published.files import read
 
 
+NESTED = "transformer_layer_config"
+
+
 def load(where, folder: Path, target) -> nn.Module:
     """An EAGLE-1 head for a target. ValueError lists what is missing, unexpected or of another shape."""
     given, tensors = read(where, folder)
@@ -26,17 +31,17 @@ def load(where, folder: Path, target) -> nn.Module:
 
 
 def load3(where, folder: Path, target) -> nn.Module:
-    """An EAGLE-3 head for a target. ValueError as for `load`, for a layer of another make or features that the target
-    has not, and where `t2d` and `d2t` contradict one another.
+    """An EAGLE-3 head for a target. ValueError as for `load`, for features that the target has not, and where `t2d` and
+    `d2t` contradict one another.
     """
     given, tensors = read(where, folder)
-    config = _config(where, given, tensors, kind="eagle3", feature_layers=feature_layers(given, target.config),
+    given = {**(given.get(NESTED) or {}), **given}
+    tensors = {re.sub(r"^layers\.0\.", "midlayer.", name): tensor for name, tensor in tensors.items()}
+    config = _config(where, given, tensors, kind="eagle3", num_hidden_layers=1,  # some configs tell the target's
+                     feature_layers=feature_layers(given, target.config),
                      draft_vocab_size=given.get("draft_vocab_size") or given.get("vocab_size"))
     check_fits(where, given.get("target_hidden_size") or config.hidden_size, config.vocab_size, target)
     _check_features(where, config.feature_layers, target.config.get_text_config().num_hidden_layers)
-    if given.get("norm_before_residual"):
-        raise ValueError(f"config.json of {where} says norm_before_residual, a layer whose residual is the normed "
-                         "feature; here it is the feature itself, as in EAGLE's own code: take a head of that kind")
     if config.hidden_size != target.config.get_text_config().hidden_size:
         config.own_embedding = True  # the target's would not fit
     if config.draft_vocab_size == config.vocab_size:

@@ -1,7 +1,8 @@
 """Medusa's published layout: tensors "HEAD.BLOCK.linear.weight" and ".bias", "HEAD.BLOCKS.weight".
 
-Head and block count from 0; what stands behind the blocks is the head's own output layer. Repositories that hold a
-whole model put "medusa_head." before these names.
+Head and block count from 0; what stands behind the blocks is the head's own output layer, which heads of the layout's
+version "2" leave out: they share the target's. Repositories that hold a whole model put "medusa_head." before these
+names.
 """
 
 import re
@@ -28,10 +29,11 @@ def load(where, folder: Path, target) -> nn.Module:
                if name.startswith(PREFIX) or not _has_prefix(tensors)}
     check_counts(where, given, "medusa_num_heads", "medusa_num_layers")
     heads = [int(match[1]) for name in tensors if (match := re.match(r"(\d+)\.\d+\.", name))]
-    ours = target.config.get_text_config()
+    ours, layers = target.config.get_text_config(), given.get("medusa_num_layers", 1)
+    own_output = any(re.fullmatch(rf"\d+\.{layers}\.weight", name) for name in tensors)
     config = LlamaConfig(hidden_size=ours.hidden_size, num_attention_heads=1, vocab_size=ours.vocab_size, kind="medusa",
                          medusa_num_heads=max([given.get("medusa_num_heads", 1), *(head + 1 for head in heads)]),
-                         medusa_num_layers=given.get("medusa_num_layers", 1), medusa_vocab_size=ours.vocab_size)
+                         medusa_num_layers=layers, medusa_vocab_size=ours.vocab_size if own_output else None)
     if {"hidden_size", "vocab_size"} <= given.keys():
         check_fits(where, given["hidden_size"], given["vocab_size"], target)
     made = MedusaHeads(config)
