@@ -1,4 +1,4 @@
-"""Look-up where it has a long match, a model or a head elsewhere (Hu et al. 2024, SAM-Decoding, section 3.3)."""
+"""Look-up where it has a long match, a model or a head elsewhere (Hu et al. 2024, SAM-Decoding, section 3.4)."""
 
 from typing import Protocol, Sequence
 

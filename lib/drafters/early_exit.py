@@ -53,7 +53,7 @@ def first_layers(target, layers: int):
 class EarlyExitDrafter(LanguageModelDrafter):
     """A language-model drafter of the target's first layers: no weights of its own, a cache of its own.
 
-    (Elhoushi et al. 2024, LayerSkip, section 3.3, but for targets that were not trained for it and without sharing the
+    (Elhoushi et al. 2024, LayerSkip, section 4.3, but for targets that were not trained for it and without sharing the
     cache, so that it can be compared with drafters of other models.)
     """
 

@@ -14,7 +14,7 @@ class SuffixAutomatonDrafter:
     """Proposes what followed the longest earlier match of the text's ending, then what followed shorter ones.
 
     Matches have any length from `shortest` tokens on (an n-gram look-up has a longest), and finding one costs amortised
-    constant time a token (SAM-Decoding, section 3.1). A shape gives the number of nodes and their depth, which the
+    constant time a token (SAM-Decoding, section 3.2). A shape gives the number of nodes and their depth, which the
     continuations fill as a trie. Without a match nothing is drafted.
     """
 

@@ -18,7 +18,7 @@ class Trace:
     tokens int32[N, L + 1], -1 behind a row's end; lengths int64[N]: transitions of each row (EOS or the limit ended
     it). By transition, [N, L], at the trace's temperature, at 1 where that is greedy: `target_probs` of c_{i+1} and
     `target_entropy` (nats), and by drafter `ranks` (int32; -1 behind the end), `probs` and `entropy`; and by drafter
-    `alpha` = sum min(p, q) of the warped distributions, one-hot where greedy (Leviathan et al. 2023, eq. 3).
+    `alpha` = sum min(p, q) of the warped distributions, one-hot where greedy (Leviathan et al. 2023, corollary 3.6).
     Where a proposal depends on where the round started, `ranks` and `probs` are [N, L, D]: entry [n, i, d] is of
     c_{i+d+1} among the candidates d + 1 ahead in a round that starts at i; no entropy, no alpha (see `ReadsAhead`).
     `chances` float[N, L, K] by "drafter|rule|k": what `expectation` needs of sampled children.

@@ -108,7 +108,7 @@ def cached(module: HeadAttention, cache: TreeCache, layer: int, mask: Tensor | N
 
 
 class Unrolled:
-    """Attention of a head that is unrolled along a known text from every index at once (EAGLE-3, section 3.1).
+    """Attention of a head that is unrolled along a known text from every index at once (EAGLE-3, section 3.2).
 
     The first call is the text itself, causal. The d-th call afterwards is the d-th step ahead of every index: it sees
     the text up to its index, and its index's own steps.
