@@ -1,7 +1,7 @@
 """Llama-like models with fewer and better kernels for small blocks: what a round of a small pair spends its time on.
 
-`fused` gives a stand-in for a model: small blocks run in one call of C++ over the model's own weights (`lib.native`)
-where the machine has what that needs, else, behind a prefix, over joined and packed copies of them
+`fused` gives a stand-in for a model: small blocks run in one call of C++ over the model's own weights (`lib.native`;
+few rows over halves of those that bfloat16 can hold) where the machine has what that needs, else, behind a prefix, over joined and packed copies of them
 (`lib.joined_blocks`); all else (long prompts, gradients, float64) is the model's own. It says the same within rounding.
 """
 
@@ -19,9 +19,7 @@ from lib.native import blocks as native
 from lib.native import products
 from lib.native.blocks import Levels, NativeBlocks
 from lib.packed import Linear, joined
-from lib.timing import free_memory
 
-MOST = 0.25  # of the free memory that weights may take to be held a second time
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 is for oracles: transformers' own code
 
@@ -58,9 +56,11 @@ def output_layer(model) -> Linear:
 
 
 def copied_bytes(model) -> int:
-    """Bytes of weights that a fused model holds a second time; 0 for one that runs over its own weights."""
-    if refusal(model) or runs_natively(model) or _fills_the_memory(model):
+    """Bytes of weights that a fused model holds a second time."""
+    if refusal(model) or (blocks := _kernels_of(model).blocks) is None:
         return 0
+    if isinstance(blocks, NativeBlocks):
+        return blocks.copied_bytes
     return joined_blocks.copied_bytes(model)
 
 
@@ -135,18 +135,11 @@ def _kernels(model) -> Kernels:
     decoder, head = model.model, model.lm_head
     if runs_natively(model):
         blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
-        return Kernels(blocks, products.linear(head.weight, head.bias), _weights(model))
-    if _fills_the_memory(model):
+        return Kernels(blocks, products.linear(head.weight, head.bias, blocks.halves[head]), _weights(model))
+    if products.fills_the_memory(model.parameters()):
         return Kernels(None, head, _weights(model))
     output = joined([head])
     return Kernels(JoinedBlocks(model, output), output, _weights(model))
-
-
-def _fills_the_memory(model) -> bool:
-    """Whether the weights are too large to be held twice; not if they are held twice already."""
-    if (known := _KNOWN.get(model)) is not None:
-        return known.blocks is None
-    return sum(weight.nbytes for weight in model.parameters()) > MOST * free_memory(model.device)
 
 
 def _weights(model) -> tuple:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lib.attention_backends import SharedMask, onepass
 from lib.native import build, products
-from lib.native.products import NAMES, SOURCES, Matrix, matrix_of, start_of
+from lib.native.products import NAMES, SOURCES, Matrix, fills_the_memory, halved, matrix_of, start_of
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
 
@@ -135,13 +135,18 @@ class NativeBlocks:
 
     layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
     (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
-    layer is given. norm, output and embedding: None where there is none. One call at a time.
+    layer is given. norm, output and embedding: None where there is none. Weights that are bfloat16 numbers in float32
+    are held a second time in half of their bytes, which is what few rows wait for, unless that fills the memory. One
+    call at a time.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
                  output: nn.Linear | None, embedding: nn.Embedding | None = None):
         self.modules = *layers, norm, output, embedding  # kept, since the structs hold addresses alone
-        self.layers = (Layer * len(layers))(*map(_layer, layers))
+        linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
+        copied = not fills_the_memory((part.weight for part in linears), share=0.5)
+        self.halves = {part: halved(part.weight) if copied else None for part in linears}
+        self.layers = (Layer * len(layers))(*map(self._layer, layers))
         self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)
         self.like = layers[0].mlp.down_proj.weight  # [hidden, inner], of the type that all tensors have
         self.embedded = None if embedding is None else embedding.weight
@@ -149,7 +154,7 @@ class NativeBlocks:
         self.run, self.run_fill = (getattr(build.library(*SOURCES), f"{name}_{kind}") for name in ("forward", "fill"))
         self.forward = Forward(
             layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
-            vocabulary=Matrix() if output is None else matrix_of(output.weight, output.bias),
+            vocabulary=Matrix() if output is None else self._matrix(output),
             attend=ctypes.cast(getattr(onepass.kernels(), f"onepass_{kind}"), c_void_p),
             heads=self.heads.queries, kv_heads=self.heads.keys, dim=self.heads.size, scale=self.heads.scale,
             epsilon=layers[0].post_attention_layernorm.variance_epsilon)
@@ -181,6 +186,18 @@ class NativeBlocks:
 
         self._call(run, tokens, offsets, cache, mask, keep=1, ahead=levels.forwarded, widest=levels.widest)
         return filled
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of weights that are held a second time."""
+        return sum(halves.nbytes for halves in self.halves.values() if halves is not None)
+
+    def _layer(self, layer: nn.Module) -> Layer:
+        return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
+                     **{name: self._matrix(part) for name, part in _projections(layer).items()})
+
+    def _matrix(self, part: nn.Linear) -> Matrix:
+        return matrix_of(part.weight, part.bias, self.halves[part])
 
     def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
               all_states: bool = False, read: Tensor | None = None, ahead: int = 0,
@@ -254,11 +271,6 @@ def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:
     attention = layer.self_attn
     return {"input": getattr(layer, "input_layernorm", None), "query": getattr(attention, "q_norm", None),
             "key": getattr(attention, "k_norm", None), "middle": layer.post_attention_layernorm}
-
-
-def _layer(layer: nn.Module) -> Layer:
-    return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
-                 **{name: matrix_of(part.weight, part.bias) for name, part in _projections(layer).items()})
 
 
 def _address(norm: nn.Module | None) -> int | None:

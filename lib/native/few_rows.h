@@ -14,11 +14,21 @@ namespace {
 
 constexpr int SUMS = 16;     // dot products at a time, one accumulator each
 constexpr int64_t BAND = 16, AHEAD = 8;  // rows of the matrix that a thread takes at a time, and asks for in advance
+constexpr int64_t MOST_HALVED = 24;      // rows of an input: of more, taking halves apart costs more than reading less
 
 struct Matrix {
   const void *weight, *bias;  // [out, in], and [out] or null
+  const uint32_t* halved;     // [out, in / 32 rounded up, 16]: float32 weights that are bfloat16 numbers, as these; or
+                              // null. Word i of a group holds number i in its lower half, 16 + i in its upper one
   int64_t out, in;
 };
+
+// The matrix as so many rows of an input read it: few ones from its halves.
+inline Matrix read_by(const Matrix& matrix, int64_t rows) {
+  Matrix own = matrix;
+  if (rows > MOST_HALVED) own.halved = nullptr;
+  return own;
+}
 
 // A vector of numbers, `left` of them where fewer are left.
 template <class T> constexpr int64_t STEP = 64 / sizeof(T);
@@ -76,10 +86,50 @@ inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many
   return sums_of(parts);
 }
 
+// What `dots` gives, number by number, of weights that are read in halves.
+template <int C>
+inline __m512 halved_dots(const Matrix& matrix, int64_t first, const float* x, int64_t many, int ahead) {
+  constexpr int R = SUMS / C;
+  const int64_t in = matrix.in, stride = (in + 31) / 32 * 16;
+  const uint32_t* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = matrix.halved + std::min(first + r, matrix.out - 1) * stride;
+  const __m512i upper = _mm512_set1_epi32(0xffff0000);
+  __m512 parts[SUMS];
+  for (auto& part : parts) part = _mm512_setzero_ps();
+  for (int64_t k = 0; k < in; k += 32) {
+    const int64_t left = std::min<int64_t>(in - k, 32);
+    __m512i low[C], high[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      const float* own = x + std::min<int64_t>(c, many - 1) * in + k;
+      low[c] = load(own, left), high[c] = load(own + 16, std::max<int64_t>(left - 16, 0));
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const __m512i pairs = _mm512_loadu_si512(rows[r] + k / 2);
+      const __m512i even = _mm512_slli_epi32(pairs, 16), odd = _mm512_and_si512(pairs, upper);
+      if (ahead >> r & 1) _mm_prefetch(reinterpret_cast<const char*>(rows[r] + AHEAD * stride + k / 2), _MM_HINT_T1);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) {
+        parts[c * R + r] = multiply_add<float>(even, low[c], parts[c * R + r]);
+        parts[c * R + r] = multiply_add<float>(odd, high[c], parts[c * R + r]);
+      }
+    }
+  }
+  return sums_of(parts);
+}
+
+template <class T, int C>
+inline __m512 dots_of(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
+  if constexpr (sizeof(T) == 4)
+    if (matrix.halved) return halved_dots<C>(matrix, first, x, many, ahead);
+  return dots<T, C>(matrix, first, x, many, ahead);
+}
+
 // What `dots` gives, with the matrix's bias.
 template <class T, int C>
 inline __m512 outputs(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
-  const __m512 sums = dots<T, C>(matrix, first, x, many, ahead);
+  const __m512 sums = dots_of<T, C>(matrix, first, x, many, ahead);
   if (!matrix.bias) return sums;
   const int64_t left = std::min<int64_t>(SUMS / C, matrix.out - first);
   alignas(64) float own[SUMS] = {};
@@ -127,7 +177,8 @@ template <class F> inline void each_band(int64_t out, int64_t rows, F make) {
 
 // Within a parallel region: this thread's share of to [rows, width] = x [rows, in] W^T + b.
 template <class T, class Out>
-inline void product(const Matrix& matrix, const T* x, int64_t rows, Out* to, int64_t width) {
+inline void product(const Matrix& whole, const T* x, int64_t rows, Out* to, int64_t width) {
+  const Matrix matrix = read_by(whole, rows);
   each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, int ahead) {
     place<count>(to + row * width, width, rows - row, first, matrix.out,
                  outputs<T, count>(matrix, first, x + row * matrix.in, rows - row, ahead));
@@ -135,7 +186,8 @@ inline void product(const Matrix& matrix, const T* x, int64_t rows, Out* to, int
 }
 
 // The same, added to what is there.
-template <class T> inline void add_product(const Matrix& matrix, const T* x, int64_t rows, float* to) {
+template <class T> inline void add_product(const Matrix& whole, const T* x, int64_t rows, float* to) {
+  const Matrix matrix = read_by(whole, rows);
   each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, int ahead) {
     add<count>(to + row * matrix.out, matrix.out, rows - row, first, matrix.out,
                outputs<T, count>(matrix, first, x + row * matrix.in, rows - row, ahead));

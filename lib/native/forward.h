@@ -179,10 +179,11 @@ template <class T> class Run {
     add_product(layer.output, input.get(), rows, state.get());
 #pragma omp barrier
     norm_all(layer.middle_norm);
+    const Matrix gates = read_by(layer.gate, rows), ups = read_by(layer.up, rows);
     each_band(inner, rows, [&](auto count, int64_t row, int64_t first, int ahead) {
       const T* x = input.get() + row * hidden;
-      const __m512 gate = outputs<T, count>(layer.gate, first, x, rows - row, ahead);
-      const __m512 up = outputs<T, count>(layer.up, first, x, rows - row, ahead);
+      const __m512 gate = outputs<T, count>(gates, first, x, rows - row, ahead);
+      const __m512 up = outputs<T, count>(ups, first, x, rows - row, ahead);
       place<count>(middle.get() + row * inner, inner, rows - row, first, inner, gated(gate, up));
     });
 #pragma omp barrier

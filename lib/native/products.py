@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import c_int64, c_void_p
 from pathlib import Path
-from typing import Sequence
+from typing import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,18 +12,20 @@ from torch import Tensor
 from lib import processor
 from lib.attention_backends import onepass
 from lib.native import build
+from lib.timing import free_memory
 
 HERE = Path(__file__).parent
 SOURCES = (*(HERE / name for name in ("blocks.cpp", "forward.h", "few_rows.h", "lanes.h")),
            onepass.SOURCES[0].with_name("onepass_call.h"))
 MOST_ROWS = 512  # beyond, products in blocks are faster
+MOST_COPIED = 0.25  # of the free memory that weights may take to be held a second time
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 class Matrix(ctypes.Structure):
     """The struct of the same name in `few_rows.h`."""
 
-    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("out", c_int64), ("in", c_int64)]
+    _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "halved")), ("out", c_int64), ("in", c_int64)]
 
 
 def weights_refusal(weights: Sequence[Tensor]) -> str | None:
@@ -40,12 +42,14 @@ def weights_refusal(weights: Sequence[Tensor]) -> str | None:
     return onepass.unavailable() or build.unavailable(*SOURCES)
 
 
-def linear(weight: Tensor, bias: Tensor | None):
-    """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in; no gradients.
+def linear(weight: Tensor, bias: Tensor | None, halves: Tensor | None = None):
+    """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in, read as `halved` where they are
+    given so; no gradients.
 
     Many rows, and what does not fit the weights, are PyTorch's.
     """
-    matrix, run = matrix_of(weight, bias), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
+    matrix, run = matrix_of(weight, bias, halves), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
+    matrix.kept = halves  # to which the struct only points
 
     def apply(x: Tensor) -> Tensor:
         fits = x.dtype == weight.dtype and x.shape[-1] == weight.shape[1]
@@ -60,9 +64,28 @@ def linear(weight: Tensor, bias: Tensor | None):
     return apply
 
 
-def matrix_of(weight: Tensor, bias: Tensor | None) -> Matrix:
-    """The struct of weight [out, in] and bias [out], which the caller keeps alive."""
-    return Matrix(weight.data_ptr(), None if bias is None else bias.data_ptr(), *weight.shape)
+def matrix_of(weight: Tensor, bias: Tensor | None, halves: Tensor | None = None) -> Matrix:
+    """The struct of weight [out, in], bias [out] and `halved` weights, which the caller keeps alive."""
+    return Matrix(*map(start_of, (weight, bias, halves)), *weight.shape)
+
+
+def halved(weight: Tensor) -> Tensor | None:
+    """float32[out, in] in half of its bytes, as `few_rows.h` reads it: int32[out, words]; None where its numbers are
+    not all bfloat16's, or are of another type.
+    """
+    if weight.dtype != torch.float32:
+        return None
+    bits = weight.detach().view(torch.int32)
+    if (bits[:1] & 0xFFFF).any() or (bits & 0xFFFF).any():  # a trained float32 weight shows in its first row
+        return None
+    pairs = F.pad(bits >> 16, (0, -bits.shape[1] % 32)).unflatten(1, (-1, 2, 16))
+    return (pairs[:, :, 1] << 16 | pairs[:, :, 0] & 0xFFFF).flatten(1)
+
+
+def fills_the_memory(weights: Iterable[Tensor], share: float = 1.0) -> bool:
+    """Whether copies of this share of the weights' bytes are too large to be held."""
+    weights = list(weights)
+    return share * sum(weight.nbytes for weight in weights) > MOST_COPIED * free_memory(weights[0].device)
 
 
 def start_of(tensor: Tensor | None) -> int | None:

@@ -6,17 +6,22 @@ from typing import Iterator
 import torch
 from torch import nn
 
+from lib.drafters.heads.layers import Behind
 from lib.fused import copied_bytes
 from lib.packed import packed_bytes
+
+ENDS = nn.Module, Behind  # what holds weights, and is not looked into
 
 
 def own_weights(drafter, target: nn.Module) -> int:
     """Bytes of the drafter's parameters and buffers that are not the target's, and of copies that its blocks hold."""
     shared = {tensor.data_ptr() for tensor in _tensors(target)}
-    modules = [module for module in _reach(drafter) if isinstance(module, nn.Module) and module is not target]
+    reached = list(_reach(drafter))
+    modules = [module for module in reached if isinstance(module, nn.Module) and module is not target]
+    copied = sum(layers.copied_bytes for layers in reached if isinstance(layers, Behind))
     own = {tensor.data_ptr(): tensor.nbytes for module in modules for tensor in _tensors(module)
            if tensor.data_ptr() not in shared}
-    return sum(own.values()) + sum(copied_bytes(module) + packed_bytes(module) for module in modules)
+    return copied + sum(own.values()) + sum(copied_bytes(module) + packed_bytes(module) for module in modules)
 
 
 def weights(model: nn.Module) -> int:
@@ -26,7 +31,7 @@ def weights(model: nn.Module) -> int:
 
 def held(drafter) -> int:
     """Bytes of everything else that can be reached from the drafter: caches, texts, tables, the last drafts."""
-    reached = [thing for thing in _reach(drafter) if not isinstance(thing, nn.Module)]
+    reached = [thing for thing in _reach(drafter) if not isinstance(thing, ENDS)]
     storages = {thing.untyped_storage().data_ptr(): thing.untyped_storage().nbytes()
                 for thing in reached if isinstance(thing, torch.Tensor)}
     others = [thing for thing in reached if not isinstance(thing, torch.Tensor)]
@@ -43,11 +48,11 @@ def _reach(thing) -> Iterator:
     seen, waiting = set(), [thing]
     while waiting:
         here = waiting.pop()
-        if id(here) in seen or isinstance(here, type) or callable(here) and not isinstance(here, nn.Module):
+        if id(here) in seen or isinstance(here, type) or callable(here) and not isinstance(here, ENDS):
             continue
         seen.add(id(here))
         yield here
-        if isinstance(here, (nn.Module, torch.Tensor, str, bytes)):
+        if isinstance(here, (*ENDS, torch.Tensor, str, bytes)):
             continue
         if isinstance(here, dict):
             waiting += [*here.keys(), *here.values()]

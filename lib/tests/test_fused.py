@@ -155,12 +155,20 @@ def test_kernels_are_made_once(kernels):
     assert fused(model).blocks is fused(model).blocks
 
 
-def test_native_blocks_hold_no_copies(monkeypatch):
-    monkeypatch.setattr("lib.fused.MOST", 0.0)
-    model = made(CONFIGS["llama"])
-    if reason := weights_refusal([model.lm_head.weight]):
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_weights_that_bfloat16_holds_are_read_in_halves_to_the_same_bits(config, monkeypatch):
+    whole, exact = made(config), made(config)
+    if reason := weights_refusal([exact.lm_head.weight]):
         pytest.skip(reason)
-    assert copied_bytes(model) == 0 and isinstance(fused(model).blocks, NativeBlocks)
+    assert copied_bytes(whole) == 0 and isinstance(fused(whole).blocks, NativeBlocks)
+    for model in (whole, exact):
+        model.bfloat16().float()
+    assert 0 < copied_bytes(exact) <= sum(weight.nbytes for weight in exact.parameters())
+    monkeypatch.setattr("lib.native.products.MOST_COPIED", 0.0)
+    assert copied_bytes(whole) == 0
+    with torch.inference_mode():
+        (said, _), (told, _) = (block(whole, fused(model)) for model in (whole, exact))
+    assert torch.equal(said.logits, told.logits)
 
 
 def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
@@ -171,7 +179,7 @@ def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
     joint = [name for name, _ in small.named_modules() if name.endswith(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))]
     half = made(CONFIGS["llama"], torch.float16)  # which no kernel packs: what is joined is copied, what stands alone is not
     assert copied_bytes(half) == sum(half.get_submodule(name).weight.nbytes for name in joint)
-    monkeypatch.setattr("lib.fused.MOST", 0.0)
+    monkeypatch.setattr("lib.native.products.MOST_COPIED", 0.0)
     assert fused(large) is large and output_layer(large) is large.lm_head and copied_bytes(large) == 0
     assert isinstance(fused(small), FusedBlocks)  # its copies are there already
 

@@ -43,6 +43,23 @@ def test_a_row_gets_the_same_bits_whatever_its_neighbours(dtype):
             assert torch.equal(run(x[first : first + count]), whole[first : first + count])
 
 
+@settings(deadline=None, max_examples=60)
+@given(rows=st.integers(1, 30), out=st.integers(1, 40), inputs=st.integers(1, 130), biased=st.booleans(),
+       seed=st.integers(0, 999))
+def test_weights_in_halves_give_the_same_bits(rows, out, inputs, biased, seed):
+    x, weight, bias = problem(rows, out, inputs, biased, torch.float32, seed)
+    weight = weight.bfloat16().float()
+    halves = products.halved(weight)
+    assert halves.nbytes == out * -(-inputs // 32) * 64
+    assert torch.equal(products.linear(weight, bias, halves)(x), products.linear(weight, bias)(x))
+
+
+@pytest.mark.parametrize("weight", [torch.full((3, 40), 0.1), torch.tensor([[1.0], [1 + 2**-20]]),
+                                    torch.ones(3, 40, dtype=torch.bfloat16)])
+def test_what_bfloat16_cannot_hold_is_not_halved(weight):
+    assert products.halved(weight) is None
+
+
 def test_many_rows_and_leading_dimensions_are_the_same_product():
     x, weight, bias = problem(6 * (products.MOST_ROWS // 2), 33, 47, True, torch.float32, 2)
     x, run = x.view(2, 3, -1, 47), products.linear(weight, bias)

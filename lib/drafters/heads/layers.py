@@ -74,6 +74,11 @@ class Behind:
         self.layers, self.norm, rotary = layers, norm, layers[0].self_attn.rotary
         self.native = None if refusal(layers, rotary, None) else NativeBlocks(layers, rotary, norm, None)
 
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of weights that are held a second time."""
+        return 0 if self.native is None else self.native.copied_bytes
+
     def __call__(self, x: Tensor, offsets: Tensor, cache: TreeCache, mask: Tensor | None,
                  read: Tensor | None = None) -> Tensor:
         """x [B, T, H] at positions int64[T] or [B, T] behind each row's committed slots, appended to the cache, to
