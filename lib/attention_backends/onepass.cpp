@@ -1,7 +1,8 @@
 // Tree attention in one pass over keys and values, for processors with AVX-512 (onepass.py compiles and calls it).
 //
 // Everything is held transposed: a vector's 16 lanes are query rows (of the G * m that share a key head), 16 or, where
-// there are few, 4; keys and values are read in their own layout and broadcast, 1 or 4 numbers at a time (W).
+// there are few, 4; keys and values are read in their own layout and broadcast, 1 or 4 numbers at a time (W). Where the
+// processor has matrix units for bfloat16 (onepass_amx.h), they do both products of what fills them (M).
 // A work item is (batch row, key head, at most 256 query rows, a range of keys). It walks its keys in tiles: scores
 // from the resident queries, online softmax in base 2, product with the values (FlashAttention-2, Dao 2023, Alg. 1).
 // Items that share rows but not keys are merged by their maxima and sums (Flash-Decoding).
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <memory>
 
+#include "onepass_amx.h"
 #include "onepass_call.h"
 #include "onepass_tiles.h"
 
@@ -43,6 +45,7 @@ struct Partial {
       : output(memory), top(memory + MOST_PANELS * LANES * value_dim), sum(top + MOST_PANELS * LANES) {}
 };
 
+struct Nothing {};
 struct Item { int64_t batch, head, first_panel, panels, first_key, end_key; };
 
 // queries[panel][step][lane] from rows first_panel * 16 / W ...; lanes past the last row are zero.
@@ -66,8 +69,48 @@ template <class T> struct Tile {
   int64_t unit_step;
 };
 
-// One tile for R panels, the first of them `panel` of the item.
-template <class T, int W, int R>
+// Scores of a tile's first keys on the matrix units, as far as there are sixteen together; of how many.
+template <int R>
+int64_t scores_by_tiles(const Call& c, const Tile<bf16>& tile, const float* queries, float* scores, __m512 factor) {
+  const int64_t row = c.key_stride[2] * sizeof(bf16), steps = c.dim / BLOCK, panel = c.dim / 2 * LANES;
+  int64_t n = 0;
+  for (int64_t taken; n + SIDE <= tile.count; n += taken) {
+    taken = n + 2 * SIDE <= tile.count ? 2 * SIDE : SIDE;
+    const auto run = taken == SIDE ? tile_products<1, R> : tile_products<2, R>;
+    run(tile.keys + n * c.key_stride[2], row, SIDE * row, BLOCK * sizeof(bf16), queries, panel, steps,
+        scores + n * LANES, TILE * LANES);
+    for (int64_t own = n; own < n + taken; ++own)
+      for (int r = 0; r < R; ++r) {
+        float* at = scores + r * TILE * LANES + own * LANES;
+        _mm512_store_ps(at, _mm512_mul_ps(factor, _mm512_load_ps(at)));
+      }
+  }
+  return n;
+}
+
+// Adds a tile's weighted values to the outputs so far, which it shrinks, on the matrix units.
+template <int R>
+void add_by_tiles(const Call& c, const Tile<bf16>& tile, float* weights, float* output, const __m512* shrink) {
+  const int64_t blocks = (tile.count + BLOCK - 1) / BLOCK, out_panel = c.value_dim * LANES, row = 4 * LANES;
+  for (int r = 0; r < R; ++r)  // pairs of keys past the last
+    for (int64_t n = (tile.count + 1) / 2; n < blocks * SIDE; ++n)
+      _mm512_store_si512(weights + r * TILE * LANES + n * LANES, _mm512_setzero_si512());
+  for (int64_t j = 0, taken; j < c.value_dim; j += taken) {
+    taken = j + 2 * SIDE <= c.value_dim ? 2 * SIDE : SIDE;
+    alignas(64) float added[R][2 * SIDE * LANES];
+    const auto run = taken == SIDE ? tile_products<1, R> : tile_products<2, R>;
+    run(tile.units + j * LANES, row, SIDE * row, c.value_dim * row, weights, TILE * LANES, blocks, added[0],
+        2 * SIDE * LANES);
+    for (int r = 0; r < R; ++r)
+      for (int64_t i = 0; i < taken; ++i) {
+        float* at = output + r * out_panel + (j + i) * LANES;
+        _mm512_store_ps(at, _mm512_fmadd_ps(shrink[r], _mm512_load_ps(at), _mm512_load_ps(added[r] + i * LANES)));
+      }
+  }
+}
+
+// One tile for R panels, the first of them `panel` of the item; M: on the matrix units.
+template <class T, int W, int R, bool M>
 void attend(const Call& c, const Item& item, int64_t panel, const Tile<T>& tile, const uint16_t* seen,
             Scratch& scratch, Partial& part) {
   const int64_t first = tile.first, count = tile.count, steps = c.dim / PER_UNIT<T> / W;
@@ -76,13 +119,14 @@ void attend(const Call& c, const Item& item, int64_t panel, const Tile<T>& tile,
   const uint32_t* keys = reinterpret_cast<const uint32_t*>(tile.keys);
   const __m512 factor = _mm512_set1_ps(c.scale * 1.44269504f);  // to base 2
   float* scores = scratch.scores.get();
+  for (int64_t ahead = 0; panel == 0 && ahead + 8 <= count; ahead += 8) {
+    fetch(tile.keys + (ahead + TILE) * c.key_stride[2], c.key_stride[2], c.dim);
+    fetch(tile.values + (ahead + TILE) * c.value_stride[2], c.value_stride[2], c.value_dim);
+  }
   int64_t n = 0;
+  if constexpr (M) n = scores_by_tiles<R>(c, tile, queries, scores, factor);
   for (int64_t taken; n < count; n += taken) {
     taken = n + 8 <= count ? 8 : 1;
-    if (panel == 0 && taken == 8) {
-      fetch(tile.keys + (n + TILE) * c.key_stride[2], c.key_stride[2], c.dim);
-      fetch(tile.values + (n + TILE) * c.value_stride[2], c.value_stride[2], c.value_dim);
-    }
     const auto dots = taken == 8 ? product<T, W, 8, R> : product<T, W, 1, R>;
     dots(keys + n * step, step, W, steps, queries, steps * LANES, scores + n * LANES, TILE * LANES, nullptr, factor);
   }
@@ -96,13 +140,14 @@ void attend(const Call& c, const Item& item, int64_t panel, const Tile<T>& tile,
   __m512 shrink[R];
   softmax<T, R>(scores, count, part.top + panel * LANES, part.sum + panel * LANES, shrink);
   float* output = part.output + panel * out_panel;
+  if constexpr (M) return add_by_tiles<R>(c, tile, scores, output, shrink);
   const int64_t key_units = (count + PER_UNIT<T> - 1) / PER_UNIT<T>;
   for (int64_t j = 0; j < c.value_dim / W; j += 8)
     product<T, W, 8, R>(tile.units + j * W, W, tile.unit_step, key_units, scores, TILE * LANES, output + j * LANES,
                         out_panel, shrink, factor);
 }
 
-template <class T, int W>
+template <class T, int W, bool M>
 void work(const Call& c, const Item& item, const uint16_t* seen, Scratch& scratch, Partial part) {
   pack_queries<T, W>(c, item, scratch.queries.get());
   std::fill_n(part.output, item.panels * LANES * c.value_dim / W, 0.f);
@@ -115,14 +160,16 @@ void work(const Call& c, const Item& item, const uint16_t* seen, Scratch& scratc
     Tile<T> tile{first, count, keys + first * c.key_stride[2], values + first * c.value_stride[2]};
     if constexpr (sizeof(T) == 2) {
       uint32_t* pairs = reinterpret_cast<uint32_t*>(scratch.pairs.get());
-      pair_values(tile.values, c.value_stride[2], count, c.value_dim, pairs);
+      (M ? turn_values : pair_values)(tile.values, c.value_stride[2], count, c.value_dim, pairs);
       tile.units = pairs, tile.unit_step = c.value_dim;
     } else {
       tile.units = reinterpret_cast<const uint32_t*>(tile.values), tile.unit_step = c.value_stride[2];
     }
     for (int64_t panel = 0; panel < item.panels;) {
-      const int64_t left = item.panels - panel, taken = left == 4 ? 2 : std::min<int64_t>(left, 3);
-      const auto run = taken == 3 ? attend<T, W, 3> : taken == 2 ? attend<T, W, 2> : attend<T, W, 1>;
+      const int64_t left = item.panels - panel, taken = std::min<int64_t>(left, M || left == 4 ? 2 : 3);
+      const auto run = taken == 3   ? attend<T, W, M ? 2 : 3, M>
+                       : taken == 2 ? attend<T, W, 2, M>
+                                    : attend<T, W, 1, M>;
       run(c, item, panel, tile, seen, scratch, part);
       panel += taken;
     }
@@ -175,7 +222,7 @@ void pack_mask(const Call& c, int64_t masks, int64_t panels, int width, uint16_t
     }
 }
 
-template <class T, int W> void run(const Call& c) {
+template <class T, int W, bool M> void run(const Call& c) {
   const int64_t panels = (c.group * c.nodes * W + LANES - 1) / LANES, chunks = (panels + MOST_PANELS - 1) / MOST_PANELS;
   const int64_t each = (panels + chunks - 1) / chunks, blocks = c.batch * c.kv_heads * chunks;
   const int64_t longest = *std::max_element(c.prefix, c.prefix + c.batch) + c.tree_keys;
@@ -194,12 +241,13 @@ template <class T, int W> void run(const Call& c) {
 #pragma omp parallel num_threads(c.threads)
   {
     Scratch scratch(c.dim, c.value_dim);
+    [[maybe_unused]] std::conditional_t<M, Tiles, Nothing> tiles;
 #pragma omp for schedule(dynamic)
     for (int64_t at = 0; at < blocks * splits; ++at) {
       const Item own = item(at / splits, at % splits);
       float* place = parts.get() + (splits > 1 ? at : omp_get_thread_num()) * apart;
       const uint16_t* mask = seen.get() + (masks > 1 ? own.batch : 0) * panels * c.tree_keys;
-      work<T, W>(c, own, mask, scratch, Partial(place, c.value_dim));
+      work<T, W, M>(c, own, mask, scratch, Partial(place, c.value_dim));
       if (splits == 1) finish<T, W>(c, own, place, 1, apart);
     }
 #pragma omp for schedule(dynamic)
@@ -209,7 +257,10 @@ template <class T, int W> void run(const Call& c) {
 }
 
 template <class T> void serve(const Call& c) {
-  c.group * c.nodes <= FEW && c.value_dim % 32 == 0 ? run<T, 4>(c) : run<T, 1>(c);
+  if (c.group * c.nodes <= FEW && c.value_dim % 32 == 0) return run<T, 4, false>(c);
+  if constexpr (sizeof(T) == 2)
+    if (c.dim % BLOCK == 0 && c.value_dim % SIDE == 0 && matrix_units()) return run<T, 1, true>(c);
+  run<T, 1, false>(c);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ from lib.attention_backends.folded import folded
 from lib.attention_backends.mask import SharedMask
 from lib.native import build
 
-SOURCES = (*(Path(__file__).with_name(name) for name in ("onepass.cpp", "onepass_call.h", "onepass_tiles.h")),
+SOURCES = (*(Path(__file__).with_name(name) for name in ("onepass.cpp", "onepass_amx.h", "onepass_call.h",
+                                                       "onepass_tiles.h")),
            Path(build.__file__).with_name("lanes.h"))
 ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
 Strides = 3 * ctypes.c_int64

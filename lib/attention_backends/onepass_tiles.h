@@ -92,11 +92,12 @@ inline void softmax(float* scores, int64_t count, float* top, float* sum, __m512
     if constexpr (sizeof(T) == 4) {
       for (int64_t n = 0; n < count; ++n) _mm512_store_ps(panel + n * LANES, weight(n));
     } else {
+      const __m512i low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+      const __m512i pairs = _mm512_or_si512(low, _mm512_slli_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(16)), 16));
       for (int64_t n = 0; n < count; n += 2) {
         const __m512 even = weight(n), odd = n + 1 < count ? weight(n + 1) : _mm512_setzero_ps();
-        const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(even));
-        const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
-        _mm512_store_si512(panel + n / 2 * LANES, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);  // the odd ones in its upper half
+        _mm512_store_si512(panel + n / 2 * LANES, _mm512_permutexvar_epi16(pairs, both));
       }
     }
     shrink[r] = exp2<float>(_mm512_sub_ps(old, most));

@@ -16,7 +16,8 @@ from pathlib import Path
 from lib import processor
 
 NEEDED = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}
-INSTRUCTIONS = tuple(f"-m{flag}" for flag in sorted(NEEDED)) + ("-mavx512bf16",)  # the last in bfloat16 entries alone
+INSTRUCTIONS = tuple(f"-m{flag}" for flag in sorted(NEEDED))
+INSTRUCTIONS += ("-mavx512bf16", "-mamx-tile", "-mamx-bf16")  # these in bfloat16 entries alone
 OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-w", *INSTRUCTIONS)
 log = logging.getLogger(__name__)
 
