@@ -61,54 +61,6 @@ template <class T, int W> void pack_queries(const Call& c, const Item& item, flo
   }
 }
 
-// Keys first .. first + count - 1 of an item, as they are stored; and the values as units, of bfloat16 in pairs.
-template <class T> struct Tile {
-  int64_t first, count;
-  const T *keys, *values;
-  const uint32_t* units;
-  int64_t unit_step;
-};
-
-// Scores of a tile's first keys on the matrix units, as far as there are sixteen together; of how many.
-template <int R>
-int64_t scores_by_tiles(const Call& c, const Tile<bf16>& tile, const float* queries, float* scores, __m512 factor) {
-  const int64_t row = c.key_stride[2] * sizeof(bf16), steps = c.dim / BLOCK, panel = c.dim / 2 * LANES;
-  int64_t n = 0;
-  for (int64_t taken; n + SIDE <= tile.count; n += taken) {
-    taken = n + 2 * SIDE <= tile.count ? 2 * SIDE : SIDE;
-    const auto run = taken == SIDE ? tile_products<1, R> : tile_products<2, R>;
-    run(tile.keys + n * c.key_stride[2], row, SIDE * row, BLOCK * sizeof(bf16), queries, panel, steps,
-        scores + n * LANES, TILE * LANES);
-    for (int64_t own = n; own < n + taken; ++own)
-      for (int r = 0; r < R; ++r) {
-        float* at = scores + r * TILE * LANES + own * LANES;
-        _mm512_store_ps(at, _mm512_mul_ps(factor, _mm512_load_ps(at)));
-      }
-  }
-  return n;
-}
-
-// Adds a tile's weighted values to the outputs so far, which it shrinks, on the matrix units.
-template <int R>
-void add_by_tiles(const Call& c, const Tile<bf16>& tile, float* weights, float* output, const __m512* shrink) {
-  const int64_t blocks = (tile.count + BLOCK - 1) / BLOCK, out_panel = c.value_dim * LANES, row = 4 * LANES;
-  for (int r = 0; r < R; ++r)  // pairs of keys past the last
-    for (int64_t n = (tile.count + 1) / 2; n < blocks * SIDE; ++n)
-      _mm512_store_si512(weights + r * TILE * LANES + n * LANES, _mm512_setzero_si512());
-  for (int64_t j = 0, taken; j < c.value_dim; j += taken) {
-    taken = j + 2 * SIDE <= c.value_dim ? 2 * SIDE : SIDE;
-    alignas(64) float added[R][2 * SIDE * LANES];
-    const auto run = taken == SIDE ? tile_products<1, R> : tile_products<2, R>;
-    run(tile.units + j * LANES, row, SIDE * row, c.value_dim * row, weights, TILE * LANES, blocks, added[0],
-        2 * SIDE * LANES);
-    for (int r = 0; r < R; ++r)
-      for (int64_t i = 0; i < taken; ++i) {
-        float* at = output + r * out_panel + (j + i) * LANES;
-        _mm512_store_ps(at, _mm512_fmadd_ps(shrink[r], _mm512_load_ps(at), _mm512_load_ps(added[r] + i * LANES)));
-      }
-  }
-}
-
 // One tile for R panels, the first of them `panel` of the item; M: on the matrix units.
 template <class T, int W, int R, bool M>
 void attend(const Call& c, const Item& item, int64_t panel, const Tile<T>& tile, const uint16_t* seen,

@@ -19,7 +19,7 @@ from lib.native import build
 
 SOURCES = (*(Path(__file__).with_name(name) for name in ("onepass.cpp", "onepass_amx.h", "onepass_call.h",
                                                        "onepass_tiles.h")),
-           Path(build.__file__).with_name("lanes.h"))
+           *map(Path(build.__file__).with_name, ("lanes.h", "tiles.h")))
 ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
 Strides = 3 * ctypes.c_int64
 log = logging.getLogger(__name__)

@@ -1,95 +1,10 @@
-// Products of bfloat16 numbers on the processor's matrix units (AMX): each works on tiles of 16 rows of 64 bytes.
+// What onepass.cpp does to one tile of keys where the processor has matrix units for bfloat16.
 #pragma once
-#include <cpuid.h>
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cstdint>
-
-#include "../native/lanes.h"
+#include "../native/tiles.h"
+#include "onepass_call.h"
+#include "onepass_tiles.h"
 
 namespace {
-
-constexpr int64_t BLOCK = 32, SIDE = 16;  // numbers of a tile's row, which one step sums over; rows of a tile
-
-// Whether the processor has such units, and the system lets this process use them.
-inline bool matrix_units() {
-  static const bool allowed = [] {
-    unsigned a, b, c, d;
-    const bool found = __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & 1 && d >> 24 & 1;  // AMX-BF16, AMX-TILE
-    return found && syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM for the tiles' state
-  }();
-  return allowed;
-}
-
-// A thread's eight tiles, which it has as long as this lives.
-struct Tiles {
-  Tiles() {
-    alignas(64) uint8_t shape[64] = {1};  // the palette; bytes of a tile's row from 16 on, rows from 48 on
-    for (int tile = 0; tile < 8; ++tile) shape[16 + 2 * tile] = 64, shape[48 + tile] = SIDE;
-    _tile_loadconfig(shape);
-  }
-  ~Tiles() { _tile_release(); }
-};
-
-// out[r][a] = sum over steps u of left[a][u] * right[r][u]: for A tiles of 16 rows of numbers as they are stored, and
-// R panels of pairs [16 pairs][16 lanes] a step. Strides: of left in bytes from row to row, tile to tile, step to step;
-// of the others in floats. out[r][a] is [16][16].
-template <int A, int R>
-inline void tile_products(const void* left, int64_t row, int64_t tile, int64_t step, const float* right,
-                          int64_t right_panel, int64_t steps, float* out, int64_t out_panel) {
-  const char* from = static_cast<const char*>(left);
-  constexpr int64_t ONE = SIDE * LANES, LINE = 4 * LANES;  // a tile of floats; bytes of its row
-  _tile_zero(0);
-  if constexpr (R > 1) _tile_zero(1);
-  if constexpr (A > 1) _tile_zero(2);
-  if constexpr (A > 1 && R > 1) _tile_zero(3);
-  for (int64_t u = 0; u < steps; ++u) {
-    _tile_loadd(4, from + u * step, row);
-    _tile_loadd(6, right + u * ONE, LINE);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (A > 1) {
-      _tile_loadd(5, from + tile + u * step, row);
-      _tile_dpbf16ps(2, 5, 6);
-    }
-    if constexpr (R > 1) {
-      _tile_loadd(7, right + right_panel + u * ONE, LINE);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if constexpr (A > 1 && R > 1) _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, out, LINE);
-  if constexpr (R > 1) _tile_stored(1, out + out_panel, LINE);
-  if constexpr (A > 1) _tile_stored(2, out + ONE, LINE);
-  if constexpr (A > 1 && R > 1) _tile_stored(3, out + out_panel + ONE, LINE);
-}
-
-// Sixteen vectors of words: lane j of vector i becomes lane i of vector j.
-inline void turn(__m512i* x) {
-  __m512i pairs[SIDE], fours[SIDE];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    pairs[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-    pairs[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i)
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; ++j) {  // lane group g of fours[4 i + k]: column 4 g + k of rows 4 i ..
-      fours[4 * i + 2 * j] = _mm512_unpacklo_epi64(pairs[4 * i + j], pairs[4 * i + 2 + j]);
-      fours[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(pairs[4 * i + j], pairs[4 * i + 2 + j]);
-    }
-#pragma GCC unroll 4
-  for (int k = 0; k < 4; ++k) {
-    const __m512i even = _mm512_shuffle_i32x4(fours[k], fours[4 + k], 0x88);  // groups 0, 2 of rows 0-3, 4-7
-    const __m512i odd = _mm512_shuffle_i32x4(fours[k], fours[4 + k], 0xdd);
-    const __m512i more_even = _mm512_shuffle_i32x4(fours[8 + k], fours[12 + k], 0x88);
-    const __m512i more_odd = _mm512_shuffle_i32x4(fours[8 + k], fours[12 + k], 0xdd);
-    x[k] = _mm512_shuffle_i32x4(even, more_even, 0x88), x[8 + k] = _mm512_shuffle_i32x4(even, more_even, 0xdd);
-    x[4 + k] = _mm512_shuffle_i32x4(odd, more_odd, 0x88), x[12 + k] = _mm512_shuffle_i32x4(odd, more_odd, 0xdd);
-  }
-}
 
 // Values [count][dim] as turned[blocks of 32 keys][dim][16 pairs of keys]; past the last key they are zero.
 void turn_values(const bf16* values, int64_t stride, int64_t count, int64_t dim, uint32_t* turned) {
@@ -106,6 +21,46 @@ void turn_values(const bf16* values, int64_t stride, int64_t count, int64_t dim,
 #pragma GCC unroll 16
       for (int i = 0; i < SIDE; ++i) _mm512_store_si512(turned + i * LANES, pairs[i]);
     }
+}
+
+// Scores of a tile's first keys on the matrix units, as far as there are sixteen together; of how many.
+template <int R>
+int64_t scores_by_tiles(const Call& c, const Tile<bf16>& tile, const float* queries, float* scores, __m512 factor) {
+  const int64_t row = c.key_stride[2] * sizeof(bf16), steps = c.dim / BLOCK, panel = c.dim / 2 * LANES;
+  int64_t n = 0;
+  for (int64_t taken; n + SIDE <= tile.count; n += taken) {
+    taken = n + 2 * SIDE <= tile.count ? 2 * SIDE : SIDE;
+    const auto run = taken == SIDE ? tile_products<1, R> : tile_products<2, R>;
+    run(tile.keys + n * c.key_stride[2], row, SIDE * row, BLOCK * sizeof(bf16), queries, panel, steps,
+        scores + n * LANES, TILE * LANES);
+    for (int64_t own = n; own < n + taken; ++own)
+      for (int r = 0; r < R; ++r) {
+        float* at = scores + r * TILE * LANES + own * LANES;
+        _mm512_store_ps(at, _mm512_mul_ps(factor, _mm512_load_ps(at)));
+      }
+  }
+  return n;
+}
+
+// Adds a tile's weighted values to the outputs so far, which it shrinks, on the matrix units.
+template <int R>
+void add_by_tiles(const Call& c, const Tile<bf16>& tile, float* weights, float* output, const __m512* shrink) {
+  const int64_t blocks = (tile.count + BLOCK - 1) / BLOCK, out_panel = c.value_dim * LANES, row = 4 * LANES;
+  for (int r = 0; r < R; ++r)  // pairs of keys past the last
+    for (int64_t n = (tile.count + 1) / 2; n < blocks * SIDE; ++n)
+      _mm512_store_si512(weights + r * TILE * LANES + n * LANES, _mm512_setzero_si512());
+  for (int64_t j = 0, taken; j < c.value_dim; j += taken) {
+    taken = j + 2 * SIDE <= c.value_dim ? 2 * SIDE : SIDE;
+    alignas(64) float added[R][2 * SIDE * LANES];
+    const auto run = taken == SIDE ? tile_products<1, R> : tile_products<2, R>;
+    run(tile.units + j * LANES, row, SIDE * row, c.value_dim * row, weights, TILE * LANES, blocks, added[0],
+        2 * SIDE * LANES);
+    for (int r = 0; r < R; ++r)
+      for (int64_t i = 0; i < taken; ++i) {
+        float* at = output + r * out_panel + (j + i) * LANES;
+        _mm512_store_ps(at, _mm512_fmadd_ps(shrink[r], _mm512_load_ps(at), _mm512_load_ps(added[r] + i * LANES)));
+      }
+  }
 }
 
 }  // namespace

@@ -12,6 +12,14 @@ constexpr int64_t TILE = 128;  // keys of a tile
 // A unit is 32 bits: one float, or two bfloat16 whose products are added to the same sum.
 template <class T> constexpr int64_t PER_UNIT = 4 / sizeof(T);
 
+// Keys first .. first + count - 1 of an item, as they are stored; and the values as units, of bfloat16 in pairs.
+template <class T> struct Tile {
+  int64_t first, count;
+  const T *keys, *values;
+  const uint32_t* units;
+  int64_t unit_step;
+};
+
 // W neighbouring units, repeated over the lanes.
 template <int W> inline __m512i broadcast(const uint32_t* from) {
   if constexpr (W == 4) return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)from));

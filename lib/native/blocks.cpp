@@ -73,12 +73,21 @@ int fill(Forward f, const Level* levels, int64_t count, int64_t size, int64_t ch
 }
 
 template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t rows, int64_t threads) {
+  const bool tiled = by_tiles<T>(matrix);
+  Numbers<float> packed{nullptr, &std::free};
+  if (tiled) packed = numbers<float>(packed_size(rows, matrix.in));
 #pragma omp parallel num_threads(threads)
-  product(matrix, x, rows, to, matrix.out);
+  {
+    const Tiles tiles(tiled ? rows : 0);
+    if constexpr (sizeof(T) == 4)
+      if (tiled) pack_rows(x, rows, matrix.in, packed.get());
+    product(matrix, Rows<T>{x, rows, packed.get()}, to, matrix.out);
+  }
 }
 
 }  // namespace
 
+extern "C" int matrix_units_here() { return matrix_units(); }
 extern "C" int forward_float32(const Forward* forward) { return Run<float>(*forward).all(); }
 extern "C" int forward_bfloat16(const Forward* forward) { return Run<bf16>(*forward).all(); }
 extern "C" int fill_float32(const Forward* f, const Level* levels, int64_t count, int64_t size, int64_t choices,

@@ -19,7 +19,8 @@ constexpr int64_t MOST_HALVED = 24;      // rows of an input: of more, taking ha
 struct Matrix {
   const void *weight, *bias;  // [out, in], and [out] or null
   const uint32_t* halved;     // [out, in / 32 rounded up, 16]: float32 weights that are bfloat16 numbers, as these; or
-                              // null. Word i of a group holds number i in its lower half, 16 + i in its upper one
+                              // null. Word i of a group holds number i in its lower half, 16 + i in its upper one.
+                              // For the matrix units: [out / 16, in / 32, 16 pairs of neighbours, 16 outputs]
   int64_t out, in;
 };
 
@@ -177,7 +178,7 @@ template <class F> inline void each_band(int64_t out, int64_t rows, F make) {
 
 // Within a parallel region: this thread's share of to [rows, width] = x [rows, in] W^T + b.
 template <class T, class Out>
-inline void product(const Matrix& whole, const T* x, int64_t rows, Out* to, int64_t width) {
+inline void few_product(const Matrix& whole, const T* x, int64_t rows, Out* to, int64_t width) {
   const Matrix matrix = read_by(whole, rows);
   each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, int ahead) {
     place<count>(to + row * width, width, rows - row, first, matrix.out,
@@ -186,7 +187,7 @@ inline void product(const Matrix& whole, const T* x, int64_t rows, Out* to, int6
 }
 
 // The same, added to what is there.
-template <class T> inline void add_product(const Matrix& whole, const T* x, int64_t rows, float* to) {
+template <class T> inline void add_few_product(const Matrix& whole, const T* x, int64_t rows, float* to) {
   const Matrix matrix = read_by(whole, rows);
   each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, int ahead) {
     add<count>(to + row * matrix.out, matrix.out, rows - row, first, matrix.out,

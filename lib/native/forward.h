@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "../attention_backends/onepass_call.h"
-#include "few_rows.h"
+#include "rows.h"
 
 struct Layer {
   const void *input_norm, *query_norm, *key_norm, *middle_norm;  // weights of norms; null where there is none
@@ -81,6 +81,9 @@ template <class T> class Run {
     input = numbers<T>(std::max(rows, f.kept_rows) * std::max(widest, f.hidden)), middle = numbers<T>(rows * inner);
     query = numbers<T>(rows * f.heads * f.dim), attended = numbers<T>(rows * f.heads * f.dim);
     lse = numbers<float>(rows * f.heads);
+    const int64_t longest = std::max({widest, f.hidden, inner});
+    tiled = by_tiles<T>(f.layers->down);
+    if (tiled) packed = numbers<float>(packed_size(std::max(rows, f.kept_rows), longest));
   }
 
   // -1; or a row whose token is not known, and nothing is done.
@@ -93,13 +96,13 @@ template <class T> class Run {
     for (int64_t layer = 0; layer < f.depth; ++layer) {
       if (f.states) copied(state.get(), rows * f.hidden, static_cast<T*>(f.states) + layer * rows * f.hidden);
 #pragma omp parallel num_threads(f.threads)
-      project(f.layers[layer]);
+      project(f.layers[layer], Tiles(tiled ? rows : 0));
       attend(f.layers[layer]);
 #pragma omp parallel num_threads(f.threads)
-      finish(f.layers[layer]);
+      finish(f.layers[layer], Tiles(tiled ? rows : 0));
     }
 #pragma omp parallel num_threads(f.threads)
-    speak();
+    speak(Tiles(tiled ? f.kept_rows : 0));
     return -1;
   }
 
@@ -107,12 +110,21 @@ template <class T> class Run {
   const Forward& f;
   const int64_t rows = f.batch * f.nodes, all_heads = f.heads + 2 * f.kv_heads;
   int64_t inner = 0, widest = 0;
-  Numbers<float> state{nullptr, &std::free}, heads = {nullptr, &std::free}, lse = {nullptr, &std::free};
+  bool tiled = false;
+  Numbers<float> state{nullptr, &std::free}, heads = {nullptr, &std::free}, lse = {nullptr, &std::free},
+                 packed = {nullptr, &std::free};
   Numbers<T> input{nullptr, &std::free}, middle = {nullptr, &std::free}, query = {nullptr, &std::free},
       attended = {nullptr, &std::free};
 
   T* stored(const Layer& layer, int64_t which, int64_t row, int64_t head) const {
     return static_cast<T*>(layer.stored) + ((which * f.batch + row) * f.kv_heads + head) * layer.capacity * f.dim;
+  }
+
+  // Within a parallel region: the rows x [count, in], which are complete, as products take them.
+  Rows<T> ready(const T* x, int64_t count, int64_t in) {
+    if constexpr (sizeof(T) == 4)
+      if (tiled) pack_rows(x, count, in, packed.get());
+    return {x, count, packed.get()};
   }
 
   void norm_all(const void* weight) {
@@ -123,13 +135,13 @@ template <class T> class Run {
   }
 
   // Queries, keys and values of all rows; each head normed, rotated, and put where attention reads it.
-  void project(const Layer& layer) {
+  void project(const Layer& layer, const Tiles&) {
     if (!layer.input) norm_all(layer.input_norm);
-    const T* from = layer.input ? static_cast<const T*>(layer.input) : input.get();
+    const Rows<T> from = ready(layer.input ? static_cast<const T*>(layer.input) : input.get(), rows, layer.query.in);
     const int64_t width = all_heads * f.dim;
     float* place = heads.get();
     for (const Matrix* matrix : {&layer.query, &layer.key, &layer.value}) {
-      product(*matrix, from, rows, place, width);
+      product(*matrix, from, place, width);
       place += matrix->out;
     }
 #pragma omp barrier
@@ -168,7 +180,7 @@ template <class T> class Run {
     f.attend(&call);
   }
 
-  void finish(const Layer& layer) {
+  void finish(const Layer& layer, const Tiles&) {
     const int64_t hidden = f.hidden, width = f.heads * f.dim, inner = layer.gate.out;
 #pragma omp for
     for (int64_t each = 0; each < rows * f.heads; ++each) {  // [batch, head, node] to [batch, node, head]
@@ -176,22 +188,34 @@ template <class T> class Run {
       std::memcpy(input.get() + row * width + head * f.dim,
                   attended.get() + ((b * f.heads + head) * f.nodes + row % f.nodes) * f.dim, f.dim * sizeof(T));
     }
-    add_product(layer.output, input.get(), rows, state.get());
+    add_product(layer.output, ready(input.get(), rows, width), state.get());
 #pragma omp barrier
     norm_all(layer.middle_norm);
+    widen(layer, ready(input.get(), rows, hidden));
+#pragma omp barrier
+    add_product(layer.down, ready(middle.get(), rows, inner), state.get());
+  }
+
+  // middle [rows, inner] = gate(x) / (1 + e^-gate(x)) * up(x)
+  void widen(const Layer& layer, Rows<T> x) {
+    const int64_t inner = layer.gate.out, hidden = layer.gate.in;
+    if constexpr (sizeof(T) == 4)
+      if (x.packed && layer.gate.halved && layer.up.halved)
+        return each_tile({&layer.gate, &layer.up}, x.packed, rows,
+                         [&](int64_t row, int64_t first, __mmask16 mask, const __m512* sums) {
+                           write(middle.get() + row * inner + first, mask, gated(sums[0], sums[1]));
+                         });
     const Matrix gates = read_by(layer.gate, rows), ups = read_by(layer.up, rows);
     each_band(inner, rows, [&](auto count, int64_t row, int64_t first, int ahead) {
-      const T* x = input.get() + row * hidden;
-      const __m512 gate = outputs<T, count>(gates, first, x, rows - row, ahead);
-      const __m512 up = outputs<T, count>(ups, first, x, rows - row, ahead);
+      const T* own = x.x + row * hidden;
+      const __m512 gate = outputs<T, count>(gates, first, own, rows - row, ahead);
+      const __m512 up = outputs<T, count>(ups, first, own, rows - row, ahead);
       place<count>(middle.get() + row * inner, inner, rows - row, first, inner, gated(gate, up));
     });
-#pragma omp barrier
-    add_product(layer.down, middle.get(), rows, state.get());
   }
 
   // The last norm, and the logits of the rows that are asked for.
-  void speak() {
+  void speak(const Tiles&) {
     const T* weight = static_cast<const T*>(f.final_norm);
     const auto norm = [&](int64_t row, T* to) {
       normed(state.get() + row * f.hidden, weight, f.hidden, f.epsilon, to);
@@ -201,7 +225,8 @@ template <class T> class Run {
     for (int64_t row = 0; row < (f.states ? rows : 0); ++row) norm(row, last + row * f.hidden);
 #pragma omp for
     for (int64_t i = 0; i < f.kept_rows; ++i) norm(f.kept ? f.kept[i] : i, input.get() + i * f.hidden);
-    if (f.vocabulary.out) product(f.vocabulary, input.get(), f.kept_rows, static_cast<T*>(f.logits), f.vocabulary.out);
+    if (f.vocabulary.out)
+      product(f.vocabulary, ready(input.get(), f.kept_rows, f.hidden), static_cast<T*>(f.logits), f.vocabulary.out);
   }
 };
 

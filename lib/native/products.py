@@ -15,7 +15,8 @@ from lib.native import build
 from lib.timing import free_memory
 
 HERE = Path(__file__).parent
-SOURCES = (*(HERE / name for name in ("blocks.cpp", "forward.h", "few_rows.h", "lanes.h")),
+SOURCES = (*(HERE / name for name in ("blocks.cpp", "forward.h", "rows.h", "few_rows.h", "tile_rows.h", "tiles.h",
+                                      "lanes.h")),
            onepass.SOURCES[0].with_name("onepass_call.h"))
 MOST_ROWS = 512  # beyond, products in blocks are faster
 MOST_COPIED = 0.25  # of the free memory that weights may take to be held a second time
@@ -70,16 +71,25 @@ def matrix_of(weight: Tensor, bias: Tensor | None, halves: Tensor | None = None)
 
 
 def halved(weight: Tensor) -> Tensor | None:
-    """float32[out, in] in half of its bytes, as `few_rows.h` reads it: int32[out, words]; None where its numbers are
-    not all bfloat16's, or are of another type.
+    """float32[out, in] in half of its bytes, as this machine's products read it (see `few_rows.h`), int32; None where
+    its numbers are not all bfloat16's, or are of another type.
     """
     if weight.dtype != torch.float32:
         return None
     bits = weight.detach().view(torch.int32)
     if (bits[:1] & 0xFFFF).any() or (bits & 0xFFFF).any():  # a trained float32 weight shows in its first row
         return None
-    pairs = F.pad(bits >> 16, (0, -bits.shape[1] % 32)).unflatten(1, (-1, 2, 16))
-    return (pairs[:, :, 1] << 16 | pairs[:, :, 0] & 0xFFFF).flatten(1)
+    whole = F.pad(bits >> 16, (0, -bits.shape[1] % 32, 0, -len(bits) % 32)) & 0xFFFF  # whole tiles of the matrix units
+    if by_tiles():
+        pairs = whole.unflatten(1, (-1, 16, 2)).unflatten(0, (-1, 16)).permute(0, 2, 3, 1, 4)
+    else:
+        pairs = whole.unflatten(1, (-1, 2, 16)).transpose(2, 3)
+    return (pairs[..., 1] << 16 | pairs[..., 0]).contiguous()
+
+
+def by_tiles() -> bool:
+    """Whether float32 rows meet `halved` weights on the processor's matrix units: other bits, the same precision."""
+    return bool(build.library(*SOURCES).matrix_units_here())
 
 
 def fills_the_memory(weights: Iterable[Tensor], share: float = 1.0) -> bool:
