@@ -1,8 +1,9 @@
 """Llama-like models with fewer and better kernels for small blocks: what a round of a small pair spends its time on.
 
-`fused` gives a stand-in for a model: small blocks run in one call of C++ over the model's own weights (`lib.native`;
-few rows over halves of those that bfloat16 can hold) where the machine has what that needs, else, behind a prefix, over joined and packed copies of them
-(`lib.joined_blocks`); all else (long prompts, gradients, float64) is the model's own. It says the same within rounding.
+`fused` gives a stand-in for a model: small blocks run in one call of C++ (`lib.native`) where the machine has what that
+needs, over the model's own weights, or copies of half their bytes if bfloat16 can hold them; else, behind a prefix, over
+joined and packed copies of them (`lib.joined_blocks`); all else (long prompts, gradients, float64) is the model's own.
+It says the same within rounding.
 """
 
 from dataclasses import dataclass
