@@ -32,8 +32,8 @@ Floats floats(int64_t count) {
 
 // What a thread works with: scores and weights of up to three panels by one tile, and a tile of paired values.
 struct Scratch {
-  Floats scores = floats(3 * TILE * LANES), pairs, queries;
-  Scratch(int64_t dim, int64_t value_dim) : pairs(floats(TILE / 2 * value_dim)),
+  Floats scores = floats(3 * MOST_KEYS * LANES), pairs, queries;
+  Scratch(int64_t dim, int64_t value_dim) : pairs(floats(MOST_KEYS / 2 * value_dim)),
                                             queries(floats(MOST_PANELS * dim * LANES)) {}
 };
 
@@ -69,33 +69,34 @@ void attend(const Call& c, const Item& item, int64_t panel, const Tile<T>& tile,
   const int64_t step = c.key_stride[2] / PER_UNIT<T>, out_panel = c.value_dim / W * LANES;
   const float* queries = scratch.queries.get() + panel * steps * LANES;
   const uint32_t* keys = reinterpret_cast<const uint32_t*>(tile.keys);
-  const __m512 factor = _mm512_set1_ps(c.scale * 1.44269504f);  // to base 2
+  const __m512 one = _mm512_set1_ps(1), factor = _mm512_set1_ps(c.scale * 1.44269504f);  // to base 2
   float* scores = scratch.scores.get();
-  for (int64_t ahead = 0; panel == 0 && ahead + 8 <= count; ahead += 8) {
-    fetch(tile.keys + (ahead + TILE) * c.key_stride[2], c.key_stride[2], c.dim);
-    fetch(tile.values + (ahead + TILE) * c.value_stride[2], c.value_stride[2], c.value_dim);
-  }
+  constexpr int64_t apart = KEYS<M> * LANES;  // from a panel's scores to the next one's
   int64_t n = 0;
-  if constexpr (M) n = scores_by_tiles<R>(c, tile, queries, scores, factor);
+  if constexpr (M) n = scores_by_tiles<R>(c, tile, queries, scores, panel, item.panels);
   for (int64_t taken; n < count; n += taken) {
     taken = n + 8 <= count ? 8 : 1;
+    if (!M && panel == 0 && taken == 8) {
+      fetch(tile.keys + (n + KEYS<M>) * c.key_stride[2], c.key_stride[2], c.dim);
+      fetch(tile.values + (n + KEYS<M>) * c.value_stride[2], c.value_stride[2], c.value_dim);
+    }
     const auto dots = taken == 8 ? product<T, W, 8, R> : product<T, W, 1, R>;
-    dots(keys + n * step, step, W, steps, queries, steps * LANES, scores + n * LANES, TILE * LANES, nullptr, factor);
+    dots(keys + n * step, step, W, steps, queries, steps * LANES, scores + n * LANES, apart, nullptr, M ? one : factor);
   }
   const int64_t prefix = c.prefix[item.batch];
   for (n = std::max<int64_t>(0, prefix - first); n < count; ++n)  // the tree's own keys
     for (int r = 0; r < R; ++r) {
       const __mmask16 visible = seen[(item.first_panel + panel + r) * c.tree_keys + first + n - prefix];
-      float* own = scores + r * TILE * LANES + n * LANES;
+      float* own = scores + r * apart + n * LANES;
       _mm512_store_ps(own, _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), visible, _mm512_load_ps(own)));
     }
   __m512 shrink[R];
-  softmax<T, R>(scores, count, part.top + panel * LANES, part.sum + panel * LANES, shrink);
+  softmax<T, R>(scores, apart, count, M ? factor : one, part.top + panel * LANES, part.sum + panel * LANES, shrink);
   float* output = part.output + panel * out_panel;
   if constexpr (M) return add_by_tiles<R>(c, tile, scores, output, shrink);
   const int64_t key_units = (count + PER_UNIT<T> - 1) / PER_UNIT<T>;
   for (int64_t j = 0; j < c.value_dim / W; j += 8)
-    product<T, W, 8, R>(tile.units + j * W, W, tile.unit_step, key_units, scores, TILE * LANES, output + j * LANES,
+    product<T, W, 8, R>(tile.units + j * W, W, tile.unit_step, key_units, scores, apart, output + j * LANES,
                         out_panel, shrink, factor);
 }
 
@@ -107,8 +108,8 @@ void work(const Call& c, const Item& item, const uint16_t* seen, Scratch& scratc
   std::fill_n(part.sum, item.panels * LANES, 0.f);
   const T* keys = static_cast<const T*>(c.key) + item.batch * c.key_stride[0] + item.head * c.key_stride[1];
   const T* values = static_cast<const T*>(c.value) + item.batch * c.value_stride[0] + item.head * c.value_stride[1];
-  for (int64_t first = item.first_key; first < item.end_key; first += TILE) {
-    const int64_t count = std::min(TILE, item.end_key - first);
+  for (int64_t first = item.first_key; first < item.end_key; first += KEYS<M>) {
+    const int64_t count = std::min(KEYS<M>, item.end_key - first);
     Tile<T> tile{first, count, keys + first * c.key_stride[2], values + first * c.value_stride[2]};
     if constexpr (sizeof(T) == 2) {
       uint32_t* pairs = reinterpret_cast<uint32_t*>(scratch.pairs.get());
@@ -186,7 +187,7 @@ template <class T, int W, bool M> void run(const Call& c) {
   Floats parts = floats((splits > 1 ? blocks * splits : c.threads) * apart);
   const auto item = [&](int64_t block, int64_t split) {
     const int64_t head = block / chunks, first = block % chunks * each, b = head / c.kv_heads;
-    const int64_t keys = c.prefix[b] + c.tree_keys, length = (keys / splits + TILE) / TILE * TILE;
+    const int64_t keys = c.prefix[b] + c.tree_keys, length = (keys / splits + KEYS<M>) / KEYS<M> * KEYS<M>;
     return Item{b, head % c.kv_heads, first, std::min(each, panels - first), std::min(split * length, keys),
                 split + 1 == splits ? keys : std::min((split + 1) * length, keys)};
   };
@@ -211,7 +212,7 @@ template <class T, int W, bool M> void run(const Call& c) {
 template <class T> void serve(const Call& c) {
   if (c.group * c.nodes <= FEW && c.value_dim % 32 == 0) return run<T, 4, false>(c);
   if constexpr (sizeof(T) == 2)
-    if (c.dim % BLOCK == 0 && c.value_dim % SIDE == 0 && matrix_units()) return run<T, 1, true>(c);
+    if (c.dim % BLOCK == 0 && c.value_dim % SIDE == 0 && c.scale > 0 && matrix_units()) return run<T, 1, true>(c);
   run<T, 1, false>(c);
 }
 

@@ -7,7 +7,9 @@
 
 namespace {
 
-constexpr int64_t TILE = 128;  // keys of a tile
+// Keys of a tile; on the matrix units (M) more, since outputs so far are touched once a tile.
+template <bool M> constexpr int64_t KEYS = M ? 256 : 128;
+constexpr int64_t MOST_KEYS = KEYS<true>;
 
 // A unit is 32 bits: one float, or two bfloat16 whose products are added to the same sum.
 template <class T> constexpr int64_t PER_UNIT = 4 / sizeof(T);
@@ -66,9 +68,9 @@ inline void product(const uint32_t* left, int64_t step_a, int64_t step_u, int64_
   }
 }
 
-// Ask for eight rows of the next tile; addresses past the end do no harm.
-template <class T> inline void fetch(const T* rows, int64_t stride, int64_t dim) {
-  for (int64_t row = 0; row < 8; ++row)
+// Ask for some rows of the next tile; addresses past the end do no harm.
+template <class T> inline void fetch(const T* rows, int64_t stride, int64_t dim, int64_t count = 8) {
+  for (int64_t row = 0; row < count; ++row)
     for (int64_t i = 0; i < dim; i += 64 / sizeof(T)) _mm_prefetch((const char*)(rows + row * stride + i), _MM_HINT_T1);
 }
 
@@ -83,17 +85,31 @@ void pair_values(const bf16* values, int64_t stride, int64_t count, int64_t dim,
     }
 }
 
-// Scores of `count` keys in R panels become weights 2^(score - top), in pairs for bfloat16; returns what the sums and
-// outputs so far must be multiplied by.
+// The largest of `count` vectors in each lane; four at a time, since each comparison waits for the one before.
+inline __m512 largest(const float* from, int64_t count) {
+  __m512 most[4];
+  for (auto& own : most) own = _mm512_set1_ps(-INFINITY);
+  int64_t n = 0;
+  for (; n + 4 <= count; n += 4)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) most[i] = _mm512_max_ps(most[i], _mm512_load_ps(from + (n + i) * LANES));
+  for (; n < count; ++n) most[0] = _mm512_max_ps(most[0], _mm512_load_ps(from + n * LANES));
+  return _mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3]));
+}
+
+// Scores of `count` keys in R panels, which lie `apart` numbers from each other, become weights 2^(factor score - top),
+// in pairs for bfloat16; returns what the sums and outputs so far must be multiplied by. The factor is above zero.
 template <class T, int R>
-inline void softmax(float* scores, int64_t count, float* top, float* sum, __m512* shrink) {
+inline void softmax(float* scores, int64_t apart, int64_t count, __m512 factor, float* top, float* sum,
+                    __m512* shrink) {
 #pragma GCC unroll 3
   for (int r = 0; r < R; ++r) {
-    float* panel = scores + r * TILE * LANES;
-    __m512 most = _mm512_load_ps(top + r * LANES), old = most, total = _mm512_setzero_ps();
-    for (int64_t n = 0; n < count; ++n) most = _mm512_max_ps(most, _mm512_load_ps(panel + n * LANES));
+    float* panel = scores + r * apart;
+    const __m512 old = _mm512_load_ps(top + r * LANES);
+    const __m512 most = _mm512_max_ps(old, _mm512_mul_ps(factor, largest(panel, count)));
+    __m512 total = _mm512_setzero_ps();
     const auto weight = [&](int64_t n) {
-      const __m512 one = exp2<T>(_mm512_sub_ps(_mm512_load_ps(panel + n * LANES), most));
+      const __m512 one = exp2<T>(_mm512_fmsub_ps(factor, _mm512_load_ps(panel + n * LANES), most));
       total = _mm512_add_ps(total, one);
       return one;
     };

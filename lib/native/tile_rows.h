@@ -80,8 +80,8 @@ inline void add_parts(const float* packed, int64_t panel, const uint32_t* weight
 }
 
 // Within a parallel region, by threads that have tiles: this thread's share of the outputs of N matrices of one size
-// for packed rows. visit(row, at, mask, values) gets, of each row, the outputs of each matrix from `at` on, those of the
-// mask, biases included. No barrier at the end.
+// for packed rows. visit(row, at, mask, values) gets, of each row, each matrix's outputs from `at` on, as many as the
+// mask has bits, biases included. No barrier at the end.
 template <int N, class F>
 inline void each_tile(const Matrix* const (&matrices)[N], const float* packed, int64_t rows, F visit) {
   const int64_t steps = (matrices[0]->in + BLOCK - 1) / BLOCK, panels = (rows + SIDE - 1) / SIDE;
