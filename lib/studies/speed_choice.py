@@ -20,13 +20,14 @@ from lib.tree import Tree
 
 PLAIN_DECODING = NOBODY, "plain"
 FAMILIES = ("chain", "optimal")  # among which replay chooses
+LIVE_FAMILIES = ("chain", "independent:4")  # for drafters that fill a number of nodes and a depth with what they find
 
 
 def candidates(
     recorded: trace.Trace, families: Iterable[str], budgets: Iterable[int], live: Iterable[str] = ()
 ) -> dict[tuple[str, str], Tree]:
     """Trees by drafter and label "family@budget": for those of the trace grown from its greedy continuations where a
-    family is grown from data; chains for the drafters `live`; and the root alone of plain decoding.
+    family is grown from data; LIVE_FAMILIES for the drafters `live`; and the root alone of plain decoding.
     """
     replayed = {
         (drafter, f"{family}@{budget}"): acceptance.grown(family, budget, recorded, drafter)
@@ -34,8 +35,13 @@ def candidates(
         for family in families
         for budget in budgets
     }
-    chains = {(drafter, f"chain@{budget}"): at_budget("chain", budget) for drafter in live for budget in budgets}
-    return {PLAIN_DECODING: Tree([-1])} | replayed | chains
+    decoded = {
+        (drafter, f"{family}@{budget}"): at_budget(family, budget)
+        for drafter in live
+        for family in LIVE_FAMILIES
+        for budget in budgets
+    }
+    return {PLAIN_DECODING: Tree([-1])} | replayed | decoded
 
 
 def choose(

@@ -174,7 +174,8 @@ def test_the_chosen_tree_is_the_fastest_of_what_replay_and_calibration_say(pair)
                                generator=torch.Generator().manual_seed(0))
     assert set(zip(said["drafter"], said["shape"])) == {
         *((alternatives.OWN, label) for label in ("chain@2", "chain@4", "optimal@2", "optimal@4")),
-        ("lookup", "chain@2"), ("lookup", "chain@4"), speed_choice.PLAIN_DECODING}
+        *(("lookup", f"{family}@{budget}") for family in speed_choice.LIVE_FAMILIES for budget in (2, 4)),
+        speed_choice.PLAIN_DECODING}
     assert said["speed"].is_monotonic_decreasing and (said["tokens"] >= 1).all()
     assert said.set_index("drafter")["tokens"][alternatives.NOBODY] == 1
 
