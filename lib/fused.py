@@ -1,12 +1,13 @@
 """Llama-like models with fewer and better kernels for small blocks: what a round of a small pair spends its time on.
 
-`fused` gives a stand-in for a model: small blocks run in one call of C++ (`lib.native`) where the machine has what that
-needs, over the model's own weights, or copies of half their bytes if bfloat16 can hold them; else, behind a prefix, over
-joined and packed copies of them (`lib.joined_blocks`); all else (long prompts, gradients, float64) is the model's own.
-It says the same within rounding.
+`fused` gives a stand-in for a model: small blocks run in one call of C++ (`lib.native`) where the machine has what
+that needs, over the model's own weights, or copies of half their bytes if bfloat16 can hold them; else, behind a
+prefix, over joined and packed copies of them (`lib.joined_blocks`); all else (long prompts, gradients, float64) is the
+model's own. It says the same within rounding.
 """
 
 from dataclasses import dataclass
+from typing import Mapping
 from weakref import WeakKeyDictionary
 
 import torch
@@ -54,6 +55,12 @@ def fused(model):
 def output_layer(model) -> Linear:
     """The model's output layer for few rows, [..., H] -> [..., V], without gradients where the model can be fused."""
     return model.get_output_embeddings() if refusal(model) else _kernels_of(model).output
+
+
+def halves_of(model) -> Mapping[torch.nn.Linear, Tensor | None]:
+    """Linear layers of a model that runs natively, with the copies of half their bytes that it has; none of others."""
+    blocks = None if refusal(model) else _kernels_of(model).blocks
+    return blocks.halves if isinstance(blocks, NativeBlocks) else {}
 
 
 def copied_bytes(model) -> int:

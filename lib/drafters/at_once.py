@@ -1,24 +1,32 @@
-"""Static trees that a language model fills in one native call: their levels behind a round's tails, made once."""
+"""Static trees that a language model or an EAGLE head fills in one native call: their levels behind a round's tails,
+made once, and what fills them by features.
+"""
 
 from functools import lru_cache
 from typing import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lib.drafters import tails
+from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.slots import plan
-from lib.native.blocks import Levels
+from lib.fused import halves_of
+from lib.native.blocks import Levels, refusal
+from lib.native.features import NativeFeatures
+from lib.native.products import weights_refusal
 from lib.tree import ROOT, Tree
 
 
 @lru_cache(maxsize=1024)
 def levels(shape: Tree, waiting: tails.Layout) -> Levels:
     """A shape's levels, its root's first, behind tails of this layout."""
+    forwarded = torch.arange(1 + len(plan(shape).place))
     below = [(level, *tails.above(waiting, level)) for level in plan(shape).levels]
     return Levels(shape.size, [
-        (torch.tensor([ROOT]), _children(shape, [ROOT]), None, None),
-        *((torch.tensor(level.nodes), _children(shape, level.nodes), depth, mask) for level, depth, mask in below),
+        (torch.tensor([ROOT]), _children(shape, [ROOT]), None, None, None),
+        *((torch.tensor(level.nodes), _children(shape, level.nodes), depth, mask, forwarded[level.above])
+          for level, depth, mask in below),
     ])
 
 
@@ -26,3 +34,23 @@ def _children(shape: Tree, nodes: Sequence[int]) -> Tensor:
     """int64[c, 3]: of each child of these nodes its parent's place among them, its rank, itself; siblings by rank."""
     return torch.tensor(sorted((place, int(shape.rank[child]), child)
                                for place, node in enumerate(nodes) for child in shape.children(node)))
+
+
+def features(head: nn.Module, target) -> NativeFeatures | None:
+    """What fills static trees by an EAGLE head in one call; None where the machine cannot, and for heads with output
+    layers of their own or residuals of another kind.
+    """
+    output = target.get_output_embeddings()
+    embedding = head.embed_tokens or target.get_input_embeddings()
+    known = [part for part in (getattr(head, "fc", None), output) if type(part) is nn.Linear]
+    own = getattr(head, "lm_head", None) is not None or getattr(head.config, "norm_before_residual", False)
+    if own or len(known) < 2 or type(embedding) is not nn.Embedding:
+        return None
+    if refusal([head.layer], head.layer.self_attn.rotary, output, embedding) or weights_refusal([known[0].weight]):
+        return None
+    if isinstance(head, EagleHead):
+        return NativeFeatures(head.layer, None, output, embedding, head.fc, None, halves_of(target))
+    if isinstance(head, Eagle3Head):
+        norms = head.layer.input_layernorm, head.layer.hidden_norm
+        return NativeFeatures(head.layer, head.norm, output, embedding, None, norms, halves_of(target))
+    return None

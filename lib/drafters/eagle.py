@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.attention_backends import SharedMask
 from lib.cache import TreeCache
-from lib.drafters import ahead
+from lib.drafters import ahead, at_once, tails
 from lib.drafters.filling import Filling
 from lib.drafters.growing import Growing, level_block
 from lib.drafters.heads.eagle import FeatureHead, embed, unroll
@@ -54,6 +55,7 @@ class EagleDrafter:
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
         self.output, self.layer = output_layer(self.target), Behind([self.head.layer])  # anew: weights may have changed
+        self.filler = at_once.features(self.head, self.target)
         self.prompts: list[Tensor] | None = list(prompts)
         self.cache = TreeCache()
         self.drafts: list[Draft] = []
@@ -69,10 +71,32 @@ class EagleDrafter:
 
         With samples, repeated draws are one node and the tree is smaller; rows grow trees of their own.
         """
+        if isinstance(shape, Tree) and self._fills_at_once(shape):
+            self.drafts = self._fill_at_once(shape)
+            return self.drafts
         roots = [row[-1] for row in self.waiting]
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
         self.drafts = self._fill(shape, roots, draws) if isinstance(shape, Tree) else self._grow(shape, roots)
         return self.drafts
+
+    def _fills_at_once(self, shape: Tree) -> bool:
+        """Whether nobody asks for probabilities, and there is one call for children that are the head's favourites."""
+        chosen = self.proposal == "top_k" and not self.keep_probs and shape.budget > 0
+        return chosen and self.filler is not None and shape.rank.max() < self.filler.choices
+
+    def _fill_at_once(self, shape: Tree) -> list[Draft]:
+        """The likeliest children, all levels in one call, behind the waiting entries, right-aligned."""
+        counts = [len(row) for row in self.waiting]
+        waiting = tails.layout(tuple(counts))
+        tokens = torch.tensor([[0] * (waiting.width - len(row)) + row for row in self.waiting])
+        features = self.features.take_along_dim(waiting.depth[..., None], 1)
+        self.calls += shape.max_depth
+        with forward():
+            x, read = self.head.enter(features, embed(self.head, self.target, tokens))
+            filled = self.filler.fill_behind(tokens[:, -1], x, read, waiting.depth, self.cache,
+                                             SharedMask(waiting.mask), at_once.levels(shape, waiting))
+        self.cache.commit([[*range(waiting.width - count, waiting.width)] for count in counts])
+        return [Draft(shape, row, "top_k") for row in filled]
 
     def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
         planned = plan(shape)

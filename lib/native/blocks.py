@@ -7,7 +7,8 @@ Where a machine or a model cannot, `refusal` says why, and callers go on with Py
 import ctypes
 from ctypes import c_float, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Sequence
+from types import MappingProxyType
+from typing import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -46,10 +47,10 @@ class Forward(ctypes.Structure):
 
 
 class Level(ctypes.Structure):
-    """The struct of the same name in `blocks.cpp`."""
+    """The struct of the same name in `fill.h`."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("slots", "offsets", "mask", "below")),
+        *((name, c_void_p) for name in ("slots", "offsets", "mask", "above", "below")),
         *((name, c_int64) for name in ("nodes", "children", "offset_stride", "mask_stride")),
     ]
 
@@ -58,17 +59,18 @@ class Levels:
     """The levels of a tree of `size` nodes as `NativeBlocks.fill` takes them, the root's first.
 
     each: slots int64[k] of a level's nodes; below int64[c, 3], of their children the parent's place in the level, the
-    rank and the slot, in this order; and, of all levels but the first, offsets and mask as a block of them takes them.
+    rank and the slot, in this order; and, of all levels but the first, offsets and mask as a block of them takes them,
+    and above int64[k], their parents' places among the root and the nodes forwarded so far.
     """
 
-    def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
+    def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]]):
         self.size, self.forwarded = size, sum(len(slots) for slots, *_ in each[1:])
         self.widest = max(len(slots) for slots, *_ in each)
         held = [tuple(None if part is None else part.contiguous() for part in level) for level in each]
         self.held = held  # since the structs hold addresses alone
         self.structs = (Level * len(held))(*(
-            Level(start_of(slots), start_of(offsets), start_of(mask), start_of(below), len(slots), len(below),
-                  *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in held))
+            Level(*map(start_of, (slots, offsets, mask, above, below)), len(slots), len(below),
+                  *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask, above in held))
 
 
 def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
@@ -136,16 +138,19 @@ class NativeBlocks:
     layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
     (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
     layer is given. norm, output and embedding: None where there is none. Weights that are bfloat16 numbers in float32
-    are held a second time in half of their bytes, which is what few rows wait for, unless that fills the memory. One
-    call at a time.
+    are held a second time in half of their bytes, which is what few rows wait for, unless that fills the memory or
+    `known` has them so. One call at a time.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
-                 output: nn.Linear | None, embedding: nn.Embedding | None = None):
+                 output: nn.Linear | None, embedding: nn.Embedding | None = None,
+                 known: Mapping[nn.Linear, Tensor | None] = MappingProxyType({})):
         self.modules = *layers, norm, output, embedding  # kept, since the structs hold addresses alone
         linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
-        copied = not fills_the_memory((part.weight for part in linears), share=0.5)
-        self.halves = {part: halved(part.weight) if copied else None for part in linears}
+        self.shared, own = ({part: known[part] for part in linears if part in known},
+                            [part for part in linears if part not in known])
+        copied = not fills_the_memory((part.weight for part in own), share=0.5)
+        self.halves = self.shared | {part: halved(part.weight) if copied else None for part in own}
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
         self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)
         self.like = layers[0].mlp.down_proj.weight  # [hidden, inner], of the type that all tensors have
@@ -190,7 +195,8 @@ class NativeBlocks:
     @property
     def copied_bytes(self) -> int:
         """Bytes of weights that are held a second time."""
-        return sum(halves.nbytes for halves in self.halves.values() if halves is not None)
+        own = [halves for part, halves in self.halves.items() if part not in self.shared]
+        return sum(halves.nbytes for halves in own if halves is not None)
 
     def _layer(self, layer: nn.Module) -> Layer:
         return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},

@@ -81,10 +81,13 @@ template <class T> class Run {
     input = numbers<T>(std::max(rows, f.kept_rows) * std::max(widest, f.hidden)), middle = numbers<T>(rows * inner);
     query = numbers<T>(rows * f.heads * f.dim), attended = numbers<T>(rows * f.heads * f.dim);
     lse = numbers<float>(rows * f.heads);
-    const int64_t longest = std::max({widest, f.hidden, inner});
+    const int64_t longest = std::max({widest, f.hidden, inner, f.layers->query.in});
     tiled = by_tiles<T>(f.layers->down);
     if (tiled) packed = numbers<float>(packed_size(std::max(rows, f.kept_rows), longest));
   }
+
+  // The last layer's outputs [rows, hidden], not normed.
+  const float* features() const { return state.get(); }
 
   // -1; or a row whose token is not known, and nothing is done.
   int all() {

@@ -15,8 +15,8 @@ from lib.native import build
 from lib.timing import free_memory
 
 HERE = Path(__file__).parent
-SOURCES = (*(HERE / name for name in ("blocks.cpp", "forward.h", "rows.h", "few_rows.h", "tile_rows.h", "tiles.h",
-                                      "lanes.h")),
+SOURCES = (*(HERE / name for name in ("blocks.cpp", "fill.h", "forward.h", "rows.h", "few_rows.h", "tile_rows.h",
+                                      "tiles.h", "lanes.h")),
            onepass.SOURCES[0].with_name("onepass_call.h"))
 MOST_ROWS = 512  # beyond, products in blocks are faster
 MOST_COPIED = 0.25  # of the free memory that weights may take to be held a second time

@@ -8,9 +8,10 @@ from torch import nn
 
 from lib.drafters.heads.layers import Behind
 from lib.fused import copied_bytes
+from lib.native.features import NativeFeatures
 from lib.packed import packed_bytes
 
-ENDS = nn.Module, Behind  # what holds weights, and is not looked into
+ENDS = nn.Module, Behind, NativeFeatures  # what holds weights, and is not looked into
 
 
 def own_weights(drafter, target: nn.Module) -> int:
@@ -18,7 +19,7 @@ def own_weights(drafter, target: nn.Module) -> int:
     shared = {tensor.data_ptr() for tensor in _tensors(target)}
     reached = list(_reach(drafter))
     modules = [module for module in reached if isinstance(module, nn.Module) and module is not target]
-    copied = sum(layers.copied_bytes for layers in reached if isinstance(layers, Behind))
+    copied = sum(layers.copied_bytes for layers in reached if isinstance(layers, (Behind, NativeFeatures)))
     own = {tensor.data_ptr(): tensor.nbytes for module in modules for tensor in _tensors(module)
            if tensor.data_ptr() not in shared}
     return copied + sum(own.values()) + sum(copied_bytes(module) + packed_bytes(module) for module in modules)

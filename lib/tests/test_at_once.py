@@ -5,12 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import shapes
-from lib.drafters import LanguageModelDrafter
+from lib import attention, shapes
+from lib.decoding import generate, in_batches
+from lib.drafters import EagleDrafter, LanguageModelDrafter, at_once
 from lib.forward_clock import clocked
 from lib.fused import FusedBlocks
 from lib.native.products import weights_refusal
-from lib.tests import small_models
+from lib.tests import small_heads, small_models
 from lib.tree import Tree
 
 KNOWN = 50  # tokens: of the last vector of logits a part is empty
@@ -67,6 +68,36 @@ def test_one_call_says_what_a_call_a_level_says(lengths, plan, dtype, vocabulary
     found, held, *count = rounds(at_once, prompts, plan)
     assert found == said and count == counted
     assert all(torch.equal(one, other) for one, other in zip(held, kept, strict=True))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    kind=st.sampled_from(["eagle", "eagle3"]),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    shape=SHAPES,
+    exact=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_head_fills_in_one_call_what_it_fills_a_level_at_a_time(kind, lengths, shape, exact, seed):
+    if refused := weights_refusal([torch.zeros(8, 8)]):
+        pytest.skip(refused)
+    attention.register()
+    target = small_models.llama(seed, vocabulary=KNOWN, dtype=torch.float32)
+    head = small_heads.head(kind, target, seed)
+    if exact:  # as published weights are; on some processors such products are others
+        target, head = target.bfloat16().float(), head.bfloat16().float()
+    ids, mask = next(in_batches(small_models.prompts(seed, lengths, KNOWN), len(lengths)))
+
+    def drafts():
+        seen = []
+        done = generate(target, EagleDrafter(target, head), ids, shape=shape, attention_mask=mask, max_new_tokens=12,
+                        observe=lambda rows, drafts, decided: seen.append([draft.token_list for draft in drafts]))
+        return seen, done.new_tokens, [found.draft_calls for found in done.rounds]
+
+    found = drafts()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(at_once, "features", lambda head, target: None)
+        assert drafts() == found
 
 
 def test_the_call_counts_as_time_in_a_model():
