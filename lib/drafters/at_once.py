@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from lib.drafters import tails
-from lib.drafters.heads.eagle import Eagle3Head, EagleHead
+from lib.drafters.heads.eagle import EagleHead
+from lib.drafters.heads.layers import Behind
 from lib.drafters.slots import plan
 from lib.fused import halves_of
-from lib.native.blocks import Levels, refusal
+from lib.native.blocks import Levels
 from lib.native.features import NativeFeatures
 from lib.native.products import weights_refusal
 from lib.tree import ROOT, Tree
@@ -36,21 +37,19 @@ def _children(shape: Tree, nodes: Sequence[int]) -> Tensor:
                                for place, node in enumerate(nodes) for child in shape.children(node)))
 
 
-def features(head: nn.Module, target) -> NativeFeatures | None:
+def features(head: nn.Module, layer: Behind, target) -> NativeFeatures | None:
     """What fills static trees by an EAGLE head in one call; None where the machine cannot, and for heads with output
-    layers of their own or residuals of another kind.
+    layers of their own or residuals of another kind. layer: what else runs the head's layer, over the same copies.
     """
-    output = target.get_output_embeddings()
-    embedding = head.embed_tokens or target.get_input_embeddings()
-    known = [part for part in (getattr(head, "fc", None), output) if type(part) is nn.Linear]
+    output, embedding = target.get_output_embeddings(), head.embed_tokens or target.get_input_embeddings()
     own = getattr(head, "lm_head", None) is not None or getattr(head.config, "norm_before_residual", False)
-    if own or len(known) < 2 or type(embedding) is not nn.Embedding:
+    plain = type(output) is nn.Linear and type(embedding) is nn.Embedding and type(head.fc) is nn.Linear
+    if own or not plain or layer.native is None:
         return None
-    if refusal([head.layer], head.layer.self_attn.rotary, output, embedding) or weights_refusal([known[0].weight]):
+    if weights_refusal([head.layer.mlp.down_proj.weight, output.weight, embedding.weight, head.fc.weight]):
         return None
+    known = {**halves_of(target), **layer.native.halves}
     if isinstance(head, EagleHead):
-        return NativeFeatures(head.layer, None, output, embedding, head.fc, None, halves_of(target))
-    if isinstance(head, Eagle3Head):
-        norms = head.layer.input_layernorm, head.layer.hidden_norm
-        return NativeFeatures(head.layer, head.norm, output, embedding, None, norms, halves_of(target))
-    return None
+        return NativeFeatures(head.layer, None, output, embedding, head.fc, None, known)
+    norms = head.layer.input_layernorm, head.layer.hidden_norm
+    return NativeFeatures(head.layer, head.norm, output, embedding, None, norms, known)

@@ -55,7 +55,7 @@ class EagleDrafter:
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
         self.output, self.layer = output_layer(self.target), Behind([self.head.layer])  # anew: weights may have changed
-        self.filler = at_once.features(self.head, self.target)
+        self.filler = at_once.features(self.head, self.layer, self.target)
         self.prompts: list[Tensor] | None = list(prompts)
         self.cache = TreeCache()
         self.drafts: list[Draft] = []

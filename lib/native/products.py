@@ -95,7 +95,8 @@ def by_tiles() -> bool:
 def fills_the_memory(weights: Iterable[Tensor], share: float = 1.0) -> bool:
     """Whether copies of this share of the weights' bytes are too large to be held."""
     weights = list(weights)
-    return share * sum(weight.nbytes for weight in weights) > MOST_COPIED * free_memory(weights[0].device)
+    held = share * sum(weight.nbytes for weight in weights)
+    return held > 0 and held > MOST_COPIED * free_memory(weights[0].device)
 
 
 def start_of(tensor: Tensor | None) -> int | None:

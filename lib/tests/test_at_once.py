@@ -96,7 +96,7 @@ def test_a_head_fills_in_one_call_what_it_fills_a_level_at_a_time(kind, lengths,
 
     found = drafts()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(at_once, "features", lambda head, target: None)
+        patch.setattr(at_once, "features", lambda *asked: None)
         assert drafts() == found
 
 
