@@ -9,6 +9,7 @@ from typing import Callable
 
 import nbformat
 
+from lib import tables
 from lib.runner import execute, record
 from lib.runner.errors import UsageError
 from lib.runner.plan import REPORT, Plan
@@ -84,6 +85,8 @@ def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
         *_replace(plan.folder / "executed", executed, ("[0-9]*.ipynb",)),
         *_replace(plan.folder, executed, ("report.html",)),
     ]
+    for path in (results / "tables").glob("*.csv.xz"):
+        tables.pack(path)
     readme, report = home / "README.md", nbformat.read(executed / f"{REPORT}.ipynb", as_version=4)
     readme.write_text(with_findings(readme.read_text(encoding="utf-8"), report), encoding="utf-8")
     size = sum(path.stat().st_size for path in copied)

@@ -76,12 +76,14 @@ TABLES = (
             "loops": flag("whether it loops"),
             "loop_start": integer("token at which the first loop starts; beyond the last token if there is none"),
         },
+        compressed=True,
     ),
     Schema(
         "live",
         "what live decoding finds for one prompt and setting: rules and drafters that replay cannot give exactly",
         ("pair", "drafter", "rule", "shape", "temperature", "prompt", "stretch"),
         LIVE,
+        compressed=True,
     ),
     Schema(
         "choices",

@@ -56,6 +56,7 @@ TABLES = (
         "time of one way to compute tree attention in one cell of the grid, interleaved with the others, caches warm",
         CELL,
         TIMES,
+        compressed=True,
     ),
     Schema(
         "attention_roofline",
