@@ -121,10 +121,13 @@ void fill_features(Forward f, const Entry& entry, const Level* levels, int64_t c
                    int64_t* tokens) {
   Layer layer = *f.layers;
   f.layers = &layer;
-  std::vector<std::vector<float>> features(f.batch);  // of each row: the root's, then by place
+  std::vector<std::vector<T>> features(f.batch);  // of each row: the root's, then by place
   const auto remember = [&](const float* from, int64_t first, int64_t nodes) {
-    for (int64_t b = 0; b < f.batch; ++b, from += f.nodes * f.hidden)
-      features[b].insert(features[b].end(), from + first * f.hidden, from + (first + nodes) * f.hidden);
+    for (int64_t b = 0; b < f.batch; ++b, from += f.nodes * f.hidden) {
+      const int64_t held = features[b].size();
+      features[b].resize(held + nodes * f.hidden);
+      copied(from + first * f.hidden, nodes * f.hidden, features[b].data() + held);
+    }
   };
   Run<T> block(f);
   block.all();

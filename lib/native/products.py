@@ -1,4 +1,4 @@
-"""Products of few rows with PyTorch's own weights, in C++ (`few_rows.h`), and what machine and weights they need."""
+"""Products of few rows, in C++ (`rows.h`), over PyTorch's own weights or halves of them; and what they need to run."""
 
 import ctypes
 from ctypes import c_int64, c_void_p
