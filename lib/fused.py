@@ -133,7 +133,7 @@ class FusedBlocks:
 def _kernels_of(model) -> Kernels:
     """The model's kernels, as long as its weights are the same."""
     known = _KNOWN.get(model)
-    if known is None or known.made_of != _weights(model):
+    if known is None or known.made_of != weights_of(model):
         known = _KNOWN[model] = _kernels(model)
     return known
 
@@ -143,14 +143,14 @@ def _kernels(model) -> Kernels:
     decoder, head = model.model, model.lm_head
     if runs_natively(model):
         blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
-        return Kernels(blocks, products.linear(head.weight, head.bias, blocks.halves[head]), _weights(model))
+        return Kernels(blocks, products.linear(head.weight, head.bias, blocks.halves[head]), weights_of(model))
     if products.fills_the_memory(model.parameters()):
-        return Kernels(None, head, _weights(model))
+        return Kernels(None, head, weights_of(model))
     output = joined([head])
-    return Kernels(JoinedBlocks(model, output), output, _weights(model))
+    return Kernels(JoinedBlocks(model, output), output, weights_of(model))
 
 
-def _weights(model) -> tuple:
-    """What kernels were made of: where every weight lies, its dtype, and how often it was written to."""
+def weights_of(model) -> tuple:
+    """What kernels are made of: where every weight lies, its dtype, and how often it was written to."""
     return tuple((weight.data_ptr(), weight.dtype, 0 if weight.is_inference() else weight._version)
                  for weight in (*model.parameters(), *model.buffers()))

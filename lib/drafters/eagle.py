@@ -16,7 +16,7 @@ from lib.drafters.heads.layers import Behind
 from lib.drafters.marginals import hidden_states
 from lib.drafters.slots import plan
 from lib.forward_clock import forward
-from lib.fused import output_layer
+from lib.fused import output_layer, weights_of
 from lib.growth import Growth
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
@@ -46,6 +46,7 @@ class EagleDrafter:
         self.target, self.head, self.calls = target, head, 0
         self.proposal, self.temperature, self.keep_probs = proposal, temperature, keep_probs
         self.cache, self.output = TreeCache(), output_layer(target)
+        self.made_of: tuple | None = None  # the weights that `layer` and `filler` were made of
 
     @property
     def cache_bytes(self) -> int:
@@ -54,8 +55,10 @@ class EagleDrafter:
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
-        self.output, self.layer = output_layer(self.target), Behind([self.head.layer])  # anew: weights may have changed
-        self.filler = at_once.features(self.head, self.layer, self.target)
+        self.output = output_layer(self.target)
+        if (made_of := (weights_of(self.head), weights_of(self.target))) != self.made_of:  # else what was made holds
+            self.made_of, self.layer = made_of, Behind([self.head.layer])
+            self.filler = at_once.features(self.head, self.layer, self.target)
         self.prompts: list[Tensor] | None = list(prompts)
         self.cache = TreeCache()
         self.drafts: list[Draft] = []
