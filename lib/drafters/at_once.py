@@ -37,6 +37,12 @@ def _children(shape: Tree, nodes: Sequence[int]) -> Tensor:
                                for place, node in enumerate(nodes) for child in shape.children(node)))
 
 
+def suits(drafter, shape: Tree, choices: int) -> bool:
+    """Whether nobody asks a drafter for probabilities, and a shape's children are among so many favourites."""
+    plain = drafter.proposal == "top_k" and not drafter.keep_probs
+    return plain and shape.budget > 0 and shape.rank.max() < choices
+
+
 def features(head: nn.Module, layer: Behind, target) -> NativeFeatures | None:
     """What fills static trees by an EAGLE head in one call; None where the machine cannot, and for heads with output
     layers of their own or residuals of another kind. layer: what else runs the head's layer, over the same copies.

@@ -10,12 +10,15 @@ from lib.cache import TreeCache
 from lib.drafters import ahead
 from lib.drafters.heads.layers import Behind
 from lib.drafters.marginals import MarginalDrafter
+from lib.fused import weights_of
 
 STARTS = 64  # rounds of a known text that are read in one forward
 
 
 class BlockDrafter(MarginalDrafter):
     """The head's cache holds keys and values of the features of all tokens before the root, and never a block."""
+
+    made_of: tuple | None = None  # the weights that `layers` were made of
 
     @property
     def cache_bytes(self) -> int:
@@ -25,7 +28,9 @@ class BlockDrafter(MarginalDrafter):
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins with an empty cache."""
         super().start(prompts)
-        self.cache, self.layers = TreeCache(), Behind(self.head.layers, self.head.norm)
+        self.cache = TreeCache()
+        if (made_of := weights_of(self.head)) != self.made_of:  # else what was made holds
+            self.made_of, self.layers = made_of, Behind(self.head.layers, self.head.norm)
 
     def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
         features = self.head.read(hidden)

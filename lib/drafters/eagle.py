@@ -74,18 +74,14 @@ class EagleDrafter:
 
         With samples, repeated draws are one node and the tree is smaller; rows grow trees of their own.
         """
-        if isinstance(shape, Tree) and self._fills_at_once(shape):
+        static = isinstance(shape, Tree)
+        if static and self.filler is not None and at_once.suits(self, shape, self.filler.choices):
             self.drafts = self._fill_at_once(shape)
             return self.drafts
         roots = [row[-1] for row in self.waiting]
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
-        self.drafts = self._fill(shape, roots, draws) if isinstance(shape, Tree) else self._grow(shape, roots)
+        self.drafts = self._fill(shape, roots, draws) if static else self._grow(shape, roots)
         return self.drafts
-
-    def _fills_at_once(self, shape: Tree) -> bool:
-        """Whether nobody asks for probabilities, and there is one call for children that are the head's favourites."""
-        chosen = self.proposal == "top_k" and not self.keep_probs and shape.budget > 0
-        return chosen and self.filler is not None and shape.rank.max() < self.filler.choices
 
     def _fill_at_once(self, shape: Tree) -> list[Draft]:
         """The likeliest children, all levels in one call, behind the waiting entries, right-aligned."""

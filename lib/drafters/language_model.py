@@ -76,16 +76,11 @@ class LanguageModelDrafter:
         """
         if not isinstance(shape, Tree):
             self.drafts, self.places = self._grow(shape)
-        elif self._fills_at_once(shape):
+        elif getattr(self.blocks, "fills", False) and at_once.suits(self, shape, self._known):
             self.drafts, self.places = self._fill_at_once(shape)
         else:
             self.drafts, self.places = self._fill(shape, draws)
         return self.drafts
-
-    def _fills_at_once(self, shape: Tree) -> bool:
-        """Whether nobody asks for probabilities, and the model has one call for children that are its favourites."""
-        chosen = self.proposal == "top_k" and not self.keep_probs and shape.budget > 0
-        return chosen and getattr(self.blocks, "fills", False) and shape.rank.max() < self._known
 
     @property
     def _known(self) -> int:

@@ -47,7 +47,7 @@ def draw(step, length=24):
 def test_a_head_learns_what_the_target_says(kind, tmp_path):
     plan = loop.Plan(steps=40, rows=8, length=24, learning_rate=1e-2, seed=0)
     head, held_out = small_heads.head(kind, TARGET), {"a": streams()["a"]}
-    training.train(head, TARGET, kind, draw, plan, tmp_path, held_out, curve_every=20)
+    training.train(head, TARGET, kind, draw, plan, tmp_path, held_out, curve_every=20, compiled=False)
     curve = pd.read_csv(tmp_path / "curve.csv")
     depths = head.depth if kind in ("medusa", "block") else lessons.STEPS
     assert curve["step"].unique().tolist() == [20, 40] and len(curve) == 2 * depths
@@ -144,11 +144,11 @@ def test_a_stopped_training_goes_on_where_it_was(tmp_path):
         return drawing
 
     whole, parts = new_head("eagle"), new_head("eagle")
-    training.train(whole, TARGET, "eagle", draw, plan, tmp_path / "whole", {}, checkpoint_every=2)
+    training.train(whole, TARGET, "eagle", draw, plan, tmp_path / "whole", {}, checkpoint_every=2, compiled=False)
     with pytest.raises(KeyboardInterrupt):
-        training.train(parts, TARGET, "eagle", until(5), plan, tmp_path / "parts", {}, checkpoint_every=2)
+        training.train(parts, TARGET, "eagle", until(5), plan, tmp_path / "parts", {}, checkpoint_every=2, compiled=False)
     fresh = new_head("eagle", seed=5)
-    training.train(fresh, TARGET, "eagle", draw, plan, tmp_path / "parts", {}, checkpoint_every=2)
+    training.train(fresh, TARGET, "eagle", draw, plan, tmp_path / "parts", {}, checkpoint_every=2, compiled=False)
     for expected, found in zip(whole.parameters(), fresh.parameters()):
         torch.testing.assert_close(found, expected)
 

@@ -21,6 +21,13 @@ NOISE = 0.1  # half the width of the uniform noise on EAGLE-1's features (Li et 
 STRIDE = 8  # tokens between the starts of a window's blocks
 
 
+def cross_entropy(output, state: Tensor, wanted: Tensor) -> Tensor:
+    """Cross-entropy in nats a token of what the output layer makes of the head's states [..., H], and the target's."""
+    with torch.no_grad():
+        probs = output(wanted).softmax(-1, dtype=torch.float32)
+    return -(probs * output(state).log_softmax(-1, dtype=torch.float32)).sum(-1).mean()
+
+
 @dataclass(frozen=True)
 class Lesson:
     """states and wanted: by depth, [B, T', H] of head and target, which their output layer turns into logits.
@@ -34,23 +41,18 @@ class Lesson:
     classification: float = 1.0
     regression: float = 0.0
 
-    def loss(self, output) -> Callable[[Tensor, int], Tensor]:
-        """(states of a depth, depth) -> the loss, as `lib.training.apart` takes it."""
+    def loss(self, output, entropy: Callable = cross_entropy) -> Callable[[Tensor, int], Tensor]:
+        """(states of a depth, depth) -> the loss, as `lib.training.apart` takes it; entropy: `cross_entropy`, as it is or
+        compiled.
+        """
         def of(state: Tensor, depth: int) -> Tensor:
             wanted = self.wanted[depth]
-            loss = self.classification * cross_entropy(output, state, wanted)
+            loss = self.classification * entropy(output, state, wanted)
             if self.regression:
                 loss = loss + self.regression * F.smooth_l1_loss(state.float(), wanted.float())
             return DECAY**depth * loss
 
         return of
-
-
-def cross_entropy(output, state: Tensor, wanted: Tensor) -> Tensor:
-    """Cross-entropy in nats a token of what the output layer makes of the head's states [..., H], and the target's."""
-    with torch.no_grad():
-        probs = output(wanted).float().softmax(-1)
-    return -(probs * output(state).float().log_softmax(-1)).sum(-1).mean()
 
 
 @torch.no_grad()
