@@ -86,14 +86,13 @@ def chained(all_starts: Walk, lengths: np.ndarray) -> Walk:
 
 
 def chain_of(accepted: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Which starts the chained rounds have, as indices into accepted int64[positions]."""
-    row_end = np.repeat(np.cumsum(lengths), lengths)
-    following = np.minimum(np.arange(len(accepted)) + accepted + 1, row_end).tolist()
-    found, at = [], 0
-    while at < len(following):  # plain numbers: a step costs less than one of NumPy's calls
+    """Which starts the chained rounds have, as indices into accepted int64[positions]; all rows step together."""
+    end = np.cumsum(lengths)
+    at, following, found = end - lengths, np.arange(1, len(accepted) + 1) + accepted, []
+    while len(at := at[left := at < end]):
         found.append(at)
-        at = following[at]
-    return np.array(found, dtype=np.int64)
+        at, end = following[at], end[left]
+    return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
 
 
 def efficiency(trace: Trace, tree: Tree, drafter: str | None = None) -> float:
