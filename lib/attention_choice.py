@@ -16,6 +16,7 @@ from lib import processor
 
 TABLE = Path(__file__).with_name("attention_choice.csv")
 DEFAULT = "folded"  # where nothing is known, and where all else is refused
+KIN = {"cpu avx512f": "cpu avx512_bf16"}  # kinds without a measurement of their own, and the nearest with one
 UNMEASURED = {"cuda": "triton"}  # before DEFAULT, by device: one call without a split over the prefix fills no GPU
 
 
@@ -52,18 +53,15 @@ def situation(query: torch.Tensor, key: torch.Tensor, prefix: int) -> Situation:
     batch, heads, nodes, dim = query.shape
     rows = heads // key.shape[1] * nodes
     dtype = str(query.dtype).removeprefix("torch.")
-    return Situation(device_kind(query.device, dtype), dtype, batch * key.shape[1], prefix, rows, dim)
+    return Situation(device_kind(query.device), dtype, batch * key.shape[1], prefix, rows, dim)
 
 
-def device_kind(device: torch.device | str, dtype: str) -> str:
-    """Machines whose measurements hold for each other: a processor's widest instructions, or a GPU's capability.
-
-    dtype as torch names it, such as "float32".
-    """
+def device_kind(device: torch.device | str) -> str:
+    """Machines whose measurements hold for each other: a processor's widest instructions, or a GPU's capability."""
     device = torch.device(device)
     if device.type == "cuda":
         return "cuda sm_{}{}".format(*torch.cuda.get_device_capability(device))
-    return f"cpu {processor.kind(dtype)}" if device.type == "cpu" else device.type
+    return f"cpu {processor.kind()}" if device.type == "cpu" else device.type
 
 
 def ranked(asked: Situation, table: Path = TABLE) -> tuple[tuple[str, str], ...]:
@@ -75,7 +73,8 @@ def ranked(asked: Situation, table: Path = TABLE) -> tuple[tuple[str, str], ...]
 
 @lru_cache(maxsize=4096)
 def _ranked(asked: Situation, table: Path) -> tuple[tuple[str, str], ...]:
-    known = _cells(table).get((asked.kind, asked.dtype), {})
+    cells = _cells(table)
+    known = cells.get((asked.kind, asked.dtype)) or cells.get((KIN.get(asked.kind), asked.dtype), {})
     unknown = f"nothing is measured for {asked.dtype} on {asked.kind}"
     general = (DEFAULT, f"{unknown}; one fused call is good everywhere")
     if not known:

@@ -27,10 +27,6 @@ def flags() -> frozenset[str]:
     return frozenset(lines[0]) if lines else frozenset()
 
 
-def kind(dtype: str) -> str:
-    """The widest of the instruction sets that decide how fast matrices of this number format are multiplied.
-
-    Machines of one kind compare: units for bfloat16 do nothing for float32.
-    """
-    own = {"bfloat16": ("amx_tile", "avx512_bf16"), "float16": ("amx_fp16", "avx512_fp16")}.get(dtype, ())
-    return next((flag for flag in (*own, "avx512f", "avx2", "asimd") if flag in flags()), "plain")
+def kind() -> str:
+    """The widest of the instruction sets that tell generations of processors apart, for measurements to be compared."""
+    return next((flag for flag in ("amx_tile", "avx512_bf16", "avx512f", "avx2", "asimd") if flag in flags()), "plain")

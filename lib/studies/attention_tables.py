@@ -67,7 +67,7 @@ def choice_rows(rows: pd.DataFrame, device: str = "cpu") -> list[dict]:
     """
     own = rows[rows["alternative"].isin(OURS) & (rows["repeats"] > 0)]
     own = own.assign(
-        kind=[device_kind(device, dtype) for dtype in own["dtype"]], blocks=own["batch"] * own["kv_heads"],
+        kind=device_kind(device), blocks=own["batch"] * own["kv_heads"],
         rows=own["query_heads"] // own["kv_heads"] * own["draft"], backend=own["alternative"],
     )
     cell = ["kind", "dtype", "blocks", "prefix", "rows", "head_dim"]
