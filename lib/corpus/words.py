@@ -13,7 +13,8 @@ pigeon pillar pillow pipe plank planet plate plough pocket pond porch portrait p
 raft railway recipe ribbon ring river road robe rocket roof rope rowboat ruler sack saddle sail scarf school scissor
 scroll shed shelter ship shop shovel signal sketch sledge spade spoon stable stair statue stove street sword table
 tailor tank telescope temple tent theatre ticket tile tower tractor train treasure tunnel turbine valley vase vault
-village violin wagon wall wallet warehouse watch waterfall well wheel whistle willow window wing workshop yard zebra""".split()
+village violin wagon wall wallet warehouse watch waterfall well wheel whistle willow window wing workshop
+yard zebra""".split()
 
 VERBS = """add admire answer arrange ask assemble attach balance bake borrow boil bolt brush bundle call carry
 check chase clean climb close collect colour compare connect cook copy count cover deliver describe design discover

@@ -1,4 +1,4 @@
-"""Figures of how heads were trained: what they agree with by depth as training goes on, and the memory that it takes."""
+"""Figures of how heads were trained: what they agree with by depth as training goes on, and the memory it takes."""
 
 from typing import Mapping
 

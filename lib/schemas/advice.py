@@ -32,8 +32,8 @@ TABLES = (
         {
             "model": text("which acceptance by rank: greedy or sampled"),
             "family": TREE["family"],
-            "ceiling": real("expected accepted length without a limit on the budget, tokens a round; infinite where there is none"),
-            "budget": real("drafted nodes at which it comes near its ceiling; missing if not within the largest budget"),
+            "ceiling": real("expected accepted length at any budget, tokens a round; infinite where there is no limit"),
+            "budget": real("drafted nodes at which it comes near its ceiling; missing if beyond the largest budget"),
         },
     ),
     Schema(

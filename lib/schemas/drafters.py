@@ -6,7 +6,7 @@ from lib.schemas.schema import Schema, flag, integer, real, text
 TABLES = (
     Schema(
         "drafters",
-        "live greedy decoding of one prompt with one drafter and shape, a request at a time; drafter none is plain decoding",
+        "live greedy decoding of one prompt with one drafter and shape, request by request; drafter none is plain",
         ("target", "drafter", "shape", "prompt", "stretch"),
         {
             "target": SETTING["target"],

@@ -47,7 +47,7 @@ TABLES = (
     ),
     Schema(
         "speed_predicted",
-        "speed predicted by replay and a calibration beside the measured one, on prompts that the calibration has not seen",
+        "speed predicted by replay and a calibration beside the measured one, on prompts new to the calibration",
         ("pair", "batch", "shape", "kind"),
         {
             "pair": text("target/drafter model"),
@@ -67,7 +67,7 @@ TABLES = (
         ("pair", "question", "at", "family"),
         {
             "pair": text("target/drafter model"),
-            "question": text("batch: the setting is the batch; ratio: it is what a level costs in plain rounds, at batch 1"),
+            "question": text("batch: the setting is the batch; ratio: what a level costs in plain rounds, at batch 1"),
             "at": real("the setting"),
             "family": text("the fastest tree, or one drafted token"),
             "budget": integer("drafted tokens a round, root excluded"),

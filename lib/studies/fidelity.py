@@ -67,7 +67,7 @@ def g_test(said: Iterable[tuple[int, ...]], law: dict[tuple[int, ...], float]) -
 
 @torch.inference_mode()
 def law_of(target, prompt: Tensor, length: int, temperature: float, top_k: int) -> dict[tuple[int, ...], float]:
-    """The exact law of the next `length` tokens behind a prompt int64[T], under the warped target: top_k^length cells."""
+    """The exact law of the next `length` tokens behind a prompt int64[T], warped target: top_k^length cells."""
     law = {(): 1.0}
     for _ in range(length):
         texts = torch.stack([torch.cat([prompt, torch.tensor(cell, dtype=torch.long)]) for cell in law])

@@ -47,7 +47,9 @@ def rounds_apart(accepted: Sequence[np.ndarray]) -> int:
     return max((rounds_together([row]) for row in accepted), default=0)
 
 
-def compare(recorded: Trace, trees: Mapping[str, str | Tree], batches: Sequence[int], pair: str, drafter: str) -> pd.DataFrame:
+def compare(
+    recorded: Trace, trees: Mapping[str, str | Tree], batches: Sequence[int], pair: str, drafter: str
+) -> pd.DataFrame:
     """Rows of the table "lockstep": groups of prompts in the order of the trace, kinds mixed, as a server meets them.
 
     Only whole groups count. Batches of one are the yardstick: there both are the same.

@@ -1,7 +1,7 @@
 """What a pair needs in memory: weights, caches and a round's logits, beside the target alone and per sequence.
 
-Computed from the models' sizes; the caches' share is what `TreeCache` holds at that length, which the tests check. Beside
-it the peak that a decoding really had.
+Computed from the models' sizes; the caches' share is what `TreeCache` holds at that length, which the tests check.
+Beside it the peak that a decoding really had.
 """
 
 from dataclasses import dataclass

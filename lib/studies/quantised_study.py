@@ -49,8 +49,8 @@ def compare(
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """By what is quantised and whether it speculates: tokens a second, tokens a round, the share of text that agrees with
-    the first way's, and the weights of both models in MiB. rows: the table "quantised".
+    """By what is quantised and whether it speculates: tokens a second, tokens a round, the share of text that agrees
+    with the first way's, and the weights of both models in MiB. rows: the table "quantised".
     """
     ways = rows.groupby(["quantised", "speculates"], sort=False)
     sums = ways[["tokens", "seconds", "rounds", "accepted", "agreeing"]].sum()

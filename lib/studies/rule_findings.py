@@ -65,8 +65,10 @@ def published(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFram
         ("Sequoia", "without replacement beats independent samples", "up to 65 % faster", replaced, replaced.min() > 0),
         ("Sequoia", "without replacement beats the best k, however hot", "up to 27 % faster", chosen, chosen.min() > 0),
         ("Sun et al. 2024", "deciding by path beats by token", "8 % at 8 tokens", length[-1:], length.iloc[-1] > 0),
-        ("Weng et al. 2025", "by path gains more on longer paths", "1.2 to 3.8 %", length, length.is_monotonic_increasing),
-        ("Weng et al. 2025", "by path gains more where it is hotter", "1.0 to 2.8 %", heat, heat.is_monotonic_increasing),
+        ("Weng et al. 2025", "by path gains more on longer paths", "1.2 to 3.8 %", length,
+         length.is_monotonic_increasing),
+        ("Weng et al. 2025", "by path gains more where it is hotter", "1.0 to 2.8 %", heat,
+         heat.is_monotonic_increasing),
     ]
     return pd.DataFrame([
         {"from": who, "finding": what, "published": there, "here": _range(here), "agrees": "yes" if agrees else "no"}

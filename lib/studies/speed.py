@@ -150,13 +150,14 @@ def factors(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
 
 
 def with_hindsight(rows: pd.DataFrame, fixed: Sequence[str]) -> pd.DataFrame:
-    """The rows, and those of the fastest of some alternatives for each prompt once more, as the alternative HINDSIGHT."""
+    """The rows, and those of the fastest of some alternatives for each prompt again, as the alternative HINDSIGHT."""
     own = rows[rows["alternative"].isin(fixed)]
     group = ["pair", "batch", "prompt"]
     summed = own.groupby([*group, "alternative"], as_index=False)[["tokens", "seconds"]].sum()
     summed["rate"] = summed["tokens"] / summed["seconds"]
     best = summed.loc[summed.groupby(group)["rate"].idxmax(), [*group, "alternative"]]
-    return pd.concat([rows, own.merge(best, on=[*group, "alternative"]).assign(alternative=HINDSIGHT)], ignore_index=True)
+    known_later = own.merge(best, on=[*group, "alternative"]).assign(alternative=HINDSIGHT)
+    return pd.concat([rows, known_later], ignore_index=True)
 
 
 def outside(rows: pd.DataFrame) -> pd.DataFrame:

@@ -78,8 +78,8 @@ def choose(
 
 
 def tokens_a_round(recorded: trace.Trace, drafter: str, label: str) -> float:
-    """1 + the mean accepted length of "family@budget", grown from one half of the prompts and counted on the other, both
-    ways: a tree is not praised for the text that it was grown from.
+    """1 + the mean accepted length of "family@budget", grown from one half of the prompts and counted on the other,
+    both ways: a tree is not praised for the text that it was grown from.
     """
     family, _, budget = label.partition("@")
     accepted = []

@@ -38,7 +38,8 @@ def test_choices_fill_their_table_and_its_differences_are_paired(made, tmp_path)
     kinds = choice_study.by_kind(rows, rng)
     assert set(kinds["kind"]) == {"x", "y", "all together"} and set(kinds["arm"]) == {choices.ALL, choices.AS_FEW}
     assert set(choice_study.by_objective(rows, rng)["budget"]) == {2, BUDGET}
-    figure = choice_figures.draw_points(kinds, label="kind", by="arm", panels="pair", x_label="tokens a round", line=0.0)
+    words = dict(label="kind", by="arm", panels="pair", x_label="tokens a round")
+    figure = choice_figures.draw_points(kinds, line=0.0, **words)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(dict.fromkeys(kinds["kind"]))
     plots.close(figure)
 

@@ -177,7 +177,8 @@ def test_orders_of_the_literature_are_judged_where_both_are_there():
     more = pd.concat([rows, rows[rows["drafter"] == "model one"].assign(drafter="medusa"),
                       rows[rows["drafter"] == "lookup"].assign(drafter="sam")])
     found = drafter_summary.orders(more, "model one", RNG(0)).set_index("claim")["here"].to_dict()
-    assert found == {"medusa is accepted more than lookup": "holds", "sam is accepted more than lookup": "cannot be told"}
+    assert found == {"medusa is accepted more than lookup": "holds",
+                     "sam is accepted more than lookup": "cannot be told"}
 
 
 def test_choosing_is_between_chance_and_hindsight():

@@ -96,7 +96,8 @@ REFUSED = [
     ("SGLang, chain", "--speculative-num-steps x --speculative-eagle-topk 1", "has speculative-num-steps x"),
     ("TensorRT-LLM, Medusa", "MedusaDecodingConfig(medusa_choices=3)", "is no list of choices"),
     ("TensorRT-LLM, dynamic tree", "Eagle3DecodingConfig(use_dynamic_tree=True)", "lacks max_draft_len"),
-    ("transformers", "f(num_assistant_tokens=-2, num_assistant_tokens_schedule='constant')", "has num_assistant_tokens"),
+    ("transformers", "f(num_assistant_tokens=-2, num_assistant_tokens_schedule='constant')",
+     "has num_assistant_tokens"),
     ("llama.cpp", "--draft-max soon", "has draft-max soon"), ("llama.cpp", "-md model", "lacks spec-draft-n-max"),
 ]
 

@@ -178,8 +178,9 @@ def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
     small, large = made(CONFIGS["llama"]), made(CONFIGS["llama"], seed=1)
     assert copied_bytes(small) == sum(layer.weight.nbytes for layer in small.modules() if isinstance(layer, nn.Linear))
     assert isinstance(fused(small), FusedBlocks)
-    joint = [name for name, _ in small.named_modules() if name.endswith(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))]
-    half = made(CONFIGS["llama"], torch.float16)  # which no kernel packs: what is joined is copied, what stands alone is not
+    ends = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+    joint = [name for name, _ in small.named_modules() if name.endswith(ends)]
+    half = made(CONFIGS["llama"], torch.float16)  # which no kernel packs: only what is joined is copied
     assert copied_bytes(half) == sum(half.get_submodule(name).weight.nbytes for name in joint)
     monkeypatch.setattr("lib.native.products.MOST_COPIED", 0.0)
     assert fused(large) is large and output_layer(large) is large.lm_head and copied_bytes(large) == 0
@@ -220,11 +221,12 @@ def test_greedy_text_of_a_batch_is_the_plain_models(kernels):
 @pytest.mark.parametrize("shape, rule", [("kary:2@14", "greedy"), ("dyspec@8", "greedy"), ("chain:3", "naive")])
 @pytest.mark.parametrize("kind", ["top_k", "early_exit:1", "eagle3", "sam_eagle:2"])
 def test_loops_in_float64_are_the_same_over_fused_blocks(kind, shape, rule, monkeypatch):
-    """Batches of different lengths, rows that end at different rounds, hidden states, growth, sampling: with float64 let
-    in, where rounding cannot decide.
+    """Batches of different lengths, rows that end at different rounds, hidden states, growth, sampling: with float64
+    let in, where rounding cannot decide.
     """
     target = small_models.llama(3, layers=3)
-    given = dict(model=small_models.related(target, 4, noise=0.2), target=target, folder=small_heads.folder(kind.partition(":")[0], target))
+    folder = small_heads.folder(kind.partition(":")[0], target)
+    given = dict(model=small_models.related(target, 4, noise=0.2), target=target, folder=folder)
     if kind == "sam_eagle:2" and "@8" in shape:
         pytest.skip("look-up fills static shapes alone")
     ids, mask = next(in_batches(small_models.prompts(5, (4, 9, 17)), 3))

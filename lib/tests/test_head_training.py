@@ -146,7 +146,8 @@ def test_a_stopped_training_goes_on_where_it_was(tmp_path):
     whole, parts = new_head("eagle"), new_head("eagle")
     training.train(whole, TARGET, "eagle", draw, plan, tmp_path / "whole", {}, checkpoint_every=2, compiled=False)
     with pytest.raises(KeyboardInterrupt):
-        training.train(parts, TARGET, "eagle", until(5), plan, tmp_path / "parts", {}, checkpoint_every=2, compiled=False)
+        training.train(parts, TARGET, "eagle", until(5), plan, tmp_path / "parts", {}, checkpoint_every=2,
+                       compiled=False)
     fresh = new_head("eagle", seed=5)
     training.train(fresh, TARGET, "eagle", draw, plan, tmp_path / "parts", {}, checkpoint_every=2, compiled=False)
     for expected, found in zip(whole.parameters(), fresh.parameters()):

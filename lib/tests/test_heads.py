@@ -370,6 +370,7 @@ def test_unrolling_is_the_plain_forward_at_every_entry():
             known = features[:, : entry + 1]
             for d in range(step + 1):
                 tokens = text[:, 1 : 1 + known.shape[1]]
-                out = continued(head, known, embed(head, TARGET, tokens), torch.arange(known.shape[1])[None], plain_heads.attend)
+                place = torch.arange(known.shape[1])[None]
+                out = continued(head, known, embed(head, TARGET, tokens), place, plain_heads.attend)
                 known = torch.cat([known, out[:, -1:]], dim=1)
             torch.testing.assert_close(steps[step][:, entry], out[:, -1])

@@ -1,4 +1,4 @@
-"""Products of few rows in C++, against PyTorch's: any sizes, biases, both types; and what a row's neighbours may change."""
+"""Products of few rows in C++, against PyTorch's: any sizes, biases, both types; what a row's neighbours may change."""
 
 import pytest
 import torch
@@ -18,7 +18,8 @@ def problem(rows, out, inputs, biased, dtype, seed):
     if refused := products.weights_refusal([torch.zeros(8, 8, dtype=dtype)]):
         pytest.skip(refused)
     generator = torch.Generator().manual_seed(seed)
-    x, weight, bias = (torch.randn(shape, generator=generator).to(dtype) for shape in ((rows, inputs), (out, inputs), (out,)))
+    shapes = (rows, inputs), (out, inputs), (out,)
+    x, weight, bias = (torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
     return x, weight, bias if biased else None
 
 

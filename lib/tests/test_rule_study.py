@@ -1,4 +1,4 @@
-"""The study of rules: its rows are the enumeration's, and its test of a law has the level and the power that it says."""
+"""The study of rules: its rows are the enumeration's, and its test of a law has the level and power that it says."""
 
 import matplotlib.pyplot as plt
 import pandas as pd

@@ -84,7 +84,8 @@ def test_what_decides_about_rows_is_made_once_a_run(tmp_path):
 
     first, again = (tables.once(tmp_path, "speed_costs", "mark", lambda: make(value)) for value in (1.0, 2.0))
     assert made == [1.0] and first["draft_ms"].tolist() == again["draft_ms"].tolist()
-    assert tables.once(tmp_path, "speed_costs", "other", lambda: make(3.0))["draft_ms"].iloc[1] != first["draft_ms"].iloc[1]
+    other = tables.once(tmp_path, "speed_costs", "other", lambda: make(3.0))
+    assert other["draft_ms"].iloc[1] != first["draft_ms"].iloc[1]
     assert len(tables.once("", "speed_costs", "mark", lambda: make(4.0))) == len(first) and made == [1.0, 3.0, 4.0]
 
 
@@ -140,12 +141,13 @@ def test_a_dearer_drafter_and_a_larger_batch_want_less():
     assert depths[0.01] >= depths[0.3] >= depths[3.0]
     dear = questions.scaled(own, 0.7)
     assert float(dear.level(1)) == pytest.approx(0.7 * own.plain) and dear.check is own.check
-    rows = pd.DataFrame({"family": [questions.CHOSEN] * 4, "batch": [1, 4, 16, 64], "speedup_low": [1.4, 1.1, 0.9, 1.1]})
+    lows = [1.4, 1.1, 0.9, 1.1]
+    rows = pd.DataFrame({"family": [questions.CHOSEN] * 4, "batch": [1, 4, 16, 64], "speedup_low": lows})
     assert questions.last_paying(rows) == 4 and questions.last_paying(rows.assign(speedup_low=0.5)) is None
 
 
 def test_groups_hold_one_kind_where_it_has_enough_prompts():
-    found, mixed = ([(name, kind, [len(prompt) for prompt in prompts]) for name, kind, prompts in speed.groups(ASKED, size)]
+    found, mixed = ([(name, kind, list(map(len, prompts))) for name, kind, prompts in speed.groups(ASKED, size)]
                     for size in (2, 3))
     assert found == [("a", "code", [3, 11]), ("c", "prose", [6, 17])]
     assert mixed == [("a", speed.MIXED, [3, 11, 6]), ("d", speed.MIXED, [17, 3, 11])]

@@ -42,8 +42,8 @@ class Lesson:
     regression: float = 0.0
 
     def loss(self, output, entropy: Callable = cross_entropy) -> Callable[[Tensor, int], Tensor]:
-        """(states of a depth, depth) -> the loss, as `lib.training.apart` takes it; entropy: `cross_entropy`, as it is or
-        compiled.
+        """(states of a depth, depth) -> the loss, as `lib.training.apart` takes it; entropy: `cross_entropy`, as it is
+        or compiled.
         """
         def of(state: Tensor, depth: int) -> Tensor:
             wanted = self.wanted[depth]
