@@ -158,6 +158,8 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=data.END, eos_token=data.END, pad_token=data.END, model_max_length=WINDOW
     ).save_pretrained(folder)
+    written = str(folder / "tokenizer.json")
+    Tokenizer.from_file(written).save(written, pretty=False)  # well over half of the file was white space
 
 
 def losses(names: Sequence[str], folder: Path, windows: int = 48) -> pd.DataFrame:
