@@ -164,6 +164,21 @@ def orders(rows: pd.DataFrame, model: str, generator: np.random.Generator) -> pd
     return pd.DataFrame(made, columns=["claim", "from", "difference", "here"])
 
 
+def learning(points: pd.DataFrame) -> pd.DataFrame:
+    """By head: agreement with the target's favourite `near` (one token ahead) and `far` (furthest) at the end of its
+    training, and `late`, what one token ahead gained over the last half of its steps.
+
+    points: the table "head_curves" of one target; kinds of text count alike.
+    """
+    mean = points.groupby(["head", "depth", "step"])["agreement"].mean()
+    found = {}
+    for head in points["head"].unique():
+        near, far = mean[head, 1], mean[head][mean[head].index.get_level_values("depth").max()]
+        half = near[near.index >= near.index.max() / 2].iloc[0]
+        found[head] = {"near": near.iloc[-1], "far": far.iloc[-1], "late": near.iloc[-1] - half}
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
 def _setting(rows: pd.DataFrame) -> pd.Series:
     return rows["drafter"].where(rows["drafter"] == PLAIN, rows["drafter"] + ", " + rows["shape"])
 

@@ -200,3 +200,13 @@ def test_figures_show_every_drafter():
         shown = " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
         assert all(name in shown for name in drawn["drafter"])
         styles.close(figure)
+
+
+def test_what_heads_learnt_late_is_told_from_their_curves():
+    """One head still rises over the second half of its steps, one stands still; kinds count alike."""
+    rows = [dict(head=head, kind=kind, depth=depth, step=step, agreement=start + rise * step / 400 - 0.1 * (depth - 1))
+            for head, start, rise in (("rising", 0.2, 0.4), ("still", 0.3, 0.0)) for kind in ("a", "b")
+            for depth in (1, 2) for step in (100, 200, 300, 400)]
+    found = drafter_summary.learning(pd.DataFrame(rows))
+    assert list(found.index) == ["rising", "still"]
+    assert np.allclose(found.loc["rising"], [0.6, 0.5, 0.2]) and np.allclose(found.loc["still"], [0.3, 0.2, 0.0])
