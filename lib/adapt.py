@@ -165,7 +165,7 @@ class WhereItPays(Remembered):
 class Complexity(RowByRow):
     """The best length where the text's complexity, the target's recent entropy H, bounds a token's acceptance.
 
-    Acceptance is taken as 1 - sqrt(scale H), the bound by which Agrawal et al. 2024 (AdaEDL, eq. 5) stop drafting
+    Acceptance is taken as 1 - sqrt(scale H), the bound by which Agrawal et al. 2024 (AdaEDL) stop drafting
     within a round, there with the drafter's entropy. Each round's entropy counts `memory` times the next.
     """
 

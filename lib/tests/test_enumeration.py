@@ -137,6 +137,14 @@ def test_what_papers_say_of_acceptance():
             )
 
 
+@pytest.mark.parametrize("rule, proposal, accepted", [("multi_step", "iid", 10 / 9), ("block", "iid", 11 / 9)])
+def test_the_example_that_block_verification_was_introduced_with(rule, proposal, accepted):
+    """Sun et al. 2024, section 1: two tokens, p = (1/3, 2/3), q = (2/3, 1/3) behind any text, a draft of two."""
+    p, q = torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=torch.float64) / 3
+    found = enumeration.law(rule, lambda text: p, lambda text: q, shapes.chain(2), proposal)
+    assert found.accepted_length == pytest.approx(accepted, abs=EXACT)
+
+
 @pytest.mark.parametrize("rule", ["typical", "deterministic", "conservative", "threshold"])
 def test_a_lossy_rule_is_seen_to_be_lossy(rule):
     found = [distance(rule, random_pair(seed), shapes.chain(2), "iid") for seed in range(10)]
