@@ -149,6 +149,19 @@ def machine_of(run: dict, stage: str) -> dict[str, object]:
     return run["stages"].get(stage, {}).get("machine", run["machine"])
 
 
+def machines(run: dict) -> str:
+    """In words, the machine of a run; where its stages ran on several, each with its stages."""
+    by_words: dict[str, list[str]] = {}
+    for stage in sorted(run["stages"]):
+        known = machine_of(run, stage)
+        words = "{processor} ({vector_units}, matrix units: {matrix_units}), {cores} cores, {threads} threads"
+        words = words.format(**known) + (f", {known['gpu']}" if "gpu" in known else "")
+        by_words.setdefault(words, []).append(stage)
+    if len(by_words) == 1:
+        return next(iter(by_words))
+    return "; ".join(f"{', '.join(stages)}: {words}" for words, stages in by_words.items())
+
+
 def _git(*arguments: str) -> str:
     asked = subprocess.run(["git", "-C", str(HOME), *arguments], capture_output=True, text=True, check=True)
     return asked.stdout.strip()

@@ -389,6 +389,17 @@ def test_from_runs_again_what_follows_and_leaves_what_was_before(layout, quick, 
     assert run.resuming(made) == ["./run_notebooks.sh", "quick", "--from", "09_report"]
 
 
+def test_machines_are_told_with_their_stages_where_they_are_several():
+    one = dict(processor="A", vector_units="AVX512", matrix_units="none", cores=2, threads=2)
+    other = one | dict(processor="B", gpu="G")
+    stages = {"03_c": {"machine": one}, "01_a": {"machine": one}, "02_b": {"machine": other}}
+    assert provenance.machines({"machine": other, "stages": stages}) == (
+        "01_a, 03_c: A (AVX512, matrix units: none), 2 cores, 2 threads; "
+        "02_b: B (AVX512, matrix units: none), 2 cores, 2 threads, G")
+    del stages["02_b"]
+    assert provenance.machines({"machine": other, "stages": stages}).startswith("A (AVX512")
+
+
 def test_a_killed_kernel_is_said_to_have_ended(layout, quick):
     nbformat.write(notebook("import os; os.kill(os.getpid(), 9)"), layout.notebooks / "02_broken.ipynb")
     made = plan.make(layout, ["02"])
