@@ -122,9 +122,9 @@ def poisoned():
 def test_every_number_of_the_result_is_written(backend, poisoned):
     torch.manual_seed(0)
     mask = ancestors([-1, 0, 0, 1, 2]).expand(2, 5, 5)
+    sizes = (6, 5), (2, 50), (2, 50)
     for dtype in (torch.float32, torch.bfloat16):
-        sizes = (6, 5), (2, 50), (2, 50)
-    query, key, value = (torch.randn(2, heads, length, 24).to(dtype) for heads, length in sizes)
+        query, key, value = (torch.randn(2, heads, length, 24).to(dtype) for heads, length in sizes)
         output, lse = tree_attention(query, key, value, mask, torch.tensor([30, 45]), backend=backend, return_lse=True)
         assert query.new_empty(9).isnan().all() and output.isfinite().all() and lse.isfinite().all()
 

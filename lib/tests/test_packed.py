@@ -23,7 +23,7 @@ def test_joined_layers_give_their_outputs_behind_one_another(dtype, biases):
     for shape in ((12,), (1, 12), (2, 3, 12), (0, 12)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
         wanted = torch.cat([layer(x) for layer in layers], dim=-1)
-    torch.testing.assert_close(run(x), wanted, atol=DTYPES[dtype], rtol=DTYPES[dtype])
+        torch.testing.assert_close(run(x), wanted, atol=DTYPES[dtype], rtol=DTYPES[dtype])
 
 
 @torch.no_grad()
