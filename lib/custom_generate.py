@@ -50,7 +50,8 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
         model_kwargs["assistant_model"] = caller.get("assistant_model")
         _refuse(model, generation_config, logits_processor, model_kwargs)
         processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
-        call = _Call(input_ids.cpu(), processors, _own_criteria(stopping_criteria), streamer)
+        ends, longest, asked = _divided(stopping_criteria)
+        call = _Call(input_ids.cpu(), processors, asked, streamer)
         sampled = generation_config.do_sample
         with using_attention(model, TREE):
             done = generate(
@@ -61,8 +62,8 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
                 shape=shape,
                 rule=rule if sampled else "greedy",
                 temperature=1.0 if sampled else 0.0,  # the processors have warped already
-                max_new_tokens=generation_config.max_length - input_ids.shape[1],
-                eos_token_id=_ids(generation_config._eos_token_tensor),
+                max_new_tokens=max(1, longest - input_ids.shape[1]),  # a length is asked for behind a token
+                eos_token_id=ends,
                 generator=_seeded() if sampled else None,
                 hooks=call.hooks(),
             )
@@ -163,9 +164,16 @@ def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
     return LogitsProcessorList(map(own, processors))
 
 
-def _own_criteria(criteria: StoppingCriteriaList) -> StoppingCriteriaList:
-    """The caller's criteria: length and EOS are the loop's own."""
-    return StoppingCriteriaList(one for one in criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria)))
+def _divided(criteria: StoppingCriteriaList) -> tuple[list[int], int, StoppingCriteriaList]:
+    """The tokens that end a text and its greatest length, both the loop's own affair, and the criteria to be asked.
+
+    A caller's own criterion of length or EOS has taken the place of the one that the configuration makes.
+    """
+    ends = {token for one in criteria if type(one) is EosTokenCriteria
+            for token in one.eos_token_id.flatten().tolist()}
+    longest = min(one.max_length for one in criteria if type(one) is MaxLengthCriteria)
+    asked = (one for one in criteria if type(one) not in (EosTokenCriteria, MaxLengthCriteria))
+    return sorted(ends), longest, StoppingCriteriaList(asked)
 
 
 def _padded(input_ids: Tensor, written: list[list[int]], pad: Tensor | None) -> Tensor:
@@ -179,10 +187,6 @@ def _padded(input_ids: Tensor, written: list[list[int]], pad: Tensor | None) -> 
 def _seeded() -> torch.Generator:
     """A generator that follows torch's own seed, as transformers' sampling does."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-
-
-def _ids(tokens: Tensor | None) -> list[int] | None:
-    return None if tokens is None else tokens.reshape(-1).tolist()
 
 
 def _on_cpu(mask: Tensor | None) -> Tensor | None:

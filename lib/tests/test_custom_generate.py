@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoTokenizer, StoppingCriteria, StopStringCriteria
+from transformers import AutoTokenizer, EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StopStringCriteria
 
 from lib.custom_generate import tree_speculation
 from lib.drafters import LanguageModelDrafter, make
@@ -94,6 +94,18 @@ class AfterSeven(StoppingCriteria):
 
 def test_stopping_criteria_end_a_row_inside_a_draft():
     ours, theirs = both(batch(), stopping_criteria=[AfterSeven()], eos_token_id=23)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("criterion, eos", [
+    (MaxLengthCriteria(max_length=16), None),
+    (MaxLengthCriteria(max_length=30), None),
+    (MaxLengthCriteria(max_length=4), None),
+    (EosTokenCriteria([3, 5, 7, 9, 11]), None),
+    (EosTokenCriteria(torch.tensor(5)), [3, 7]),
+])
+def test_a_callers_own_criterion_of_length_or_end_takes_the_place_of_the_configurations(criterion, eos):
+    ours, theirs = both(batch(), stopping_criteria=[criterion], eos_token_id=eos)
     assert torch.equal(ours, theirs)
 
 
