@@ -48,6 +48,7 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
         caller = sys._getframe(1).f_locals
         streamer = streamer or caller.get("streamer")
         model_kwargs["assistant_model"] = caller.get("assistant_model")
+        model_kwargs["streamer"] = streamer if len(input_ids) > 1 else None
         _refuse(model, generation_config, logits_processor, model_kwargs)
         processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
         ends, longest, asked = _divided(stopping_criteria)
@@ -121,16 +122,22 @@ def _refuse(model, config, processors, keywords: dict) -> None:
     """ValueError with the name of the first thing asked for that draft trees cannot give."""
     unusable = [type(one).__name__ for one in processors if type(one).__name__ in REFUSED_PROCESSORS]
     cache, hosts = keywords.get("past_key_values"), can_host_tree(model.config)
-    outputs = [name for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-               if getattr(config, name, False)]
+    outputs, words, drafters = (
+        [name for name in names if getattr(config, name, None)]
+        for names in (("output_scores", "output_logits", "output_attentions", "output_hidden_states"),
+                      ("force_words_ids", "constraints"), ("use_mtp", "assistant_early_exit"))
+    )
     refused = {
         "num_beams": (config.num_beams or 1) > 1 and "beam search keeps several texts",
         "penalty_alpha": getattr(config, "penalty_alpha", None) and "contrastive search looks at hidden states",
         "dola_layers": getattr(config, "dola_layers", None) and "it decodes from several layers",
+        ", ".join(words): bool(words) and "constrained beam search keeps several texts",
+        ", ".join(drafters): bool(drafters) and "the drafter is given to tree_speculation",
         "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens and "it is another drafter: pass a LookupDrafter",
         "use_cache=False": not config.use_cache and "draft trees live in a cache",
         "assistant_model": keywords.get("assistant_model") is not None and "the drafter is given to tree_speculation",
         "past_key_values": cache is not None and cache.get_seq_length() > 0 and "the loop keeps a cache of its own",
+        "streamer": keywords.get("streamer") is not None and "rows of a batch grow by different numbers of tokens",
         "position_ids": _moved(keywords) and "a token's position is its place in its own text",
         ", ".join(outputs): bool(outputs) and "the loop verifies trees and keeps no scores",
         ", ".join(unusable): bool(unusable) and "it depends on a row's place in the batch or on what it saw before",

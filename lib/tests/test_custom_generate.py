@@ -162,6 +162,9 @@ def test_positions_that_only_say_what_the_mask_does_change_nothing():
         ({"prefix_allowed_tokens_fn": lambda row, ids: [1, 2]}, "PrefixConstrainedLogitsProcessor"),
         ({"use_cache": False}, "use_cache"),
         ({"assistant_model": DRAFTER}, "assistant_model"),
+        ({"assistant_early_exit": 1}, "assistant_early_exit"),
+        ({"force_words_ids": [[4]]}, "force_words_ids: constrained beam search"),
+        ({"streamer": Collecting()}, "streamer: rows of a batch"),
         ({"position_ids": torch.arange(7, 18)[None]}, "position_ids"),
     ],
 )
