@@ -52,11 +52,16 @@ def winners(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def growth(rows: pd.DataFrame, alternative: str = BASE) -> pd.DataFrame:
-    """Times of one alternative with `growth`: median over that of the shortest draft, same batch, prefix and dtype."""
-    own = timed(rows)
+    """Times of one alternative with `growth`: median over that of the run's shortest draft, all else the same.
+
+    Where that one or all longer ones were skipped there is nothing to grow from, or to: left out, if others are there.
+    """
+    own, same = timed(rows), ["dtype", "batch", "prefix"]
     own = own[own["alternative"] == alternative].sort_values("draft")
-    shortest = own.groupby(["dtype", "batch", "prefix"])["median_ms"].transform("first")
-    return own.assign(growth=own["median_ms"] / shortest)
+    drafts = own.groupby(same)["draft"]
+    whole = drafts.transform("min").eq(rows["draft"].min()) & drafts.transform("size").gt(1)
+    own = own[whole] if whole.any() else own
+    return own.assign(growth=own["median_ms"] / own.groupby(same)["median_ms"].transform("first"))
 
 
 def free_until(rows: pd.DataFrame, tolerance: float = TOLERANCE, alternative: str = BASE) -> pd.DataFrame:
@@ -89,10 +94,13 @@ def skipped(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def regret(rows: pd.DataFrame, name: str = AUTO) -> pd.DataFrame:
-    """By cell: `ratio`, the median of `name` over the fastest alternative's; `within`: whether it is at most 1.1."""
+    """By cell: `ratio`, the median of `name` over the fastest alternative's; `within`: whether it is at most 1.1.
+
+    A cell in which nothing else was timed says nothing.
+    """
     best = winners(rows).set_index(SETTING)["median_ms"].rename("best_ms")
     own = timed(rows)
-    own = own[own["alternative"] == name].join(best, on=SETTING)
+    own = own[own["alternative"] == name].join(best, on=SETTING, how="inner")
     ratio = own["median_ms"] / own["best_ms"]
     return own.assign(ratio=ratio, within=ratio <= 1.1).reset_index(drop=True)
 

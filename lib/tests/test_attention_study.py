@@ -153,11 +153,22 @@ def test_free_until_interpolates_in_logarithms():
     assert free["free"] == pytest.approx(16.0) and free["beyond"]
 
 
+def test_growth_begins_with_the_shortest_draft_and_needs_a_longer_one():
+    """A prefix at which one token was skipped, or all but one token, says nothing about what is free."""
+    rows = pd.concat([table({"folded": [1.0, 1.0, 4.0]}), table({"folded": [None, 1.0, 1.1]}, prefix=512),
+                      table({"folded": [1.0, None, None]}, prefix=2048)])
+    assert set(summary.growth(rows)["prefix"]) == set(summary.free_until(rows)["prefix"]) == {128}
+    assert summary.growth(rows[rows["draft"] == 1])["growth"].tolist() == [1.0, 1.0]
+    assert set(summary.growth(rows[rows["draft"] > 1])["prefix"]) == {128, 512}
+
+
 def test_auto_is_judged_by_the_fastest_of_the_others():
     rows = table({"auto": [1.05, 1.2, 3.9], "folded": [1.0, 1.0, 4.0], "dense mask": [2.0, 2.0, 8.0]})
     chosen = summary.regret(rows)
     assert chosen["ratio"].tolist() == pytest.approx([1.05, 1.2, 0.975])
     assert chosen["within"].tolist() == [True, False, True]
+    alone = table({"auto": [1.0, 1.0, 1.0], "folded": [1.0, 1.0, None]})
+    assert summary.regret(alone)["draft"].tolist() == [1, 4]
     assert set(summary.winners(rows)["alternative"]) == {"folded"}
 
 
