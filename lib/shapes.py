@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from lib.grown_shapes import Path, expected_accepted, optimal, reach, sparse, whole_number
 from lib.tree import NO_PARENT, ROOT, Tree
 
@@ -35,23 +33,26 @@ MOST_NODES = 1 << 16  # far beyond what a forward can verify; a typed "kary:9,9"
 
 def chain(length: int) -> Tree:
     """One path of favourites, as in Leviathan et al. 2023; length 0 drafts nothing."""
-    return expansion([1] * whole_number(length, "length", least=0))
+    return expansion([1] * _levels(length, "length", least=0))
 
 
 def independent(count: int, length: int) -> Tree:
     """`count` chains of `length` nodes that share the root alone: the drafter's best first tokens, each continued."""
-    return expansion([whole_number(count, "count")] + [1] * (whole_number(length, "length") - 1))
+    return expansion([whole_number(count, "count")] + [1] * (_levels(length, "length") - 1))
 
 
 def kary(branching: int, depth: int) -> Tree:
     """The complete tree in which every node above `depth` has `branching` children."""
-    return expansion([whole_number(branching, "branching")] * whole_number(depth, "depth"))
+    return expansion([whole_number(branching, "branching")] * _levels(depth, "depth"))
 
 
 def expansion(branching_by_depth: Sequence[int]) -> Tree:
     """<k1, k2, ...>: every node at depth d has k_(d+1) children (SpecInfer, section 3)."""
     branching = [whole_number(branches, "branching") for branches in branching_by_depth]
-    nodes = sum(np.cumprod(branching, dtype=object))
+    nodes, width = 0, 1
+    for branches in branching:
+        width *= branches
+        nodes = _few_enough(nodes + width)
     return _level_order(lambda path: branching[len(path)], nodes)
 
 
@@ -146,11 +147,22 @@ def _star() -> Callable[[Path], int]:
     return lambda path: 0 if path else ENDLESS
 
 
+def _levels(count, name: str, least: int = 1) -> int:
+    """How many levels a shape is asked for, each of at least one node."""
+    return _few_enough(whole_number(count, name, least))
+
+
+def _few_enough(nodes: int) -> int:
+    """A number of nodes itself. ValueError where it is beyond `MOST_NODES`, before anything of that size is made."""
+    if nodes > MOST_NODES:
+        raise ValueError(f"the shape has {nodes} nodes or more, {MOST_NODES} at most can be drafted: give fewer "
+                         "branches, levels or budget")
+    return nodes
+
+
 def _level_order(children_of: Callable[[Path], int], nodes: int) -> Tree:
     """The first `nodes` drafted nodes, level by level and left to right, where `children_of(path)` counts children."""
-    if nodes > MOST_NODES:
-        raise ValueError(f"the shape has {nodes} nodes, more than {MOST_NODES}: give fewer branches, levels or budget")
-    parents, level = [NO_PARENT], [(ROOT, ())]
+    nodes, parents, level = _few_enough(nodes), [NO_PARENT], [(ROOT, ())]
     while len(parents) <= nodes:
         below = []
         for parent, path in level:
