@@ -38,7 +38,7 @@ def tree_attention(
     synchronisation). Row b sees keys 0 .. prefix[b] - 1, and of prefix[b] .. prefix[b] + mk - 1 those that its mask
     allows; S may be longer, and what lies beyond is never read into the result, whatever it holds.
     Returns [B, Hq, mq, dv] in the query's dtype; with `return_lse` also the log of the softmax's denominator,
-    [B, Hq, mq]. ValueError where the shapes, the dtype of the mask or the lengths cannot mean a tree.
+    [B, Hq, mq]. ValueError where the shapes, the dtypes or the lengths cannot mean a tree.
     """
     prefix = prefix_list(prefix_length, query.shape[0])
     mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
@@ -82,7 +82,10 @@ def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:
     """Prefix lengths as B Python integers."""
     if isinstance(prefix_length, int):
         return [prefix_length] * batch
-    lengths = torch.as_tensor(prefix_length).reshape(-1).tolist()
+    given = torch.as_tensor(prefix_length)
+    if given.is_floating_point():
+        raise ValueError(f"prefix_length is {prefix_length}; give an int, or integers, one a row")
+    lengths = given.reshape(-1).tolist()
     if len(lengths) == 1:
         return lengths * batch
     if len(lengths) != batch:
@@ -94,12 +97,17 @@ def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:
 
 def _check(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor, prefix: list[int]) -> None:
     """Refuse inputs that cannot mean a tree, with the shapes that say so."""
-    (batch, heads, mq, _), (kv_batch, kv_heads, stored, _) = query.shape, key.shape
-    if kv_batch != batch or key.shape[:3] != value.shape[:3] or key.shape[3] != query.shape[3]:
+    four = query.dim() == key.dim() == value.dim() == 4 and 0 not in (*query.shape, *key.shape, *value.shape)
+    if not four or key.shape[:3] != value.shape[:3] or key.shape[::3] != query.shape[::3]:
         raise ValueError(
             f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)} do not fit; "
-            "they are [B, Hq, mq, d], [B, Hkv, S, d], [B, Hkv, S, dv]"
+            "they are [B, Hq, mq, d], [B, Hkv, S, d], [B, Hkv, S, dv], none of them empty"
         )
+    if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
+        raise ValueError(
+            f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; give all three in one floating-point dtype"
+        )
+    (batch, heads, mq, _), (_, kv_heads, stored, _) = query.shape, key.shape
     if heads % kv_heads:
         raise ValueError(f"{heads} query heads over {kv_heads} key heads: the first must be a multiple of the second")
     if tree_mask.dtype != torch.bool:

@@ -267,6 +267,11 @@ def test_auto_explains_itself_and_is_a_backend():
     (dict(prefix_length=0, tree_mask=torch.zeros(3, 3, dtype=torch.bool)), "sees nothing"),
     (dict(key=torch.randn(1, 3, 9, 8), value=torch.randn(1, 3, 9, 8)), "8 query heads over 3 key heads"),
     (dict(value=torch.randn(1, 2, 8, 8)), "do not fit"),
+    (dict(query=torch.randn(8, 3, 8)), "do not fit"),
+    (dict(query=torch.randn(1, 8, 0, 8), tree_mask=torch.ones(0, 0).bool()), "none of them empty"),
+    (dict(value=torch.randn(1, 2, 9, 8).bfloat16(), backend="onepass"), "value torch.bfloat16; give all three in one"),
+    (dict(query=torch.ones(1, 8, 3, 8, dtype=torch.int32)), "query is torch.int32"),
+    (dict(prefix_length=6.0), "prefix_length is 6.0; give an int"),
     (dict(backend="quick"), "choose one of auto, reference, folded, split, onepass, flex, triton"),
 ])
 def test_wrong_inputs_name_value_and_remedy(change, message):
