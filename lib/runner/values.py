@@ -11,13 +11,16 @@ from lib.runner.errors import UsageError
 from lib.runner.plan import Plan
 
 Values = Mapping[str, parameters.Value]
+MAY_BE_EMPTY = ("drafters", "other_drafters", "more_shapes")
+MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "forward_prefix", "most_kinds", "quantised_prompts")
 
 
 def check(plan: Plan) -> None:
-    """UsageError for the first value that its notebook would refuse, in the same words."""
+    """UsageError for the first value that its notebook would refuse, in the same words, or could not count with."""
     seen = set()
     for stage in plan.stages:
-        values = parameters.defaults(plan.layout.notebooks / f"{stage.name}.ipynb") | dict(stage.values)
+        defaults = parameters.defaults(plan.layout.notebooks / f"{stage.name}.ipynb")
+        values = defaults | dict(stage.values)
         for name, read in READERS.items():
             if name not in values or (same := (name, repr(sorted(values.items())))) in seen:
                 continue
@@ -27,6 +30,21 @@ def check(plan: Plan) -> None:
                     read(values)
             except (ValueError, LookupError, OSError) as error:
                 raise UsageError(f"{stage.name}: {error}") from error
+        for name, value in stage.values.items():
+            _check_amount(f"{stage.name}: {name}", name, defaults[name], value)
+
+
+def _check_amount(where: str, name: str, default: parameters.Value, value: parameters.Value) -> None:
+    """UsageError for a list that is empty or a whole number that is too small, where the default shows that one needs
+    members and the other counts something.
+    """
+    if value == [] and default and name not in MAY_BE_EMPTY:
+        raise UsageError(f"{where} is empty; give at least one value, such as {default[0]!r}")
+    first = next(iter(default), None) if isinstance(default, list) else default
+    least = 0 if name in MAY_BE_ZERO or first == 0 else 1
+    for number in value if isinstance(value, list) else [value]:
+        if type(number) is type(first) is int and number < least:
+            raise UsageError(f"{where} is {number}; give a whole number of at least {least}")
 
 
 def _pairs(values: Values) -> None:
@@ -67,6 +85,12 @@ def _costs(values: Values) -> None:
             target, drafter = models.sources(name)
             for batch in values["batches"]:
                 known.at(target.short, drafter.short, batch=batch, prefix=values["prefix"])
+
+
+def _plain_batch(values: Values) -> None:
+    first = values["batches"][:1]
+    if first not in ([], [1]):
+        raise ValueError(f"batches begins with {first[0]}; put 1 first, the batch at which transformers speculates too")
 
 
 def _heads(values: Values) -> None:
@@ -118,7 +142,12 @@ def _each(name: str, read: Callable[[str, Values], None]) -> Callable[[Values], 
 
     def members(values: Values) -> None:
         """All of them, whatever they are beside."""
-        for member in [values[name]] if isinstance(values[name], str) else values[name]:
+        found = [values[name]] if isinstance(values[name], str) else values[name]
+        number = next((member for member in found if not isinstance(member, str) or member.isdecimal()), None)
+        if number is not None:
+            raise ValueError(f"{name} has {number} where a name belongs; put a semicolon behind each name where one "
+                             "holds commas, as in 'chain;expansion:2,2,1;'")
+        for member in found:
             read(member, values)
 
     return members
@@ -128,7 +157,7 @@ def _each(name: str, read: Callable[[str, Values], None]) -> Callable[[Values], 
 READERS: dict[str, Callable[[Values], None]] = {
     "pairs": _pairs, "prompts": _prompts, "device": _device, "costs": _costs, "heads": _heads, "text": _protocol,
     "temperatures": _temperatures, "shape": _shape, "families": _each("families", _family),
-    "growth_rules": _each("growth_rules", _growth),
+    "growth_rules": _each("growth_rules", _growth), "lockstep_batches": _plain_batch,
 } | {name: _each(name, _drafter) for name in ("drafters", "other_drafters", "policy")} | {
     name: _each(name, _tree)
     for name in ("shapes", "live_shapes", "proof_shapes", "exact_shapes", "cost_shapes", "chain", "more_shapes")}

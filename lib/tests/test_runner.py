@@ -199,6 +199,16 @@ def refusal(*settings: str, cwd: Path | None = None) -> str:
     ("families=frequent", "01_shapes: shape 'frequent' is unknown"),
     ("live_shapes=kary:2", "02_acceptance: shape 'kary:2' has 1 parameters where 2 belong"),
     ("growth_rules=eagle", "growth rule 'eagle' is unknown"),
+    ("families=expansion:2,2,1", "01_shapes: families has 2 where a name belongs; put a semicolon behind each name"),
+    ("live_shapes=kary:2,3", "02_acceptance: live_shapes has 3 where a name belongs"),
+    ("growth_rules=eagle2:8,8", "growth_rules has 8 where a name belongs"),
+    ("temperatures=", "02_acceptance: temperatures is empty; give at least one value, such as 0.0"),
+    ("growth_rules=", "growth_rules is empty"),
+    ("budgets=4,0", "02_acceptance: budgets is 0; give a whole number of at least 1"),
+    ("starts=0", "starts is 0; give a whole number of at least 1"),
+    ("kv_heads=0", "03_attention_timing: kv_heads is 0"),
+    ("batches=8", "07_speed: batches begins with 8; put 1 first"),
+    ("seed=-1", "02_acceptance: seed is -1; give a whole number of at least 0"),
 ])
 def test_what_a_value_names_is_looked_up_before_anything_runs(setting, complaint):
     assert re.search(complaint, refusal(setting))
@@ -215,6 +225,13 @@ def test_a_refusal_has_the_words_of_the_function_that_the_notebook_would_call(tm
             prompts.load(file, AutoTokenizer.from_pretrained(models.SHIPPED / "tiny"))
     assert str(unreadable.value) in refusal("pairs=./empty|small", cwd=tmp_path)
     assert str(malformed.value) in refusal("prompts=my.jsonl", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("setting", ["families=expansion:2,1;", "families=", "more_shapes=", "node=0", "most_kinds=0",
+                                     "greedy_by_rank=0,1"])
+def test_what_a_notebook_takes_is_not_refused(setting):
+    words = ["quick", "01"] if setting in ("families=expansion:2,1;", "node=0", "greedy_by_rank=0,1") else ["quick"]
+    values.check(plan.make(plan.Layout(HOME), words, settings=[setting]))
 
 
 def test_a_temperature_below_zero_is_refused():
