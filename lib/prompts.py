@@ -149,6 +149,8 @@ def _parse(line: bytes, where: str) -> dict:
         raise ValueError(f"{where} is no JSON ({error.msg} at column {error.colno}); write one object a line") from None
     if not isinstance(row, dict):
         raise ValueError(f"{where} is a {type(row).__name__}; write an object with question_id, category and turns")
+    if "turns" in row:
+        row.pop("source", None)  # somebody's own field of that name
     wanted = ("question_id", "category", "source" if "source" in row else "turns")
     missing = [name for name in wanted if name not in row]
     if missing:
@@ -159,4 +161,8 @@ def _parse(line: bytes, where: str) -> dict:
     turns = row.get("turns", ["text"])
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
         raise ValueError(f"{where}: turns is {turns!r}; give a list of texts, the first is asked")
+    if unpaired := [letter for letter in turns[0] if "\ud800" <= letter <= "\udfff"]:
+        raise ValueError(f"{where}: turns holds {unpaired[0]!r}, half of a character; write the whole one")
+    if "source" in row and not (isinstance(row["source"], dict) and held_out.PARTS <= row["source"].keys()):
+        raise ValueError(f"{where}: source is {row['source']!r}; give {', '.join(sorted(held_out.PARTS))}, or turns")
     return row

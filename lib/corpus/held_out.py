@@ -10,6 +10,7 @@ from lib.corpus import mixture
 from lib.corpus.lexicon import HELD_OUT
 from lib.corpus.sources import Source, docstrings, files, read, sources
 
+PARTS = {"package", "path", "sha256", "part", "start", "end"}  # of a recipe
 TOKENS = (144, 272)  # a prompt's length: long enough to condition on, short enough that a continuation fits the window
 
 

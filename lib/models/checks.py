@@ -106,6 +106,8 @@ def why_not(source, error: BaseException) -> PairError:
         meaning = f"is of no type that this transformers knows ({why}); check its config.json, or choose another model"
     elif refused:
         meaning = refused
+    elif "ignore_mismatched_sizes" in said:
+        meaning = "has weights of other shapes than its config.json says; fetch or save both again"
     elif "safetensors" in said or any(type(cause).__name__ == "SafetensorError" for cause in causes):
         meaning = (f"holds no readable safetensors ({why}), and nothing else is read here; if you trust it, save it "
                    "again with `model.save_pretrained(FOLDER)` and give that folder")

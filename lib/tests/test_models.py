@@ -251,6 +251,8 @@ def test_weights_that_are_missing_broken_pickled_or_of_another_config(tmp_path, 
     assert "no readable safetensors" in said(broken)
     deeper = edited(tmp_path / "deeper", folders["none"], num_hidden_layers=3)
     assert "lacks weights for model.layers.2" in said(deeper)
+    narrower = edited(tmp_path / "narrower", folders["none"], intermediate_size=24)
+    assert "narrower has weights of other shapes than its config.json says" in said(narrower)
     silent = same_folder_with(tmp_path / "silent", folders["none"])
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (Path(silent) / file).unlink()

@@ -45,7 +45,8 @@ def written(path, *lines):
 
 
 def test_spec_benchs_form_is_read_in_its_order(tmp_path):
-    path = written(tmp_path / "p.jsonl", row(81, "writing", ["one", "later"], reference=["x"]), b"  ", row("b", "math"))
+    path = written(tmp_path / "p.jsonl", row(81, "writing", ["one", "later"], reference=["x"]), b"  ",
+                   row("b", "math", source="xsum"))
     read = prompts.load(path, Letters())
     assert (read.names, read.kinds) == (("81", "b"), ("writing", "math"))
     assert [text(ids) for ids in read.ids] == ["one", "hello"] and read.ids[0].dtype == torch.long
@@ -80,6 +81,9 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
     (row("1"), "line 3: question_id '1' stands in line 1 already"),
     (row(7, turns=[" \n"]), "line 3: the prompt is empty"),
     (row(7, turns=["\x00"]), "line 3: the tokenizer makes no token"),
+    (rb'{"question_id": 7, "category": "a", "turns": ["a \ud83d"]}', r"line 3: turns holds '\\ud83d', half of a character"),
+    ({"question_id": 7, "category": "a", "source": "x"}, "line 3: source is 'x'; give end, package, part"),
+    ({"question_id": 7, "category": "a", "source": {"package": "x"}}, "line 3: source is .*; give end, package"),
 ])
 def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
     path = written(tmp_path / "p.jsonl", row(1), b"", line, row(9))
