@@ -17,6 +17,7 @@ from lib.attention_backends import SharedMask, onepass
 from lib.native import build, products
 from lib.native.products import NAMES, SOURCES, Matrix, fills_the_memory, halved, matrix_of, start_of
 
+ACTIVATIONS = {"SiLU", "SiLUActivation"}  # torch's and transformers'
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
 
 
@@ -86,6 +87,9 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
     odd = {type(part).__name__ for part in projections if type(part) is not nn.Linear}
     if odd:
         return f"its projections are {', '.join(sorted(odd))}"
+    other = {type(layer.mlp.act_fn).__name__ for layer in layers} - ACTIVATIONS
+    if other:
+        return f"its activation is {', '.join(sorted(other))}, not silu"
     size = layers[0].self_attn.head_dim
     if size % 8:
         return f"its heads have {size} numbers, no multiple of 8"

@@ -2,6 +2,7 @@
 what they draft."""
 
 import itertools
+import json
 import random
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
 from lib import growth, replay, shapes, trace
+from lib.cache import TreeCache
 from lib.drafters import CombinedDrafter, SuffixAutomatonDrafter, heads, marginals
 from lib.drafters.heads.eagle import continued, embed
+from lib.drafters.heads.layers import Behind
 from lib.studies import live
 from lib.tests import plain_heads, small_heads, small_models
 from lib.tests.test_drafters import a_path, draws
@@ -330,6 +333,17 @@ def said_ahead(name, text, root, d):
     return TARGET.lm_head(states[0, 0, d])
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_a_head_runs_with_the_activation_that_its_config_names(activation):
+    """Whatever runs its layer: C++ knows one activation alone."""
+    target = small_models.llama(3, dtype=torch.float32)
+    head = small_heads.head("eagle", target, hidden_act=activation)
+    x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
+    expected = head.layer(x, torch.arange(6)[None], plain_heads.attend)
+    torch.testing.assert_close(Behind([head.layer])(x, torch.arange(6), TreeCache(), None), expected)
+
+
 # --------------------------------------------------------------------------------------------------------- saved heads
 
 
@@ -347,6 +361,21 @@ def test_a_saved_head_comes_back(kind, tmp_path):
     (tmp_path / kind / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="lacks model.safetensors; train the head"):
         heads.load(kind, tmp_path / kind, TARGET)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_broken_of_a_saved_head_is_named(kind, tmp_path):
+    heads.save(HEADS[kind], tmp_path)
+    whole = json.loads((tmp_path / "config.json").read_text())
+    needed = {"medusa": "medusa_num_layers", "block": "block_size"}.get(kind, "feature_layers")
+    for told, message in (({name: value for name, value in whole.items() if name != needed}, f"lacks {needed}"),
+                          (whole | {"hidden_size": "x"}, "cannot be read as a head .*'hidden_size' expected int"),
+                          ([], "cannot be read as a head"), (whole, "cannot be read as a head .*header")):
+        (tmp_path / "config.json").write_text(json.dumps(told))
+        if told == whole:
+            (tmp_path / "model.safetensors").write_bytes(b"no header")
+        with pytest.raises(ValueError, match=message):
+            heads.load(kind, tmp_path, TARGET)
 
 
 def test_heads_of_both_shipped_targets_fit_into_ten_mebibytes():

@@ -175,7 +175,14 @@ def test_what_is_no_eagle_head_says_why(tmp_path):
 @pytest.mark.parametrize("kind, wrong, message", [
     ("medusa", {"medusa_num_heads": "5"}, "medusa_num_heads '5', which must count"),
     ("medusa", {"medusa_num_layers": None}, "medusa_num_layers None, which must count"),
-    ("eagle", {"hidden_size": "32"}, "'hidden_size' expected int"),
+    ("eagle", {"hidden_size": "32"}, "hidden_size '32', which must count"),
+    ("eagle", {"rms_norm_eps": None}, "'rms_norm_eps' expected float"),
+    ("eagle", {"num_attention_heads": 0}, "num_attention_heads 0, which must count"),
+    ("eagle", {"hidden_act": "no such"}, "not that of a Llama layer .'no such'"),
+    ("eagle", {"rope_scaling": {"type": "no such"}}, "not that of a Llama layer .'no such'"),
+    ("eagle3", {"draft_vocab_size": -3}, "draft_vocab_size -3, which must count"),
+    ("eagle3", {"transformer_layer_config": "x"}, "transformer_layer_config 'x', no object"),
+    ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["1"]}}, r"layer_ids \['1'\], no list"),
     ("eagle", {"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
     ("eagle3", {"vocab_size": None}, "lacks vocab_size"),
     ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, r"hidden states \[2, 3, 7\], this "

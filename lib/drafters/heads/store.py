@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Callable
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
@@ -57,14 +59,28 @@ def load(kind: str, folder: str | Path, target) -> nn.Module:
     if missing:
         raise ValueError(f"{folder} lacks {' and '.join(missing)}; train the head with `python -m lib.training heads "
                          f"--target TARGET --kind {kind}`, or name the folder of another")
-    config = LlamaConfig.from_dict(json.loads((folder / "config.json").read_text()))
+    try:
+        config = LlamaConfig.from_dict(json.loads((folder / "config.json").read_text()))
+        tensors = load_file(folder / "model.safetensors")
+    except (ValueError, TypeError, StrictDataclassError, SafetensorError) as error:
+        raise ValueError(f"{folder} cannot be read as a head ({' '.join(str(error).split())}); fetch it again, or train "
+                         "the head anew") from error
+    _check_settings(folder, kind, config, target)
+    head = KINDS[kind](config)
+    fill(folder, head, tensors)
+    return ready(head, folder, target)
+
+
+def _check_settings(folder: Path, kind: str, config: LlamaConfig, target) -> None:
+    """ValueError where the configuration is another kind's or target's, or lacks what the kind needs to know."""
     found = getattr(config, "kind", None)
     if found != kind:
         raise ValueError(f"{folder} holds a head of kind {found!r}, not {kind!r}; name the folder of the other")
-    head = KINDS[kind](config)
+    missing = [name for name in ("feature_layers", *OPTIONS[kind]) if not hasattr(config, name)]
+    if missing:
+        raise ValueError(f"config.json of {folder} lacks {', '.join(missing)}; fetch the folder again, or train the head "
+                         "anew")
     check_fits(folder, config.hidden_size, config.vocab_size, target)
-    fill(folder, head, load_file(folder / "model.safetensors"))
-    return ready(head, folder, target)
 
 
 def ready(head: nn.Module, folder: Path, target) -> nn.Module:

@@ -16,10 +16,10 @@ from transformers import LlamaConfig
 
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.store import check_fits, fill, ready
-from lib.drafters.published.files import read
-
+from lib.drafters.published.files import check_counts, read
 
 NESTED = "transformer_layer_config"
+FEATURES = "eagle_aux_hidden_state_layer_ids"
 
 
 def load(where, folder: Path, target) -> nn.Module:
@@ -27,7 +27,7 @@ def load(where, folder: Path, target) -> nn.Module:
     given, tensors = read(where, folder)
     config = _config(where, given, tensors, kind="eagle", bias=given.get("bias", True))
     check_fits(where, config.hidden_size, config.vocab_size, target)
-    return _filled(where, folder, EagleHead(config), tensors, target)
+    return _filled(where, folder, EagleHead, config, tensors, target)
 
 
 def load3(where, folder: Path, target) -> nn.Module:
@@ -35,6 +35,7 @@ def load3(where, folder: Path, target) -> nn.Module:
     `d2t` contradict one another.
     """
     given, tensors = read(where, folder)
+    _check_parts(where, given)
     given = {**(given.get(NESTED) or {}), **given}
     tensors = {re.sub(r"^layers\.0\.", "midlayer.", name): tensor for name, tensor in tensors.items()}
     config = _config(where, given, tensors, kind="eagle3", num_hidden_layers=1,  # some configs tell the target's
@@ -46,7 +47,7 @@ def load3(where, folder: Path, target) -> nn.Module:
         config.own_embedding = True  # the target's would not fit
     if config.draft_vocab_size == config.vocab_size:
         tensors.setdefault("d2t", torch.zeros(config.vocab_size, dtype=torch.long))
-    head = _filled(where, folder, Eagle3Head(config), tensors, target)
+    head = _filled(where, folder, Eagle3Head, config, tensors, target)
     _check_map(where, tensors, config.vocab_size)
     return head
 
@@ -59,10 +60,10 @@ def feature_layers(given: dict, target_config) -> list[int]:
     those.
     """
     nested = given.get("eagle_config")
-    if isinstance(nested, dict) and nested.get("eagle_aux_hidden_state_layer_ids"):
-        return [layer + 1 for layer in nested["eagle_aux_hidden_state_layer_ids"]]
+    if isinstance(nested, dict) and nested.get(FEATURES):
+        return [layer + 1 for layer in nested[FEATURES]]
     layers = target_config.get_text_config().num_hidden_layers
-    return given.get("eagle_aux_hidden_state_layer_ids") or [2, layers // 2, layers - 3]
+    return given.get(FEATURES) or [2, layers // 2, layers - 3]
 
 
 def _config(where, given: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:
@@ -72,14 +73,32 @@ def _config(where, given: dict, tensors: dict[str, Tensor], **more) -> LlamaConf
         raise ValueError(f"config.json of {where} lacks {', '.join(missing)}; it is not that of an EAGLE head")
     more |= {"attention_bias": given.get("qkv_bias", given.get("attention_bias", False)),
              "own_embedding": "embed_tokens.weight" in tensors}
+    said = {name: value for name, value in {**given, **more}.items() if value is not None}
+    check_counts(where, said, *needed, "num_key_value_heads", "num_hidden_layers", "draft_vocab_size")
     try:
         config = LlamaConfig.from_dict({"num_hidden_layers": 1, **given, **more})
     except StrictDataclassError as error:
-        raise ValueError(f"config.json of {where} is not that of a Llama layer ({' '.join(str(error).split())}); fetch "
-                         "the folder again, or name another") from error
+        raise _no_layer(where, error) from error
     if config.num_hidden_layers != 1:
         raise ValueError(f"{where} has {config.num_hidden_layers} layers; EAGLE heads of one layer are read here")
     return config
+
+
+def _no_layer(where, error: Exception) -> ValueError:
+    return ValueError(f"config.json of {where} is not that of a Llama layer ({' '.join(str(error).split())}); fetch "
+                      "the folder again, or name another")
+
+
+def _check_parts(where, given: dict) -> None:
+    """ValueError where the layer's nested config is no object, or feature layers are no numbers."""
+    nested, eagle = given.get(NESTED) or {}, given.get("eagle_config")
+    if not isinstance(nested, dict):
+        raise ValueError(f"config.json of {where} has {NESTED} {nested!r}, no object; fetch the folder again")
+    for held in (nested, given, eagle if isinstance(eagle, dict) else {}):
+        layers = held.get(FEATURES) or []
+        if not (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
+            raise ValueError(f"config.json of {where} has {FEATURES} {layers!r}, no list of whole numbers; fetch the "
+                             "folder again")
 
 
 def _check_features(where, layers: list[int], deepest: int) -> None:
@@ -89,7 +108,12 @@ def _check_features(where, layers: list[int], deepest: int) -> None:
                          f"{deepest}; take the head of this target")
 
 
-def _filled(where, folder: Path, head: nn.Module, tensors: dict[str, Tensor], target) -> nn.Module:
+def _filled(where, folder: Path, kind: type[nn.Module], config: LlamaConfig, tensors: dict[str, Tensor],
+            target) -> nn.Module:
+    try:
+        head = kind(config)
+    except (KeyError, TypeError) as error:  # an activation or a rotation that transformers does not know
+        raise _no_layer(where, error) from error
     known = {name: tensor for name, tensor in tensors.items()
              if name != "t2d" and not name.endswith("rotary_emb.inv_freq")}  # what follows from the rest
     fill(where, head, known)
