@@ -6,6 +6,7 @@ What values name (models, prompts, shapes) is looked up by `lib.runner.values`.
 import os
 import re
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Mapping, Sequence
 
@@ -141,13 +142,24 @@ def load_profile(path: Path, known: Sequence[str]) -> Profile:
     if not isinstance(content, dict):
         raise UsageError(f"profile {path} must hold one section a notebook, such as 01_shapes:")
     head = {key: content.pop(key, empty) for key, empty in (("about", ""), ("seconds", {}), ("online", False))}
+    _check_head(path, head)
     for name, section in content.items():
         if section and name not in known:
             raise UsageError(f"profile {path}: no notebook is called {name!r}: {nearest(str(name), known)}")
         if not isinstance(section or {}, dict):
             raise UsageError(f"profile {path}, {name}: a section holds lines of `parameter: value`, not {section!r}")
     return Profile(path.stem, head["about"], {name: section or {} for name, section in content.items()},
-                   head["seconds"] or {}, bool(head["online"]))
+                   head["seconds"] or {}, head["online"])
+
+
+def _check_head(path: Path, head: Mapping[str, object]) -> None:
+    """UsageError where what a profile says of itself is of another kind than it should be."""
+    if not isinstance(head["about"], str) or not isinstance(head["online"], bool):
+        raise UsageError(f"profile {path}: about is {head['about']!r}, online {head['online']!r}; give a text, and "
+                         "true or false")
+    seconds = head["seconds"] or {}
+    if not isinstance(seconds, dict) or not all(isinstance(taken, (int, float)) for taken in seconds.values()):
+        raise UsageError(f"profile {path}: seconds is {seconds!r}; give notebooks with numbers, as {{01_shapes: 15}}")
 
 
 def _sorted_out(layout: Layout, words: Sequence[str], known: Sequence[str]) -> tuple[set[str], Profile]:
@@ -223,7 +235,9 @@ def _from_here(value: Value, cwd: Path, notebooks: Path) -> Value:
 
 def _default_run(profile: str, settings: Sequence[str]) -> str:
     """The profile's name, and what was set: another set of values does not write over a finished run."""
-    return re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join([profile, *settings]))[:80].strip("-.")
+    said = "-".join([profile, *settings])
+    name = re.sub(r"[^A-Za-z0-9._=-]+", "-", said).strip("-.")
+    return name if len(name) <= 80 else f"{name[:71]}-{sha256(said.encode()).hexdigest()[:8]}"
 
 
 def _run_name(name: str) -> str:

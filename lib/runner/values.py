@@ -4,13 +4,15 @@ No weights are read and the hub is not asked: what only it knows, a notebook fin
 """
 
 from contextlib import chdir
+from itertools import product
 from typing import Callable, Mapping
 
 from lib.runner import parameters
 from lib.runner.errors import UsageError
-from lib.runner.plan import Plan
+from lib.runner.plan import REPORT, Plan
 
 Values = Mapping[str, parameters.Value]
+ACCEPTANCE = "02_acceptance"
 MAY_BE_EMPTY = ("drafters", "other_drafters", "more_shapes")
 MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "forward_prefix", "most_kinds", "quantised_prompts")
 
@@ -32,6 +34,7 @@ def check(plan: Plan) -> None:
                 raise UsageError(f"{stage.name}: {error}") from error
         for name, value in stage.values.items():
             _check_amount(f"{stage.name}: {name}", name, defaults[name], value)
+    _check_headlines({stage.name: stage.values for stage in plan.stages})
 
 
 def _check_amount(where: str, name: str, default: parameters.Value, value: parameters.Value) -> None:
@@ -45,6 +48,14 @@ def _check_amount(where: str, name: str, default: parameters.Value, value: param
     for number in value if isinstance(value, list) else [value]:
         if type(number) is type(first) is int and number < least:
             raise UsageError(f"{where} is {number}; give a whole number of at least {least}")
+
+
+def _check_headlines(stages: Mapping[str, Values]) -> None:
+    """UsageError where the report is asked for, and its headlines, which are greedy, would have nothing to rest on."""
+    asked = stages.get(ACCEPTANCE, {}).get("temperatures", [0.0])
+    if REPORT in stages and 0 not in asked:
+        raise UsageError(f"{ACCEPTANCE}: temperatures is {asked}; add 0, which {REPORT} begins with, or leave {REPORT} "
+                         "out by naming notebooks")
 
 
 def _pairs(values: Values) -> None:
@@ -83,8 +94,8 @@ def _costs(values: Values) -> None:
         known = cost.Costs.load(values["costs"])
         for name in values["pairs"]:
             target, drafter = models.sources(name)
-            for batch in values["batches"]:
-                known.at(target.short, drafter.short, batch=batch, prefix=values["prefix"])
+            for own, batch in product([drafter.short, *values["heads"]], values["batches"]):
+                known.at(target.short, own, batch=batch, prefix=values["prefix"])
 
 
 def _plain_batch(values: Values) -> None:

@@ -92,6 +92,8 @@ def test_settings_reach_every_notebook_that_has_the_parameter_and_name_another_r
     assert "count" not in made.stages[1].values
     assert made.run == "cpu-count=7-names=x-y-z"
     assert plan.make(layout, [], settings=["count=7"], run="mine").run == "mine"
+    long = {plan.make(layout, [], settings=[f"file={'x' * 99}{end}"]).run for end in "ab"}
+    assert len(long) == 2 and max(map(len, long)) == 80
 
 
 def test_a_profile_of_ones_own_is_a_file(layout, tmp_path):
@@ -140,6 +142,10 @@ def test_a_wrong_command_is_named_with_the_nearest_right_one(layout, words, opti
     ("01_shapes: 3\n", "a section holds lines of"),
     ("- 3\n", "one section a notebook"),
     ("a: [\n", "cannot be read"),
+    ("seconds: 5\n", "seconds is 5; give notebooks with numbers"),
+    ("seconds: {01_shapes: soon}\n", "seconds is .*; give notebooks with numbers"),
+    ("about: [fast]\n", r"about is \['fast'\], online False; give a text"),
+    ("online: perhaps\n", "online 'perhaps'; give a text, and true"),
 ])
 def test_a_wrong_profile_says_where_it_is_wrong(layout, text, complaint):
     (layout.notebooks / "params" / "quick.yaml").write_text(text)
@@ -203,6 +209,7 @@ def refusal(*settings: str, cwd: Path | None = None) -> str:
     ("live_shapes=kary:2,3", "02_acceptance: live_shapes has 3 where a name belongs"),
     ("growth_rules=eagle2:8,8", "growth_rules has 8 where a name belongs"),
     ("temperatures=", "02_acceptance: temperatures is empty; give at least one value, such as 0.0"),
+    ("temperatures=0.6,1", r"02_acceptance: temperatures is \[0.6, 1.0\]; add 0, which 09_report begins with"),
     ("growth_rules=", "growth_rules is empty"),
     ("budgets=4,0", "02_acceptance: budgets is 0; give a whole number of at least 1"),
     ("starts=0", "starts is 0; give a whole number of at least 1"),
@@ -228,9 +235,10 @@ def test_a_refusal_has_the_words_of_the_function_that_the_notebook_would_call(tm
 
 
 @pytest.mark.parametrize("setting", ["families=expansion:2,1;", "families=", "more_shapes=", "node=0", "most_kinds=0",
-                                     "greedy_by_rank=0,1"])
+                                     "greedy_by_rank=0,1", "temperatures=1"])
 def test_what_a_notebook_takes_is_not_refused(setting):
-    words = ["quick", "01"] if setting in ("families=expansion:2,1;", "node=0", "greedy_by_rank=0,1") else ["quick"]
+    own = {"families=expansion:2,1;": "01", "node=0": "01", "greedy_by_rank=0,1": "01", "temperatures=1": "02"}
+    words = ["quick", own[setting]] if setting in own else ["quick"]
     values.check(plan.make(plan.Layout(HOME), words, settings=[setting]))
 
 
