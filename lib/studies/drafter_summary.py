@@ -97,6 +97,11 @@ def advice(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(found).astype({"n_prompts": int})
 
 
+def beside_eagle(rows: pd.DataFrame, model: str) -> str:
+    """Who stands beside the source's EAGLE: a head of that kind where one was measured, else this language model."""
+    return "eagle" if rows["drafter"].eq("eagle").any() else model
+
+
 def task_table(rows: pd.DataFrame, model: str, lookup: str, generator: np.random.Generator) -> pd.DataFrame:
     """By kind of text the measured speedup of two settings, and the claimed ones where the source has that task."""
     found = speedups(rows[rows["setting"].isin([model, lookup, _plain_name(rows)])], ["kind"], generator)

@@ -20,9 +20,9 @@ ORDERS = (("eagle3", "eagle", "Li et al. 2025, EAGLE-3"), ("eagle", "medusa", "L
 
 
 def by_task() -> pd.DataFrame:
-    """task, kind (the study's own), claimed model drafter and claimed look-up: speedups in words."""
+    """task, kind (the study's own), claimed EAGLE and claimed look-up: speedups in words."""
     return pd.DataFrame([(task, *values) for task, values in _BY_TASK.items()],
-                        columns=["task", "kind", "claimed model drafter", "claimed look-up"])
+                        columns=["task", "kind", "claimed EAGLE", "claimed look-up"])
 
 
 def by_length() -> pd.DataFrame:

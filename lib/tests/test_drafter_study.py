@@ -162,6 +162,8 @@ def test_measured_stands_beside_claimed():
     rows = by_hand()
     shown = rows.assign(kind=drafter_summary.labelled(rows["kind"], True))
     tasks = drafter_summary.task_table(shown, "model one, chain:3", "lookup, chain:3", RNG(0))
+    assert tasks["claimed EAGLE"].tolist() == ["2-3", "1.5"] and drafter_summary.beside_eagle(rows, "a") == "a"
+    assert drafter_summary.beside_eagle(rows.assign(drafter="eagle"), "model one") == "eagle"
     assert list(tasks.index) == ["code", "story (generated)"] and tasks["claimed look-up"].tolist() == ["1.5-2", "1.0"]
     pairs = drafter_summary.pair_table(rows, "chain:3", RNG(0))
     assert pairs.loc[("measured", "target/one"), "memory added"] == "20%" and ("claimed", "70B/1B") in pairs.index
