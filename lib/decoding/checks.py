@@ -48,7 +48,13 @@ def check(target, drafter, prompts: list[Tensor], rule: str, temperature: float,
     check_attention(target)
     if not isinstance(limit, Integral) or limit < 0:
         raise ValueError(f"max_new_tokens is {limit}; give 0 or more")
-    _check_prompts(prompts, target.config.get_text_config().vocab_size)
+    vocabulary = target.config.get_text_config().vocab_size
+    _check_prompts(prompts, vocabulary)
+    if (getattr(drafter, "knows", None) or 0) > vocabulary:
+        raise ValueError(
+            f"the drafter knows {drafter.knows} tokens, the target {vocabulary}; if those beyond are padding, make the "
+            f"drafter with vocabulary={vocabulary}, else take one of the target's family"
+        )
     _check_rule(rule, temperature, generator)
 
 

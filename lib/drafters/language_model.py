@@ -52,6 +52,12 @@ class LanguageModelDrafter:
         """Positions that the model has; None without a limit."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
+    @property
+    def knows(self) -> int:
+        """Tokens that it may draft."""
+        own = self.model.config.get_text_config().vocab_size
+        return min(self.vocabulary or own, own)
+
     @torch.no_grad()
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Prefills the prompts int64[T] in one right-padded forward."""

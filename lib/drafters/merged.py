@@ -69,6 +69,11 @@ class MergedDrafter:
         return min((drafter.window for drafter in self.drafters if drafter.window), default=None)
 
     @property
+    def knows(self) -> int:
+        """Tokens that some drafter may draft."""
+        return max(drafter.knows for drafter in self.drafters)
+
+    @property
     def cache_bytes(self) -> int:
         """Bytes that all drafters' caches hold."""
         return sum(drafter.cache_bytes for drafter in self.drafters)

@@ -19,6 +19,11 @@ class Wrapping:
         return getattr(self.drafter, "window", None)
 
     @property
+    def knows(self) -> int | None:
+        """Tokens that the drafter behind it may draft; None where it does not say."""
+        return getattr(self.drafter, "knows", None)
+
+    @property
     def calls(self) -> int:
         """Forwards of the drafter behind it."""
         return self.drafter.calls

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import replay, shapes, trace
+from lib.adapt import Schedule
 from lib.attention_switch import hosting_trees
 from lib.decoding import generate
-from lib.drafters import LanguageModelDrafter
+from lib.drafters import AdaptiveDrafter, LanguageModelDrafter, MergedDrafter
 from lib.studies import live
 from lib.tests import small_models
 from lib.tests.test_replay import trees
@@ -19,6 +20,7 @@ from lib.tree import Tree
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
+WIDER = LanguageModelDrafter(small_models.llama(1, vocabulary=30))
 PROMPTS = small_models.prompts(2, (3, 11, 6, 17))
 NAMES, KINDS = list("abcd"), ["k"] * 4
 FIXED = [
@@ -132,6 +134,9 @@ def test_a_round_records_what_it_did():
         (dict(drafter=DRAFTER), r"drafter is a LlamaForCausalLM, which has no start.*LanguageModelDrafter\(model\)"),
         (dict(drafter="sam"), "drafter is a str"),
         (dict(drafter=LanguageModelDrafter(small_models.llama(1, window=19))), "the drafter's window has 19"),
+        (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; if .* vocabulary=24"),
+        (dict(drafter=AdaptiveDrafter(WIDER, Schedule())), "the drafter knows 30 tokens"),
+        (dict(drafter=MergedDrafter([LanguageModelDrafter(DRAFTER), WIDER])), "the drafter knows 30 tokens"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(changed, message):
