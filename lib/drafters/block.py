@@ -10,6 +10,7 @@ from lib.cache import TreeCache
 from lib.drafters import ahead
 from lib.drafters.heads.layers import Behind
 from lib.drafters.marginals import MarginalDrafter
+from lib.forward_clock import forward
 from lib.fused import weights_of
 
 STARTS = 64  # rounds of a known text that are read in one forward
@@ -33,15 +34,18 @@ class BlockDrafter(MarginalDrafter):
             self.made_of, self.layers = made_of, Behind(self.head.layers, self.head.norm)
 
     def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
-        features = self.head.read(hidden)
+        with forward():
+            features = self.head.read(hidden)
         counts = torch.tensor([len(nodes) for nodes in kept])
         slots = pad_sequence([torch.tensor(nodes) for nodes in kept], batch_first=True).to(features.device)
         rows = torch.arange(len(kept), device=features.device)
         fresh = features[rows[:, None], slots]
         before = self.cache.lengths if len(self.cache.lengths) else counts.new_zeros(len(kept))
         positions = before.to(fresh.device)[:, None] + torch.arange(fresh.shape[1], device=fresh.device)
-        for index, layer in enumerate(self.head.layers):
-            self.cache.update(*layer.self_attn.context(fresh, positions), index)
+        with forward():
+            told = [layer.self_attn.context(fresh, positions) for layer in self.head.layers]
+        for index, states in enumerate(told):
+            self.cache.update(*states, index)
         self.cache.set_lengths(before + counts.to(before.device))
         self.newest = fresh[rows, counts.to(fresh.device) - 1]
 

@@ -135,7 +135,8 @@ class EagleDrafter:
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Forgets the tree, and keeps features and tokens of what was accepted; first of all those of the prompts."""
-        features = self.head.read(hidden_states(target_outputs))
+        with forward():
+            features = self.head.read(hidden_states(target_outputs))
         if self.prompts is None:
             self.cache.forget()
             said = [[*draft.tokens_of(nodes), token]

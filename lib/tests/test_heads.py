@@ -16,6 +16,7 @@ from lib.cache import TreeCache
 from lib.drafters import CombinedDrafter, SuffixAutomatonDrafter, heads, marginals
 from lib.drafters.heads.eagle import continued, embed
 from lib.drafters.heads.layers import Behind
+from lib.forward_clock import clocked
 from lib.studies import live
 from lib.tests import plain_heads, small_heads, small_models
 from lib.tests.test_drafters import a_path, draws
@@ -342,6 +343,18 @@ def test_a_head_runs_with_the_activation_that_its_config_names(activation):
     x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
     expected = head.layer(x, torch.arange(6)[None], plain_heads.attend)
     torch.testing.assert_close(Behind([head.layer])(x, torch.arange(6), TreeCache(), None), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["eagle3", "block"])
+def test_what_a_head_makes_of_the_targets_states_is_time_in_a_model(kind):
+    drafter = small_heads.DRAFTERS[kind](TARGET, HEADS[kind])
+    drafter.start(PROMPTS[:1])
+    drafter.commit([[]], [1], TARGET(PROMPTS[0][None], output_hidden_states=True))
+    (draft,) = drafter.propose(shapes.chain(2), draws())
+    with clocked() as clock:
+        drafter.commit([[1]], [2], TARGET(draft.tokens[None], output_hidden_states=True))
+    assert clock.seconds > 0
 
 
 # --------------------------------------------------------------------------------------------------------- saved heads
