@@ -1,4 +1,4 @@
-"""Predicted beside measured speed: a calibration on some prompts, tokens a second on others, shapes it never ran."""
+"""Predicted beside measured speed: a calibration on some prompts, tokens a second on others, shapes it ran and not."""
 
 from typing import Mapping
 
