@@ -88,12 +88,14 @@ def headline(rows: pd.DataFrame, pair: str) -> pd.DataFrame:
     return rows[(rows["pair"] == pair) & (rows["protocol"] == REAL_TEXT) & (rows["temperature"] == 0)]
 
 
-def verdicts(lead: pd.Series, fixed: pd.Series, by_kind: pd.Series, by_shape: pd.Series) -> list[str]:
+def verdicts(
+    lead: pd.Series, fixed: pd.Series, by_kind: pd.Series, by_shape: pd.Series, budget: int
+) -> list[str]:
     """Three sentences: does a tree beat a chain, does another fixed shape serve larger budgets, does text or shape
     decide more.
 
     lead: the optimal tree's paired gain over the chain (value, low, high); fixed: the best fixed family by budget;
-    by_kind, by_shape: acceptance lengths at one budget.
+    by_kind, by_shape: acceptance lengths at this budget.
     """
     told = ["A chain is soon exhausted, the right tree is not." if lead["low"] > 0
             else "At this size a tree is not clearly ahead of a chain."]
@@ -104,8 +106,8 @@ def verdicts(lead: pd.Series, fixed: pd.Series, by_kind: pd.Series, by_shape: pd
         told.append("One kind of fixed shape serves small and large budgets." if small == large
                     else "Small and large budgets want different fixed shapes.")
     text_decides = by_kind.max() - by_kind.min() > by_shape.max() - by_shape.min()
-    return [*told, f"The {'text' if text_decides else 'shape'} decides more than the "
-                   f"{'shape' if text_decides else 'text'}."]
+    more, less = ("text", "shape") if text_decides else ("shape", "text")
+    return [*told, f"At {budget} nodes the {more} decides more than the {less}."]
 
 
 def exhausted(found: pd.DataFrame, family: str, share: float = 0.99) -> int:
@@ -114,14 +116,13 @@ def exhausted(found: pd.DataFrame, family: str, share: float = 0.99) -> int:
     return int((own >= share * own.max()).idxmax())
 
 
-def crossing(found: pd.DataFrame, family: str, other: str) -> int | None:
-    """The smallest budget from which one family stays ahead of the other; None if it never does."""
-    wide = (
-        found[found["family"].isin([family, other])]
-        .pivot(index="budget", columns="family", values="value")
-        .sort_index()
-    )
-    ahead = (wide[family] > wide[other])[::-1].cummin()[::-1]
+def ahead_from(gain: pd.DataFrame, family: str) -> int | None:
+    """The smallest budget from which on a family gains beyond its interval; None if it does not at the largest.
+
+    gain: paired differences from another family (budget, family, low), as `stats.compare` gives them.
+    """
+    own = gain[gain["family"] == family].set_index("budget")["low"].sort_index()
+    ahead = (own > 0)[::-1].cummin()[::-1]
     return int(ahead.idxmax()) if ahead.any() else None
 
 

@@ -206,12 +206,12 @@ def estimate(value: float, low: float, high: float) -> pd.Series:
 
 
 @pytest.mark.parametrize(("lead", "fixed", "by_shape", "verdicts"), [
-    (estimate(1, 0.5, 2), {4: "chain", 64: "independent:4"}, [1.0, 1.5], ["not.$", "breadth", "^The text"]),
-    (estimate(1, -0.1, 2), {4: "chain", 64: "chain"}, [1.0, 4.0], ["not clearly ahead", "One kind", "^The shape"]),
-    (estimate(1, 0.5, 2), {4: "kary:2", 64: "comb:3"}, [1.0, 1.0], ["not.$", "different fixed shapes", "^The text"]),
+    (estimate(1, 0.5, 2), {4: "chain", 64: "independent:4"}, [1.0, 1.5], ["not.$", "breadth", "^At 16 .* the text"]),
+    (estimate(1, -0.1, 2), {4: "chain", 64: "chain"}, [1.0, 4.0], ["not clearly", "One kind", "^At 16 .* the shape"]),
+    (estimate(1, 0.5, 2), {4: "kary:2", 64: "comb:3"}, [1.0, 1.0], ["not.$", "different fixed", "^At 16 .* the text"]),
 ])
 def test_the_headline_says_what_the_numbers_say(lead, fixed, by_shape, verdicts):
-    told = findings.verdicts(lead, pd.Series(fixed), pd.Series([0.5, 2.0]), pd.Series(by_shape))
+    told = findings.verdicts(lead, pd.Series(fixed), pd.Series([0.5, 2.0]), pd.Series(by_shape), 16)
     assert len(told) == 3 and all(re.search(wanted, said) for wanted, said in zip(verdicts, told))
 
 
@@ -247,6 +247,13 @@ def test_findings_read_a_table():
     found = findings.lengths(findings.clean(rows), np.random.default_rng(0))
     best = findings.best_fixed(found).set_index("budget")
     assert best.loc[4, "family"] == "chain" and best.loc[4, "of_optimal"] == pytest.approx(6 / 8)
-    assert findings.crossing(found, "optimal", "chain") == 4 and findings.crossing(found, "star", "chain") is None
     gains = findings.doubling(found, [1, 4]).set_index("family")["gain"]
     assert gains["optimal"] == pytest.approx(0.15) and gains["star"] == pytest.approx(-0.05)
+
+
+def test_a_family_is_ahead_from_where_its_interval_leaves_0_for_good():
+    lows = {"optimal": [0.1, -0.1, 0.2, 0.3], "star": [0.1, 0.1, 0.1, -0.1]}
+    gain = pd.DataFrame([{"family": family, "budget": budget, "low": low}
+                         for family, own in lows.items() for budget, low in zip((2, 4, 8, 16), own)])
+    assert findings.ahead_from(gain, "optimal") == 8
+    assert findings.ahead_from(gain, "star") is None and findings.ahead_from(gain, "comb:3") is None
