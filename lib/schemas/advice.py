@@ -32,7 +32,7 @@ TABLES = (
         {
             "model": text("which acceptance by rank: greedy or sampled"),
             "family": TREE["family"],
-            "ceiling": real("expected accepted length at any budget, tokens a round; infinite where there is no limit"),
+            "ceiling": real("expected accepted length as the budget grows, tokens a round; may be infinite"),
             "budget": real("drafted nodes at which it comes near its ceiling; missing if beyond the largest budget"),
         },
     ),
