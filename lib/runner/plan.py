@@ -172,6 +172,8 @@ def _sorted_out(layout: Layout, words: Sequence[str], known: Sequence[str]) -> t
             chosen.add(notebook)
         elif word.endswith((".yaml", ".yml")) and Path(word).is_file():
             asked.append(Path(word))
+        elif word == "test":
+            raise UsageError("'test' goes with no profile or notebook; write ./run_notebooks.sh test alone")
         else:
             raise UsageError(f"{word!r} is neither a profile, a profile's file nor a notebook: "
                              f"{nearest(word, [*profiles, *known, 'test'])}")

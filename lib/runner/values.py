@@ -87,6 +87,18 @@ def _temperatures(values: Values) -> None:
             raise ValueError(f"temperature is {temperature}; give 0 (greedy) or more")
 
 
+def _sampled(name: str) -> Callable[[Values], None]:
+    """Reads temperatures at which rules decide what is sampled."""
+
+    def warm(values: Values) -> None:
+        """All of them, or the one."""
+        for temperature in values[name] if isinstance(values[name], list) else [values[name]]:
+            if not 0 < temperature < float("inf"):
+                raise ValueError(f"{name} is {temperature}; give more than 0, since rules decide samples there")
+
+    return warm
+
+
 def _costs(values: Values) -> None:
     from lib import cost, models
 
@@ -169,6 +181,7 @@ READERS: dict[str, Callable[[Values], None]] = {
     "pairs": _pairs, "prompts": _prompts, "device": _device, "costs": _costs, "heads": _heads, "text": _protocol,
     "temperatures": _temperatures, "shape": _shape, "families": _each("families", _family),
     "growth_rules": _each("growth_rules", _growth), "lockstep_batches": _plain_batch,
-} | {name: _each(name, _drafter) for name in ("drafters", "other_drafters", "policy")} | {
+} | {name: _sampled(name) for name in ("live_temperatures", "test_temperature")} | {
+    name: _each(name, _drafter) for name in ("drafters", "other_drafters", "policy")} | {
     name: _each(name, _tree)
     for name in ("shapes", "live_shapes", "proof_shapes", "exact_shapes", "cost_shapes", "chain", "more_shapes")}
