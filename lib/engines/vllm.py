@@ -1,5 +1,5 @@
 """vLLM: `--speculative-config` as JSON. A chain by `num_speculative_tokens`; in the versions that had tree attention
-(0.11 to early 2026, EAGLE drafters alone) also `speculative_token_tree`, whose levels must branch alike: the proposer
+(0.11 to May 2026, EAGLE drafters alone) also `speculative_token_tree`, whose levels must branch alike: the proposer
 takes the children of a level to be its nodes over those of the level before.
 """
 
