@@ -10,7 +10,8 @@ import torch
 
 from lib.figures import attention_figures as figures
 from lib.schemas import SCHEMAS
-from lib.studies import attention_study as study, attention_summary as summary, attention_tables as tables
+from lib.studies import attention_goals, attention_study as study, attention_summary as summary
+from lib.studies import attention_tables as tables
 from lib.studies import peaks as roofs
 from lib.studies.baselines import QUICK, SEQUENTIAL
 from lib.tables import Table, read, write
@@ -123,6 +124,32 @@ def test_summaries_of_a_table_made_by_hand():
     assert best.loc[4, "alternative"] == "folded" and best.loc[4, "lead"] == 8.0
     assert best.loc[16, "alternative"] == "dense mask" and best.loc[16, "lead"] == 2.0
     assert summary.skipped(rows).to_dict("records") == [{"alternative": "branch batch", "reason": "time", "cells": 2}]
+
+
+def test_goals_are_judged_and_say_why_where_they_are_missed():
+    """Auto loses one of three cells by more than a tenth; one of the two timed twice as the same kernel lies apart."""
+    heads = dict(query_heads=8, kv_heads=2, head_dim=64, shape="kary:2")
+    timings = table({"auto": [1.0, 1.0, 1.5], "onepass": [1.0, 1.0, 1.0], "folded": [1.0, 3.0, 3.0],
+                     "dense mask": [6.0, 12.0, None]}).assign(**heads)
+    flushed = table({"onepass": [1.0, None, 4.0]}, prefix=4096).assign(**heads)
+    flushed["draft"] = flushed["draft"].replace({1: 8, 16: 64})
+    roof = flushed[["dtype", "batch", "prefix", "draft", *heads]].assign(cold_ms=[0.5, 1.0, 3.6], bytes=1, operations=1)
+    forward = pd.DataFrame([
+        ("forward, tree", 0, 1.0), ("forward, tree", 4096, 2.0), ("forward, transformers", 0, 1.0),
+        ("forward, transformers", 4096, 11.0), ("attention", 4096, 10.0), ("append", 4096, 0.5), ("keep", 4096, 0.5),
+    ], columns=["what", "prefix", "median_ms"]).assign(draft=64, dtype="float32")
+    assert attention_goals.twice(timings) == (0.5, 2)
+    found = attention_goals.goals(timings, flushed, roof, forward).set_index("goal")
+    assert found["met"].to_dict() == {
+        "auto within a tenth of the fastest": False, "folded over dense mask, float32": False,
+        "best backend, draft 64 and more, float32": True, "best backend, draft 8, float32": False,
+        "a whole forward's prefix, float32": True, "append and keep, float32": False}
+    assert found["reached"].tolist() == [
+        "67% of 3", "4.9 times", "90% (median of 1)", "50% (median of 1)", "0.10", "10.0%"]
+    assert ((found["why"] == "") == found["met"]).all()
+    short = forward[forward["prefix"] == 4096].assign(prefix=64)
+    alone = attention_goals.goals(timings.assign(kv_heads=8), flushed[:0], roof[:0], short)
+    assert alone["goal"].tolist() == ["auto within a tenth of the fastest"]
 
 
 def test_the_best_of_several_is_chosen_cell_by_cell():
