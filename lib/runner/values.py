@@ -110,6 +110,14 @@ def _costs(values: Values) -> None:
                 known.at(target.short, own, batch=batch, prefix=values["prefix"])
 
 
+def _within_curves(values: Values) -> None:
+    budget, largest = values["budget"], values["max_budget"]
+    if largest < 4:
+        raise ValueError(f"max_budget is {largest}, too little to grow a tree over; give 4 or more")
+    if budget > largest:
+        raise ValueError(f"budget is {budget}, beyond max_budget {largest}, where curves end; lower it, or raise both")
+
+
 def _plain_batch(values: Values) -> None:
     first = values["batches"][:1]
     if first not in ([], [1]):
@@ -181,6 +189,7 @@ READERS: dict[str, Callable[[Values], None]] = {
     "pairs": _pairs, "prompts": _prompts, "device": _device, "costs": _costs, "heads": _heads, "text": _protocol,
     "temperatures": _temperatures, "shape": _shape, "families": _each("families", _family),
     "growth_rules": _each("growth_rules", _growth), "lockstep_batches": _plain_batch,
+    "max_budget": _within_curves,
 } | {name: _sampled(name) for name in ("live_temperatures", "test_temperature")} | {
     name: _each(name, _drafter) for name in ("drafters", "other_drafters", "policy")} | {
     name: _each(name, _tree)
