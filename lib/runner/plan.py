@@ -17,6 +17,7 @@ from lib.runner.errors import UsageError, nearest
 from lib.runner.parameters import RUN_DIR, Value
 
 REPORT = "09_report"
+READ_BY_REPORT = ("02_acceptance", "03_attention_timing", "04_rules", "05_drafters", "06_advice", "07_speed")
 FILE_ENDINGS = (".jsonl", ".json", ".txt", ".yaml", ".csv")
 
 

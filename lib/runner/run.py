@@ -12,7 +12,7 @@ import nbformat
 from lib import tables
 from lib.runner import execute, record
 from lib.runner.errors import UsageError
-from lib.runner.plan import REPORT, Plan
+from lib.runner.plan import READ_BY_REPORT, REPORT, Plan
 from lib.runner.readme import with_findings
 from lib.schemas import SCHEMAS
 
@@ -28,6 +28,7 @@ def carry_out(plan: Plan, say: Callable[[str], None]) -> Path | None:
     with record.locked(plan.folder):
         before = record.load(plan.folder)
         kept = record.about(plan, before)
+        _check_read(plan, kept)
         wanted = record.fingerprints(plan, kept)
         done = record.finished(plan, kept, wanted)
         announce(plan, done, before, say)
@@ -54,6 +55,14 @@ def carry_out(plan: Plan, say: Callable[[str], None]) -> Path | None:
         if plan.reference:
             make_reference(plan, say)
         return report
+
+
+def _check_read(plan: Plan, kept: dict) -> None:
+    """UsageError where the report is asked for, and the run never had a notebook that it reads."""
+    missing = [name for name in plan.known if name in READ_BY_REPORT and name not in kept["parameters"]]
+    if missing and REPORT in {stage.name for stage in plan.stages}:
+        raise UsageError(f"{REPORT} reads what others leave, and run {plan.run} never had {', '.join(missing)}; run "
+                         "them too, or name the run that has them with --run")
 
 
 def announce(plan: Plan, done: set[str], before: dict, say: Callable[[str], None]) -> None:

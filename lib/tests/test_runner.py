@@ -488,6 +488,13 @@ def test_the_script_works_from_any_folder_and_hands_its_status_on(tmp_path):
     assert wrong.returncode == 2 and "no notebook has such a parameter" in wrong.stderr
 
 
+def test_a_report_of_notebooks_that_the_run_never_had_is_refused(layout, quick, capsys):
+    nbformat.write(notebook(WORK, constants=SHAPES), layout.notebooks / "02_acceptance.ipynb")
+    assert main(["quick", "09", "--run", "new"], layout.home) == 2
+    assert "run new never had 02_acceptance; run them too" in capsys.readouterr().err
+    assert main(["quick", "02_acceptance", "09", "--run", "new"], layout.home) == 0
+
+
 def test_a_run_that_cannot_be_kept_or_read_is_refused(layout, capsys):
     layout.runs.parent.mkdir(parents=True)
     layout.runs.write_text("no folder")
