@@ -97,6 +97,8 @@ def sentence(found: pd.DataFrame) -> str:
     """What `measure` found, in a sentence."""
     by_way = found.set_index("way")
     every, chain = by_way.loc[EVERY_START], by_way.loc[CHAINED]
+    if not (every["repeats"] and chain["repeats"]):
+        return "Three replays of a few trees did not fit into the time that the benchmark was given."
     said = (
         f"Of {every['nodes']:.0f} nodes, {every['trees_a_second']:,.0f} trees a second are replayed at all of "
         f"{every['positions']:,.0f} positions, {chain['trees_a_second']:,.0f} as chained rounds"

@@ -13,6 +13,7 @@ from lib.corpus import mixture
 from lib.counted_bytes import CountedBytes
 from lib.drafters import heads
 from lib.figures import head_figures
+from lib.models import PairError
 from lib.models.registry import SHIPPED
 from lib.tests import small_heads, small_models
 from lib.training import __main__ as command
@@ -184,3 +185,10 @@ def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, c
     assert {path.name for path in kept.iterdir()} == {"config.json", "model.safetensors", "curve.csv"}
     with pytest.raises(ValueError, match="kind 'hydra'; choose one of medusa"):
         training.make("little", "hydra", tmp_path)
+
+
+def test_a_target_that_is_not_there_is_told_before_the_corpus_is_read(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PairError, match="empty is of no type that this transformers knows"):
+        training.make(str(tmp_path / "empty"), "medusa", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]

@@ -41,4 +41,5 @@ def test_every_way_is_measured():
     assert replay_speed.sentence(found).startswith("Of 6 nodes, ")
     none = found.assign(repeats=[3, 3, 3, 0])
     assert replay_speed.sentence(none).endswith("did not fit into the time that the benchmark was given.")
+    assert replay_speed.sentence(found.assign(repeats=0)).startswith("Three replays of a few trees did not fit")
     assert found["times_live"].iloc[-1] == 1 and found["trees_a_second"].iloc[0] == 1 / found["seconds"].iloc[0]

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from lib import attention
 from lib.corpus import mixture
 from lib.drafters import heads
+from lib.models.checks import why_not
 from lib.models.registry import source
 from lib.training import apart, data, family, lessons, loop, own_text
 
@@ -30,9 +31,9 @@ def make(target_name: str, kind: str, folder: Path, *, plan: loop.Plan | None = 
     if kind not in PLANS:
         raise ValueError(f"head is of kind {kind!r}; choose one of {', '.join(PLANS)}")
     plan = plan or PLANS[kind]
+    target = frozen_target(target_name, folder, device)
     family.prepare(folder)
     streams = data.load_streams(folder)
-    target = frozen_target(target_name, folder, device)
     torch.manual_seed(plan.seed)  # initial weights only; every window is a function of seed and step
     head = heads.KINDS[kind](heads.settings(kind, target.config)).to(device)
     into = folder / "heads" / Path(target_name).name / kind
@@ -98,11 +99,17 @@ def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
 
 
 def frozen_target(name: str, folder: Path, device: str):
-    """The target in float32 with tree attention, without gradients: that trained under `folder`, else by its name."""
+    """The target in float32 with tree attention, without gradients: that trained under `folder`, else by its name.
+
+    PairError where there is none, or none that can be read.
+    """
     attention.register()
     where = folder / name if (folder / name / "model.safetensors").exists() else source(name).where
-    target = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, attn_implementation=attention.TREE,
-                                                  use_safetensors=True)
+    try:
+        target = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, attn_implementation=attention.TREE,
+                                                      use_safetensors=True)
+    except (OSError, ValueError) as error:
+        raise why_not(name, error) from error
     return target.to(device).eval().requires_grad_(False)
 
 
