@@ -7,7 +7,6 @@ from lib.studies import attention_summary as summary
 from lib.studies.baselines import OURS, SEQUENTIAL
 
 LONG = 4096  # tokens of a prefix from which the goals for the roofline and the cache hold
-TENTH = 1.1
 FOLDED_OVER = {"dense mask": {"float32": 5.0, "bfloat16": 6.0}, "best sequential": {"float32": 4.3, "bfloat16": 6.5}}
 OF_ROOFLINE = {64: {"float32": 0.85, "bfloat16": 0.60}, 8: {"float32": 0.60, "bfloat16": 0.45}}  # drafts, from 64 on
 PREFIX_COST, BESIDE, AUTO_CELLS = 0.2, 0.05, 0.95
@@ -34,7 +33,7 @@ def twice(timings: pd.DataFrame) -> tuple[float, int]:
         return float("nan"), 0
     same = wide[wide[summary.BASE] > 1.25 * wide[summary.AUTO]].dropna(subset=["onepass"])
     apart = np.exp(np.abs(np.log(same[summary.AUTO] / same["onepass"])))
-    return float((apart > TENTH).mean()), len(same)
+    return float((apart > summary.NEAR).mean()), len(same)
 
 
 def _auto(timings: pd.DataFrame) -> list[tuple]:

@@ -8,6 +8,7 @@ import pandas as pd
 SETTING = ["dtype", "batch", "prefix", "draft"]  # what makes two rows comparable, with the heads of one run
 BASE = "folded"
 AUTO = "auto"  # one of the others under another name
+NEAR = 1.1  # times as long as the fastest is as good
 TOLERANCE = 0.25  # a draft is free while its call takes at most 1 + TOLERANCE times that of one token
 
 
@@ -94,7 +95,7 @@ def skipped(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def regret(rows: pd.DataFrame, name: str = AUTO) -> pd.DataFrame:
-    """By cell: `ratio`, the median of `name` over the fastest alternative's; `within`: whether it is at most 1.1.
+    """By cell: `ratio`, the median of `name` over the fastest alternative's; `within`: whether it is at most NEAR.
 
     A cell in which nothing else was timed says nothing.
     """
@@ -102,7 +103,7 @@ def regret(rows: pd.DataFrame, name: str = AUTO) -> pd.DataFrame:
     own = timed(rows)
     own = own[own["alternative"] == name].join(best, on=SETTING, how="inner")
     ratio = own["median_ms"] / own["best_ms"]
-    return own.assign(ratio=ratio, within=ratio <= 1.1).reset_index(drop=True)
+    return own.assign(ratio=ratio, within=ratio <= NEAR).reset_index(drop=True)
 
 
 def shares(rows: pd.DataFrame, roofline: pd.DataFrame, column: str = "warm_ms") -> pd.DataFrame:
