@@ -83,6 +83,30 @@ def best_budget(rows: pd.DataFrame) -> pd.Series:
     return own.loc[own["speedup"].idxmax()]
 
 
+def speed_by_size(rows: pd.DataFrame) -> Figure:
+    """A panel a batch: predicted speedup over budget with the costs of each pair, of the fastest trees (solid, with
+    95 % bands) and of chains (dotted). rows: the table "advice_sizes".
+    """
+    batches, priced = list(rows["batch"].unique()), list(rows["costs"].unique())
+    figure, axes = plt.subplots(1, len(batches), figsize=(3.9 * len(batches) + 3.2, 3.9), squeeze=False, sharey=True,
+                                layout="constrained")
+    colours = (styles.VERMILLION, styles.BLUE, styles.GREEN, styles.PURPLE, styles.ORANGE, styles.SKY)
+    for axis, batch in zip(axes.flat, batches):
+        for at, name in enumerate(priced):
+            own = rows[(rows["batch"] == batch) & (rows["costs"] == name)].sort_values("budget")
+            look = dict(color=colours[at % len(colours)], marker=MARKERS[at % len(MARKERS)])
+            tree, chain = (own[own["family"] == family] for family in (advice_curves.OURS, "chain"))
+            axis.plot(tree["budget"], tree["speedup"], **look, label=name.replace("|", "\ndrafted by "))
+            axis.plot(chain["budget"], chain["speedup"], **look, linestyle=":", fillstyle="none")
+            axis.fill_between(tree["budget"], tree["speedup_low"], tree["speedup_high"], color=look["color"],
+                              alpha=0.13, linewidth=0)
+        _budget_axis(axis, sorted(rows["budget"].unique()))
+        axis.set(title=f"batch {batch}", xlabel="budget (drafted nodes)")
+    axes[0, 0].set_ylabel("predicted speedup\nover plain decoding")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
+    return figure
+
+
 def formulas(rows: pd.DataFrame) -> Figure:
     """A panel a batch: the speedup of chains over their length as each source has it; from the table
     "advice_formulas" of one drafter.

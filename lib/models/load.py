@@ -12,9 +12,9 @@ from transformers.utils import logging
 
 from lib import attention
 from lib.drafters import LanguageModelDrafter
-from lib.models import checks
+from lib.models import checks, sizes
 from lib.models import quantize as bits
-from lib.models.registry import PAIRS, Source, sources
+from lib.models.registry import PAIRS, SHIPPED, Source, sources
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def check_pairs(names: Sequence[str]) -> None:
     """
     config, tokenizer = cache(_config), cache(_tokenizer)
     for pair in _named(names):
-        local = [source for source in pair if source.is_folder]
+        local = [source for source in pair if source.is_local]
         for source in local:
             config(source)
         if len(local) == len(pair):
@@ -123,13 +123,16 @@ def _check_partners(pair: tuple[Source, Source], config: Callable, tokenizer: Ca
 
 
 def _config(source: Source):
+    if source.is_random:
+        return sizes.config(source.size, source.revision)
     config = _read(AutoConfig, source)
     checks.check_tree(source, config)
     return config
 
 
 def _tokenizer(source: Source):
-    return _read(AutoTokenizer, source)
+    """Its own; the shipped family's where weights are random, to which any text is as good as another."""
+    return _read(AutoTokenizer, Source(str(SHIPPED / "base")) if source.is_random else source)
 
 
 def _read(kind, source: Source, **keywords):
@@ -149,6 +152,8 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind:
     on_cpu = torch.device(device).type == "cpu"
     ready_made = {} if kind == bits.NONE or on_cpu else bits.gpu_keywords(kind) | {"device_map": device}
     try:
+        if source.is_random:
+            return _random(source, dtype, device, kind)
         with _silence(bars=source.is_folder):
             model, found = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=attention.TREE,
                                  use_safetensors=True, output_loading_info=True, **ready_made)
@@ -160,6 +165,14 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind:
         return (model if ready_made else model.to(device)).eval()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error
+
+
+def _random(source: Source, dtype: torch.dtype, device: str | torch.device, kind: str):
+    """A published size with random weights."""
+    if kind != bits.NONE:
+        raise checks.PairError(f"{source} has random weights, and quantize is {kind!r}; take 'none', or save the model "
+                               "to a folder and name that")
+    return sizes.build(_config(source), str(source), dtype, device)
 
 
 def _parameters(config) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from lib.models.checks import PairError
 
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
+RANDOM = "random:"  # before the name of a size: see `sizes.SIZES`
 FAMILY = ("base/small", "base/tiny", "base/tiny-base", "small/tiny", "small/tiny-small")  # target/drafter
 # The usual large and small member of each family, target first. SpecInfer's and Spec-Bench's pairs go by their drafter.
 PRESETS = {
@@ -25,7 +26,9 @@ PAIRS: dict[str, tuple[str, str]] = {name: tuple(name.split("/")) for name in FA
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from: a local folder, or a hub id with its revision (None for the hub's default)."""
+    """Where a model comes from: a local folder, a hub id with its revision (None for the hub's default), or "random:"
+    and the name of a size, whose revision is how many of its layers there are.
+    """
 
     where: str
     revision: str | None = None
@@ -34,6 +37,21 @@ class Source:
     def is_folder(self) -> bool:
         """Whether it is read from this machine's disk."""
         return Path(self.where).is_dir()
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it is a published size with random weights."""
+        return self.where.startswith(RANDOM)
+
+    @property
+    def size(self) -> str:
+        """The name of its size, where its weights are random."""
+        return self.where.removeprefix(RANDOM)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing of it is read from the hub."""
+        return self.is_folder or self.is_random
 
     @property
     def short(self) -> str:
@@ -62,7 +80,8 @@ def sources(name: str) -> tuple[Source, Source]:
 
 
 def source(text: str) -> Source:
-    """One model: a member of the shipped family, a local folder, or a hub id with "@REVISION" if wanted.
+    """One model: a member of the shipped family, a local folder, a hub id with "@REVISION" if wanted, or a published
+    size with random weights, as "random:llama-3-8b", with "@LAYERS" if wanted.
 
     PairError for a folder that is not there; whether the hub has an id only the hub knows.
     """

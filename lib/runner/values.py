@@ -13,7 +13,7 @@ from lib.runner.plan import REPORT, Plan
 
 Values = Mapping[str, parameters.Value]
 ACCEPTANCE = "02_acceptance"
-MAY_BE_EMPTY = ("drafters", "other_drafters", "more_shapes")
+MAY_BE_EMPTY = ("drafters", "other_drafters", "more_shapes", "larger_pairs")
 MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "forward_prefix", "most_kinds", "quantised_prompts")
 
 
@@ -78,6 +78,16 @@ def _device(values: Values) -> None:
 
     asked = map(checks.as_dtype, values["dtypes"]) if "dtypes" in values else checks.dtypes_of(values["dtype"])
     for dtype in asked:
+        checks.check_device(values["device"], dtype)
+
+
+def _larger_pairs(values: Values) -> None:
+    from lib import models
+    from lib.models import checks
+
+    if values["larger_pairs"]:
+        models.check_pairs(values["larger_pairs"])
+    for dtype in checks.dtypes_of(values["larger_dtype"]):
         checks.check_device(values["device"], dtype)
 
 
@@ -186,7 +196,7 @@ def _each(name: str, read: Callable[[str, Values], None]) -> Callable[[Values], 
 
 # Parameter -> what reads it, given all values of its notebook.
 READERS: dict[str, Callable[[Values], None]] = {
-    "pairs": _pairs, "prompts": _prompts, "device": _device, "costs": _costs, "heads": _heads, "text": _protocol,
+    "pairs": _pairs, "larger_pairs": _larger_pairs, "prompts": _prompts, "device": _device, "costs": _costs, "heads": _heads, "text": _protocol,
     "temperatures": _temperatures, "shape": _shape, "families": _each("families", _family),
     "growth_rules": _each("growth_rules", _growth), "lockstep_batches": _plain_batch,
     "max_budget": _within_curves,

@@ -70,6 +70,18 @@ TABLES = (
         ADVISED | TREE | SPEED,
     ),
     Schema(
+        "advice_sizes",
+        "the same for the acceptance of the traced pair with the costs of another, as of a larger one",
+        ("costs", *ADVISED, "family", "budget"),
+        {"costs": text("the pair whose costs these are; those of random weights say what sizes cost")} | ADVISED
+        | TREE | SPEED | {
+            "plain_ms": real("a round of plain decoding, milliseconds"),
+            "check": real("the check of as many nodes as the tree has, over a plain round"),
+            "level": real("a drafter's forward of one node a sequence, over a plain round"),
+            "free": integer("the most nodes whose check takes up to a tenth longer than a plain round"),
+        },
+    ),
+    Schema(
         "advice_formulas",
         "speedup of a chain as replay with measured costs, and as formulas and published tables have it",
         ("target", "drafter", "batch", "length", "by"),

@@ -15,7 +15,7 @@ from lib.decoding import continuations, generate
 from lib.drafters import LanguageModelDrafter
 from lib.search import best_tree
 from lib.search.best_tree import Limits
-from lib.studies import advice, advice_curves, advice_findings, by_formula, recording
+from lib.studies import advice, advice_curves, advice_findings, by_formula, larger_pairs, recording
 from lib.tests import small_models, test_cost
 from lib.tests.test_replay import synthetic
 from lib.tree import Tree
@@ -218,3 +218,28 @@ def test_following_the_advice_end_to_end():
     for tree in {tree for tree in trees.values() if isinstance(tree, Tree)}:
         done = generate(target, pair.drafter, torch.stack(ids), shape=tree, max_new_tokens=16)
         assert done.new_tokens == own
+
+
+def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(tmp_path):
+    own, dear = test_cost.table(), test_cost.table()
+    dear = dear.assign(target="huge", drafter="large", verify_ms=1e4)
+    found = larger_pairs.over_budget(recorded(), "d", {"own": own, "dear": dear}, batches=[1], prefix=64,
+                                     budgets=[1, 4, 8], limits=LIMITS, generator=np.random.default_rng(0))
+    chains = found[found["family"] == "chain"].set_index(["costs", "budget"])
+    assert (chains.loc["own", "tokens"] == chains.loc["dear", "tokens"]).all()  # who accepts is the same
+    assert (chains.loc["dear", "speedup"] > chains.loc["own", "speedup"]).all()  # but a check is nearly free
+    assert set(found.loc[found["costs"] == "dear", "free"]) == {LIMITS.nodes}
+    assert set(found["target"]) == {"t"} and set(found["drafter"]) == {"d"}
+    said = larger_pairs.said(found)
+    assert said.count("`own`") == said.count("`dear`") == 1 and f"up to {LIMITS.nodes} drafted nodes" in said
+    tables.write(tmp_path, "advice_sizes", found, "mark")
+    assert len(tables.read(tmp_path, "advice_sizes")) == len(found)
+
+
+def test_published_sizes_with_random_weights_are_priced():
+    prompts = [torch.arange(5, 60)]
+    found = larger_pairs.calibrate(["random:llama-68m@1|random:llama-68m@1"], prompts, dtype="float32", device="cpu",
+                                   shapes=("chain:0", "chain:1"), prefixes=[16], new_tokens=2, repeats=3, seconds=0.1,
+                                   generator=torch.Generator())
+    rows = found["random:llama-68m@1|random:llama-68m@1"]
+    assert set(rows["target"]) == {"random:llama-68m@1"} and (rows["verify_ms"] > 0).all()

@@ -8,7 +8,7 @@ import pytest
 from lib import cost
 from lib.figures import advice_figures
 from lib.search.best_tree import Limits
-from lib.studies import advice_curves
+from lib.studies import advice_curves, larger_pairs
 from lib.tests import test_advice
 
 matplotlib.use("agg")
@@ -50,3 +50,12 @@ def test_predicted_stands_over_measured():
                               predicted_high=130.0 * b) for b in (1, 4)])
     axis = advice_figures.predicted_and_measured(rows).axes[0]
     assert axis.get_xlim() == axis.get_ylim() and len(axis.get_legend().get_texts()) == 2
+
+
+def test_each_pairs_costs_are_drawn_for_the_tree_and_the_chain():
+    rows = test_advice.test_cost.table()
+    found = larger_pairs.over_budget(
+        test_advice.recorded(), "d", {"own": rows, "random:a|random:b": rows.assign(verify_ms=50.0)}, batches=[1],
+        prefix=64, budgets=[1, 2, 4, 8], limits=Limits(8, 4), generator=np.random.default_rng(0))
+    axis, = advice_figures.speed_by_size(found).axes
+    assert len(axis.lines) == 2 * 2 + 1 and len(axis.collections) == 2  # and the line at 1

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
-from transformers import (AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig,
-                          PreTrainedTokenizerFast, Qwen3Config, T5Config)
+from transformers import (AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, PreTrainedTokenizerFast, Qwen3Config, T5Config)
 
 from lib import decoding, models, trace
 from lib.drafters import LookupDrafter
-from lib.models import PairError, checks
+from lib.models import PairError, checks, sizes
 from lib.tree import Tree
 
 TEXT = ["the cat sat on the mat and the dog sat on the log", "a tree of tokens is drafted and then verified"] * 4
@@ -327,3 +328,31 @@ def test_what_the_hub_says_becomes_one_message_each(tmp_path):
     assert "me/blank" in said["me/blank"] and "config.json" in said["me/blank"]
     assert "no folder me/-.-/x" in said["me/-.-/x"]
     assert "me/any is not on this machine and the hub cannot be reached" in said["offline"]
+
+
+def test_a_published_size_has_its_makers_number_of_parameters_and_the_same_random_weights_each_time():
+    with torch.device("meta"):
+        counts = {name: sum(each.numel() for each in LlamaForCausalLM(sizes.config(name)).parameters())
+                  for name in sizes.SIZES}
+    billions = {name: round(count / 1e9, 3) for name, count in counts.items()}
+    assert billions == {"llama-3-70b": 70.554, "llama-3-8b": 8.03, "llama-3.2-1b": 1.236, "llama-68m": 0.068,
+                        "smollm2-1.7b": 1.711, "smollm2-135m": 0.135}
+    state = torch.get_rng_state()
+    one, other = (models.load_pair("random:llama-68m@1|random:llama-68m@1", dtype="bfloat16") for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(one.target.lm_head.weight, other.target.lm_head.weight)
+    assert one.folders == [] and one.target_name == "random:llama-68m@1" and one.target is one.drafter.model
+
+
+@pytest.mark.parametrize("name, why", [
+    ("random:llama-9b|base", "size 'llama-9b' is unknown; choose one of llama-3-70b"),
+    ("random:llama-68m@3|random:llama-68m", "asks for '3' layers; give 1 to 2"),
+    ("random:llama-68m|random:llama-68m@", "names no revision behind its @")])
+def test_a_size_that_there_is_not_is_refused_before_anything_is_made(name, why):
+    with pytest.raises(models.PairError, match=re.escape(why)):
+        models.check_pairs([name])
+
+
+def test_random_weights_are_not_quantised():
+    with pytest.raises(models.PairError, match="random weights"):
+        models.load_pair("random:llama-68m@1|random:llama-68m@1", quantize="int8")
