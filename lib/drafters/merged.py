@@ -24,15 +24,6 @@ class Sharing:
     trees: int = 0
     merged: int = 0
 
-    @property
-    def saved(self) -> float:
-        """The share of the sequences' nodes that merging spares, 0 to 1; 0 before the first round."""
-        return 1 - self.merged / self.sequences if self.sequences else 0.0
-
-    def bytes_saved(self, target) -> float:
-        """Bytes of the target's cache that a row's round needs less than with the sequences apart."""
-        return (self.sequences - self.merged) * node_bytes(target) / max(1, self.rounds)
-
     def and_round(self, own: Sequence[Draft], merged: Draft) -> "Sharing":
         """With one more row's round."""
         sequences = sum(len(path) - 1 for draft in own for path in draft.tree.paths())

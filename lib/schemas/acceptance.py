@@ -86,6 +86,22 @@ TABLES = (
         compressed=True,
     ),
     Schema(
+        "merging",
+        "nodes that the first two, three, .. drafters of a target draft for one prompt, apart and in one tree",
+        ("target", "shape", "drafters", "prompt"),
+        {
+            "target": SETTING["target"],
+            "shape": text("name of the tree that each drafter fills"),
+            "drafters": integer("how many are merged"),
+        } | PROMPT | {
+            "rounds": integer("rounds, those cut short included"),
+            "sequences": integer("nodes of all root-to-leaf sequences of all drafters, each apart"),
+            "trees": integer("nodes of all drafters' trees, each apart"),
+            "merged": integer("nodes of the one tree that all are merged into"),
+            "node_bytes": integer("bytes of one node in the target's cache"),
+        },
+    ),
+    Schema(
         "choices",
         "what one chosen tree finds for one judged prompt: chosen from few prompts, from other kinds of text, or for "
         "another objective; cut rounds are counted but left out of the sums",
