@@ -70,7 +70,7 @@ def sources(name: str) -> tuple[Source, Source]:
     target, bar, drafter = (part.strip() for part in name.partition("|"))
     if name in PAIRS:
         target, drafter = PAIRS[name]
-    elif not (bar and target and drafter):
+    elif not (bar and target and drafter) or "|" in drafter:
         swapped = "/".join(reversed(name.split("/")))
         near = [swapped] if swapped in PAIRS else difflib.get_close_matches(name, PAIRS, 2)
         hint = f"did you mean {' or '.join(near)}? " if near else ""

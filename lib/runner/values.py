@@ -38,11 +38,14 @@ def check(plan: Plan) -> None:
 
 
 def _check_amount(where: str, name: str, default: parameters.Value, value: parameters.Value) -> None:
-    """UsageError for a list that is empty or a whole number that is too small, where the default shows that one needs
-    members and the other counts something.
+    """UsageError for a list that has a member twice, for one that is empty, or a whole number that is too small, where
+    the default shows that one needs members and the other counts something.
     """
     if value == [] and default and name not in MAY_BE_EMPTY:
         raise UsageError(f"{where} is empty; give at least one value, such as {default[0]!r}")
+    twice = [one for place, one in enumerate(value) if one in value[:place]] if isinstance(value, list) else []
+    if twice:
+        raise UsageError(f"{where} names {twice[0]!r} twice; name each once")
     first = next(iter(default), None) if isinstance(default, list) else default
     least = 0 if name in MAY_BE_ZERO or first == 0 else 1
     for number in value if isinstance(value, list) else [value]:

@@ -57,7 +57,7 @@ def _folded(timings: pd.DataFrame) -> list[tuple]:
             of = summary.timed(timings[timings["dtype"] == dtype]).drop_duplicates(summary.SETTING)
             rows.append((f"folded over {other}, {dtype}", f"{asked[dtype]:g} times", f"{mean:.1f} times",
                          mean >= asked[dtype], f"{cells:.0f} of {len(of)} cells: where it is slowest, at long prefixes "
-                         "and drafts, there was no time for it"))
+                         "and drafts, there was no time or no memory for it"))
     return rows
 
 

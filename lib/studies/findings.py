@@ -70,6 +70,13 @@ def of_oracle(found: pd.DataFrame, depths: pd.DataFrame, horizon: int) -> pd.Dat
     return joined.assign(share=joined["value"] / joined["depth"].clip(upper=horizon))
 
 
+def asked_for(pair: str, names: Sequence[str]) -> str:
+    """The pair itself, if the run has it. ValueError with those that it has."""
+    if pair not in names:
+        raise ValueError(f"pair is {pair!r}, which this run has not; choose one of {', '.join(names)}")
+    return pair
+
+
 def memorised(losses: pd.DataFrame, target: str) -> list[str]:
     """Kinds of text that a target knows by heart, from the table of held-out losses (member, kind, nats_a_token)."""
     own = losses[losses["member"] == target]

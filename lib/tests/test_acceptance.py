@@ -257,3 +257,9 @@ def test_a_family_is_ahead_from_where_its_interval_leaves_0_for_good():
                          for family, own in lows.items() for budget, low in zip((2, 4, 8, 16), own)])
     assert findings.ahead_from(gain, "optimal") == 8
     assert findings.ahead_from(gain, "star") is None and findings.ahead_from(gain, "comb:3") is None
+
+
+def test_headlines_are_of_a_pair_that_the_run_has():
+    assert findings.asked_for("a/b", ["c/d", "a/b"]) == "a/b"
+    with pytest.raises(ValueError, match="pair is 'foo', which this run has not; choose one of c/d, a/b"):
+        findings.asked_for("foo", ["c/d", "a/b"])

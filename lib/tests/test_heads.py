@@ -391,6 +391,14 @@ def test_what_is_broken_of_a_saved_head_is_named(kind, tmp_path):
             heads.load(kind, tmp_path, TARGET)
 
 
+def test_a_saved_head_that_reads_layers_which_the_target_has_not_is_refused(tmp_path):
+    heads.save(HEADS["eagle3"], tmp_path)
+    told = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(told | {"feature_layers": [1, 2, 99]}))
+    with pytest.raises(ValueError, match=r"reads the hidden states \[1, 2, 99\], this target of . layers has 0 to"):
+        heads.load("eagle3", tmp_path, TARGET)
+
+
 def test_heads_of_both_shipped_targets_fit_into_ten_mebibytes():
     total = 0
     for hidden, layers, query, key in ((384, 5, 6, 2), (192, 3, 3, 1)):

@@ -189,6 +189,7 @@ def test_a_shipped_pair_loads_where_its_weights_are(name):
     ("base/tinny", "'base/tinny' is unknown; did you mean base/tiny"),
     ("tiny/base", "did you mean base/tiny"),
     ("qwen9000|", "or write 'TARGET|DRAFTER'"),
+    ("base|small|tiny", "'base|small|tiny' is unknown"),
     ("./nowhere|me/small", "no folder ./nowhere"),
     ("me/big@|me/small", "names no revision behind its @"),
 ])

@@ -172,6 +172,14 @@ def test_what_is_no_eagle_head_says_why(tmp_path):
         published.load("eagle3", write(tmp_path / "c", "eagle3", tensors=doubled), TARGET)
 
 
+def test_a_layer_under_both_of_its_names_is_refused(tmp_path):
+    tensors = eagle3_tensors()
+    name = next(name for name in tensors if name.startswith("midlayer."))
+    twice = tensors | {name.replace("midlayer.", "layers.0."): tensors[name] + 1}
+    with pytest.raises(ValueError, match=r"holds layers\.0\..* a second time as midlayer"):
+        published.load("eagle3", write(tmp_path / "head", "eagle3", tensors=twice), TARGET)
+
+
 @pytest.mark.parametrize("kind, wrong, message", [
     ("medusa", {"medusa_num_heads": "5"}, "medusa_num_heads '5', which must count"),
     ("medusa", {"medusa_num_layers": None}, "medusa_num_layers None, which must count"),

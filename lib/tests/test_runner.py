@@ -212,6 +212,7 @@ def refusal(*settings: str, cwd: Path | None = None) -> str:
     ("temperatures=", "02_acceptance: temperatures is empty; give at least one value, such as 0.0"),
     ("temperatures=0.6,1", r"02_acceptance: temperatures is \[0.6, 1.0\]; add 0, which 09_report begins with"),
     ("growth_rules=", "growth_rules is empty"),
+    ("temperatures=0,1,0", "02_acceptance: temperatures names 0.0 twice; name each once"),
     ("budget=128", "01_shapes: budget is 128, beyond max_budget 64"),
     ("max_budget=3", "01_shapes: max_budget is 3, too little"),
     ("live_temperatures=1,0", "04_rules: live_temperatures is 0.0; give more than 0"),

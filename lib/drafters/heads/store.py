@@ -81,6 +81,7 @@ def _check_settings(folder: Path, kind: str, config: LlamaConfig, target) -> Non
         raise ValueError(f"config.json of {folder} lacks {', '.join(missing)}; fetch the folder again, or train the head "
                          "anew")
     check_fits(folder, config.hidden_size, config.vocab_size, target)
+    check_features(folder, config.feature_layers, target)
 
 
 def ready(head: nn.Module, folder: Path, target) -> nn.Module:
@@ -132,6 +133,16 @@ def check_fits(source, hidden: int, vocabulary: int, target) -> None:
         if getattr(ours, name) != wanted:
             raise ValueError(f"{source} was made for a target with {name} {wanted}, this one has "
                              f"{getattr(ours, name)}; take the head of this target")
+
+
+def check_features(source, layers: list[int], target) -> None:
+    """ValueError where a head reads hidden states beyond those that the target has: 0, before its first layer, to L,
+    behind its last.
+    """
+    deepest = target.config.get_text_config().num_hidden_layers
+    if not all(0 <= layer <= deepest for layer in layers):
+        raise ValueError(f"{source} reads the hidden states {layers}, this target of {deepest} layers has 0 to "
+                         f"{deepest}; take the head of this target")
 
 
 def _check_kind(kind: str) -> None:

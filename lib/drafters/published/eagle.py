@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
-from lib.drafters.heads.store import check_fits, fill, ready
+from lib.drafters.heads.store import check_features, check_fits, fill, ready
 from lib.drafters.published.files import check_counts, read
 
 NESTED = "transformer_layer_config"
@@ -37,12 +37,12 @@ def load3(where, folder: Path, target) -> nn.Module:
     given, tensors = read(where, folder)
     _check_parts(where, given)
     given = {**(given.get(NESTED) or {}), **given}
-    tensors = {re.sub(r"^layers\.0\.", "midlayer.", name): tensor for name, tensor in tensors.items()}
+    tensors = _with_midlayer(where, tensors)
     config = _config(where, given, tensors, kind="eagle3", num_hidden_layers=1,  # some configs tell the target's
                      feature_layers=feature_layers(given, target.config),
                      draft_vocab_size=given.get("draft_vocab_size") or given.get("vocab_size"))
     check_fits(where, given.get("target_hidden_size") or config.hidden_size, config.vocab_size, target)
-    _check_features(where, config.feature_layers, target.config.get_text_config().num_hidden_layers)
+    check_features(where, config.feature_layers, target)
     if config.hidden_size != target.config.get_text_config().hidden_size:
         config.own_embedding = True  # the target's would not fit
     if config.draft_vocab_size == config.vocab_size:
@@ -101,11 +101,13 @@ def _check_parts(where, given: dict) -> None:
                              "folder again")
 
 
-def _check_features(where, layers: list[int], deepest: int) -> None:
-    """The target has hidden states 0, before its first layer, to `deepest`, behind its last."""
-    if not all(0 <= layer <= deepest for layer in layers):
-        raise ValueError(f"{where} reads the hidden states {layers}, this target of {deepest} layers has 0 to "
-                         f"{deepest}; take the head of this target")
+def _with_midlayer(where, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with the layer under its first name. ValueError where one is there under both."""
+    ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name) for name in tensors}
+    twice = sorted(name for name, other in ours.items() if other != name and other in tensors)
+    if twice:
+        raise ValueError(f"{where} holds {', '.join(twice)} a second time as midlayer; keep one of the two layouts")
+    return {ours[name]: tensor for name, tensor in tensors.items()}
 
 
 def _filled(where, folder: Path, kind: type[nn.Module], config: LlamaConfig, tensors: dict[str, Tensor],
