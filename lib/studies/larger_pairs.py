@@ -51,16 +51,29 @@ def _free(price: cost.RoundCost, most: int) -> int:
     return int((price.check(nodes) <= NEARLY_FREE * price.plain).cumprod().sum())
 
 
-def said(rows: pd.DataFrame) -> str:
-    """By costs and batch: what a plain round takes, how many nodes are checked nearly for free, and the fastest tree
-    beside the best chain.
-    """
+def worth(rows: pd.DataFrame) -> str:
+    """By batch and costs: what the fastest tree is worth, as a sentence without its end."""
     parts = []
-    for (name, batch), own in rows.groupby(["costs", "batch"], sort=False):
-        best, chain = ((each := own[own["family"] == family]).loc[each["speedup"].idxmax()]
-                       for family in (advice_curves.OURS, "chain"))
-        parts.append(f"`{name}` at batch {batch}: a plain round takes {best['plain_ms']:.3g} ms, up to {best['free']} "
-                     f"drafted nodes are checked for a tenth more, and {best['nodes']} are fastest, "
-                     f"{best['speedup']:.2f} times plain decoding [{best['speedup_low']:.2f}, "
-                     f"{best['speedup_high']:.2f}], a chain {chain['speedup']:.2f}")
+    for batch, own in _fastest(rows).groupby("batch", sort=False):
+        each = ", ".join(f"{row.speedup:.2f} [{row.speedup_low:.2f}, {row.speedup_high:.2f}] with those of `{row.costs}`"
+                         for row in own.itertuples())
+        parts.append(f"at batch {batch} {each}")
     return "; ".join(parts)
+
+
+def terms(rows: pd.DataFrame) -> pd.DataFrame:
+    """By costs and batch, where speed is won: a plain round, a drafter's level and a check beside it, and the fastest
+    tree."""
+    found = _fastest(rows).set_index(["costs", "batch"])
+    chains = rows[rows["family"] == "chain"].groupby(["costs", "batch"])["speedup"].max()
+    return pd.DataFrame({
+        "plain round (ms)": found["plain_ms"].round(2), "a level / plain": found["level"].round(2),
+        "nodes for a tenth more": found["free"], "fastest tree's nodes": found["nodes"],
+        "its check / plain": found["check"].round(2), "its speedup": found["speedup"].round(2),
+        "best chain's": chains.reindex(found.index).round(2)})
+
+
+def _fastest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The fastest tree's row of each costs and batch, in the order of the table."""
+    trees = rows[rows["family"] == advice_curves.OURS]
+    return trees.loc[trees.groupby(["costs", "batch"], sort=False)["speedup"].idxmax()]

@@ -50,3 +50,8 @@ def summary(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     spared = (1 - share[["value", "high", "low"]]).set_axis(["value", "low", "high"], axis=1)
     kib = (each["sequences"] - each["merged"]) * rows["node_bytes"].iloc[0] / 1024
     return each.join(spared).assign(kib=kib)
+
+
+def needed(found: pd.DataFrame) -> str:
+    """Of the sequences' nodes the share that one tree needs, over all settings of a `summary`, in words."""
+    return " to ".join(dict.fromkeys(f"{1 - share:.0%}" for share in (found["value"].max(), found["value"].min())))

@@ -230,8 +230,10 @@ def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(tmp_path):
     assert (chains.loc["dear", "speedup"] > chains.loc["own", "speedup"]).all()  # but a check is nearly free
     assert set(found.loc[found["costs"] == "dear", "free"]) == {LIMITS.nodes}
     assert set(found["target"]) == {"t"} and set(found["drafter"]) == {"d"}
-    said = larger_pairs.said(found)
-    assert said.count("`own`") == said.count("`dear`") == 1 and f"up to {LIMITS.nodes} drafted nodes" in said
+    best = found[found["family"] == advice_curves.OURS].groupby("costs")["speedup"].max()
+    terms = larger_pairs.terms(found).droplevel("batch")
+    assert terms["its speedup"].to_dict() == best.round(2).to_dict() and terms.loc["dear", "its check / plain"] == 1
+    assert larger_pairs.worth(found).startswith(f"at batch 1 {best['own']:.2f} [") and "`dear`" in larger_pairs.worth(found)
     tables.write(tmp_path, "advice_sizes", found, "mark")
     assert len(tables.read(tmp_path, "advice_sizes")) == len(found)
 

@@ -130,3 +130,4 @@ def test_what_merging_spares_is_counted_for_each_prompt(tmp_path):
     assert found["value"] == pytest.approx(1 - two["merged"] / two["sequences"])
     assert found["low"] <= found["value"] <= found["high"]
     assert found["kib"] == pytest.approx((16 - two["merged"] / two["rounds"]) * second["node_bytes"] / 1024)
+    assert merging.needed(merging.summary(rows, np.random.default_rng(0)).head(1)) == f"{1 - found['value']:.0%}"
