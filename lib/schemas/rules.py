@@ -78,7 +78,7 @@ TABLES = (
             "rows_read": real("rows of target and draft probabilities that were read in full, a round"),
             "verify_us": real("microseconds of a verification, median of the repeats"),
             "read_us": real("microseconds to sum these rows once, median of the repeats"),
-            "times_read": real("verify_us / read_us"),
+            "times_read": real("median over the repeats of verification over read"),
             "lower": real("lower quartile of that ratio over the repeats"),
             "upper": real("upper quartile of the same"),
             "repeats": integer("interleaved repeats"),

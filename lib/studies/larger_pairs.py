@@ -17,11 +17,13 @@ from lib.studies import advice_curves
 from lib.trace import Trace
 
 NEARLY_FREE = 1.1  # times a plain step
+NEW_TOKENS = 3  # of a timed call; rounds of large models are long, and alike
 
 
 def calibrate(names: Sequence[str], prompts: Sequence[torch.Tensor], *, dtype: str, device: str,
               **settings) -> dict[str, pd.DataFrame]:
     """By pair the rows of `cost.calibrate`; settings: as that takes them. Each pair is loaded alone and then left."""
+    settings = {"new_tokens": NEW_TOKENS, **settings}
     return {name: cost.calibrate(models.load_pair(name, dtype=dtype, device=device), prompts, **settings)
             for name in names}
 
