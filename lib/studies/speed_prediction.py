@@ -45,3 +45,14 @@ def errors(found: pd.DataFrame) -> tuple[float, float]:
     """Median and 90th percentile of the relative error's size."""
     middle, high = np.quantile(found["error"].abs(), [0.5, 0.9])
     return float(middle), float(high)
+
+
+def of_speedups(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows of trees, with `error` that of their speed over plain decoding's of the same batch and kind of text: a
+    machine that has become faster or slower since it was calibrated is divided out.
+    """
+    own = ["pair", "batch", "kind"]
+    plain = found[found["shape"] == PLAIN].set_index(own)[["predicted", "measured"]]
+    trees = found[found["shape"] != PLAIN].join(plain, on=own, rsuffix="_plain", how="inner")
+    said, was = trees["predicted"] / trees["predicted_plain"], trees["measured"] / trees["measured_plain"]
+    return trees.assign(error=said / was - 1)[found.columns]

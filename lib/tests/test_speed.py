@@ -129,6 +129,10 @@ def test_predictions_meet_what_a_clock_that_keeps_to_the_costs_would_say(pair, b
                                      {"code": 64.0, "prose": 64.0}, np.random.default_rng(0))
     assert len(found) == (2 if batch == 3 else 4) and found["error"].abs().max() < 1e-9
     assert speed_prediction.errors(found)[1] < 1e-9
+    slower = found.assign(measured=found["measured"] / 2, error=2 * (found["error"] + 1) - 1)
+    assert speed_prediction.errors(slower)[0] == pytest.approx(1)
+    assert speed_prediction.errors(speed_prediction.of_speedups(slower))[1] < 1e-9
+    assert set(speed_prediction.of_speedups(slower)["shape"]) == {shape}
 
 
 def test_a_dearer_drafter_and_a_larger_batch_want_less():
