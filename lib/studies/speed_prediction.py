@@ -52,7 +52,7 @@ def of_speedups(found: pd.DataFrame) -> pd.DataFrame:
     machine that has become faster or slower since it was calibrated is divided out.
     """
     own = ["pair", "batch", "kind"]
-    plain = found[found["shape"] == PLAIN].set_index(own)[["predicted", "measured"]]
-    trees = found[found["shape"] != PLAIN].join(plain, on=own, rsuffix="_plain", how="inner")
+    plain = found.loc[found["shape"] == PLAIN, [*own, "predicted", "measured"]]
+    trees = found[found["shape"] != PLAIN].merge(plain, on=own, suffixes=("", "_plain"))
     said, was = trees["predicted"] / trees["predicted_plain"], trees["measured"] / trees["measured_plain"]
     return trees.assign(error=said / was - 1)[found.columns]

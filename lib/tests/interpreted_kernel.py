@@ -1,0 +1,48 @@
+"""The CUDA kernel as Triton's interpreter runs it, in a process that has TRITON_INTERPRET=1: see `test_triton.py`."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.attention import tree_attention
+from lib.attention_backends import triton_kernel
+from lib.attention_backends.mask import packed_bits
+
+few = settings(deadline=None, max_examples=6)
+
+
+def error(ours, truth):
+    return ((ours.double() - truth.double()).norm() / truth.double().norm()).item()
+
+
+@few
+@given(group=st.integers(1, 3), nodes=st.integers(1, 40), prefix=st.lists(st.integers(0, 150), min_size=2, max_size=2),
+       dim=st.sampled_from([16, 24]), dtype=st.sampled_from([torch.float32, torch.float16]), splits=st.integers(1, 4),
+       one_tree=st.booleans(), seed=st.integers(0, 999))
+def test_equals_the_reference_for_any_split(group, nodes, prefix, dim, dtype, splits, one_tree, seed):
+    """Output and log-sum-exp: ragged prefixes, ranges without keys, masks of more than a word, NaN behind each row."""
+    generator = torch.Generator().manual_seed(seed)
+    slots = max(prefix) + nodes + 3
+    query, key, value = (torch.randn(shape, generator=generator).to(dtype) for shape in (
+        (2, 2 * group, nodes, dim), (2, 2, slots, dim), (2, 2, slots, dim)))
+    mask = torch.eye(nodes, dtype=torch.bool) | (torch.rand(2, nodes, nodes, generator=generator) < 0.4).tril()
+    mask = mask[0] if one_tree else mask
+    for row, length in enumerate(prefix):
+        key[row, :, length + nodes :] = value[row, :, length + nodes :] = float("nan")
+    wide = [x.double() for x in (query, key, value)]
+    truth, true_lse = tree_attention(*wide, mask, torch.tensor(prefix), backend="reference", return_lse=True)
+    lengths = torch.tensor(prefix, dtype=torch.int32)
+    ours, lse = triton_kernel.fused(query, key, value, packed_bits(mask), nodes, lengths, dim**-0.5, splits=splits)
+    assert error(ours, truth) <= {torch.float32: 1e-6, torch.float16: 1e-3}[dtype]
+    torch.testing.assert_close(lse.double(), true_lse, rtol=0, atol=1e-5)
+
+
+def test_it_serves_as_a_backend_and_a_node_may_see_the_prefix_alone():
+    torch.manual_seed(0)
+    mask = torch.tensor([[True, False], [False, False]])
+    query, key, value = torch.randn(2, 4, 2, 16), torch.randn(2, 2, 12, 16), torch.randn(2, 2, 12, 16)
+    inputs = query, key, value, mask, torch.tensor([10, 3])
+    truth, true_lse = tree_attention(*inputs, backend="reference", return_lse=True)
+    ours, lse = tree_attention(*inputs, backend="triton", return_lse=True)
+    torch.testing.assert_close(ours, truth)
+    torch.testing.assert_close(lse, true_lse)
