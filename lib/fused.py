@@ -1,7 +1,7 @@
 """Llama-like models with fewer and better kernels for small blocks: what a round of a small pair spends its time on.
 
 `fused` gives a stand-in for a model: small blocks run in one call of C++ (`lib.native`) where the machine has what
-that needs, over the model's own weights, or copies of half their bytes if bfloat16 can hold them; else, behind a
+that needs, over copies of the model's weights in pairs if they are bfloat16 numbers, else the weights; else, behind a
 prefix, over joined and packed copies of them (`lib.joined_blocks`); all else (long prompts, gradients, float64) is the
 model's own. It says the same within rounding.
 """
@@ -57,10 +57,10 @@ def output_layer(model) -> Linear:
     return model.get_output_embeddings() if refusal(model) else _kernels_of(model).output
 
 
-def halves_of(model) -> Mapping[torch.nn.Linear, Tensor | None]:
-    """Linear layers of a model that runs natively, with the copies of half their bytes that it has; none of others."""
+def pairs_of(model) -> Mapping[torch.nn.Linear, Tensor | None]:
+    """Linear layers of a model that runs natively, with the paired copies that it has; none of others."""
     blocks = None if refusal(model) else _kernels_of(model).blocks
-    return blocks.halves if isinstance(blocks, NativeBlocks) else {}
+    return blocks.pairs if isinstance(blocks, NativeBlocks) else {}
 
 
 def copied_bytes(model) -> int:
@@ -143,7 +143,7 @@ def _kernels(model) -> Kernels:
     decoder, head = model.model, model.lm_head
     if runs_natively(model):
         blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
-        return Kernels(blocks, products.linear(head.weight, head.bias, blocks.halves[head]), weights_of(model))
+        return Kernels(blocks, products.linear(head.weight, head.bias, blocks.pairs[head]), weights_of(model))
     if products.fills_the_memory(model.parameters()):
         return Kernels(None, head, weights_of(model))
     output = joined([head])

@@ -82,6 +82,11 @@ class Tree:
         return int(self.depth.max())
 
     @cached_property
+    def last_rank(self) -> int:
+        """The largest rank of a node: its drafter has to name so many favourites, and one."""
+        return int(self.rank.max())
+
+    @cached_property
     def mask(self) -> np.ndarray:
         """bool[m, m]: row i is true where node i attends, that is at itself and at its ancestors."""
         mask = np.eye(self.size, dtype=bool)

@@ -12,7 +12,7 @@ from lib.drafters import tails
 from lib.drafters.heads.eagle import EagleHead
 from lib.drafters.heads.layers import Behind
 from lib.drafters.slots import plan
-from lib.fused import halves_of
+from lib.fused import pairs_of
 from lib.native.blocks import Levels
 from lib.native.features import NativeFeatures
 from lib.native.products import weights_refusal
@@ -40,7 +40,7 @@ def _children(shape: Tree, nodes: Sequence[int]) -> Tensor:
 def suits(drafter, shape: Tree, choices: int) -> bool:
     """Whether nobody asks a drafter for probabilities, and a shape's children are among so many favourites."""
     plain = drafter.proposal == "top_k" and not drafter.keep_probs
-    return plain and shape.budget > 0 and shape.rank.max() < choices
+    return plain and shape.budget > 0 and shape.last_rank < choices
 
 
 def features(head: nn.Module, layer: Behind, target) -> NativeFeatures | None:
@@ -54,7 +54,7 @@ def features(head: nn.Module, layer: Behind, target) -> NativeFeatures | None:
         return None
     if weights_refusal([head.layer.mlp.down_proj.weight, output.weight, embedding.weight, head.fc.weight]):
         return None
-    known = {**halves_of(target), **layer.native.halves}
+    known = {**pairs_of(target), **layer.native.pairs}
     if isinstance(head, EagleHead):
         return NativeFeatures(head.layer, None, output, embedding, head.fc, None, known)
     norms = head.layer.input_layernorm, head.layer.hidden_norm

@@ -1,5 +1,6 @@
 """A language model that fills a shape or grows a tree, one forward a level, with tree attention and its own cache."""
 
+from functools import cached_property
 from typing import Sequence
 
 import torch
@@ -47,7 +48,7 @@ class LanguageModelDrafter:
         """Bytes of keys and values held."""
         return self.cache.bytes
 
-    @property
+    @cached_property  # asked for in every round, and transformers takes its time
     def window(self) -> int | None:
         """Positions that the model has; None without a limit."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -63,6 +64,8 @@ class LanguageModelDrafter:
         """Prefills the prompts int64[T] in one right-padded forward."""
         check_attention(self.model)
         self.cache, self.blocks = TreeCache(), fused(self.model)
+        said = self.model.get_output_embeddings().out_features
+        self.choices = min(self.vocabulary or said, said)  # tokens to choose from
         tokens = pad_sequence(list(prompts), batch_first=True).to(self.model.device)
         self._check_window(tokens.shape[1])
         depth = torch.arange(tokens.shape[1], device=tokens.device)
@@ -82,24 +85,18 @@ class LanguageModelDrafter:
         """
         if not isinstance(shape, Tree):
             self.drafts, self.places = self._grow(shape)
-        elif getattr(self.blocks, "fills", False) and at_once.suits(self, shape, self._known):
+        elif getattr(self.blocks, "fills", False) and at_once.suits(self, shape, self.choices):
             self.drafts, self.places = self._fill_at_once(shape)
         else:
             self.drafts, self.places = self._fill(shape, draws)
         return self.drafts
-
-    @property
-    def _known(self) -> int:
-        """Tokens to choose from."""
-        own = self.model.get_output_embeddings().out_features
-        return min(self.vocabulary or own, own)
 
     def _fill_at_once(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]]:
         """The likeliest children, all levels in one call."""
         tokens = self._tail_tokens(shape.max_depth)
         levels = at_once.levels(shape, self.waiting)
         with forward():
-            filled = self.blocks.fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self._known)
+            filled = self.blocks.fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self.choices)
         self.calls += shape.max_depth
         self.levels = [shape.max_depth] * len(tokens)
         return [Draft(shape, row, "top_k") for row in filled], [plan(shape).place] * len(tokens)

@@ -26,7 +26,7 @@ def fill(logits: Tensor, roots: Sequence[int], shape: Tree) -> list[Draft]:
     tree, _ = levels(shape, logits.shape[1])
     if not tree.budget:
         return alone(roots)
-    best = proposals.top_tokens(logits[:, : tree.max_depth].flatten(0, 1), int(tree.rank.max()) + 1).cpu()
+    best = proposals.top_tokens(logits[:, : tree.max_depth].flatten(0, 1), tree.last_rank + 1).cpu()
     return [_draft(tree, root, tokens) for root, tokens in zip(roots, best.view(len(roots), tree.max_depth, -1))]
 
 

@@ -44,8 +44,8 @@ class RecyclingDrafter:
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The shape as far as the matrix fills it, level by level."""
         shape = static(shape)
-        if int(shape.rank.max()) >= self.matrix.shape[1]:
-            raise ValueError(f"the shape has a child of rank {int(shape.rank.max())}, the matrix "
+        if shape.last_rank >= self.matrix.shape[1]:
+            raise ValueError(f"the shape has a child of rank {shape.last_rank}, the matrix "
                              f"{self.matrix.shape[1]} candidates; raise candidates or take a narrower tree")
         self.drafts = [self._filled(shape, root) for root in self.roots]
         return self.drafts

@@ -112,7 +112,7 @@ def whole(found: Mapping[str, object], names: Sequence[str], text: str) -> list[
 def within(tree: Tree, most_rank: int) -> Tree:
     """The tree itself. ValueError where a rank is beyond what the engine looks at."""
     if tree.rank.max(initial=0) >= most_rank:
-        raise ValueError(f"the tree has a child of rank {tree.rank.max()}; the engine keeps the {most_rank} best "
+        raise ValueError(f"the tree has a child of rank {tree.last_rank}; the engine keeps the {most_rank} best "
                          "tokens of a position: give its nearest setting, see engines.nearest")
     return tree
 

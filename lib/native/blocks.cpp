@@ -18,7 +18,6 @@ template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t 
 
 }  // namespace
 
-extern "C" int matrix_units_here() { return matrix_units(); }
 extern "C" int forward_float32(const Forward* forward) { return Run<float>(*forward).all(); }
 extern "C" int forward_bfloat16(const Forward* forward) { return Run<bf16>(*forward).all(); }
 extern "C" int fill_float32(const Forward* f, const Level* levels, int64_t count, int64_t size, int64_t choices,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lib.attention_backends import SharedMask, onepass
 from lib.native import build, products
-from lib.native.products import NAMES, SOURCES, Matrix, fills_the_memory, halved, matrix_of, start_of
+from lib.native.products import NAMES, SOURCES, Matrix, fills_the_memory, matrix_of, paired, start_of
 
 ACTIVATIONS = {"SiLU", "SiLUActivation"}  # torch's and transformers'
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
@@ -141,9 +141,9 @@ class NativeBlocks:
 
     layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
     (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
-    layer is given. norm, output and embedding: None where there is none. Weights that are bfloat16 numbers in float32
-    are held a second time in half of their bytes, which is what few rows wait for, unless that fills the memory or
-    `known` has them so. One call at a time.
+    layer is given. norm, output and embedding: None where there is none. Weights that are bfloat16 numbers are held a
+    second time, two bytes each, `paired` for few rows, unless that fills the memory or `known` has them so. One call at
+    a time.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
@@ -153,8 +153,8 @@ class NativeBlocks:
         linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
         self.shared, own = ({part: known[part] for part in linears if part in known},
                             [part for part in linears if part not in known])
-        copied = not fills_the_memory((part.weight for part in own), share=0.5)
-        self.halves = self.shared | {part: halved(part.weight) if copied else None for part in own}
+        copied = not fills_the_memory((part.weight for part in own), each=2)
+        self.pairs = self.shared | {part: paired(part.weight) if copied else None for part in own}
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
         self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)
         self.like = layers[0].mlp.down_proj.weight  # [hidden, inner], of the type that all tensors have
@@ -199,15 +199,15 @@ class NativeBlocks:
     @property
     def copied_bytes(self) -> int:
         """Bytes of weights that are held a second time."""
-        own = [halves for part, halves in self.halves.items() if part not in self.shared]
-        return sum(halves.nbytes for halves in own if halves is not None)
+        own = [pairs for part, pairs in self.pairs.items() if part not in self.shared]
+        return sum(pairs.nbytes for pairs in own if pairs is not None)
 
     def _layer(self, layer: nn.Module) -> Layer:
         return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
                      **{name: self._matrix(part) for name, part in _projections(layer).items()})
 
     def _matrix(self, part: nn.Linear) -> Matrix:
-        return matrix_of(part.weight, part.bias, self.halves[part])
+        return matrix_of(part.weight, part.bias, self.pairs[part])
 
     def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
               all_states: bool = False, read: Tensor | None = None, ahead: int = 0,

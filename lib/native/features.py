@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lib.attention_backends import SharedMask
 from lib.native import build
 from lib.native.blocks import Levels, NativeBlocks
-from lib.native.products import NAMES, SOURCES, Matrix, halved, matrix_of, start_of
+from lib.native.products import NAMES, SOURCES, Matrix, matrix_of, paired, start_of
 
 
 class Entry(ctypes.Structure):
@@ -31,17 +31,17 @@ class NativeFeatures(NativeBlocks):
                  known: Mapping[nn.Linear, Tensor | None]):
         super().__init__([layer], layer.self_attn.rotary, norm, output, known=known)
         self.held = embedding, norms, fuse  # since the struct holds addresses alone
-        self.fused_halves = None if fuse is None else halved(fuse.weight)
+        self.fused_pairs = None if fuse is None else paired(fuse.weight)
         self.entry = Entry(*(start_of(part.weight) for part in (embedding, *(norms or ()))))
         if fuse is not None:
-            self.entry.fuse = matrix_of(fuse.weight, fuse.bias, self.fused_halves)
+            self.entry.fuse = matrix_of(fuse.weight, fuse.bias, self.fused_pairs)
         self.choices = len(output.weight)
         self.run_fill = getattr(build.library(*SOURCES), f"fill_features_{NAMES[self.like.dtype]}")
 
     @property
     def copied_bytes(self) -> int:
         """Bytes of weights that are held a second time."""
-        return super().copied_bytes + (0 if self.fused_halves is None else self.fused_halves.nbytes)
+        return super().copied_bytes + (0 if self.fused_pairs is None else self.fused_pairs.nbytes)
 
     def fill_behind(self, roots: Tensor, x: Tensor, read: Tensor | None, offsets: Tensor, cache, mask: SharedMask,
                     levels: Levels) -> Tensor:

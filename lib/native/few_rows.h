@@ -14,21 +14,17 @@ namespace {
 
 constexpr int SUMS = 16;     // dot products at a time, one accumulator each
 constexpr int64_t BAND = 16, AHEAD = 8;  // rows of the matrix that a thread takes at a time, and asks for in advance
-constexpr int64_t MOST_HALVED = 24;      // rows of an input: of more, taking halves apart costs more than reading less
 
 struct Matrix {
   const void *weight, *bias;  // [out, in], and [out] or null
-  const uint32_t* halved;     // [out, in / 32 rounded up, 16]: float32 weights that are bfloat16 numbers, as these; or
-                              // null. Word i of a group holds number i in its lower half, 16 + i in its upper one.
-                              // For the matrix units: [out / 16, in / 32, 16 pairs of neighbours, 16 outputs]
+  const uint32_t* paired;     // [out / 16, in / 2, 16 outputs], zeros up to whole 64 outputs and 32 numbers; or null:
+                              // weights that are bfloat16 numbers, two neighbours a word, the first in its lower half
   int64_t out, in;
 };
 
-// The matrix as so many rows of an input read it: few ones from its halves.
-inline Matrix read_by(const Matrix& matrix, int64_t rows) {
-  Matrix own = matrix;
-  if (rows > MOST_HALVED) own.halved = nullptr;
-  return own;
+// Some outputs of a matrix, with its bias: those from `at` on for which the mask has bits.
+template <class T> inline __m512 biased(const Matrix& matrix, int64_t at, __mmask16 mask, __m512 sums) {
+  return matrix.bias ? _mm512_add_ps(sums, read(static_cast<const T*>(matrix.bias) + at, mask)) : sums;
 }
 
 // A vector of numbers, `left` of them where fewer are left.
@@ -87,112 +83,33 @@ inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many
   return sums_of(parts);
 }
 
-// What `dots` gives, number by number, of weights that are read in halves.
-template <int C>
-inline __m512 halved_dots(const Matrix& matrix, int64_t first, const float* x, int64_t many, int ahead) {
-  constexpr int R = SUMS / C;
-  const int64_t in = matrix.in, stride = (in + 31) / 32 * 16;
-  const uint32_t* rows[R];
-  for (int r = 0; r < R; ++r) rows[r] = matrix.halved + std::min(first + r, matrix.out - 1) * stride;
-  const __m512i upper = _mm512_set1_epi32(0xffff0000);
-  __m512 parts[SUMS];
-  for (auto& part : parts) part = _mm512_setzero_ps();
-  for (int64_t k = 0; k < in; k += 32) {
-    const int64_t left = std::min<int64_t>(in - k, 32);
-    __m512i low[C], high[C];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) {
-      const float* own = x + std::min<int64_t>(c, many - 1) * in + k;
-      low[c] = load(own, left), high[c] = load(own + 16, std::max<int64_t>(left - 16, 0));
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const __m512i pairs = _mm512_loadu_si512(rows[r] + k / 2);
-      const __m512i even = _mm512_slli_epi32(pairs, 16), odd = _mm512_and_si512(pairs, upper);
-      if (ahead >> r & 1) _mm_prefetch(reinterpret_cast<const char*>(rows[r] + AHEAD * stride + k / 2), _MM_HINT_T1);
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) {
-        parts[c * R + r] = multiply_add<float>(even, low[c], parts[c * R + r]);
-        parts[c * R + r] = multiply_add<float>(odd, high[c], parts[c * R + r]);
-      }
-    }
-  }
-  return sums_of(parts);
-}
-
-template <class T, int C>
-inline __m512 dots_of(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
-  if constexpr (sizeof(T) == 4)
-    if (matrix.halved) return halved_dots<C>(matrix, first, x, many, ahead);
-  return dots<T, C>(matrix, first, x, many, ahead);
-}
-
-// What `dots` gives, with the matrix's bias.
-template <class T, int C>
-inline __m512 outputs(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
-  const __m512 sums = dots_of<T, C>(matrix, first, x, many, ahead);
-  if (!matrix.bias) return sums;
-  const int64_t left = std::min<int64_t>(SUMS / C, matrix.out - first);
-  alignas(64) float own[SUMS] = {};
-  _mm512_store_ps(own, read(static_cast<const T*>(matrix.bias) + first, (1 << left) - 1));
-  for (int i = SUMS / C; i < SUMS; ++i) own[i] = own[i - SUMS / C];
-  return _mm512_add_ps(sums, _mm512_load_ps(own));
-}
-
-// Puts what `dots` gives to `many` rows of `width` numbers that begin at `to`; past the last column nothing is touched.
-template <int C, class T>
-inline void place(T* to, int64_t width, int64_t many, int64_t first, int64_t out, __m512 sums) {
-  constexpr int R = SUMS / C;
-  const int mask = (1 << std::min<int64_t>(R, out - first)) - 1;
-  for (int c = 0; c < std::min<int64_t>(C, many); ++c) write(to + c * width + first - c * R, mask << c * R, sums);
-}
-
-// Adds it to them.
-template <int C> inline void add(float* to, int64_t width, int64_t many, int64_t first, int64_t out, __m512 sums) {
-  constexpr int R = SUMS / C;
-  const int mask = (1 << std::min<int64_t>(R, out - first)) - 1;
-  for (int c = 0; c < std::min<int64_t>(C, many); ++c) {
-    float* at = to + c * width + first - c * R;
-    write(at, mask << c * R, _mm512_add_ps(read(at, mask << c * R), sums));
-  }
-}
-
-// Within a parallel region: this thread's share of the outputs of a matrix of `out` rows for `rows` rows of an input.
-// make(C, row, first, ahead) does outputs first ... of rows row ... row + C - 1, as far as there are such rows. One row
-// is done as two are: eight rows of weights at a time come faster from memory than sixteen. All rows of the input share
-// the asking for weights, so that memory is busy all the time. No barrier at the end.
-template <class F> inline void each_band(int64_t out, int64_t rows, F make) {
-  const int64_t groups = std::min<int64_t>(4, (rows + 3) / 4);
+// Within a parallel region: this thread's share of the outputs of N matrices of one size for the rows x [rows, in].
+// visit(row, at, mask, values) gets, of each row, each matrix's outputs from `at` on, those for which the mask has bits,
+// biases included. One row is done as two are: eight rows of weights at a time come faster from memory than sixteen. All
+// rows of the input share the asking for weights, so that memory is busy all the time. No barrier at the end.
+template <class T, int N, class F>
+inline void each_of_few(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
+  const int64_t out = matrices[0]->out, in = matrices[0]->in, groups = std::min<int64_t>(4, (rows + 3) / 4);
 #pragma omp for schedule(static) nowait
   for (int64_t band = 0; band < (out + BAND - 1) / BAND; ++band)
     for (int64_t first = band * BAND, end = std::min(out, first + BAND); first < end; first += AHEAD) {
       const auto strip = [&](auto count, int64_t row) {
+        constexpr int C = count, R = SUMS / C;
         const int ahead = row / 4 < groups ? std::array{0xff, 0x55, 0x49, 0x11}[groups - 1] << row / 4 : 0;
-        for (int64_t own = first; own < std::min(end, first + AHEAD); own += SUMS / count) make(count, row, own, ahead);
+        for (int64_t own = first; own < std::min(end, first + AHEAD); own += R) {
+          __m512 sums[N], values[N];
+          for (int n = 0; n < N; ++n) sums[n] = dots<T, C>(*matrices[n], own, x + row * in, rows - row, ahead);
+          const int mask = (1 << std::min<int64_t>(R, out - own)) - 1;
+          for (int c = 0; c < std::min<int64_t>(C, rows - row); ++c) {
+            for (int n = 0; n < N; ++n) values[n] = biased<T>(*matrices[n], own - c * R, mask << c * R, sums[n]);
+            visit(row + c, own - c * R, mask << c * R, values);
+          }
+        }
       };
       int64_t row = 0;
       for (; rows - row > 2; row += 4) strip(std::integral_constant<int, 4>(), row);
       if (row < rows) strip(std::integral_constant<int, 2>(), row);
     }
-}
-
-// Within a parallel region: this thread's share of to [rows, width] = x [rows, in] W^T + b.
-template <class T, class Out>
-inline void few_product(const Matrix& whole, const T* x, int64_t rows, Out* to, int64_t width) {
-  const Matrix matrix = read_by(whole, rows);
-  each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, int ahead) {
-    place<count>(to + row * width, width, rows - row, first, matrix.out,
-                 outputs<T, count>(matrix, first, x + row * matrix.in, rows - row, ahead));
-  });
-}
-
-// The same, added to what is there.
-template <class T> inline void add_few_product(const Matrix& whole, const T* x, int64_t rows, float* to) {
-  const Matrix matrix = read_by(whole, rows);
-  each_band(matrix.out, rows, [=](auto count, int64_t row, int64_t first, int ahead) {
-    add<count>(to + row * matrix.out, matrix.out, rows - row, first, matrix.out,
-               outputs<T, count>(matrix, first, x + row * matrix.in, rows - row, ahead));
-  });
 }
 
 }  // namespace

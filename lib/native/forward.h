@@ -201,19 +201,8 @@ template <class T> class Run {
 
   // middle [rows, inner] = gate(x) / (1 + e^-gate(x)) * up(x)
   void widen(const Layer& layer, Rows<T> x) {
-    const int64_t inner = layer.gate.out, hidden = layer.gate.in;
-    if constexpr (sizeof(T) == 4)
-      if (x.packed && layer.gate.halved && layer.up.halved)
-        return each_tile({&layer.gate, &layer.up}, x.packed, rows,
-                         [&](int64_t row, int64_t first, __mmask16 mask, const __m512* sums) {
-                           write(middle.get() + row * inner + first, mask, gated(sums[0], sums[1]));
-                         });
-    const Matrix gates = read_by(layer.gate, rows), ups = read_by(layer.up, rows);
-    each_band(inner, rows, [&](auto count, int64_t row, int64_t first, int ahead) {
-      const T* own = x.x + row * hidden;
-      const __m512 gate = outputs<T, count>(gates, first, own, rows - row, ahead);
-      const __m512 up = outputs<T, count>(ups, first, own, rows - row, ahead);
-      place<count>(middle.get() + row * inner, inner, rows - row, first, inner, gated(gate, up));
+    each_output({&layer.gate, &layer.up}, x, [&](int64_t row, int64_t at, __mmask16 mask, const __m512* values) {
+      write(middle.get() + row * layer.gate.out + at, mask, gated(values[0], values[1]));
     });
   }
 

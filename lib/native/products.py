@@ -1,4 +1,4 @@
-"""Products of few rows, in C++ (`rows.h`), over PyTorch's own weights or halves of them; and what they need to run."""
+"""Products of few rows, in C++ (`rows.h`), over PyTorch's own weights or pairs of them; and what they need to run."""
 
 import ctypes
 from ctypes import c_int64, c_void_p
@@ -15,8 +15,8 @@ from lib.native import build
 from lib.timing import free_memory
 
 HERE = Path(__file__).parent
-SOURCES = (*(HERE / name for name in ("blocks.cpp", "fill.h", "forward.h", "rows.h", "few_rows.h", "tile_rows.h",
-                                      "tiles.h", "lanes.h")),
+SOURCES = (*(HERE / name for name in ("blocks.cpp", "fill.h", "forward.h", "rows.h", "few_rows.h", "paired_rows.h",
+                                      "tile_rows.h", "tiles.h", "lanes.h")),
            onepass.SOURCES[0].with_name("onepass_call.h"))
 MOST_ROWS = 512  # beyond, products in blocks are faster
 MOST_COPIED = 0.25  # of the free memory that weights may take to be held a second time
@@ -26,7 +26,7 @@ NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 class Matrix(ctypes.Structure):
     """The struct of the same name in `few_rows.h`."""
 
-    _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "halved")), ("out", c_int64), ("in", c_int64)]
+    _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "paired")), ("out", c_int64), ("in", c_int64)]
 
 
 def weights_refusal(weights: Sequence[Tensor]) -> str | None:
@@ -43,14 +43,14 @@ def weights_refusal(weights: Sequence[Tensor]) -> str | None:
     return onepass.unavailable() or build.unavailable(*SOURCES)
 
 
-def linear(weight: Tensor, bias: Tensor | None, halves: Tensor | None = None):
-    """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in, read as `halved` where they are
+def linear(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None):
+    """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in, read as `paired` where they are
     given so; no gradients.
 
     Many rows, and what does not fit the weights, are PyTorch's.
     """
-    matrix, run = matrix_of(weight, bias, halves), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
-    matrix.kept = halves  # to which the struct only points
+    matrix, run = matrix_of(weight, bias, pairs), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
+    matrix.kept = pairs  # to which the struct only points
 
     def apply(x: Tensor) -> Tensor:
         fits = x.dtype == weight.dtype and x.shape[-1] == weight.shape[1]
@@ -65,37 +65,31 @@ def linear(weight: Tensor, bias: Tensor | None, halves: Tensor | None = None):
     return apply
 
 
-def matrix_of(weight: Tensor, bias: Tensor | None, halves: Tensor | None = None) -> Matrix:
-    """The struct of weight [out, in], bias [out] and `halved` weights, which the caller keeps alive."""
-    return Matrix(*map(start_of, (weight, bias, halves)), *weight.shape)
+def matrix_of(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None) -> Matrix:
+    """The struct of weight [out, in], bias [out] and `paired` weights, which the caller keeps alive."""
+    return Matrix(*map(start_of, (weight, bias, pairs)), *weight.shape)
 
 
-def halved(weight: Tensor) -> Tensor | None:
-    """float32[out, in] in half of its bytes, as this machine's products read it (see `few_rows.h`), int32; None where
-    its numbers are not all bfloat16's, or are of another type.
+def paired(weight: Tensor) -> Tensor | None:
+    """Weights [out, in] as products of few rows read them fastest, int32[out / 16, in / 2, 16]: bfloat16 numbers,
+    neighbours of a row in a word (see `few_rows.h`). None where they are not all bfloat16's.
     """
-    if weight.dtype != torch.float32:
-        return None
-    bits = weight.detach().view(torch.int32)
-    if (bits[:1] & 0xFFFF).any() or (bits & 0xFFFF).any():  # a trained float32 weight shows in its first row
-        return None
-    whole = F.pad(bits >> 16, (0, -bits.shape[1] % 32, 0, -len(bits) % 32)) & 0xFFFF  # whole tiles of the matrix units
-    if by_tiles():
-        pairs = whole.unflatten(1, (-1, 16, 2)).unflatten(0, (-1, 16)).permute(0, 2, 3, 1, 4)
+    if weight.dtype == torch.bfloat16:
+        whole = weight.detach().view(torch.int16).int()
     else:
-        pairs = whole.unflatten(1, (-1, 2, 16)).transpose(2, 3)
-    return (pairs[..., 1] << 16 | pairs[..., 0]).contiguous()
+        bits = weight.detach().view(torch.int32)
+        if (bits[:1] & 0xFFFF).any() or (bits & 0xFFFF).any():  # a trained float32 weight shows in its first row
+            return None
+        whole = bits >> 16
+    whole = F.pad(whole & 0xFFFF, (0, -whole.shape[1] % 32, 0, -len(whole) % 64))
+    pairs = whole.unflatten(1, (-1, 2)).unflatten(0, (-1, 16)).permute(0, 2, 3, 1)
+    return (pairs[:, :, 1] << 16 | pairs[:, :, 0]).contiguous()
 
 
-def by_tiles() -> bool:
-    """Whether float32 rows meet `halved` weights on the processor's matrix units: other bits, the same precision."""
-    return bool(build.library(*SOURCES).matrix_units_here())
-
-
-def fills_the_memory(weights: Iterable[Tensor], share: float = 1.0) -> bool:
-    """Whether copies of this share of the weights' bytes are too large to be held."""
+def fills_the_memory(weights: Iterable[Tensor], each: int | None = None) -> bool:
+    """Whether copies of the weights, of `each` bytes a number or as they are, are too large to be held."""
     weights = list(weights)
-    held = share * sum(weight.nbytes for weight in weights)
+    held = sum(weight.numel() * (each or weight.element_size()) for weight in weights)
     return held > 0 and held > MOST_COPIED * free_memory(weights[0].device)
 
 

@@ -1,5 +1,7 @@
-// Products of the rows of an input, on the matrix units where weights and processor allow it, else by `few_rows.h`.
+// Products of the rows of an input: with weights in pairs on the matrix units where there are some (`tile_rows.h`), else
+// in vectors (`paired_rows.h`); with weights as PyTorch keeps them by `few_rows.h`.
 #pragma once
+#include "paired_rows.h"
 #include "tile_rows.h"
 
 namespace {
@@ -13,29 +15,33 @@ template <class T> struct Rows {
 
 // Whether a matrix's products run on the matrix units here.
 template <class T> inline bool by_tiles(const Matrix& matrix) {
-  if constexpr (sizeof(T) == 4) return matrix.halved && matrix_units();
+  if constexpr (sizeof(T) == 4) return matrix.paired && matrix_units();
   return false;
+}
+
+// Within a parallel region: visits this thread's share of the outputs of N matrices of one size, as `each_of_few` does.
+template <class T, int N, class F>
+inline void each_output(const Matrix* const (&matrices)[N], Rows<T> x, F visit) {
+  if (!std::all_of(matrices, matrices + N, [](const Matrix* matrix) { return matrix->paired; }))
+    return each_of_few(matrices, x.x, x.count, visit);
+  if constexpr (sizeof(T) == 4)
+    if (x.packed) return each_tile(matrices, x.packed, x.count, visit);
+  each_pair(matrices, x.x, x.count, visit);
 }
 
 // Within a parallel region: this thread's share of to [rows, width] = x W^T + b.
 template <class T, class Out> inline void product(const Matrix& matrix, Rows<T> x, Out* to, int64_t width) {
-  if constexpr (sizeof(T) == 4)
-    if (x.packed && matrix.halved)
-      return each_tile({&matrix}, x.packed, x.count, [=](int64_t row, int64_t at, __mmask16 mask, const __m512* sums) {
-        write(to + row * width + at, mask, sums[0]);
-      });
-  few_product(matrix, x.x, x.count, to, width);
+  each_output({&matrix}, x, [=](int64_t row, int64_t at, __mmask16 mask, const __m512* values) {
+    write(to + row * width + at, mask, values[0]);
+  });
 }
 
 // The same, added to what is there.
 template <class T> inline void add_product(const Matrix& matrix, Rows<T> x, float* to) {
-  if constexpr (sizeof(T) == 4)
-    if (x.packed && matrix.halved)
-      return each_tile({&matrix}, x.packed, x.count, [&](int64_t row, int64_t at, __mmask16 mask, const __m512* sums) {
-        float* own = to + row * matrix.out + at;
-        write(own, mask, _mm512_add_ps(read(own, mask), sums[0]));
-      });
-  add_few_product(matrix, x.x, x.count, to);
+  each_output({&matrix}, x, [&](int64_t row, int64_t at, __mmask16 mask, const __m512* values) {
+    float* own = to + row * matrix.out + at;
+    write(own, mask, _mm512_add_ps(read(own, mask), values[0]));
+  });
 }
 
 }  // namespace

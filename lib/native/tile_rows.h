@@ -79,9 +79,7 @@ inline void add_parts(const float* packed, int64_t panel, const uint32_t* weight
   }
 }
 
-// Within a parallel region, by threads that have tiles: this thread's share of the outputs of N matrices of one size
-// for packed rows. visit(row, at, mask, values) gets, of each row, each matrix's outputs from `at` on, as many as the
-// mask has bits, biases included. No barrier at the end.
+// What `each_of_few` does, by threads that have tiles, for matrices whose weights are paired, and packed rows.
 template <int N, class F>
 inline void each_tile(const Matrix* const (&matrices)[N], const float* packed, int64_t rows, F visit) {
   const int64_t steps = (matrices[0]->in + BLOCK - 1) / BLOCK, panels = (rows + SIDE - 1) / SIDE;
@@ -92,16 +90,13 @@ inline void each_tile(const Matrix* const (&matrices)[N], const float* packed, i
       alignas(64) float sums[N][2 * SIDE][2 * LANES];
       const auto run = p + 1 < panels ? add_parts<2> : add_parts<1>;
       for (int n = 0; n < N; ++n)
-        run(packed + p * panel, panel, matrices[n]->halved + first * steps * SIDE, steps, sums[n][0]);
+        run(packed + p * panel, panel, matrices[n]->paired + first * steps * SIDE, steps, sums[n][0]);
       for (int64_t at = first; at < std::min(out, first + 2 * SIDE); at += SIDE) {
         const __mmask16 mask = out - at >= SIDE ? 0xffff : (1 << (out - at)) - 1;
-        __m512 bias[N], values[N];
-        for (int n = 0; n < N; ++n) {
-          const float* own = static_cast<const float*>(matrices[n]->bias);
-          bias[n] = own ? read(own + at, mask) : _mm512_setzero_ps();
-        }
         for (int64_t i = 0; i < std::min(2 * SIDE, rows - p * SIDE); ++i) {
-          for (int n = 0; n < N; ++n) values[n] = _mm512_add_ps(bias[n], _mm512_load_ps(sums[n][i] + at - first));
+          __m512 values[N];
+          for (int n = 0; n < N; ++n)
+            values[n] = biased<float>(*matrices[n], at, mask, _mm512_load_ps(sums[n][i] + at - first));
           visit(p * SIDE + i, at, mask, values);
         }
       }

@@ -14,7 +14,7 @@ from lib.fused import FusedBlocks, copied_bytes, fused, output_layer, refusal
 from lib.joined_blocks import JoinedBlocks
 from lib.models.quantize import quantize_int8
 from lib.native.blocks import NativeBlocks
-from lib.native.products import MOST_ROWS, by_tiles, weights_refusal
+from lib.native.products import MOST_ROWS, weights_refusal
 from lib.tests import small_heads, small_models
 
 SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -156,7 +156,7 @@ def test_kernels_are_made_once(kernels):
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_weights_that_bfloat16_holds_are_read_in_halves(config, monkeypatch):
+def test_weights_that_bfloat16_holds_are_read_in_pairs(config, monkeypatch):
     whole, exact = made(config), made(config)
     if reason := weights_refusal([exact.lm_head.weight]):
         pytest.skip(reason)
@@ -168,8 +168,6 @@ def test_weights_that_bfloat16_holds_are_read_in_halves(config, monkeypatch):
     assert copied_bytes(whole) == 0
     with torch.inference_mode():
         (said, _), (told, _) = (block(whole, fused(model)) for model in (whole, exact))
-    if not by_tiles():
-        assert torch.equal(said.logits, told.logits)
     assert (said.logits - told.logits).abs().max() <= WITHIN[torch.float32] * said.logits.abs().max()
 
 

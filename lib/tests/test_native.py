@@ -1,5 +1,7 @@
 """Products of few rows in C++, against PyTorch's: any sizes, biases, both types; what a row's neighbours may change."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -35,34 +37,54 @@ def test_a_product_is_that_of_float64(rows, out, inputs, biased, dtype, seed):
     assert (said.double() - truth).abs().max() <= WITHIN[dtype] * max(1.0, truth.abs().max().item(), inputs**0.5)
 
 
-@pytest.mark.parametrize("dtype, halved", [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False)])
-def test_a_row_gets_the_same_bits_whatever_its_neighbours(dtype, halved):
+@pytest.mark.parametrize("dtype", WITHIN, ids=str)
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_row_gets_the_same_bits_whatever_its_neighbours(dtype, paired):
     x, weight, bias = problem(31, 100, 200, True, dtype, 1)
     weight = weight.bfloat16().to(dtype)
-    run = products.linear(weight, bias, products.halved(weight) if halved else None)
+    run = products.linear(weight, bias, products.paired(weight) if paired else None)
     whole = run(x)
     for first in range(31):
         for count in (1, 2, 3, 5, 8):
             assert torch.equal(run(x[first : first + count]), whole[first : first + count])
 
 
+@pytest.mark.parametrize("dtype", WITHIN, ids=str)
 @settings(deadline=None, max_examples=60)
-@given(rows=st.integers(1, 70), out=st.integers(1, 70), inputs=st.integers(1, 130), biased=st.booleans(),
+@given(rows=st.integers(1, 70), out=st.integers(1, 200), inputs=st.integers(1, 130), biased=st.booleans(),
        seed=st.integers(0, 999))
-def test_weights_in_halves_give_the_same_product(rows, out, inputs, biased, seed):
-    x, weight, bias = problem(rows, out, inputs, biased, torch.float32, seed)
-    weight = weight.bfloat16().float()
-    said, whole = products.linear(weight, bias, products.halved(weight))(x), products.linear(weight, bias)(x)
-    if not products.by_tiles():
-        assert torch.equal(said, whole)
+def test_weights_in_pairs_give_the_product(dtype, rows, out, inputs, biased, seed):
+    x, weight, bias = problem(rows, out, inputs, biased, dtype, seed)
+    weight = weight.bfloat16().to(dtype)
     truth = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    assert (said - truth).abs().max() <= WITHIN[torch.float32] * max(1.0, truth.abs().max().item(), inputs**0.5)
+    said = products.linear(torch.full_like(weight, math.nan), bias, products.paired(weight))(x)
+    assert (said.double() - truth).abs().max() <= WITHIN[dtype] * max(1.0, truth.abs().max().item(), inputs**0.5)
 
 
-@pytest.mark.parametrize("weight", [torch.full((3, 40), 0.1), torch.tensor([[1.0], [1 + 2**-20]]),
-                                    torch.ones(3, 40, dtype=torch.bfloat16)])
-def test_what_bfloat16_cannot_hold_is_not_halved(weight):
-    assert products.halved(weight) is None
+@pytest.mark.parametrize("dtype", WITHIN, ids=str)
+def test_an_output_gets_the_same_bits_whatever_the_threads(dtype):
+    x, weight, bias = problem(7, 200, 90, True, dtype, 1)
+    weight, own = weight.bfloat16().to(dtype), torch.get_num_threads()
+    run, said = products.linear(weight, bias, products.paired(weight)), []
+    try:
+        for threads in (1, 5, 12):  # four, two and one vectors of outputs at a time
+            torch.set_num_threads(threads)
+            said.append(run(x))
+    finally:
+        torch.set_num_threads(own)
+    assert torch.equal(said[0], said[1]) and torch.equal(said[0], said[2])
+
+
+def test_nothing_beyond_an_input_is_read():
+    row = torch.full((3, 64), math.nan)
+    row[:, :33] = 1.0
+    run = products.linear(torch.ones(5, 33), None, products.paired(torch.ones(5, 33)))
+    assert torch.equal(run(row.flatten()[:33].view(1, 33)), torch.full((1, 5), 33.0))
+
+
+@pytest.mark.parametrize("weight", [torch.full((3, 40), 0.1), torch.tensor([[1.0], [1 + 2**-20]])])
+def test_what_bfloat16_cannot_hold_is_not_paired(weight):
+    assert products.paired(weight) is None
 
 
 def test_many_rows_and_leading_dimensions_are_the_same_product():

@@ -1,0 +1,103 @@
+// Products of few rows with weights in pairs, for processors with AVX-512.
+//
+// Sixteen outputs are summed side by side, one number of a row at a time: weights come as they lie, in order, and
+// nothing is added across lanes. An output's sum is the same however many rows and outputs are made at once.
+#pragma once
+#include <omp.h>
+
+#include <cstring>
+
+#include "few_rows.h"
+
+namespace {
+
+constexpr int64_t STRIP = 6;  // rows of an input at a time: with four vectors of outputs 24 sums, in 32 registers
+constexpr int64_t LATER = 32;  // pairs by which weights are asked for in advance
+
+// sums [C, W, 16] of C rows of x [.., in] with the weights of W times 16 outputs, which lie `panel` words apart.
+template <class T, int C, int W>
+void pair_sums(const uint32_t* words, int64_t panel, const T* x, int64_t in, float* sums) {
+  __m512 own[C][W];
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c)
+#pragma GCC unroll 4
+    for (int w = 0; w < W; ++w) own[c][w] = _mm512_setzero_ps();
+  const auto add = [&](const __m512i* weights, auto number) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) {
+      const __m512i same = _mm512_set1_epi32(number(x + c * in));
+#pragma GCC unroll 4
+      for (int w = 0; w < W; ++w) own[c][w] = multiply_add<T>(weights[w], same, own[c][w]);
+    }
+  };
+  const auto step = [&](int64_t k, int64_t left) {
+    __m512i pairs[W], halves[W];
+#pragma GCC unroll 4
+    for (int w = 0; w < W; ++w) {
+      const uint32_t* at = words + w * panel + k * 8;
+      pairs[w] = _mm512_loadu_si512(at);
+      _mm_prefetch(reinterpret_cast<const char*>(at + LATER * 16), _MM_HINT_T0);  // past the end it does no harm
+    }
+    const auto number = [&](int64_t i) {  // or, of bfloat16 ones, two
+      return [=](const T* row) {
+        int bits = 0;
+        std::memcpy(&bits, row + k + i, sizeof(T) == 2 && left == 1 ? 2 : 4);
+        return bits;
+      };
+    };
+    if constexpr (sizeof(T) == 2) {
+      add(pairs, number(0));
+    } else {
+#pragma GCC unroll 4
+      for (int w = 0; w < W; ++w) halves[w] = _mm512_slli_epi32(pairs[w], 16);
+      add(halves, number(0));
+#pragma GCC unroll 4
+      for (int w = 0; w < W; ++w) halves[w] = _mm512_and_si512(pairs[w], _mm512_set1_epi32(0xffff0000));
+      if (left > 1) add(halves, number(1));
+    }
+  };
+  int64_t k = 0;
+  for (; k + 2 <= in; k += 2) step(k, 2);
+  if (k < in) step(k, 1);
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c)
+#pragma GCC unroll 4
+    for (int w = 0; w < W; ++w) _mm512_store_ps(sums + (c * W + w) * LANES, own[c][w]);
+}
+
+// What `each_of_few` does, for matrices whose weights are paired; W: vectors of outputs at a time.
+template <class T, int W, int N, class F>
+inline void each_strip(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
+  constexpr decltype(&pair_sums<T, 1, W>) by_rows[] = {pair_sums<T, 1, W>, pair_sums<T, 2, W>, pair_sums<T, 3, W>,
+                                                       pair_sums<T, 4, W>, pair_sums<T, 5, W>, pair_sums<T, 6, W>};
+  const int64_t out = matrices[0]->out, in = matrices[0]->in, panel = (in + 31) / 32 * 16 * LANES;
+  const int64_t strips = (rows + STRIP - 1) / STRIP;
+#pragma omp for schedule(static) nowait
+  for (int64_t first = 0; first < out; first += W * LANES)
+    for (int64_t strip = 0; strip < strips; ++strip) {
+      const int64_t row = rows * strip / strips, count = rows * (strip + 1) / strips - row;
+      alignas(64) float sums[N][STRIP][W][LANES];
+      for (int n = 0; n < N; ++n)
+        by_rows[count - 1](matrices[n]->paired + first / LANES * panel, panel, x + row * in, in, sums[n][0][0]);
+      for (int w = 0; w < W && first + w * LANES < out; ++w) {
+        const int64_t at = first + w * LANES;
+        const __mmask16 mask = out - at >= LANES ? 0xffff : (1 << (out - at)) - 1;
+        for (int c = 0; c < count; ++c) {
+          __m512 values[N];
+          for (int n = 0; n < N; ++n) values[n] = biased<T>(*matrices[n], at, mask, _mm512_load_ps(sums[n][c][w]));
+          visit(row + c, at, mask, values);
+        }
+      }
+    }
+}
+
+// The same, of as many outputs at a time as leave every thread some.
+template <class T, int N, class F>
+inline void each_pair(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
+  const int64_t share = matrices[0]->out / LANES / omp_get_num_threads();
+  if (share >= 4) return each_strip<T, 4>(matrices, x, rows, visit);
+  if (share >= 2) return each_strip<T, 2>(matrices, x, rows, visit);
+  each_strip<T, 1>(matrices, x, rows, visit);
+}
+
+}  // namespace
