@@ -26,12 +26,12 @@ def clocked() -> Iterator[ForwardClock]:
         _CLOCK.reset(token)
 
 
-@contextmanager
-def forward() -> Iterator[None]:
-    """One forward of a model."""
-    clock, start = _CLOCK.get(), time.perf_counter()
-    try:
-        yield
-    finally:
-        if clock is not None:
-            clock.seconds += time.perf_counter() - start
+class forward:
+    """One forward of a model. A class, which costs a round less than a generator does."""
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *failure) -> None:
+        if (clock := _CLOCK.get()) is not None:
+            clock.seconds += time.perf_counter() - self.start

@@ -98,8 +98,8 @@ class LanguageModelDrafter:
         with forward():
             filled = self.blocks.fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self.choices)
         self.calls += shape.max_depth
-        self.levels = [shape.max_depth] * len(tokens)
-        return [Draft(shape, row, "top_k") for row in filled], [plan(shape).place] * len(tokens)
+        self.levels = [shape.max_depth] * len(self.tails)
+        return [Draft(shape, row, "top_k") for row in filled], [plan(shape).place] * len(self.tails)
 
     def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
         roots, planned = [tail[-1] for tail in self.tails], plan(shape)

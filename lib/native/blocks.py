@@ -186,7 +186,7 @@ class NativeBlocks:
         Children are the best, the first of equals, among the first `choices` tokens behind their parents; nodes that
         have some have their keys and values in the cache, pending. For blocks with an embedding; errors as above.
         """
-        filled = tokens.new_empty(len(tokens), levels.size)
+        filled = tokens.new_empty(tokens.shape[0], levels.size)
         filled[:, 0] = tokens[:, -1]
 
         def run(forward):
@@ -251,7 +251,7 @@ class NativeBlocks:
         if self.embedded is None:
             f.given, f.tokens, f.known = start_of(given), None, 0
         else:
-            f.given, f.tokens, f.known = start_of(self.embedded), start_of(given), len(self.embedded)
+            f.given, f.tokens, f.known = start_of(self.embedded), start_of(given), self.embedded.shape[0]
         read = given if read is None and self.layers[0].input_norm is None else read
         read = None if read is None else read.contiguous()
         self.layers[0].input = start_of(read)

@@ -63,7 +63,7 @@ def best_token_list(scores: Tensor) -> list:
 def _largest(scores: Tensor) -> np.ndarray:
     """By numpy, whose argmax uses the processor's vectors where torch's does not."""
     wide = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
-    return wide.numpy(force=True).argmax(-1)
+    return wide.detach().numpy().argmax(-1)
 
 
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
