@@ -14,7 +14,7 @@ from lib.runner.plan import REPORT, Plan
 Values = Mapping[str, parameters.Value]
 ACCEPTANCE = "02_acceptance"
 MAY_BE_EMPTY = ("drafters", "other_drafters", "more_shapes", "larger_pairs")
-MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "forward_prefix", "most_kinds", "quantised_prompts")
+MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "forward_prefix", "most_kinds", "format_prompts")
 
 
 def check(plan: Plan) -> None:

@@ -1,7 +1,16 @@
-"""Tables of speed: ways of decoding side by side, what was foreseen, batches, memory, fewer bits."""
+"""Tables of speed: ways of decoding side by side, what was foreseen, batches, memory, number formats."""
 
 from lib.schemas.columns import PROMPT, ROUND_COSTS, SPEED, interval
 from lib.schemas.schema import Schema, flag, integer, real, text
+
+RUN = {
+    "tokens": integer("new tokens of all rows, up to each one's end"),
+    "seconds": real("wall-clock time, prefill included"),
+    "rounds": real("rounds of all rows that were not cut short; missing for transformers' own"),
+    "accepted": real("draft tokens accepted in them"),
+    "round_seconds": real("time of all rounds, until the last row ends; prefill excluded"),
+    "model_seconds": real("of these, time in forwards of target and drafter"),
+}
 
 TABLES = (
     Schema(
@@ -15,14 +24,11 @@ TABLES = (
             "drafter": text("kind of drafter; empty for transformers' own and for plain decoding"),
             "shape": text("label of the draft tree; empty where there is none"),
             "repeat": integer("which repetition"),
-            "tokens": integer("new tokens of all rows, up to each one's end"),
-            "seconds": real("wall-clock time, prefill included"),
-            "rounds": real("rounds of all rows that were not cut short; missing for transformers' own"),
-            "accepted": real("draft tokens accepted in them"),
-            "round_seconds": real("time of all rounds, until the last row ends; prefill excluded"),
-            "model_seconds": real("of these, time in forwards of target and drafter"),
+        } | RUN | {
             "same": flag("whether the tokens are those of transformers' greedy generate"),
-        } | {"prompt": text("the group's first prompt"), "kind": text("kind of text")},
+            "prompt": text("the group's first prompt"),
+            "kind": text("kind of text"),
+        },
     ),
     Schema(
         "speed_choice",
@@ -90,20 +96,19 @@ TABLES = (
         },
     ),
     Schema(
-        "quantised",
-        "one prompt decoded by a pair with weights in fewer bits, with and without speculation; ways take turns",
-        ("pair", "dtype", "quantised", "speculates", "prompt"),
+        "formats",
+        "one prompt decoded by a pair in one number format, plain or with a drafter; formats take turns",
+        ("pair", "dtype", "quantised", "alternative", "prompt"),
         {
             "pair": text("target/drafter model"),
+            "batch": integer("prompts decoded at once: 1"),
             "dtype": text("number format of what is not quantised"),
             "quantised": text("none or int8: of both, or target|drafter"),
-            "speculates": flag("with a draft tree; else plain decoding in the same loop"),
-        } | PROMPT | {
-            "tokens": integer("new tokens"),
-            "seconds": real("wall-clock time, prefill included"),
-            "rounds": integer("rounds not cut short"),
-            "accepted": integer("draft tokens accepted in them"),
-            "agreeing": integer("new tokens before the first that differs from the unquantised pair's"),
+            "alternative": text("loop, plain; or the drafter and its tree"),
+            "drafter": text("kind of drafter; none where nothing is drafted"),
+            "shape": text("label of the draft tree"),
+        } | PROMPT | RUN | {
+            "agreeing": integer("new tokens before the first that differs from the first format's"),
             "target_weights": integer("bytes"),
             "drafter_weights": integer("bytes"),
         },

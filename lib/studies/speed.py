@@ -79,7 +79,7 @@ def measure(
         seconds = time.perf_counter() - start
         setting = dict(pair=pair.name, batch=batch, alternative=way.name, drafter=way.drafter, shape=way.shape)
         table.append(
-            **setting, prompt=name, kind=kind, repeat=repeat, **_row(done, seconds), same=done.tokens == own[name]
+            **setting, prompt=name, kind=kind, repeat=repeat, **counted(done, seconds), same=done.tokens == own[name]
         )
 
 
@@ -87,8 +87,8 @@ def _shuffled(ways: Sequence[Alternative], generator: torch.Generator) -> list[A
     return [ways[at] for at in torch.randperm(len(ways), generator=generator).tolist()]
 
 
-def _row(done: Continued, seconds: float) -> dict[str, object]:
-    """What one run is in numbers; of transformers' runs rounds are not known."""
+def counted(done: Continued, seconds: float) -> dict[str, object]:
+    """What one run is in numbers: tokens, seconds, and those of its rounds, which transformers' runs do not tell."""
     rounds = one_a_round(done.rounds)
     whole = [found for found in done.rounds if not found.cut]
     known = bool(done.rounds)

@@ -11,7 +11,8 @@ from lib.decoding import NoDrafter, Round, generate, in_batches
 from lib.drafters import LanguageModelDrafter
 from lib.models import Pair
 from lib.search.best_tree import Limits
-from lib.studies import alternatives, lockstep, memory, questions, recording, speed, speed_choice, speed_prediction
+from lib.studies import alternatives, lockstep, memory, number_formats, questions, recording, speed, speed_choice
+from lib.studies import speed_prediction
 from lib.studies.alternatives import GENERATE, PLAIN
 from lib.tables import Table
 from lib.tests import small_models, test_advice, test_cost
@@ -244,3 +245,24 @@ def test_one_token_takes_what_the_cache_takes_for_it():
     cache = TreeCache()
     TARGET(torch.ones(1, 128, dtype=torch.long), past_key_values=cache, use_cache=True)
     assert cache.pending == 128 and cache.bytes == 128 * memory.token_bytes(TARGET)
+
+
+def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding(monkeypatch, pair):
+    other = small_models.llama(5)  # whose text is another
+    other.generation_config.eos_token_id = None
+    pairs = {"float32": pair, "bfloat16": Pair("t/d", other, LanguageModelDrafter(DRAFTER), _Tokenizer(), "t", "d")}
+    monkeypatch.setattr(number_formats, "load_pair", lambda name, dtype, **kwargs: pairs[dtype])
+    ways = [("float32", "none"), ("bfloat16", "none")]
+    drafting = {"top_k": ("two", "chain:2"), "lookup": ("chain:3", "chain:3")}
+    rows = number_formats.compare("t/d", ASKED, drafting, new_tokens=8, device="cpu", ways=ways,
+                                  generator=torch.Generator().manual_seed(0))
+    assert len(rows) == 4 * 2 * 3 and set(rows["alternative"]) == {PLAIN, "top_k, two", "lookup, chain:3"}
+    alone = {way: alternatives.ours(pairs[way], NoDrafter(), shapes.parse("chain:0"), 8)(PROMPTS).tokens
+             for way, _ in ways}
+    shared = [next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), 8) for texts in zip(*alone.values())]
+    for dtype, wanted in (("float32", [8] * 4), ("bfloat16", shared)):
+        for _, own in rows[rows["dtype"] == dtype].groupby("alternative"):
+            assert own["agreeing"].tolist() == wanted
+    said = number_formats.summary(rows, np.random.default_rng(0))
+    assert (said.xs(PLAIN, level="alternative")["value"] == 1).all() and said["n_prompts"].eq(4).all()
+    assert said.loc[("float32", "none"), "text shared with the first row"].eq(1).all()
