@@ -199,7 +199,8 @@ def _each(name: str, read: Callable[[str, Values], None]) -> Callable[[Values], 
 
 # Parameter -> what reads it, given all values of its notebook.
 READERS: dict[str, Callable[[Values], None]] = {
-    "pairs": _pairs, "larger_pairs": _larger_pairs, "prompts": _prompts, "device": _device, "costs": _costs, "heads": _heads, "text": _protocol,
+    "pairs": _pairs, "larger_pairs": _larger_pairs, "prompts": _prompts, "device": _device, "costs": _costs,
+    "heads": _heads, "text": _protocol,
     "temperatures": _temperatures, "shape": _shape, "families": _each("families", _family),
     "growth_rules": _each("growth_rules", _growth), "lockstep_batches": _plain_batch,
     "max_budget": _within_curves,

@@ -22,9 +22,10 @@ from lib.tables import Table
 from lib.timing import synchronise
 from lib.tree import Tree
 from lib.verify import RULES, Draft, GeneratorDraws, verify
+from lib.verify.long_sums import LONG
 
 CACHES = 64 << 20  # bytes that are read to empty them
-TOKENS = 1024  # few
+TOKENS = LONG  # few, of which rules run the code that they run of many
 Case = tuple[Draft, Tensor]
 
 

@@ -35,7 +35,7 @@ def test_it_gives_what_the_reference_gives_where_it_is_interpreted():
 
 @needs_triton
 def test_it_compiles_for_an_h200_and_fits_there():
-    """In a process of its own, since this one may hold the interpreter. A processor has 227 KiB of shared memory."""
+    """In a process of its own, which may not interpret. A processor has 227 KiB of shared memory."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "lib.tests.compiled_for_gpu"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

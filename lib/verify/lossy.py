@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lib.tree import ROOT
+from lib.verify import long_sums
 from lib.verify.descent import descend
 from lib.verify.draft import Draft, Draws
 
@@ -60,7 +61,7 @@ def entropy_at_most(p: Tensor) -> float:
     its binary logarithm with a line between powers of two (Mitchell 1962), at a tenth of a logarithm's time."""
     p = p if p.dtype == torch.float64 else p.float()
     integer, digits, bias = (torch.int64, 52, 1023) if p.dtype == torch.float64 else (torch.int32, 23, 127)
-    mean_bits = float(torch.dot(p.view(integer).to(p.dtype), p))
+    mean_bits = long_sums.bit_sum(p) if long_sums.fit(p) else float(torch.dot(p.view(integer).to(p.dtype), p))
     return math.log(2) * (bias - mean_bits / 2**digits)
 
 

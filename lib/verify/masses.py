@@ -1,19 +1,14 @@
 """Masses over a long vocabulary that are written down nowhere: known by sums over blocks of tokens, block by block."""
 
-import ctypes
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.native import build
-
-BLOCK = 512  # tokens whose masses are summed before any is looked at singly
-LONG = 1 << 14  # tokens from which on C++ is worth its compilation
-SOURCE = Path(build.__file__).with_name("rest_sums.cpp")
+from lib.verify import long_sums
+from lib.verify.long_sums import BLOCK
 
 
 class Masses:
@@ -28,11 +23,10 @@ class Masses:
     def sums(self) -> np.ndarray:
         """float64[V // BLOCK + 1]: the sum of each block, the last of what is left."""
         whole = len(self.p) // BLOCK
-        sums, mended = np.empty(whole + 1), {token // BLOCK for token in self.instead}
-        if self.q is not None and _in_one_reading(self.p, self.q):
-            sums[whole] = 0.0
-            places = self.p.data_ptr(), self.q.data_ptr()
-            _library().rest_sums(*places, len(self.p), self.times, self.share, sums.ctypes.data)
+        sums, mended = np.zeros(whole + 1), {token // BLOCK for token in self.instead}
+        if long_sums.fit(*(row for row in (self.p, self.q) if row is not None)):
+            found = long_sums.rest_sums(self.p, self.q, self.times, self.share)
+            sums[: len(found)] = found
         else:
             if whole:
                 sums[:whole] = self._between(0, len(self.p)).unfold(0, BLOCK, BLOCK).sum(-1).numpy(force=True)
@@ -79,17 +73,3 @@ def _at_host(row: Tensor, first: int) -> np.ndarray:
     """float64[BLOCK], or what is left: a copy of the entries of row float[V] from the first one on."""
     piece = row.numpy()[first : first + BLOCK] if row.device.type == "cpu" else row[first : first + BLOCK].cpu().numpy()
     return piece.astype(np.float64)
-
-
-def _in_one_reading(p: Tensor, q: Tensor) -> bool:
-    if len(p) < LONG or p.device.type != "cpu" or not p.dtype == q.dtype == torch.float32:
-        return False
-    return p.is_contiguous() and q.is_contiguous() and build.unavailable(SOURCE) is None
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    library = build.library(SOURCE)
-    library.rest_sums.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] + [ctypes.c_float] * 2 + [ctypes.c_void_p]
-    library.rest_sums.restype = None
-    return library
