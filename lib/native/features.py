@@ -4,7 +4,6 @@ import ctypes
 from ctypes import c_int64, c_void_p
 from typing import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from lib.attention_backends import SharedMask
