@@ -11,6 +11,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.medusa import MedusaDrafter
 from lib.drafters.merged import MergedDrafter, Sharing
+from lib.drafters.ngrams import NgramDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.protocol import Drafter
 from lib.drafters.recycling import RecyclingDrafter
@@ -19,5 +20,5 @@ from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 
 __all__ = ["DRAFTERS", "AdaptiveDrafter", "BlockDrafter", "CombinedDrafter", "ConfidentDrafter", "Drafter",
            "EagleDrafter", "EarlyExitDrafter", "Kind", "LanguageModelDrafter", "LookupDrafter", "MedusaDrafter",
-           "MergedDrafter", "OracleDrafter", "PlainDrafter", "RandomDrafter", "RecyclingDrafter", "Sharing",
+           "MergedDrafter", "NgramDrafter", "OracleDrafter", "PlainDrafter", "RandomDrafter", "RecyclingDrafter", "Sharing",
            "SuffixAutomatonDrafter", "make", "parse"]

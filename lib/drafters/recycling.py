@@ -5,12 +5,11 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
+from lib.drafters.part_filled import UNKNOWN, part_filled
 from lib.drafters.proposals import top_tokens
 from lib.drafters.protocol import static
 from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
-
-UNKNOWN = -1
 
 
 class RecyclingDrafter:
@@ -77,7 +76,4 @@ class RecyclingDrafter:
             above = tokens[torch.tensor(shape.parents)[nodes]]
             said = self.matrix[above, torch.tensor(shape.rank)[nodes]]
             tokens[nodes] = torch.where(above == UNKNOWN, UNKNOWN, said)
-        kept = (tokens != UNKNOWN).nonzero().flatten().tolist()
-        place = {node: index for index, node in enumerate(kept)}
-        tree = Tree([-1] + [place[int(shape.parents[node])] for node in kept[1:]], shape.rank[kept])
-        return Draft(tree, tokens[kept], "top_k")
+        return part_filled(shape, tokens.tolist())

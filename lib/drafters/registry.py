@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from lib.adapt import POLICIES
-from lib.drafters import early_exit, published, rounded
+from lib.drafters import early_exit, ngram_tables, published, rounded
 from lib.drafters.adaptive import AdaptiveDrafter
 from lib.drafters.block import BlockDrafter
 from lib.drafters.combined import CombinedDrafter
@@ -16,6 +16,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.medusa import MedusaDrafter
 from lib.drafters.merged import MergedDrafter
+from lib.drafters.ngrams import NgramDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.protocol import Drafter
 from lib.drafters.recycling import RecyclingDrafter
@@ -29,7 +30,7 @@ class Kind:
     replayable: whether its drafts depend on the committed tokens and the path alone, through one rank a position, so
     that a trace's ranks decide every shape. Heads need a rank for each start and depth: they have `read_ahead`.
     option: the keyword that a value behind the kind's name sets, as "adaptive:recent" sets the policy. head: the kind
-    of trained head in the `folder` that it needs. refusal: why a target cannot have it; empty where it can. reads: what
+    of trained head, or of tables, in the `folder` that it needs. refusal: why a target cannot have it; empty where it can. reads: what
     makes an option's value of text.
     """
 
@@ -76,6 +77,10 @@ def _rounding(target, **options) -> LanguageModelDrafter:
     return LanguageModelDrafter(rounded.rounded(target), **options)
 
 
+def _counting(target, folder, **options) -> NgramDrafter:
+    return NgramDrafter(ngram_tables.load(folder, target), **options)
+
+
 def _reading(kind: str, drafter: Callable[..., Drafter]) -> Callable[..., Drafter]:
     return lambda target, folder, **options: drafter(target, published.load(kind, folder, target), **options)
 
@@ -95,6 +100,9 @@ DRAFTERS: dict[str, Kind] = {
                 "what followed the longest earlier match of any length", "shortest"),
     "recycling": Kind(RecyclingDrafter, ("vocabulary",), ("candidates",), "top_k", False,
                       "what the target itself thought likely, when it last verified a token", "candidates"),
+    "ngrams": Kind(_counting, ("target", "folder"), ("enough", "longest"), "top_k", False,
+                   "the text's own n-grams, and behind them those that the target was seen to follow", "enough",
+                   ngram_tables.KIND),
     "early_exit": Kind(EarlyExitDrafter, ("target",), ("layers", "vocabulary", "keep_probs"), "top_k", True,
                        "the target's own first layers and its head", "layers", refusal=early_exit.refusal),
     "int8": Kind(_rounding, ("target",), ("vocabulary", "keep_probs"), "top_k", True,

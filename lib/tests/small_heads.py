@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from lib.drafters import DRAFTERS as REGISTRY
-from lib.drafters import BlockDrafter, EagleDrafter, MedusaDrafter
+from lib.drafters import BlockDrafter, EagleDrafter, MedusaDrafter, ngram_tables
 from lib.drafters.heads import KINDS, save, settings
 
 DRAFTERS = {"medusa": MedusaDrafter, "eagle": EagleDrafter, "eagle3": EagleDrafter, "block": BlockDrafter}
@@ -29,6 +29,12 @@ def head(kind: str, target, seed: int = 0, **changed):
     return made.to(target.dtype).eval()
 
 
+def tables(vocabulary: int) -> ngram_tables.NgramTables:
+    """Tables that name something behind every token, and behind some contexts of two."""
+    behind = {token: (3 * token + 1) % vocabulary for token in range(vocabulary)}
+    return ngram_tables.NgramTables.of([behind, {key: 0 for key in range(0, vocabulary**2, 5)}], vocabulary)
+
+
 @cache
 def _folders() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="heads-")  # removed when the tests end
@@ -36,10 +42,13 @@ def _folders() -> tempfile.TemporaryDirectory:
 
 @cache
 def folder(kind: str, target) -> Path | None:
-    """A saved random head for a kind of drafter; None for those that have none."""
+    """A saved random head, or tables, for a kind of drafter; None for those that need none."""
     kind = REGISTRY[kind].head
     if not kind:
         return None
     path = Path(_folders().name) / f"{kind}-{id(target)}"
-    save(head(kind, target), path)
+    if kind == ngram_tables.KIND:
+        ngram_tables.save(tables(target.config.vocab_size), path, {})
+    else:
+        save(head(kind, target), path)
     return path

@@ -1,6 +1,6 @@
-"""`python -m lib.training MEMBER|all|prepare|losses|distillation|boosting|heads [--folder DIR] [--steps N]`: trains
-members of the family or a head of a target (`heads --target base --kind medusa`), publishes what was trained with its
-losses, or compares distilled members with plain ones, and boost-tuned drafters with others.
+"""`python -m lib.training MEMBER|all|prepare|losses|distillation|boosting|heads|ngrams [--folder DIR] [--steps N]`:
+trains members of the family or a head of a target (`heads --target base --kind medusa`), counts its n-grams, publishes what
+was made with its losses, or compares distilled members with plain ones, and boost-tuned drafters with others.
 """
 
 import argparse
@@ -8,7 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from lib.training import boosting, distillation, family, heads
+from lib.training import boosting, distillation, family, heads, ngrams
 
 
 def main() -> None:
@@ -16,10 +16,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lib.training", description=__doc__)
     parser.add_argument(
         "member",
-        choices=[*family.FAMILY, "all", "prepare", "losses", "distillation", "boosting", "heads"],
+        choices=[*family.FAMILY, "all", "prepare", "losses", "distillation", "boosting", "heads", "ngrams"],
         help="a member; all of them; the tokens alone; losses: copy what was trained to data/models with its losses; "
         "distillation: what it buys, beside plain training for as many tokens and for as much computing; boosting: "
-        "what drafters cover that learn where others fail; or a head",
+        "what drafters cover that learn where others fail; a head; or a target's tables of n-grams",
     )
     parser.add_argument(
         "--folder", type=Path, default=Path("data/runs/training"), help="where tokens, checkpoints and models go"
@@ -40,6 +40,8 @@ def main() -> None:
     elif given.member == "boosting":
         table = boosting.compare(given.target, given.folder)
         print(distillation.put(Path("data/models/boosting.csv"), table).to_string())
+    elif given.member == "ngrams":
+        ngrams.make(given.target, given.folder)
     elif given.member == "heads":
         plan = heads.PLANS[given.kind]
         plan = replace(plan, steps=given.steps) if given.steps else plan

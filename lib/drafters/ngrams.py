@@ -1,0 +1,106 @@
+"""N-grams of the text itself, and behind them those that the target was seen to follow before; no model.
+
+As llama.cpp's look-up asks a cache of the context and then a static one, and as Stewart et al. 2024 (The N-Grammys) draft
+from n-grams of the context and of the model.
+"""
+
+from itertools import islice
+from typing import Iterator, Sequence
+
+from torch import Tensor
+
+from lib.drafters.ngram_tables import NgramTables
+from lib.drafters.part_filled import UNKNOWN, part_filled
+from lib.drafters.protocol import static
+from lib.tree import Tree
+from lib.verify import Draft, Draws
+
+
+class NgramDrafter:
+    """Fills a shape token by token from the last few tokens above each node.
+
+    First stands what followed them when they last stood in the text, of matches from `longest` tokens down to `enough`;
+    then what the tables say, the longest context first; then the text's shorter matches. A node of rank r gets the r-th
+    distinct one; where there is none the node and all below it are left out. With `enough` above `longest` the tables
+    are asked alone.
+    """
+
+    calls = 0
+    cache_bytes = 0
+
+    def __init__(self, tables: NgramTables, enough: int = 2, longest: int = 4):
+        if longest < 1 or enough < 1:
+            raise ValueError(f"matches of {enough} to {longest} tokens; give 1 or more")
+        self.tables, self.enough, self.longest = tables, enough, longest
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Reads the prompts int64[T]."""
+        self.texts = [_Text(self.tables, self.longest if self.enough <= self.longest else 0) for _ in prompts]
+        for text, prompt in zip(self.texts, prompts):
+            text.extend(prompt.tolist())
+        self.drafts: list[Draft] = []
+
+    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """The shape as far as the n-grams fill it."""
+        shape = static(shape)
+        self.drafts = [part_filled(shape, self._tokens(shape, text)) for text in self.texts]
+        return self.drafts
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """Appends what was kept to the texts."""
+        for row, (nodes, token) in enumerate(zip(accepted, bonus)):
+            self.texts[row].extend([*self.drafts[row].tokens_of(nodes), token] if nodes else [token])
+
+    def select(self, rows: list[int]) -> None:
+        """Keeps these rows."""
+        self.texts = [self.texts[row] for row in rows]
+
+    def _tokens(self, shape: Tree, text: "_Text") -> list[int]:
+        """A token a node, the root's first; UNKNOWN where there is none."""
+        keys, tokens = [text.keys], [text.last]
+        for parent, rank in zip(shape.parents.tolist()[1:], shape.rank.tolist()[1:]):
+            token = UNKNOWN if tokens[parent] == UNKNOWN else self._of_rank(rank, text, keys[parent])
+            tokens.append(token)
+            keys.append(text.behind(keys[parent], token))
+        return tokens
+
+    def _of_rank(self, rank: int, text: "_Text", keys: Sequence[int]) -> int:
+        said = self._candidates(text, keys)
+        return next(islice(dict.fromkeys(said), rank, None) if rank else said, UNKNOWN)
+
+    def _candidates(self, text: "_Text", keys: Sequence[int]) -> Iterator[int]:
+        """What may stand behind a context, the surest first; some more than once."""
+        yield from text.after(keys, self.enough, self.longest)
+        yield from self.tables.after(keys)
+        yield from text.after(keys, 1, self.enough - 1)
+
+
+class _Text:
+    """A growing text, and what last followed each of its n-grams of up to `longest` tokens."""
+
+    def __init__(self, tables: NgramTables, longest: int):
+        self.vocabulary, self.kept = tables.vocabulary, max(longest, len(tables.orders))
+        self.known: list[dict[int, int]] = [{} for _ in range(longest)]
+        self.keys: tuple[int, ...] = ()  # of the last 1, 2, .. tokens, as tables number them
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends tokens, each behind the n-grams before it."""
+        for token in tokens:
+            for known, key in zip(self.known, self.keys):
+                known[key] = token
+            self.keys = self.behind(self.keys, token)
+
+    @property
+    def last(self) -> int:
+        """The text's last token."""
+        return self.keys[0]
+
+    def behind(self, keys: Sequence[int], token: int) -> tuple[int, ...]:
+        """The keys of a context with a token more."""
+        return token, *[key * self.vocabulary + token for key in keys[: self.kept - 1]]
+
+    def after(self, keys: Sequence[int], shortest: int, longest: int) -> Iterator[int]:
+        """What last followed matches of so many tokens, the longest first."""
+        for n in range(min(longest, len(keys), len(self.known)), shortest - 1, -1):
+            if (token := self.known[n - 1].get(keys[n - 1])) is not None:
+                yield token
