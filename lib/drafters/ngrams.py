@@ -12,7 +12,7 @@ from torch import Tensor
 from lib.drafters.ngram_tables import NgramTables
 from lib.drafters.part_filled import UNKNOWN, part_filled
 from lib.drafters.protocol import static
-from lib.tree import Tree
+from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
 
 
@@ -57,16 +57,19 @@ class NgramDrafter:
 
     def _tokens(self, shape: Tree, text: "_Text") -> list[int]:
         """A token a node, the root's first; UNKNOWN where there is none."""
-        keys, tokens = [text.keys], [text.last]
-        for parent, rank in zip(shape.parents.tolist()[1:], shape.rank.tolist()[1:]):
-            token = UNKNOWN if tokens[parent] == UNKNOWN else self._of_rank(rank, text, keys[parent])
-            tokens.append(token)
-            keys.append(text.behind(keys[parent], token))
+        parents, ranks = shape.parents.tolist(), shape.rank.tolist()
+        tokens, keys = [text.last] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
+        for node, token in enumerate(tokens):  # as far as they are filled: parents stand before their children
+            if token == UNKNOWN or not (below := shape.children(node)):
+                continue
+            if node != ROOT:
+                keys[node] = text.behind(keys[parents[node]], token)
+            said, most = self._candidates(text, keys[node]), ranks[below[-1]] + 1
+            distinct = list(islice(dict.fromkeys(said) if most > 1 else said, most))
+            for child in below:
+                if ranks[child] < len(distinct):
+                    tokens[child] = distinct[ranks[child]]
         return tokens
-
-    def _of_rank(self, rank: int, text: "_Text", keys: Sequence[int]) -> int:
-        said = self._candidates(text, keys)
-        return next(islice(dict.fromkeys(said), rank, None) if rank else said, UNKNOWN)
 
     def _candidates(self, text: "_Text", keys: Sequence[int]) -> Iterator[int]:
         """What may stand behind a context, the surest first; some more than once."""
