@@ -5,6 +5,7 @@ import copy
 from torch import nn
 
 from lib.attention_switch import hosting_trees
+from lib.int8_linear import Int8Linear
 
 
 def refusal(target) -> str:
@@ -15,10 +16,8 @@ def refusal(target) -> str:
 def rounded(target):
     """A copy of a model whose linear layers hold int8 weights; embeddings, norms and output layer are shared with it.
 
-    See `lib.models.quantize`: on a CPU its kernel is fast for bfloat16 alone. ValueError where no layer is linear.
+    See `lib.int8_linear`. ValueError where no layer is linear.
     """
-    from lib.models.quantize import Int8Linear  # models know drafters, which must not know models as they load
-
     if refusal(target):
         raise ValueError(f"{refusal(target)}, so that nothing can be rounded; take a drafter model, or look-up")
     layers = _layers(target)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.attention_backends import SharedMask, onepass
+from lib.int8_linear import Int8Linear
 from lib.native import build, products
 from lib.native.products import NAMES, SOURCES, Matrix, fills_the_memory, matrix_of, paired, start_of
 
@@ -84,7 +85,7 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
         return reason
     projections = [part for layer in layers for part in _projections(layer).values()]
     projections += [] if output is None else [output]
-    odd = {type(part).__name__ for part in projections if type(part) is not nn.Linear}
+    odd = {type(part).__name__ for part in projections if type(part) not in (nn.Linear, Int8Linear)}
     if odd:
         return f"its projections are {', '.join(sorted(odd))}"
     other = {type(layer.mlp.act_fn).__name__ for layer in layers} - ACTIVATIONS
@@ -95,7 +96,11 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
         return f"its heads have {size} numbers, no multiple of 8"
     norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
     tables = [] if embedding is None else [embedding]
-    return products.weights_refusal([part.weight for part in (*projections, *norms, *tables)])
+    rounded = [part for part in projections if isinstance(part, Int8Linear)]
+    if fills_the_memory((part.weight for part in rounded)):
+        return "a second copy of its int8 weights would take too much memory"
+    whole = [part.weight for part in (*projections, *norms, *tables) if part not in rounded]
+    return products.weights_refusal(whole + [part.scale for part in rounded])
 
 
 def rotation_refusal(rotary: nn.Module) -> str | None:
@@ -142,22 +147,24 @@ class NativeBlocks:
     layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
     (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
     layer is given. norm, output and embedding: None where there is none. Weights that are bfloat16 numbers are held a
-    second time, two bytes each, `paired` for few rows, unless that fills the memory or `known` has them so. One call at
-    a time.
+    second time, two bytes each, `paired` for few rows, unless that fills the memory or `known` has them so; int8 weights
+    are in any case, one byte each. One call at a time.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
                  output: nn.Linear | None, embedding: nn.Embedding | None = None,
-                 known: Mapping[nn.Linear, Tensor | None] = MappingProxyType({})):
+                 known: Mapping[nn.Module, Tensor | None] = MappingProxyType({})):
         self.modules = *layers, norm, output, embedding  # kept, since the structs hold addresses alone
         linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
         self.shared, own = ({part: known[part] for part in linears if part in known},
                             [part for part in linears if part not in known])
         copied = not fills_the_memory((part.weight for part in own), each=2)
-        self.pairs = self.shared | {part: paired(part.weight) if copied else None for part in own}
+        self.pairs = self.shared | {part: paired(part.weight) if copied or isinstance(part, Int8Linear) else None
+                                    for part in own}
+        self.scales = {part: part.scale.float() for part in own if isinstance(part, Int8Linear)}
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
         self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)
-        self.like = layers[0].mlp.down_proj.weight  # [hidden, inner], of the type that all tensors have
+        self.like = layers[0].post_attention_layernorm.weight  # [hidden], of the type that all activations have
         self.embedded = None if embedding is None else embedding.weight
         kind = NAMES[self.like.dtype]
         self.run, self.run_fill = (getattr(build.library(*SOURCES), f"{name}_{kind}") for name in ("forward", "fill"))
@@ -206,8 +213,8 @@ class NativeBlocks:
         return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
                      **{name: self._matrix(part) for name, part in _projections(layer).items()})
 
-    def _matrix(self, part: nn.Linear) -> Matrix:
-        return matrix_of(part.weight, part.bias, self.pairs[part])
+    def _matrix(self, part: nn.Module) -> Matrix:
+        return matrix_of(part.weight, part.bias, self.pairs[part], self.scales.get(part))
 
     def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
               all_states: bool = False, read: Tensor | None = None, ahead: int = 0,

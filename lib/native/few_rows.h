@@ -17,13 +17,16 @@ constexpr int64_t BAND = 16, AHEAD = 8;  // rows of the matrix that a thread tak
 
 struct Matrix {
   const void *weight, *bias;  // [out, in], and [out] or null
-  const uint32_t* paired;     // [out / 16, in / 2, 16 outputs], zeros up to whole 64 outputs and 32 numbers; or null:
+  const void* paired;         // [out / 16, in / 2, 16 outputs], zeros up to whole 64 outputs and 32 numbers; or null:
                               // weights that are bfloat16 numbers, two neighbours a word, the first in its lower half
+  const float* scale;         // [out], if `paired` has int8 numbers instead, [out / 16, in, 16 outputs], of which a
+                              // scale makes an output's weights (`weight` is not read then); or null
   int64_t out, in;
 };
 
-// Some outputs of a matrix, with its bias: those from `at` on for which the mask has bits.
+// Some outputs of a matrix, scaled and with its bias: those from `at` on for which the mask has bits.
 template <class T> inline __m512 biased(const Matrix& matrix, int64_t at, __mmask16 mask, __m512 sums) {
+  if (matrix.scale) sums = _mm512_mul_ps(sums, read(matrix.scale + at, mask));
   return matrix.bias ? _mm512_add_ps(sums, read(static_cast<const T*>(matrix.bias) + at, mask)) : sums;
 }
 

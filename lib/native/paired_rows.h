@@ -1,4 +1,4 @@
-// Products of few rows with weights in pairs, for processors with AVX-512.
+// Products of few rows with weights in pairs, bfloat16's or int8's, for processors with AVX-512.
 //
 // Sixteen outputs are summed side by side, one number of a row at a time: weights come as they lie, in order, and
 // nothing is added across lanes. An output's sum is the same however many rows and outputs are made at once.
@@ -14,29 +14,57 @@ namespace {
 constexpr int64_t STRIP = 6;  // rows of an input at a time: with four vectors of outputs 24 sums, in 32 registers
 constexpr int64_t LATER = 32;  // pairs by which weights are asked for in advance
 
-// sums [C, W, 16] of C rows of x [.., in] with the weights of W times 16 outputs, which lie `panel` words apart.
-template <class T, int C, int W>
-void pair_sums(const uint32_t* words, int64_t panel, const T* x, int64_t in, float* sums) {
+// Two neighbouring weights of each of 16 outputs, as they lie: bfloat16 numbers.
+struct Halves {
+  static constexpr int64_t SIZE = 64;  // bytes
+  __m512i words;
+  explicit Halves(const char* at) : words(_mm512_loadu_si512(at)) {}
+  __m512i first() const { return _mm512_slli_epi32(words, 16); }
+  __m512i second() const { return _mm512_and_si512(words, _mm512_set1_epi32(0xffff0000)); }
+  __m512i both() const { return words; }
+};
+
+// The same of int8 numbers, each of which is a bfloat16 number too.
+struct Bytes {
+  static constexpr int64_t SIZE = 32;
+  __m512i left, right;
+  explicit Bytes(const char* at) : left(wide(at)), right(wide(at + LANES)) {}
+  __m512i first() const { return left; }
+  __m512i second() const { return right; }
+  __m512i both() const { return _mm512_or_si512(_mm512_srli_epi32(left, 16), right); }
+
+ private:
+  static __m512i wide(const char* at) {
+    const __m128i own = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+    return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(own)));
+  }
+};
+
+// sums [C, W, 16] of C rows of x [.., in] with the weights of W times 16 outputs, which lie `panel` bytes apart.
+template <class T, class Two, int C, int W>
+void pair_sums(const char* weights, int64_t panel, const T* x, int64_t in, float* sums) {
   __m512 own[C][W];
 #pragma GCC unroll 8
   for (int c = 0; c < C; ++c)
 #pragma GCC unroll 4
     for (int w = 0; w < W; ++w) own[c][w] = _mm512_setzero_ps();
-  const auto add = [&](const __m512i* weights, auto number) {
+  const auto add = [&](const __m512i* each, auto number) {
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
       const __m512i same = _mm512_set1_epi32(number(x + c * in));
 #pragma GCC unroll 4
-      for (int w = 0; w < W; ++w) own[c][w] = multiply_add<T>(weights[w], same, own[c][w]);
+      for (int w = 0; w < W; ++w) own[c][w] = multiply_add<T>(each[w], same, own[c][w]);
     }
   };
   const auto step = [&](int64_t k, int64_t left) {
-    __m512i pairs[W], halves[W];
+    __m512i left_ones[W], right_ones[W];
 #pragma GCC unroll 4
     for (int w = 0; w < W; ++w) {
-      const uint32_t* at = words + w * panel + k * 8;
-      pairs[w] = _mm512_loadu_si512(at);
-      _mm_prefetch(reinterpret_cast<const char*>(at + LATER * 16), _MM_HINT_T0);  // past the end it does no harm
+      const char* at = weights + w * panel + k / 2 * Two::SIZE;
+      const Two two(at);
+      left_ones[w] = sizeof(T) == 2 ? two.both() : two.first();
+      if constexpr (sizeof(T) == 4) right_ones[w] = two.second();
+      _mm_prefetch(at + LATER * Two::SIZE, _MM_HINT_T0);  // past the end it does no harm
     }
     const auto number = [&](int64_t i) {  // or, of bfloat16 ones, two
       return [=](const T* row) {
@@ -45,16 +73,9 @@ void pair_sums(const uint32_t* words, int64_t panel, const T* x, int64_t in, flo
         return bits;
       };
     };
-    if constexpr (sizeof(T) == 2) {
-      add(pairs, number(0));
-    } else {
-#pragma GCC unroll 4
-      for (int w = 0; w < W; ++w) halves[w] = _mm512_slli_epi32(pairs[w], 16);
-      add(halves, number(0));
-#pragma GCC unroll 4
-      for (int w = 0; w < W; ++w) halves[w] = _mm512_and_si512(pairs[w], _mm512_set1_epi32(0xffff0000));
-      if (left > 1) add(halves, number(1));
-    }
+    add(left_ones, number(0));
+    if constexpr (sizeof(T) == 4)
+      if (left > 1) add(right_ones, number(1));
   };
   int64_t k = 0;
   for (; k + 2 <= in; k += 2) step(k, 2);
@@ -66,11 +87,12 @@ void pair_sums(const uint32_t* words, int64_t panel, const T* x, int64_t in, flo
 }
 
 // What `each_of_few` does, for matrices whose weights are paired; W: vectors of outputs at a time.
-template <class T, int W, int N, class F>
+template <class T, class Two, int W, int N, class F>
 inline void each_strip(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
-  constexpr decltype(&pair_sums<T, 1, W>) by_rows[] = {pair_sums<T, 1, W>, pair_sums<T, 2, W>, pair_sums<T, 3, W>,
-                                                       pair_sums<T, 4, W>, pair_sums<T, 5, W>, pair_sums<T, 6, W>};
-  const int64_t out = matrices[0]->out, in = matrices[0]->in, panel = (in + 31) / 32 * 16 * LANES;
+  constexpr decltype(&pair_sums<T, Two, 1, W>) by_rows[] = {
+      pair_sums<T, Two, 1, W>, pair_sums<T, Two, 2, W>, pair_sums<T, Two, 3, W>,
+      pair_sums<T, Two, 4, W>, pair_sums<T, Two, 5, W>, pair_sums<T, Two, 6, W>};
+  const int64_t out = matrices[0]->out, in = matrices[0]->in, panel = (in + 31) / 32 * 16 * Two::SIZE;
   const int64_t strips = (rows + STRIP - 1) / STRIP;
 #pragma omp for schedule(static) nowait
   for (int64_t first = 0; first < out; first += W * LANES)
@@ -78,7 +100,8 @@ inline void each_strip(const Matrix* const (&matrices)[N], const T* x, int64_t r
       const int64_t row = rows * strip / strips, count = rows * (strip + 1) / strips - row;
       alignas(64) float sums[N][STRIP][W][LANES];
       for (int n = 0; n < N; ++n)
-        by_rows[count - 1](matrices[n]->paired + first / LANES * panel, panel, x + row * in, in, sums[n][0][0]);
+        by_rows[count - 1](static_cast<const char*>(matrices[n]->paired) + first / LANES * panel, panel, x + row * in, in,
+                           sums[n][0][0]);
       for (int w = 0; w < W && first + w * LANES < out; ++w) {
         const int64_t at = first + w * LANES;
         const __mmask16 mask = out - at >= LANES ? 0xffff : (1 << (out - at)) - 1;
@@ -92,12 +115,19 @@ inline void each_strip(const Matrix* const (&matrices)[N], const T* x, int64_t r
 }
 
 // The same, of as many outputs at a time as leave every thread some.
+template <class T, class Two, int N, class F>
+inline void each_two(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
+  const int64_t share = matrices[0]->out / LANES / omp_get_num_threads();
+  if (share >= 4) return each_strip<T, Two, 4>(matrices, x, rows, visit);
+  if (share >= 2) return each_strip<T, Two, 2>(matrices, x, rows, visit);
+  each_strip<T, Two, 1>(matrices, x, rows, visit);
+}
+
+// The same, of matrices that are all of int8 numbers or all of bfloat16's.
 template <class T, int N, class F>
 inline void each_pair(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
-  const int64_t share = matrices[0]->out / LANES / omp_get_num_threads();
-  if (share >= 4) return each_strip<T, 4>(matrices, x, rows, visit);
-  if (share >= 2) return each_strip<T, 2>(matrices, x, rows, visit);
-  each_strip<T, 1>(matrices, x, rows, visit);
+  if (matrices[0]->scale) return each_two<T, Bytes>(matrices, x, rows, visit);
+  each_two<T, Halves>(matrices, x, rows, visit);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 class Matrix(ctypes.Structure):
     """The struct of the same name in `few_rows.h`."""
 
-    _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "paired")), ("out", c_int64), ("in", c_int64)]
+    _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "paired", "scale")), ("out", c_int64), ("in", c_int64)]
 
 
 def weights_refusal(weights: Sequence[Tensor]) -> str | None:
@@ -65,15 +65,19 @@ def linear(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None):
     return apply
 
 
-def matrix_of(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None) -> Matrix:
-    """The struct of weight [out, in], bias [out] and `paired` weights, which the caller keeps alive."""
-    return Matrix(*map(start_of, (weight, bias, pairs)), *weight.shape)
+def matrix_of(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None, scale: Tensor | None = None) -> Matrix:
+    """The struct of weight [out, in], bias [out], `paired` weights, and of int8 ones scale float32[out], all of which the
+    caller keeps alive.
+    """
+    return Matrix(*map(start_of, (weight, bias, pairs, scale)), *weight.shape)
 
 
 def paired(weight: Tensor) -> Tensor | None:
-    """Weights [out, in] as products of few rows read them fastest, int32[out / 16, in / 2, 16]: bfloat16 numbers,
-    neighbours of a row in a word (see `few_rows.h`). None where they are not all bfloat16's.
+    """Weights [out, in] as products of few rows read them fastest (see `few_rows.h`): bfloat16 numbers, neighbours of a
+    row in a word, int32[out / 16, in / 2, 16]; or int8 ones, int8[out / 16, in, 16]. None where they are neither.
     """
+    if weight.dtype == torch.int8:
+        return _in_sixteens(weight).contiguous()
     if weight.dtype == torch.bfloat16:
         whole = weight.detach().view(torch.int16).int()
     else:
@@ -81,9 +85,16 @@ def paired(weight: Tensor) -> Tensor | None:
         if (bits[:1] & 0xFFFF).any() or (bits & 0xFFFF).any():  # a trained float32 weight shows in its first row
             return None
         whole = bits >> 16
-    whole = F.pad(whole & 0xFFFF, (0, -whole.shape[1] % 32, 0, -len(whole) % 64))
-    pairs = whole.unflatten(1, (-1, 2)).unflatten(0, (-1, 16)).permute(0, 2, 3, 1)
-    return (pairs[:, :, 1] << 16 | pairs[:, :, 0]).contiguous()
+    first, second = _in_sixteens(whole & 0xFFFF).unflatten(1, (-1, 2)).unbind(2)
+    return (second << 16 | first).contiguous()
+
+
+def _in_sixteens(weight: Tensor) -> Tensor:
+    """Of weights [out, in] sixteen outputs side by side, [out / 16, in, 16], zeros up to whole 64 outputs and 32
+    numbers.
+    """
+    whole = F.pad(weight, (0, -weight.shape[1] % 32, 0, -len(weight) % 64))
+    return whole.unflatten(0, (-1, 16)).transpose(1, 2)
 
 
 def fills_the_memory(weights: Iterable[Tensor], each: int | None = None) -> bool:

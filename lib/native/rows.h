@@ -15,7 +15,7 @@ template <class T> struct Rows {
 
 // Whether a matrix's products run on the matrix units here.
 template <class T> inline bool by_tiles(const Matrix& matrix) {
-  if constexpr (sizeof(T) == 4) return matrix.paired && matrix_units();
+  if constexpr (sizeof(T) == 4) return matrix.paired && !matrix.scale && matrix_units();
   return false;
 }
 
@@ -25,7 +25,7 @@ inline void each_output(const Matrix* const (&matrices)[N], Rows<T> x, F visit) 
   if (!std::all_of(matrices, matrices + N, [](const Matrix* matrix) { return matrix->paired; }))
     return each_of_few(matrices, x.x, x.count, visit);
   if constexpr (sizeof(T) == 4)
-    if (x.packed) return each_tile(matrices, x.packed, x.count, visit);
+    if (x.packed && !matrices[0]->scale) return each_tile(matrices, x.packed, x.count, visit);
   each_pair(matrices, x.x, x.count, visit);
 }
 

@@ -90,7 +90,8 @@ inline void each_tile(const Matrix* const (&matrices)[N], const float* packed, i
       alignas(64) float sums[N][2 * SIDE][2 * LANES];
       const auto run = p + 1 < panels ? add_parts<2> : add_parts<1>;
       for (int n = 0; n < N; ++n)
-        run(packed + p * panel, panel, matrices[n]->paired + first * steps * SIDE, steps, sums[n][0]);
+        run(packed + p * panel, panel, static_cast<const uint32_t*>(matrices[n]->paired) + first * steps * SIDE, steps,
+            sums[n][0]);
       for (int64_t at = first; at < std::min(out, first + 2 * SIDE); at += SIDE) {
         const __mmask16 mask = out - at >= SIDE ? 0xffff : (1 << (out - at)) - 1;
         for (int64_t i = 0; i < std::min(2 * SIDE, rows - p * SIDE); ++i) {

@@ -13,7 +13,7 @@ from lib.studies import footprint, speed
 from lib.studies.alternatives import NOBODY, PLAIN, drafted
 from lib.tree import Tree
 
-# dtype, and which weights are int8: target|drafter; PyTorch's int8 kernel on a CPU is made for bfloat16
+# dtype, and which weights are int8: target|drafter; where no block runs natively, PyTorch's kernel knows bfloat16 alone
 WAYS = (("float32", "none"), ("bfloat16", "none"), ("bfloat16", "none|int8"), ("bfloat16", "int8|none"),
         ("bfloat16", "int8"))
 

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from lib.drafters import EarlyExitDrafter
 from lib.drafters.early_exit import first_layers
 from lib.drafters.rounded import rounded
-from lib.models.quantize import Int8Linear
+from lib.int8_linear import Int8Linear
 from lib.studies.drafter_study import candidates
 from lib.tests import small_models
 

@@ -10,7 +10,7 @@ from lib.attention import tree_forward
 from lib.cache import TreeCache
 from lib.decoding import generate, in_batches
 from lib.drafters import LanguageModelDrafter, make
-from lib.fused import FusedBlocks, copied_bytes, fused, output_layer, refusal
+from lib.fused import FusedBlocks, copied_bytes, fused, output_layer, refusal, runs_natively
 from lib.joined_blocks import JoinedBlocks
 from lib.models.quantize import quantize_int8
 from lib.native.blocks import NativeBlocks
@@ -185,11 +185,19 @@ def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
     assert isinstance(fused(small), FusedBlocks)  # its copies are there already
 
 
-def test_quantised_layers_are_called_as_they_are():
+def test_int8_layers_are_the_same_fused(kernels):
     model = made(CONFIGS["qwen2"])
     quantize_int8(model)
+    assert isinstance(fused(model).blocks, NativeBlocks if runs_natively(model) else JoinedBlocks)
     told, said = (block(model, each)[0].logits for each in (fused(model), model))
     torch.testing.assert_close(told, said, atol=1e-4, rtol=1e-3)
+
+
+def test_int8_weights_that_would_fill_the_memory_are_held_once(monkeypatch):
+    model = made(CONFIGS["llama"])
+    quantize_int8(model)
+    monkeypatch.setattr("lib.native.blocks.fills_the_memory", lambda weights, each=None: bool(list(weights)))
+    assert not runs_natively(model) and not isinstance(getattr(fused(model), "blocks", None), NativeBlocks)
 
 
 @pytest.mark.parametrize("model, said", [

@@ -1,6 +1,8 @@
 """Products of few rows in C++, against PyTorch's: any sizes, biases, both types; what a row's neighbours may change."""
 
+import ctypes
 import math
+from ctypes import c_int64, c_void_p
 
 import pytest
 import torch
@@ -8,7 +10,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.native import products
+from lib.int8_linear import Int8Linear
+from lib.native import build, products
 
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # of the largest number
 reason = products.weights_refusal([torch.zeros(8, 8)])
@@ -59,6 +62,30 @@ def test_weights_in_pairs_give_the_product(dtype, rows, out, inputs, biased, see
     truth = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
     said = products.linear(torch.full_like(weight, math.nan), bias, products.paired(weight))(x)
     assert (said.double() - truth).abs().max() <= WITHIN[dtype] * max(1.0, truth.abs().max().item(), inputs**0.5)
+
+
+def rounded_product(layer, x):
+    """The product of x with a layer's int8 weights alone, in x's dtype."""
+    pairs, scale, to = products.paired(layer.weight), layer.scale.float(), x.new_empty(len(x), len(layer.weight))
+    matrix = products.matrix_of(torch.empty(layer.weight.shape), layer.bias, pairs, scale)
+    run = getattr(build.library(*products.SOURCES), f"linear_{products.NAMES[x.dtype]}")
+    run(ctypes.byref(matrix), *map(c_void_p, (x.data_ptr(), to.data_ptr())), c_int64(len(x)), c_int64(2))
+    return to
+
+
+@pytest.mark.parametrize("dtype", WITHIN, ids=str)
+@settings(deadline=None, max_examples=40)
+@given(rows=st.integers(1, 20), out=st.integers(1, 200), inputs=st.integers(1, 130), biased=st.booleans(),
+       seed=st.integers(0, 999))
+def test_int8_weights_give_the_product_and_a_row_its_bits(dtype, rows, out, inputs, biased, seed):
+    x, weight, bias = problem(rows, out, inputs, biased, dtype, seed)
+    linear = torch.nn.Linear(inputs, out, bias=biased, dtype=dtype)
+    linear.load_state_dict({"weight": weight} | ({"bias": bias} if biased else {}))
+    layer = Int8Linear(linear.requires_grad_(False))
+    truth = x.double() @ (layer.weight.double() * layer.scale.double()[:, None]).T + (bias.double() if biased else 0)
+    said = rounded_product(layer, x)
+    assert (said.double() - truth).abs().max() <= WITHIN[dtype] * max(1.0, truth.abs().max().item(), inputs**0.5)
+    assert torch.equal(rounded_product(layer, x[rows // 2 :].clone()), said[rows // 2 :])
 
 
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)

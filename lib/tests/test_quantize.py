@@ -5,9 +5,10 @@ import torch
 
 from lib.decoding import generate, in_batches
 from lib.drafters import LanguageModelDrafter
+from lib.int8_linear import Int8Linear, rounded
 from lib.models import load_pair
 from lib.models.checks import PairError
-from lib.models.quantize import Int8Linear, kinds_of, quantize_int8, rounded
+from lib.models.quantize import kinds_of, quantize_int8
 from lib.studies import footprint
 from lib.tests import small_models
 
