@@ -10,9 +10,9 @@ LARGEST = 127  # of int8, symmetric
 class Int8Linear(nn.Module):
     """A linear layer with weight int8[out, in] and a scale[out]: y = x (q s)^T + b.
 
-    Where its model runs natively, blocks of few rows read the weights as they are (`lib/native/paired_rows.h`). Else, in
-    bfloat16 on a CPU, PyTorch's kernel does; in other dtypes the weight is converted at each call, which saves memory and
-    no time.
+    Where its model runs natively, blocks of few rows read the weights as they are (`lib/native/paired_rows.h`). Else,
+    in bfloat16 on a CPU, PyTorch's kernel does; in other dtypes the weight is converted at each call, which saves memory
+    and no time.
     """
 
     def __init__(self, linear: nn.Linear):

@@ -20,5 +20,5 @@ from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 
 __all__ = ["DRAFTERS", "AdaptiveDrafter", "BlockDrafter", "CombinedDrafter", "ConfidentDrafter", "Drafter",
            "EagleDrafter", "EarlyExitDrafter", "Kind", "LanguageModelDrafter", "LookupDrafter", "MedusaDrafter",
-           "MergedDrafter", "NgramDrafter", "OracleDrafter", "PlainDrafter", "RandomDrafter", "RecyclingDrafter", "Sharing",
-           "SuffixAutomatonDrafter", "make", "parse"]
+           "MergedDrafter", "NgramDrafter", "OracleDrafter", "PlainDrafter", "RandomDrafter", "RecyclingDrafter",
+           "Sharing", "SuffixAutomatonDrafter", "make", "parse"]

@@ -33,8 +33,9 @@ class Order:
 class NgramTables:
     """What a target said most often behind 1, 2, .. tokens: orders[n - 1] knows contexts of n tokens.
 
-    A context's number, its key, has its tokens as digits in base V, the last token the lowest. vocabulary: V, the target's. name_or_path: the folder that they were read from. An entry of a longer context
-    stands only where it says other than shorter ones, so that whoever looks asks the longest first.
+    A context's number, its key, has its tokens as digits in base V, the last token the lowest. An entry of a longer
+    context stands only where it says other than shorter ones, so that whoever looks asks the longest first. vocabulary:
+    V, the target's. name_or_path: the folder that they were read from.
     """
 
     orders: tuple[Order, ...]
@@ -45,9 +46,10 @@ class NgramTables:
     def of(cls, entries: Sequence[Mapping[int, int]], vocabulary: int, name_or_path: str = "") -> "NgramTables":
         """From what stands behind contexts of 1, 2, .. tokens, by the contexts' numbers."""
         if vocabulary ** len(entries) >= 2**63:
-            raise ValueError(f"contexts of {len(entries)} tokens of {vocabulary} have no number of 64 bits; give tables "
-                             "of shorter ones")
-        orders = (Order(array("q", sorted(known)), array("i", (known[key] for key in sorted(known)))) for known in entries)
+            raise ValueError(f"contexts of {len(entries)} tokens of {vocabulary} have no number of 64 bits; give "
+                             "tables of shorter ones")
+        orders = (Order(array("q", sorted(known)), array("i", (known[key] for key in sorted(known))))
+                  for known in entries)
         return cls(tuple(orders), vocabulary, name_or_path)
 
     def after(self, keys: Sequence[int]) -> Iterator[int]:
@@ -80,8 +82,8 @@ def load(folder: str | Path, target) -> NgramTables:
     """Tables that `save` wrote, context.N [E, N] and said.N [E]. ValueError for what does not fit the target."""
     folder, vocabulary = Path(folder), target.config.get_text_config().vocab_size
     if missing := [name for name in FILES if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} lacks {' and '.join(missing)}; count the tables with `python -m lib.training ngrams "
-                         "--target TARGET`, or name the folder of others")
+        raise ValueError(f"{folder} lacks {' and '.join(missing)}; count the tables with `python -m lib.training "
+                         "ngrams --target TARGET`, or name the folder of others")
     try:
         settings, tensors = json.loads((folder / FILES[0]).read_text()), load_file(folder / FILES[1])
     except (ValueError, SafetensorError) as error:
@@ -103,8 +105,8 @@ def load(folder: str | Path, target) -> NgramTables:
 
 def _entries(folder: Path, n: int, context: Tensor, said: Tensor, vocabulary: int) -> dict[int, int]:
     if context.shape != (len(said), n) or said.dim() != 1:
-        raise ValueError(f"{folder}: context.{n} is {tuple(context.shape)} and said.{n} {tuple(said.shape)}, not [E, {n}] "
-                         "and [E]; count the tables anew")
+        raise ValueError(f"{folder}: context.{n} is {tuple(context.shape)} and said.{n} {tuple(said.shape)}, not "
+                         f"[E, {n}] and [E]; count the tables anew")
     contexts, tokens = context.long(), said.long()
     if len(said) and not (0 <= min(contexts.min(), tokens.min()) and max(contexts.max(), tokens.max()) < vocabulary):
         raise ValueError(f"{folder}: order {n} has tokens that are none of the vocabulary's {vocabulary}; count the "

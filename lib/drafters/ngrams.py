@@ -1,7 +1,7 @@
 """N-grams of the text itself, and behind them those that the target was seen to follow before; no model.
 
-As llama.cpp's look-up asks a cache of the context and then a static one, and as Stewart et al. 2024 (The N-Grammys) draft
-from n-grams of the context and of the model.
+As llama.cpp's look-up asks a cache of the context and then a static one, and as Stewart et al. 2024 (The N-Grammys)
+draft from n-grams of the context and of the model.
 """
 
 from itertools import islice

@@ -12,7 +12,7 @@ UNKNOWN = -1
 
 
 def part_filled(shape: Tree, tokens: Sequence[int]) -> Draft:
-    """The nodes of a shape that have a token, the root's first, in `tokens`, UNKNOWN elsewhere and below such a node."""
+    """The nodes of a shape that have a token: the root's first in `tokens`, UNKNOWN where there is none and below."""
     kept = [node for node, token in enumerate(tokens) if token != UNKNOWN]
     if len(kept) == len(tokens):
         return Draft(shape, torch.tensor(tokens), "top_k")

@@ -30,8 +30,8 @@ class Kind:
     replayable: whether its drafts depend on the committed tokens and the path alone, through one rank a position, so
     that a trace's ranks decide every shape. Heads need a rank for each start and depth: they have `read_ahead`.
     option: the keyword that a value behind the kind's name sets, as "adaptive:recent" sets the policy. head: the kind
-    of trained head, or of tables, in the `folder` that it needs. refusal: why a target cannot have it; empty where it can. reads: what
-    makes an option's value of text.
+    of trained head, or of tables, in the `folder` that it needs. refusal: why a target cannot have it; empty where it
+    can. reads: what makes an option's value of text.
     """
 
     build: Callable[..., Drafter]

@@ -147,8 +147,8 @@ class NativeBlocks:
     layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
     (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
     layer is given. norm, output and embedding: None where there is none. Weights that are bfloat16 numbers are held a
-    second time, two bytes each, `paired` for few rows, unless that fills the memory or `known` has them so; int8 weights
-    are in any case, one byte each. One call at a time.
+    second time, two bytes each, `paired` for few rows, unless that fills the memory or `known` has them so; int8
+    weights are in any case, one byte each. One call at a time.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,

@@ -100,8 +100,8 @@ inline void each_strip(const Matrix* const (&matrices)[N], const T* x, int64_t r
       const int64_t row = rows * strip / strips, count = rows * (strip + 1) / strips - row;
       alignas(64) float sums[N][STRIP][W][LANES];
       for (int n = 0; n < N; ++n)
-        by_rows[count - 1](static_cast<const char*>(matrices[n]->paired) + first / LANES * panel, panel, x + row * in, in,
-                           sums[n][0][0]);
+        by_rows[count - 1](static_cast<const char*>(matrices[n]->paired) + first / LANES * panel, panel, x + row * in,
+                           in, sums[n][0][0]);
       for (int w = 0; w < W && first + w * LANES < out; ++w) {
         const int64_t at = first + w * LANES;
         const __mmask16 mask = out - at >= LANES ? 0xffff : (1 << (out - at)) - 1;

@@ -26,7 +26,8 @@ NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 class Matrix(ctypes.Structure):
     """The struct of the same name in `few_rows.h`."""
 
-    _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "paired", "scale")), ("out", c_int64), ("in", c_int64)]
+    _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "paired", "scale")),
+                *((name, c_int64) for name in ("out", "in"))]
 
 
 def weights_refusal(weights: Sequence[Tensor]) -> str | None:
@@ -66,8 +67,8 @@ def linear(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None):
 
 
 def matrix_of(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None, scale: Tensor | None = None) -> Matrix:
-    """The struct of weight [out, in], bias [out], `paired` weights, and of int8 ones scale float32[out], all of which the
-    caller keeps alive.
+    """The struct of weight [out, in], bias [out], `paired` weights, and of int8 ones scale float32[out]; the caller keeps
+    them alive.
     """
     return Matrix(*map(start_of, (weight, bias, pairs, scale)), *weight.shape)
 

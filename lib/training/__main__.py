@@ -1,6 +1,6 @@
 """`python -m lib.training MEMBER|all|prepare|losses|distillation|boosting|heads|ngrams [--folder DIR] [--steps N]`:
-trains members of the family or a head of a target (`heads --target base --kind medusa`), counts its n-grams, publishes what
-was made with its losses, or compares distilled members with plain ones, and boost-tuned drafters with others.
+trains members of the family or a head of a target (`heads --target base --kind medusa`), counts its n-grams, publishes
+what was made with its losses, or compares distilled members with plain ones, and boost-tuned drafters with others.
 """
 
 import argparse

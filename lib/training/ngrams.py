@@ -36,7 +36,8 @@ def make(target_name: str, folder: Path, *, windows: int = WINDOWS) -> NgramTabl
                       {"tokens": read.numel(), "entries": [len(order.keys) for order in tables.orders]})
     for kind, stream in streams.held_out.items():
         own = data.windows({kind: stream}, {kind: 1.0}, HELD_OUT_WINDOWS, LENGTH, SEED, step=1)
-        print(f"{kind}: {agreement(tables, own.numpy(), favourites(target, own)):.1%} of favourites are named", flush=True)
+        named = agreement(tables, own.numpy(), favourites(target, own))
+        print(f"{kind}: {named:.1%} of favourites are named", flush=True)
     return tables
 
 
@@ -44,17 +45,17 @@ def make(target_name: str, folder: Path, *, windows: int = WINDOWS) -> NgramTabl
 def favourites(target, windows: torch.Tensor) -> np.ndarray:
     """The target's most likely token behind every token of windows int64[R, L], int64[R, L]."""
     model, places = fused(target), torch.arange(windows.shape[1])
-    said = np.empty(windows.shape, dtype=np.int64)  # one piece: small ones between freed logits would tear the heap apart
+    said = np.empty(windows.shape, dtype=np.int64)  # one piece: small ones between freed logits would tear the heap
     for row, window in zip(said, windows):
         row[:] = tree_forward(model, window[None], places, None, TreeCache()).logits[0].argmax(-1)
     return said
 
 
 def tables_of(read: np.ndarray, said: np.ndarray, entries: Sequence[int], vocabulary: int) -> NgramTables:
-    """Tables with so many entries of each length of context, from texts int64[R, L] and what was said behind each token.
+    """Tables with so many entries of each length of context, of texts int64[R, L] and what was said behind each token.
 
-    An entry's worth is how many more of the places behind its context it names rightly than the shorter entries do; the
-    ones worth most are kept, none that is worth less than two. Places with fewer than FROM tokens before are not counted.
+    An entry's worth is how many more of the places behind its context it names rightly than the shorter entries do;
+    those worth most are kept, none that is worth less than two. Places with fewer than FROM tokens before do not count.
     """
     tables = NgramTables.of([], vocabulary)
     chosen: list[dict[int, int]] = []
