@@ -7,6 +7,7 @@ draft from n-grams of the context and of the model.
 from itertools import islice
 from typing import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from lib.drafters.ngram_tables import NgramTables
@@ -27,6 +28,7 @@ class NgramDrafter:
 
     calls = 0
     cache_bytes = 0
+    leaves_out = True  # nodes of a shape, so that what verifying it whole costs cannot be seen of its rounds
 
     def __init__(self, tables: NgramTables, enough: int = 2, longest: int = 4):
         if longest < 1 or enough < 1:
@@ -35,9 +37,7 @@ class NgramDrafter:
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Reads the prompts int64[T]."""
-        self.texts = [_Text(self.tables, self.longest if self.enough <= self.longest else 0) for _ in prompts]
-        for text, prompt in zip(self.texts, prompts):
-            text.extend(prompt.tolist())
+        self.texts = [self._read(prompt.tolist()) for prompt in prompts]
         self.drafts: list[Draft] = []
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
@@ -54,6 +54,34 @@ class NgramDrafter:
     def select(self, rows: list[int]) -> None:
         """Keeps these rows."""
         self.texts = [self.texts[row] for row in rows]
+
+    @property
+    def name_or_path(self) -> str:
+        """The folder of the tables, where they came from one."""
+        return self.tables.name_or_path
+
+    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
+        """What the n-grams say d + 1 tokens ahead of every root of known texts, as `lib.trace.ReadsAhead` asks; all
+        probabilities are 0, since they have none.
+        """
+        most = max(1, *(len(text) - 1 - start for text, start in zip(texts, starts)))
+        ranks = torch.full((len(texts), most, depth), -1, dtype=torch.int32)
+        for row, (known, start) in enumerate(zip(texts, starts)):
+            tokens = known.tolist()
+            text = self._read(tokens[:start])
+            for root in range(start, len(tokens) - 1):
+                text.extend([tokens[root]])
+                keys = text.keys
+                for d, token in enumerate(tokens[root + 1 : root + 1 + depth]):
+                    said = list(dict.fromkeys(self._candidates(text, keys)))
+                    ranks[row, root - start, d] = said.index(token) if token in said else self.tables.vocabulary
+                    keys = text.behind(keys, token)
+        return ranks, torch.zeros(len(texts), most, depth)
+
+    def _read(self, tokens: list[int]) -> "_Text":
+        text = _Text(self.tables, self.longest if self.enough <= self.longest else 0)
+        text.extend(tokens)
+        return text
 
     def _tokens(self, shape: Tree, text: "_Text") -> list[int]:
         """A token a node, the root's first; UNKNOWN where there is none."""

@@ -1,4 +1,4 @@
-"""The drafters that compete for a target in the advice: its pairs' own models, and trained heads."""
+"""The drafters that compete for a target in the advice: its pairs' own models, trained heads, and n-grams."""
 
 from typing import Sequence
 
@@ -9,9 +9,11 @@ from lib import cost
 from lib.drafters.heads import check_shipped
 from lib.studies import alternatives, study
 
+CELL, CHECKING = ["batch", "prefix", "shape"], ["verify_ms", "commit_ms"]
+
 
 def of_target(pairs: Sequence, heads: Sequence[str]) -> dict[str, object]:
-    """By name the models of pairs that share a target, and drafters of its shipped heads of these kinds: as
+    """By name the models of pairs that share a target, and drafters of its shipped heads (or n-grams) of these kinds: as
     `trace.record` takes them.
     """
     models = {pair.drafter_name: pair.drafter.model for pair in pairs}
@@ -25,12 +27,19 @@ def folders(pairs: Sequence, heads: Sequence[str]) -> list[str]:
 
 
 def calibrate(pairs: Sequence, heads: Sequence[str], prompts: Sequence[torch.Tensor], **settings) -> pd.DataFrame:
-    """`cost.calibrate` of every pair, and of the heads of each target; settings: as that takes them."""
+    """`cost.calibrate` of every pair, and of the heads of each target; settings: as that takes them.
+
+    What verifying a shape takes is the pair's own model's to say where a drafter leaves out nodes.
+    """
     parts = [cost.calibrate(pair, prompts, **settings) for pair in pairs]
     for group in study.by_target(pairs).values():
         for kind in heads:
             made = _head(group[0], kind)
-            parts.append(cost.calibrate(group[0], prompts, drafter=made, **settings).assign(drafter=kind))
+            found = cost.calibrate(group[0], prompts, drafter=made, **settings).assign(drafter=kind)
+            if getattr(made, "leaves_out", False):
+                checked = parts[pairs.index(group[0])]
+                found[CHECKING] = checked.set_index(CELL)[CHECKING].loc[list(found[CELL].itertuples(index=False))].values
+            parts.append(found)
     return pd.concat(parts, ignore_index=True)
 
 

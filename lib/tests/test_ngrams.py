@@ -9,15 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import shapes
+from lib import replay, shapes, trace
 from lib.drafters import NgramDrafter, make, ngram_tables
 from lib.drafters.ngram_tables import NgramTables
+from lib.studies import live
 from lib.tests import small_heads, small_models
 from lib.tests.test_replay import trees
 from lib.training import ngrams
 
 VOCABULARY = 4
 TEXTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=30)
+MODEL = small_models.llama(3)
 NUMBER = [VOCABULARY**place for place in range(8)]
 
 
@@ -87,6 +89,18 @@ def test_what_was_accepted_is_known_from_then_on():
     assert draft.token_list == [1, 3, 1, 3]
 
 
+def test_replay_of_what_is_read_ahead_is_live_decoding_round_by_round():
+    tokens, prompts, names = 40, small_models.prompts(6, (3, 9, 5, 1)), list("abcd")
+    drafter = NgramDrafter(small_heads.tables(small_models.VOCABULARY))
+    recorded = trace.record(MODEL, {"n": drafter}, prompts, names=names, kinds=names, max_new_tokens=tokens - 1, ahead=6)
+    for shape in map(shapes.parse, ("chain:5", "kary:3@20", "expansion:1,3,2,1")):
+        rounds = live.decode(MODEL, drafter, prompts, shape=shape, max_new_tokens=tokens).rounds
+        walked = replay.chained(replay.walk(recorded, shape, "n"), recorded.lengths)
+        found = sorted((done.row, done.position - 1, done.accepted) for done in rounds)
+        assert found == list(zip(walked.rows.tolist(), walked.starts.tolist(), walked.accepted.tolist()))
+        assert walked.accepted.sum() > 1, "otherwise nothing was tested"
+
+
 @pytest.mark.parametrize("wrong", [dict(enough=0), dict(longest=0)])
 def test_matches_of_no_tokens_are_refused(wrong):
     with pytest.raises(ValueError, match="matches of"):
@@ -131,14 +145,11 @@ def test_tables_keep_what_names_most_beyond_shorter_ones(seed, entries):
 
 
 def test_a_targets_favourites_are_those_of_its_own_forward():
-    model = small_models.llama(3)
     windows = torch.randint(0, small_models.VOCABULARY, (2, 20), generator=torch.Generator().manual_seed(0))
-    assert np.array_equal(ngrams.favourites(model, windows), model(windows).logits.argmax(-1).numpy())
+    assert np.array_equal(ngrams.favourites(MODEL, windows), MODEL(windows).logits.argmax(-1).numpy())
 
 
 # ---------------------------------------------------------------------------------------------------------- files
-
-MODEL = small_models.llama(3)
 
 
 @pytest.fixture

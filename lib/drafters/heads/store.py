@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
+from lib.drafters import ngram_tables
 from lib.drafters.heads.block import BlockHead
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.medusa import MedusaHeads
@@ -96,8 +97,9 @@ def shipped(target: str, kind: str) -> Path:
 
 
 def check_shipped(target: str, kind: str) -> None:
-    """ValueError where a kind is none of heads, or none of it ships for this target."""
-    _check_kind(kind)
+    """ValueError where a kind is none of heads or n-grams, or none of it ships for this target."""
+    if kind != ngram_tables.KIND:
+        _check_kind(kind)
     if not shipped(target, kind).is_dir():
         raise ValueError(f"no head of kind {kind!r} ships for target {target!r}: there is no folder "
                          f"{shipped(target, kind)}; leave it out, or train it with `python -m lib.training heads`")
