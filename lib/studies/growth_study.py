@@ -7,7 +7,7 @@ import pandas as pd
 from torch import Tensor
 
 from lib import acceptance, dynamic_replay, growth, stats
-from lib.drafters import LanguageModelDrafter
+from lib.drafters import LanguageModelDrafter, NgramDrafter
 from lib.drafters.marginals import MarginalDrafter
 from lib.dynamic_replay import GrownWalk
 from lib.growth import Growth
@@ -99,7 +99,7 @@ def compare(recorded: Trace, name: str, model, asked: recording.Prompts, *, fami
 def judging(recorded: Trace, models: Mapping[str, object], asked: recording.Prompts,
             vocabulary: int | None = None) -> Callable[[str, Growth], pd.DataFrame | None]:
     """(drafter, rule) -> `evaluate` of that rule on the trace's judged prompts, as `advice.advise` asks for it; None
-    for drafters that give one distribution a depth, over which such rules do not grow.
+    for drafters without a distribution a node, over which such rules grow: those that give one a depth, and n-grams.
 
     models: by the drafters' names in the trace, as `evaluate` takes them; asked: as `compare` takes it.
     """
@@ -107,7 +107,7 @@ def judging(recorded: Trace, models: Mapping[str, object], asked: recording.Prom
     texts = [asked.ids[row] for row in np.flatnonzero(~np.asarray(asked.choosing))]
 
     def judge(drafter: str, rule: Growth) -> pd.DataFrame | None:
-        if isinstance(models[drafter], MarginalDrafter):
+        if isinstance(models[drafter], (MarginalDrafter, NgramDrafter)):
             return None
         return evaluate(judged, drafter, models[drafter], texts, [(rule.name, rule.budget, rule)], vocabulary)
 
