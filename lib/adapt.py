@@ -153,9 +153,11 @@ class WhereItPays(Remembered):
         """The best length for the estimates, 0 where every length would be slower than plain decoding."""
         most = len(self.costs) - 1
         reach = [most] * len(states) if reach is None else reach
-        tokens = [tokens_of_chains(self.acceptance(state[:2]), most) for state in states]
-        speeds = [sum(own[min(length, ends)] for own, ends in zip(tokens, reach, strict=True)) / cost
-                  for length, cost in enumerate(self.costs)]
+        tokens = []
+        for state, ends in zip(states, reach, strict=True):
+            own = tokens_of_chains(self.acceptance(state[:2]), ends)
+            tokens.append(own + own[-1:] * (most - ends))
+        speeds = [sum(own) / cost for *own, cost in zip(*tokens, self.costs)]
         length = max(range(len(speeds)), key=speeds.__getitem__)
         curious = sum(ends > 0 and (well or tried < FORGOTTEN) for (_, tried, well), ends in zip(states, reach))
         return [1 if length == 0 and 2 * curious > len(states) else length] * len(states)

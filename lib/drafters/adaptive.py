@@ -40,7 +40,9 @@ class AdaptiveDrafter(Wrapping):
         depths = self.policy.depths(self.states)
         tree, _ = first_levels.levels(shape, max(depths))
         proposed = self.drafter.propose(tree, draws)
-        depths = self.policy.depths(self.states, [draft.tree.max_depth for draft in proposed])
+        reach = [draft.tree.max_depth for draft in proposed]
+        if any(ends < depth for ends, depth in zip(reach, depths, strict=True)):  # else nothing has changed
+            depths = self.policy.depths(self.states, reach)
         self.drafts = [first_levels.cut(draft, depth) for draft, depth in zip(proposed, depths, strict=True)]
         if self.wants_hidden_states and any(kept != list(range(len(kept))) for _, kept in self.drafts):
             raise ValueError(f"the shape {shape} is not in level order, and the drafter finds hidden states by node; "
