@@ -126,8 +126,8 @@ class FusedBlocks:
         return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices)
 
     def _takes_prompts(self, tokens: Tensor) -> bool:
-        """Whether prompts int64[B, T] are few rows too."""
-        return self.fills and tokens.numel() <= products.MOST_ROWS
+        """Whether prompts int64[B, T] are few enough rows."""
+        return self.fills and tokens.numel() <= self.blocks.most_rows
 
 
 def _kernels_of(model) -> Kernels:

@@ -148,7 +148,8 @@ class NativeBlocks:
     (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
     layer is given. norm, output and embedding: None where there is none. Weights that are bfloat16 numbers are held a
     second time, two bytes each, `paired` for few rows, unless that fills the memory or `known` has them so; int8
-    weights are in any case, one byte each. One call at a time.
+    weights are in any case, one byte each. Of more than `most_rows` rows PyTorch's operators make more. One call at a
+    time.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
@@ -161,6 +162,7 @@ class NativeBlocks:
         copied = not fills_the_memory((part.weight for part in own), each=2)
         self.pairs = self.shared | {part: paired(part.weight) if copied or isinstance(part, Int8Linear) else None
                                     for part in own}
+        self.most_rows = products.most_rows(all(pairs is not None for pairs in self.pairs.values()))
         self.scales = {part: part.scale.float() for part in own if isinstance(part, Int8Linear)}
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
         self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)

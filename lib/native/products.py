@@ -1,6 +1,7 @@
 """Products of few rows, in C++ (`rows.h`), over PyTorch's own weights or pairs of them; and what they need to run."""
 
 import ctypes
+import sys
 from ctypes import c_int64, c_void_p
 from pathlib import Path
 from typing import Iterable, Sequence
@@ -18,7 +19,7 @@ HERE = Path(__file__).parent
 SOURCES = (*(HERE / name for name in ("blocks.cpp", "fill.h", "forward.h", "rows.h", "few_rows.h", "paired_rows.h",
                                       "tile_rows.h", "tiles.h", "lanes.h")),
            onepass.SOURCES[0].with_name("onepass_call.h"))
-MOST_ROWS = 512  # beyond, products in blocks are faster
+MOST_ROWS = 512  # of products that PyTorch's are faster than beyond
 MOST_COPIED = 0.25  # of the free memory that weights may take to be held a second time
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -44,6 +45,12 @@ def weights_refusal(weights: Sequence[Tensor]) -> str | None:
     return onepass.unavailable() or build.unavailable(*SOURCES)
 
 
+def most_rows(in_pairs: bool) -> int:
+    """Rows beyond which PyTorch's products are faster than those here: never, with weights in pairs and no matrix units.
+    """
+    return sys.maxsize if in_pairs and "amx_bf16" not in processor.flags() else MOST_ROWS
+
+
 def linear(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None):
     """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in, read as `paired` where they are
     given so; no gradients.
@@ -51,11 +58,11 @@ def linear(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None):
     Many rows, and what does not fit the weights, are PyTorch's.
     """
     matrix, run = matrix_of(weight, bias, pairs), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
-    matrix.kept = pairs  # to which the struct only points
+    matrix.kept, most = pairs, most_rows(pairs is not None)  # the struct only points to them
 
     def apply(x: Tensor) -> Tensor:
         fits = x.dtype == weight.dtype and x.shape[-1] == weight.shape[1]
-        if not fits or (count := x.numel() // x.shape[-1]) > MOST_ROWS:
+        if not fits or (count := x.numel() // x.shape[-1]) > most:
             return F.linear(x, weight, bias)
         rows = x.contiguous()
         to = x.new_empty(*x.shape[:-1], len(weight))

@@ -100,8 +100,9 @@ def test_a_tree_without_a_prefix_says_what_the_model_says(kernels):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("longest", [11, MOST_ROWS + 1])
-def test_prompts_are_read_as_the_model_reads_them(kernels, longest):
-    model = made(LlamaConfig(**SIZES | {"max_position_embeddings": 1024}))
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=["any", "in pairs"])
+def test_prompts_are_read_as_the_model_reads_them(kernels, longest, weights):
+    model = made(LlamaConfig(**SIZES | {"max_position_embeddings": 1024})).to(weights).float()
     tokens = torch.randint(1, 50, (2, longest), generator=torch.Generator().manual_seed(1))
     keep, depth = torch.tensor([3, longest - 1]), torch.arange(longest)
     caches = TreeCache(), TreeCache()

@@ -114,9 +114,11 @@ def test_what_bfloat16_cannot_hold_is_not_paired(weight):
     assert products.paired(weight) is None
 
 
-def test_many_rows_and_leading_dimensions_are_the_same_product():
+@pytest.mark.parametrize("in_pairs", [False, True])
+def test_many_rows_and_leading_dimensions_are_the_same_product(in_pairs):
     x, weight, bias = problem(6 * (products.MOST_ROWS // 2), 33, 47, True, torch.float32, 2)
-    x, run = x.view(2, 3, -1, 47), products.linear(weight, bias)
+    weight = weight.bfloat16().float()
+    x, run = x.view(2, 3, -1, 47), products.linear(weight, bias, products.paired(weight) if in_pairs else None)
     torch.testing.assert_close(run(x), F.linear(x, weight, bias), atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(run(x.transpose(0, 1)), run(x).transpose(0, 1), atol=1e-4, rtol=1e-5)
     assert run(x[:, :, :0]).shape == (2, 3, 0, 33)

@@ -10,7 +10,6 @@ from lib.attention import attention_forward, causal
 from lib.attention_backends import SharedMask
 from lib.cache import TreeCache
 from lib.native.blocks import NativeBlocks, refusal
-from lib.native.products import MOST_ROWS
 
 # (query [B, Hq, T, d], key and value [B, Hkv, T, d]) -> [B, T, Hq, d]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -87,7 +86,7 @@ class Behind:
         mask bool[T, pending + T] or [B, T, pending + T]: which pending slots are seen, and all committed ones; None for
         a causal block right behind the committed slots.
         """
-        if self.native is None or torch.is_grad_enabled() or len(x) * x.shape[1] > MOST_ROWS:
+        if self.native is None or torch.is_grad_enabled() or len(x) * x.shape[1] > self.native.most_rows:
             positions = (cache.lengths[:, None] if cache.layers else offsets.new_zeros(len(x), 1)) + offsets
             for index, layer in enumerate(self.layers):
                 x = layer(x, positions, cached(layer.self_attn, cache, index, mask), read)
