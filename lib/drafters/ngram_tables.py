@@ -1,11 +1,9 @@
 """Tables of what a target was seen to say behind a few tokens, in files: config.json and model.safetensors."""
 
 import json
-from array import array
-from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, Mapping, Sequence
+from typing import Mapping, Sequence
 
 import torch
 from safetensors import SafetensorError
@@ -17,50 +15,27 @@ FILES = "config.json", "model.safetensors"
 
 
 @dataclass(frozen=True)
-class Order:
-    """The entries of one length of context: keys in ascending order, and the token behind each."""
-
-    keys: array
-    said: array
-
-    def get(self, key: int) -> int | None:
-        """The token behind a context; None where the table has none."""
-        at = bisect_left(self.keys, key)
-        return self.said[at] if at < len(self.keys) and self.keys[at] == key else None
-
-
-@dataclass(frozen=True)
 class NgramTables:
-    """What a target said most often behind 1, 2, .. tokens: orders[n - 1] knows contexts of n tokens.
+    """What a target said most often behind 1, 2, .. tokens: orders[n - 1] maps contexts of n tokens to a token.
 
     A context's number, its key, has its tokens as digits in base V, the last token the lowest. An entry of a longer
     context stands only where it says other than shorter ones, so that whoever looks asks the longest first. vocabulary:
     V, the target's. name_or_path: the folder that they were read from.
     """
 
-    orders: tuple[Order, ...]
+    orders: tuple[Mapping[int, int], ...]
     vocabulary: int
     name_or_path: str = ""
 
-    @classmethod
-    def of(cls, entries: Sequence[Mapping[int, int]], vocabulary: int, name_or_path: str = "") -> "NgramTables":
-        """From what stands behind contexts of 1, 2, .. tokens, by the contexts' numbers."""
-        if vocabulary ** len(entries) >= 2**63:
-            raise ValueError(f"contexts of {len(entries)} tokens of {vocabulary} have no number of 64 bits; give "
-                             "tables of shorter ones")
-        orders = (Order(array("q", sorted(known)), array("i", (known[key] for key in sorted(known))))
-                  for known in entries)
-        return cls(tuple(orders), vocabulary, name_or_path)
-
-    def after(self, keys: Sequence[int]) -> Iterator[int]:
-        """What is said behind a text, the longest context's first; keys: of its last 1, 2, .. tokens."""
-        for n in range(min(len(keys), len(self.orders)), 0, -1):
-            if (token := self.orders[n - 1].get(keys[n - 1])) is not None:
-                yield token
+    def __post_init__(self):
+        if self.vocabulary ** len(self.orders) >= 2**63:
+            raise ValueError(f"contexts of {len(self.orders)} tokens of {self.vocabulary} have no number of 64 bits; "
+                             "give tables of shorter ones")
 
     def favourite(self, keys: Sequence[int]) -> int:
-        """The first of them; -1 where there is none."""
-        return next(self.after(keys), -1)
+        """What is said behind the longest known context; keys: of the last 1, 2, .. tokens. -1 where none is known."""
+        known = (order.get(key) for order, key in reversed([*zip(self.orders, keys)]))
+        return next((token for token in known if token is not None), -1)
 
 
 def save(tables: NgramTables, folder: Path, about: Mapping[str, object]) -> None:
@@ -71,10 +46,9 @@ def save(tables: NgramTables, folder: Path, about: Mapping[str, object]) -> None
     dtype = torch.uint16 if tables.vocabulary <= 2**16 else torch.int32
     tensors = {}
     for n, order in enumerate(tables.orders, start=1):
-        digits = [[key // tables.vocabulary**place % tables.vocabulary for place in reversed(range(n))]
-                  for key in order.keys]
-        tensors[f"context.{n}"] = torch.tensor(digits, dtype=torch.long).reshape(-1, n).to(dtype)
-        tensors[f"said.{n}"] = torch.tensor(list(order.said), dtype=torch.long).to(dtype)
+        keys, places = torch.tensor(sorted(order), dtype=torch.long), tables.vocabulary ** torch.arange(n - 1, -1, -1)
+        tensors[f"context.{n}"] = (keys[:, None] // places % tables.vocabulary).to(dtype)
+        tensors[f"said.{n}"] = torch.tensor([order[key] for key in keys.tolist()], dtype=torch.long).to(dtype)
     save_file(tensors, folder / FILES[1])
 
 
@@ -100,7 +74,7 @@ def load(folder: str | Path, target) -> NgramTables:
                          f"{', '.join(sorted(tensors.keys() - wanted)) or 'none'}); count the tables anew")
     entries = [_entries(folder, n, tensors[f"context.{n}"], tensors[f"said.{n}"], vocabulary)
                for n in range(1, settings["orders"] + 1)]
-    return NgramTables.of(entries, vocabulary, str(folder))
+    return NgramTables(tuple(entries), vocabulary, str(folder))
 
 
 def _entries(folder: Path, n: int, context: Tensor, said: Tensor, vocabulary: int) -> dict[int, int]:

@@ -79,7 +79,7 @@ class NgramDrafter:
         return ranks, torch.zeros(len(texts), most, depth)
 
     def _read(self, tokens: list[int]) -> "_Text":
-        text = _Text(self.tables, self.longest if self.enough <= self.longest else 0)
+        text = _Text(self.tables, self.enough, self.longest)
         text.extend(tokens)
         return text
 
@@ -101,18 +101,23 @@ class NgramDrafter:
 
     def _candidates(self, text: "_Text", keys: Sequence[int]) -> Iterator[int]:
         """What may stand behind a context, the surest first; some more than once."""
-        yield from text.after(keys, self.enough, self.longest)
-        yield from self.tables.after(keys)
-        yield from text.after(keys, 1, self.enough - 1)
+        for known, n in text.asked:
+            if n <= len(keys) and (token := known.get(keys[n - 1])) is not None:
+                yield token
 
 
 class _Text:
-    """A growing text, and what last followed each of its n-grams of up to `longest` tokens."""
+    """A growing text, what last followed each of its n-grams of up to `longest` tokens, and in which order it and the
+    tables are asked.
+    """
 
-    def __init__(self, tables: NgramTables, longest: int):
-        self.vocabulary, self.kept = tables.vocabulary, max(longest, len(tables.orders))
-        self.known: list[dict[int, int]] = [{} for _ in range(longest)]
+    def __init__(self, tables: NgramTables, enough: int, longest: int):
+        self.vocabulary, self.most = tables.vocabulary, max(longest, len(tables.orders))
+        self.known: list[dict[int, int]] = [{} for _ in range(longest if enough <= longest else 0)]
         self.keys: tuple[int, ...] = ()  # of the last 1, 2, .. tokens, as tables number them
+        own, said = ([*reversed([*zip(known, range(1, self.most + 1))])] for known in (self.known, tables.orders))
+        sure = [each for each in own if each[1] >= enough]
+        self.asked = [*sure, *said, *own[len(sure) :]]  # with the tokens of their contexts
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens, each behind the n-grams before it."""
@@ -128,10 +133,4 @@ class _Text:
 
     def behind(self, keys: Sequence[int], token: int) -> tuple[int, ...]:
         """The keys of a context with a token more."""
-        return token, *[key * self.vocabulary + token for key in keys[: self.kept - 1]]
-
-    def after(self, keys: Sequence[int], shortest: int, longest: int) -> Iterator[int]:
-        """What last followed matches of so many tokens, the longest first."""
-        for n in range(min(longest, len(keys), len(self.known)), shortest - 1, -1):
-            if (token := self.known[n - 1].get(keys[n - 1])) is not None:
-                yield token
+        return token, *[key * self.vocabulary + token for key in keys[: self.most - 1]]

@@ -32,7 +32,7 @@ def head(kind: str, target, seed: int = 0, **changed):
 def tables(vocabulary: int) -> ngram_tables.NgramTables:
     """Tables that name something behind every token, and behind some contexts of two."""
     behind = {token: (3 * token + 1) % vocabulary for token in range(vocabulary)}
-    return ngram_tables.NgramTables.of([behind, {key: 0 for key in range(0, vocabulary**2, 5)}], vocabulary)
+    return ngram_tables.NgramTables((behind, {key: 0 for key in range(0, vocabulary**2, 5)}), vocabulary)
 
 
 @cache

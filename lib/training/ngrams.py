@@ -33,7 +33,7 @@ def make(target_name: str, folder: Path, *, windows: int = WINDOWS) -> NgramTabl
     read = data.windows(streams.train, mixture.SHARES, windows, LENGTH, SEED, step=0)
     tables = tables_of(read.numpy(), favourites(target, read), ENTRIES, target.config.vocab_size)
     ngram_tables.save(tables, folder / "heads" / Path(target_name).name / ngram_tables.KIND,
-                      {"tokens": read.numel(), "entries": [len(order.keys) for order in tables.orders]})
+                      {"tokens": read.numel(), "entries": [*map(len, tables.orders)]})
     for kind, stream in streams.held_out.items():
         own = data.windows({kind: stream}, {kind: 1.0}, HELD_OUT_WINDOWS, LENGTH, SEED, step=1)
         named = agreement(tables, own.numpy(), favourites(target, own))
@@ -57,7 +57,7 @@ def tables_of(read: np.ndarray, said: np.ndarray, entries: Sequence[int], vocabu
     An entry's worth is how many more of the places behind its context it names rightly than the shorter entries do;
     those worth most are kept, none that is worth less than two. Places with fewer than FROM tokens before do not count.
     """
-    tables = NgramTables.of([], vocabulary)
+    tables = NgramTables((), vocabulary)
     chosen: list[dict[int, int]] = []
     for n, most in enumerate(entries, start=1):
         keys, behind = counted_places(read, said, n, vocabulary)
@@ -72,7 +72,7 @@ def tables_of(read: np.ndarray, said: np.ndarray, entries: Sequence[int], vocabu
         best = np.argsort(-worth, kind="stable")[:most]
         best = best[worth[best] >= 2]
         chosen.append(dict(zip(contexts[best].tolist(), token[favourite[best]].tolist())))
-        tables = NgramTables.of(chosen, vocabulary)
+        tables = NgramTables(tuple(chosen), vocabulary)
     return tables
 
 
