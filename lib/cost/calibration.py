@@ -16,6 +16,8 @@ from lib.shapes import parse
 from lib.timing import LEAST_REPEATS, interleaved
 
 PLAIN = "chain:0"  # nothing drafted
+COLD = 3  # rounds behind a prefill, which has put the weights out of the caches: slower than all that follow
+SHORT, LONG = 6, 24  # tokens of a call: where calls are dear, and where the cold rounds can be left out
 # Chains say what a level costs, w chains side by side what it costs for w nodes; together they span n = 0 .. 64.
 SHAPES = (PLAIN, "chain:1", "chain:4", "chain:8", "independent:2x4", "independent:4x4", "independent:8x4",
           "independent:16x4")
@@ -28,8 +30,8 @@ def calibrate(
     batches: Sequence[int] = (1,),
     prefixes: Sequence[int] = (128,),
     shapes: Sequence[str] = SHAPES,
-    new_tokens: int = 6,
-    repeats: int = 7,
+    new_tokens: int | None = None,
+    repeats: int = 30,
     seconds: float = 5.0,
     generator: torch.Generator,
     drafter=None,
@@ -38,37 +40,40 @@ def calibrate(
     """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch, prefix and shape, in the
     columns of the table "costs".
 
-    A row of text is cut from the prompts so that `prefix` tokens are committed in the middle of its `new_tokens`. All
-    calls of a cell (batch, prefix) share `seconds`, but each shape has LEAST_REPEATS calls however long they take:
-    costs that lack one would lie. drafter: in the place of the pair's own.
+    A row of text is cut from the prompts so that `prefix` tokens are committed in the middle of its `new_tokens`: by
+    default LONG where so many and a few repeats fit, else SHORT. All calls of a cell (batch, prefix) share `seconds`,
+    but each shape has LEAST_REPEATS calls however long they take: costs that lack one would lie. drafter: in the place
+    of the pair's own.
     ValueError where plain decoding is not among the shapes, or a prefix is too short.
     """
     if PLAIN not in shapes:
         raise ValueError(f"shapes are {list(shapes)}: add {PLAIN!r}, plain decoding, to which all others compare")
-    if min(prefixes) <= new_tokens // 2:
-        raise ValueError(f"prefix {min(prefixes)} is too short for {new_tokens} new tokens: give more than "
-                         f"{new_tokens // 2}")
+    least = new_tokens or SHORT
+    if min(prefixes) <= least // 2:
+        raise ValueError(f"prefix {min(prefixes)} is too short for {least} new tokens: give more than {least // 2}")
     drafter = drafter or pair.drafter
+
+    def ready(batch: int, prefix: int, tokens: int) -> tuple[dict[str, _Calls], float]:
+        """A cell's calls, each made once to warm up, and the seconds that this took."""
+        texts, start = rows_of_text(prompts, batch, prefix - tokens // 2), time.perf_counter()
+        calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape, tokens)
+                 for shape in shapes}
+        for call in calls.values():
+            call()
+        return calls, time.perf_counter() - start
+
     rows = []
     for batch in batches:
         for prefix in prefixes:
-            texts = rows_of_text(prompts, batch, prefix - new_tokens // 2)
-            calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape,
-                                   new_tokens) for shape in shapes}
-            _time(calls, repeats, seconds, generator, pair.target.device)
+            calls, spent = ready(batch, prefix, least)
+            if new_tokens is None and spent * LONG / SHORT * 2 * LEAST_REPEATS <= seconds and prefix > LONG // 2:
+                calls, spent = ready(batch, prefix, LONG)
+            calls_each = max(LEAST_REPEATS, int(seconds / spent))  # `interleaved` makes one more, before its turns
+            interleaved(calls, repeats=min(repeats, calls_each - 1), seconds=math.inf, generator=generator,
+                        device=pair.target.device)
             rows += [dict(target=pair.target_name, drafter=pair.drafter_name, batch=batch, prefix=prefix, **call.row())
                      for call in calls.values()]
     return pd.DataFrame(rows)
-
-
-def _time(calls: dict[str, "_Calls"], repeats: int, seconds: float, generator: torch.Generator, device) -> None:
-    """Every call once, to warm up, then all in as many shuffled turns as fit into `seconds`, a few at least."""
-    start = time.perf_counter()
-    for call in calls.values():
-        call()
-    calls_each = max(LEAST_REPEATS, int(seconds / (time.perf_counter() - start)))
-    repeats = min(repeats, calls_each - 1)  # `interleaved` makes one more, before its turns
-    interleaved(calls, repeats=repeats, seconds=math.inf, generator=generator, device=device)
 
 
 def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
@@ -103,8 +108,9 @@ class _Calls:
 def full_rounds(done: Generation, running: Sequence[int], batch: int) -> np.ndarray:
     """float[rounds, 3]: seconds of draft, verification and commit of the rounds in which all rows ran.
 
-    running: how many rows ran in each round. The first round is left out where there are others: it makes buffers.
+    running: how many rows ran in each round. The first COLD rounds are left out where there are others; else the first,
+    which makes buffers, where there is another.
     """
     firsts = np.concatenate([[0], np.cumsum(running)[:-1]]).astype(int)
     whole = [done.rounds[first] for first, rows in zip(firsts, running) if rows == batch]
-    return np.array([(found.draft_seconds, found.verify_seconds, found.commit_seconds) for found in whole[1:] or whole])
+    return np.array([(found.draft_seconds, found.verify_seconds, found.commit_seconds) for found in whole[COLD:] or whole[1:] or whole])

@@ -48,6 +48,7 @@ TABLES = (
             "agreement": real("share of tokens at which head and target have the same favourite"),
             "tokens": integer("tokens that both are means of"),
         },
+        compressed=True,
     ),
     Schema(
         "head_memory",

@@ -46,6 +46,7 @@ TABLES = (
         "what live decoding finds for one prompt and rule, above temperature 0",
         ("pair", "drafter", "rule", "shape", "temperature", "prompt", "stretch"),
         LIVE,
+        compressed=True,
     ),
     Schema(
         "rules_law",

@@ -29,6 +29,7 @@ TABLES = (
             "prompt": text("the group's first prompt"),
             "kind": text("kind of text"),
         },
+        compressed=True,
     ),
     Schema(
         "speed_choice",
@@ -112,6 +113,7 @@ TABLES = (
             "target_weights": integer("bytes"),
             "drafter_weights": integer("bytes"),
         },
+        compressed=True,
     ),
     Schema(
         "memory",

@@ -140,6 +140,21 @@ def test_calibration_reads_the_loop(tmp_path):
         cost.calibrate(pair, [], shapes=("chain:1",), generator=torch.Generator())
 
 
+@pytest.mark.parametrize("seconds, tokens", [(30.0, cost.calibration.LONG), (1e-3, cost.calibration.SHORT)])
+def test_calls_are_as_long_as_the_time_allows(seconds, tokens):
+    target, asked = small_models.llama(0), []
+    pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
+                           drafter=LanguageModelDrafter(small_models.related(target, 1, 0.3)))
+
+    def spied(*given, **settings):
+        asked.append((settings["max_new_tokens"], given[2].shape[1] + settings["max_new_tokens"] // 2))
+        return generate(*given, **settings)
+
+    cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefixes=(20,), seconds=seconds, shapes=("chain:0", "chain:2"),
+                   repeats=1, generator=torch.Generator().manual_seed(0), generate=spied)
+    assert asked[-1][0] == tokens and {middle for _, middle in asked} == {20}
+
+
 def test_only_rounds_of_the_whole_batch_count():
     """Rows end at different rounds; what is timed after the first has ended is another batch."""
     target, running = small_models.llama(0), []
@@ -147,7 +162,7 @@ def test_only_rounds_of_the_whole_batch_count():
     done = generate(target, LanguageModelDrafter(small_models.related(target, 1, 0.5)), ids, shape="chain:3",
                     max_new_tokens=14, observe=lambda alive, *_: running.append(len(alive)))
     kept = cost.calibration.full_rounds(done, running, 3)
-    assert len(kept) == sum(rows == 3 for rows in running) - 1
+    assert len(kept) == sum(rows == 3 for rows in running) - cost.calibration.COLD
     seconds = {found.draft_seconds for found in done.rounds}
     assert set(kept[:, 0]) <= seconds and 0 < len(kept) < len(running)
 
