@@ -42,6 +42,7 @@ TABLES = (
             "shape": text("label of the draft tree: family@budget"),
             "budget": integer("drafted tokens a round, root excluded"),
             "tokens": real("tokens a round on the choosing prompts, by replay or live, bonus token included"),
+            "turns": integer("groups of prompts that were timed; the fastest have more"),
             "round_seconds": real("median time of a round"),
             "speed": real("tokens a second and row that follow"),
         },

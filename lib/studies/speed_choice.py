@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from lib import acceptance, trace
+from lib.decoding import Round
 from lib.search import best_tree
 from lib.shapes import at_budget
 from lib.studies.alternatives import NOBODY, OWN, Continued, made, ours
@@ -20,6 +21,7 @@ from lib.tree import Tree
 
 PLAIN_DECODING = NOBODY, "plain"
 FAMILIES = ("chain", "optimal")  # among which replay chooses
+FINALISTS, MORE = 8, 4
 LIVE_FAMILIES = ("chain", "independent:4")  # for drafters that fill a number of nodes and a depth with what they find
 
 
@@ -49,32 +51,42 @@ def choose(
     generator: torch.Generator, repeats: int = 2,
 ) -> pd.DataFrame:
     """What replay and a short calibration promise of each drafter and tree, best first: drafter, label, tokens a round,
-    seconds, speed.
+    turns, seconds, speed.
 
     Tokens a round come from replay of `recorded`, the asked prompts' greedy continuations (see `tokens_a_round`), or
     from decoding them all where the trace does not know the drafter; seconds from decoding groups of prompts, one a
-    repeat, the trees in shuffled turns after an untimed run each, of the rounds in which all rows run; speed is tokens
-    a second and row. No prompt that is judged is looked at.
+    turn, the trees in shuffled order after an untimed run each, of the rounds in which all rows run; speed is tokens
+    a second and row. All have `repeats` turns; the FINALISTS that these make the fastest have MORE times as many, and
+    stand first: of many short timings the best is a lucky one. No prompt that is judged is looked at.
     """
     drafters = {name: made(pair, name) for name in dict.fromkeys(drafter for drafter, _ in trees)}
     runs = {key: ours(pair, drafters[key[0]], tree, new_tokens) for key, tree in trees.items()}
     prompts = [group for _, _, group in groups(asked, batch)]
+    tokens = {(name, label): tokens_a_round(recorded, name, label) if name in recorded.ranks else
+              live_tokens(runs[name, label], prompts) for name, label in trees}
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in trees}
-    for repeat in range(-1, repeats):
-        for place in torch.randperm(len(trees), generator=generator).tolist():
-            key = list(trees)[place]
-            rounds = runs[key](prompts[max(0, repeat) % len(prompts)]).rounds
-            if repeat >= 0:
-                seconds[key] += [records[0].seconds for records in whole(rounds, batch)]
-    rows = [
-        (pair.name, batch, name, label, tree.budget,
-         tokens_a_round(recorded, name, label) if name in recorded.ranks else live_tokens(runs[name, label], prompts),
-         float(np.median(seconds[name, label])) if seconds[name, label] else math.inf)
-        for (name, label), tree in trees.items()
-    ]
-    said = pd.DataFrame(rows, columns=["pair", "batch", "drafter", "shape", "budget", "tokens", "round_seconds"])
+
+    def run(keys: Sequence[tuple[str, str]], turn: int) -> list[tuple[tuple[str, str], Sequence[Round]]]:
+        """The turn's group of prompts decoded by each, in shuffled order."""
+        shuffled = [keys[place] for place in torch.randperm(len(keys), generator=generator).tolist()]
+        return [(key, runs[key](prompts[turn % len(prompts)]).rounds) for key in shuffled]
+
+    def taken(key: tuple[str, str]) -> float:
+        return float(np.median(seconds[key])) if seconds[key] else math.inf
+
+    run([*trees], 0)
+    turns, racing = dict.fromkeys(trees, 0), [*trees]
+    for turn in range((1 + MORE) * repeats):
+        if turn == repeats:
+            racing = sorted(trees, key=lambda key: taken(key) / tokens[key])[:FINALISTS]
+        for key, rounds in run(racing, turn):
+            seconds[key] += [records[0].seconds for records in whole(rounds, batch)]
+            turns[key] += 1
+    said = pd.DataFrame([
+        dict(pair=pair.name, batch=batch, drafter=key[0], shape=key[1], budget=tree.budget, tokens=tokens[key],
+             turns=turns[key], round_seconds=taken(key)) for key, tree in trees.items()])
     said["speed"] = said["tokens"] / said["round_seconds"]
-    return said.sort_values("speed", ascending=False, ignore_index=True)
+    return said.sort_values(["turns", "speed"], ascending=False, ignore_index=True)
 
 
 def tokens_a_round(recorded: trace.Trace, drafter: str, label: str) -> float:
