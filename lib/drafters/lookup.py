@@ -5,6 +5,7 @@ from typing import Iterable, Iterator, Sequence
 
 from torch import Tensor
 
+from lib.drafters.following import FollowsTexts
 from lib.drafters.token_trie import merge
 from lib.tree import Tree
 from lib.verify import Draft, Draws
@@ -12,16 +13,13 @@ from lib.verify import Draft, Draws
 ORDERS = ("recent", "frequent")
 
 
-class LookupDrafter:
+class LookupDrafter(FollowsTexts):
     """Looks up the text's last n tokens, n from `longest` down to `shortest`, and proposes what followed them.
 
     Of one n's matches the most recent comes first, or with order="frequent" whatever followed most often (the most
     recent of equals). A shape gives the number of nodes and their depth; the continuations fill it as a trie, so that
     agreeing matches share a path. Without a match nothing is drafted.
     """
-
-    calls = 0
-    cache_bytes = 0
 
     def __init__(self, longest: int = 4, shortest: int = 1, order: str = "recent"):
         if not 1 <= shortest <= longest:
@@ -42,15 +40,6 @@ class LookupDrafter:
         depth = getattr(shape, "max_depth", shape.budget)  # a rule over depths leaves it to the drafter
         self.drafts = [merge(text.tokens[-1], self._ordered(text, depth), shape.budget) for text in self.texts]
         return self.drafts
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Appends what was kept to the texts, where it can be looked up from now on."""
-        for row, (nodes, token) in enumerate(zip(accepted, bonus)):
-            self.texts[row].extend([*self.drafts[row].tokens_of(nodes), token] if nodes else [token])
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
-        self.texts = [self.texts[row] for row in rows]
 
     def _ordered(self, text: "_Text", length: int) -> Iterator[Sequence[int]]:
         for matches in text.continuations(length):

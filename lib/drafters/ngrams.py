@@ -10,6 +10,7 @@ from typing import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from lib.drafters.following import FollowsTexts
 from lib.drafters.ngram_tables import NgramTables
 from lib.drafters.part_filled import UNKNOWN, part_filled
 from lib.drafters.protocol import static
@@ -17,7 +18,7 @@ from lib.tree import ROOT, Tree
 from lib.verify import Draft, Draws
 
 
-class NgramDrafter:
+class NgramDrafter(FollowsTexts):
     """Fills a shape token by token from the last few tokens above each node.
 
     First stands what followed them when they last stood in the text, of matches from `longest` tokens down to `enough`;
@@ -26,8 +27,6 @@ class NgramDrafter:
     are asked alone.
     """
 
-    calls = 0
-    cache_bytes = 0
     leaves_out = True  # nodes of a shape, so that what verifying it whole costs cannot be seen of its rounds
 
     def __init__(self, tables: NgramTables, enough: int = 2, longest: int = 4):
@@ -45,15 +44,6 @@ class NgramDrafter:
         shape = static(shape)
         self.drafts = [part_filled(shape, self._tokens(shape, text)) for text in self.texts]
         return self.drafts
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Appends what was kept to the texts."""
-        for row, (nodes, token) in enumerate(zip(accepted, bonus)):
-            self.texts[row].extend([*self.drafts[row].tokens_of(nodes), token] if nodes else [token])
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
-        self.texts = [self.texts[row] for row in rows]
 
     @property
     def name_or_path(self) -> str:
