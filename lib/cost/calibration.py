@@ -113,4 +113,5 @@ def full_rounds(done: Generation, running: Sequence[int], batch: int) -> np.ndar
     """
     firsts = np.concatenate([[0], np.cumsum(running)[:-1]]).astype(int)
     whole = [done.rounds[first] for first, rows in zip(firsts, running) if rows == batch]
-    return np.array([(found.draft_seconds, found.verify_seconds, found.commit_seconds) for found in whole[COLD:] or whole[1:] or whole])
+    warm = whole[COLD:] or whole[1:] or whole
+    return np.array([(found.draft_seconds, found.verify_seconds, found.commit_seconds) for found in warm])

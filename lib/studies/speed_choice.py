@@ -21,7 +21,7 @@ from lib.tree import Tree
 
 PLAIN_DECODING = NOBODY, "plain"
 FAMILIES = ("chain", "optimal")  # among which replay chooses
-FINALISTS, MORE = 8, 4
+FINALISTS, MORE = 8, 4  # how many candidates are timed again, and how many times as often
 LIVE_FAMILIES = ("chain", "independent:4")  # for drafters that fill a number of nodes and a depth with what they find
 
 

@@ -24,20 +24,20 @@ HELD_OUT_WINDOWS = 32  # of each kind of text
 
 
 def make(target_name: str, folder: Path, *, windows: int = WINDOWS) -> NgramTables:
-    """Counts the tables of a target (see `heads.make`) into folder/heads/TARGET/ngrams, and prints how often they name
-    the target's favourite in held-out text.
+    """Counts the tables of a target (see `heads.make`) into folder/heads/TARGET/ngrams; its config.json says too how
+    often they name the target's favourite in held-out text.
     """
     target = frozen_target(target_name, folder, "cpu")
     family.prepare(folder)
     streams = data.load_streams(folder)
     read = data.windows(streams.train, mixture.SHARES, windows, LENGTH, SEED, step=0)
     tables = tables_of(read.numpy(), favourites(target, read), ENTRIES, target.config.vocab_size)
-    ngram_tables.save(tables, folder / "heads" / Path(target_name).name / ngram_tables.KIND,
-                      {"tokens": read.numel(), "entries": [*map(len, tables.orders)]})
+    named = {}
     for kind, stream in streams.held_out.items():
         own = data.windows({kind: stream}, {kind: 1.0}, HELD_OUT_WINDOWS, LENGTH, SEED, step=1)
-        named = agreement(tables, own.numpy(), favourites(target, own))
-        print(f"{kind}: {named:.1%} of favourites are named", flush=True)
+        named[kind] = round(agreement(tables, own.numpy(), favourites(target, own)), 3)
+    ngram_tables.save(tables, folder / "heads" / Path(target_name).name / ngram_tables.KIND,
+                      {"tokens": read.numel(), "entries": [*map(len, tables.orders)], "held_out_named": named})
     return tables
 
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterable
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -98,11 +98,10 @@ def shipped(target: str, kind: str) -> Path:
 
 def check_shipped(target: str, kind: str) -> None:
     """ValueError where a kind is none of heads or n-grams, or none of it ships for this target."""
-    if kind != ngram_tables.KIND:
-        _check_kind(kind)
+    _check_kind(kind, (*KINDS, ngram_tables.KIND))
     if not shipped(target, kind).is_dir():
         raise ValueError(f"no head of kind {kind!r} ships for target {target!r}: there is no folder "
-                         f"{shipped(target, kind)}; leave it out, or train it with `python -m lib.training heads`")
+                         f"{shipped(target, kind)}; leave it out, or make it with `python -m lib.training` (heads, or ngrams)")
 
 
 def fill(source, head: nn.Module, tensors: dict[str, Tensor], called: Callable[[str], str] = str) -> None:
@@ -147,6 +146,6 @@ def check_features(source, layers: list[int], target) -> None:
                          f"{deepest}; take the head of this target")
 
 
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"head is of kind {kind!r}; choose one of {', '.join(KINDS)}")
+def _check_kind(kind: str, kinds: Iterable[str] = KINDS) -> None:
+    if kind not in kinds:
+        raise ValueError(f"head is of kind {kind!r}; choose one of {', '.join(kinds)}")
