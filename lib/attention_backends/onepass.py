@@ -1,7 +1,7 @@
 """The processor's own kernel: every key and value is read once, by C++ that is compiled at its first use.
 
-`onepass.cpp` says how it computes, `onepass_tiles.h` holds its innermost loops. What cannot be served is left to
-`folded`, said once in the log.
+`onepass.cpp` says how it computes, `onepass_panels.h` holds one tile's computation, `onepass_tiles.h` and
+`onepass_amx.h` its innermost loops. What cannot be served is left to `folded`, said once in the log.
 """
 
 import ctypes
@@ -17,9 +17,9 @@ from lib.attention_backends.folded import folded
 from lib.attention_backends.mask import SharedMask
 from lib.native import build
 
-SOURCES = (*(Path(__file__).with_name(name) for name in ("onepass.cpp", "onepass_amx.h", "onepass_call.h",
-                                                       "onepass_tiles.h")),
-           *map(Path(build.__file__).with_name, ("lanes.h", "tiles.h")))
+HEADERS = (f"onepass_{name}.h" for name in ("ahead", "amx", "call", "panels", "rows", "tiles"))
+FILES = "onepass.cpp", *HEADERS
+SOURCES = (*map(Path(__file__).with_name, FILES), *map(Path(build.__file__).with_name, ("lanes.h", "tiles.h")))
 ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
 Strides = 3 * ctypes.c_int64
 log = logging.getLogger(__name__)

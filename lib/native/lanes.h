@@ -43,6 +43,32 @@ inline void write(bf16* at, __mmask16 mask, __m512 x) {
   _mm256_mask_storeu_epi16(at, mask, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
+// Sixteen vectors of words: lane j of vector i becomes lane i of vector j.
+inline void turn(__m512i* x) {
+  __m512i pairs[LANES], fours[LANES];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    pairs[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+    pairs[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {  // lane group g of fours[4 i + k]: column 4 g + k of rows 4 i ..
+      fours[4 * i + 2 * j] = _mm512_unpacklo_epi64(pairs[4 * i + j], pairs[4 * i + 2 + j]);
+      fours[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(pairs[4 * i + j], pairs[4 * i + 2 + j]);
+    }
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    const __m512i even = _mm512_shuffle_i32x4(fours[k], fours[4 + k], 0x88);  // groups 0, 2 of rows 0-3, 4-7
+    const __m512i odd = _mm512_shuffle_i32x4(fours[k], fours[4 + k], 0xdd);
+    const __m512i more_even = _mm512_shuffle_i32x4(fours[8 + k], fours[12 + k], 0x88);
+    const __m512i more_odd = _mm512_shuffle_i32x4(fours[8 + k], fours[12 + k], 0xdd);
+    x[k] = _mm512_shuffle_i32x4(even, more_even, 0x88), x[8 + k] = _mm512_shuffle_i32x4(even, more_even, 0xdd);
+    x[4 + k] = _mm512_shuffle_i32x4(odd, more_odd, 0x88), x[12 + k] = _mm512_shuffle_i32x4(odd, more_odd, 0xdd);
+  }
+}
+
 // visit(i, mask) for every sixteen of `count` numbers, and for what is left.
 template <class F> inline void by_sixteen(int64_t count, F visit) {
   for (int64_t i = 0; i < count; i += 16) visit(i, count - i >= 16 ? 0xffff : (1 << (count - i)) - 1);

@@ -1,17 +1,15 @@
 // Products of float32 rows with weights that are bfloat16 numbers, on the processor's matrix units.
 //
-// A float32 number is the sum of three bfloat16 numbers, but for 2^-27 of it; their products with bfloat16 weights are
-// exact, and summed in float32. So three products of bfloat16 are one of float32, many times faster where there are
-// more than a few rows, and an output is summed in the same order however many rows there are.
+// The products of a float32 number's three parts (tiles.h) with bfloat16 weights are exact, and summed in float32. So
+// three products of bfloat16 are one of float32, many times faster where there are more than a few rows, and an output
+// is summed in the same order however many rows there are.
 #pragma once
 #include "few_rows.h"
 #include "tiles.h"
 
 namespace {
 
-constexpr int PARTS = 3;
-constexpr int64_t ONE = SIDE * LANES;  // words of a tile
-constexpr int64_t SOON = 8;            // steps by which weights are asked for in advance
+constexpr int64_t SOON = 8;  // steps by which weights are asked for in advance
 
 inline int64_t packed_size(int64_t rows, int64_t in) {
   return (rows + SIDE - 1) / SIDE * ((in + BLOCK - 1) / BLOCK) * PARTS * ONE;
@@ -21,9 +19,6 @@ inline int64_t packed_size(int64_t rows, int64_t in) {
 // on when it is done.
 inline void pack_rows(const float* x, int64_t rows, int64_t in, float* packed) {
   const int64_t steps = (in + BLOCK - 1) / BLOCK, padded = (rows + SIDE - 1) / SIDE * SIDE;
-  const auto wide = [](__m256i half) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-  };
 #pragma omp for
   for (int64_t row = 0; row < padded; ++row)
     for (int64_t step = 0; step < steps; ++step) {
@@ -31,26 +26,16 @@ inline void pack_rows(const float* x, int64_t rows, int64_t in, float* packed) {
         const int64_t left = row < rows ? in - k : 0;
         return read(x + row * in + k, left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0);
       };
-      __m512 first = numbers(step * BLOCK), second = numbers(step * BLOCK + 16);
       float* to = packed + (row / SIDE * steps + step) * PARTS * ONE + row % SIDE * LANES;
-#pragma GCC unroll 3
-      for (int part = 0; part < PARTS; ++part) {
-        const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(second, first);  // the second ones in its upper half
-        _mm512_store_si512(to + part * ONE, both);
-        first = _mm512_sub_ps(first, wide(_mm512_castsi512_si256(both)));
-        second = _mm512_sub_ps(second, wide(_mm512_extracti64x4_epi64(both, 1)));
-      }
+      in_parts(numbers(step * BLOCK), numbers(step * BLOCK + 16),
+               [&](int part, __m512i both) { _mm512_store_si512(to + part * ONE, both); });
     }
 }
 
 // sums[a][16 rows][32] = the parts of A panels, added up, times 32 outputs' weights [2][steps][16 pairs][16].
 template <int A>
 inline void add_parts(const float* packed, int64_t panel, const uint32_t* weights, int64_t steps, float* sums) {
-  constexpr int64_t LINE = 4 * LANES;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  clear_sums<2, 2>();
   for (int64_t u = 0; u < steps; ++u) {
     for (int64_t line = 0; line < 2 * SIDE; ++line) {  // of tiles to come; addresses past the end do no harm
       const uint32_t* soon = weights + (line / SIDE * steps + u + SOON) * ONE + line % SIDE * LANES;

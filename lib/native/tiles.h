@@ -13,6 +13,7 @@
 namespace {
 
 constexpr int64_t BLOCK = 32, SIDE = 16;  // numbers of a tile's row, which one step sums over; rows of a tile
+constexpr int64_t ONE = SIDE * LANES, LINE = 4 * LANES;  // numbers of a tile of floats; bytes of its row
 
 // Whether the processor has such units, and the system lets this process use them.
 inline bool matrix_units() {
@@ -31,6 +32,7 @@ struct Tiles {
     if (!rows) return;
     alignas(64) uint8_t shape[64] = {1};  // the palette; bytes of a tile's row from 16 on, rows from 48 on
     for (int tile = 0; tile < 8; ++tile) shape[16 + 2 * tile] = 64, shape[48 + tile] = tile < 6 ? rows : SIDE;
+    asm("" : "+m"(shape));  // the intrinsic says that it reads eight bytes: the others must be written too
     _tile_loadconfig(shape);
   }
   ~Tiles() {
@@ -38,57 +40,57 @@ struct Tiles {
   }
 };
 
-// out[r][a] = sum over steps u of left[a][u] * right[r][u]: for A tiles of 16 rows of numbers as they are stored, and
-// R panels of pairs [16 pairs][16 lanes] a step. Strides: of left in bytes from row to row, tile to tile, step to step;
-// of the others in floats. out[r][a] is [16][16].
-template <int A, int R>
-inline void tile_products(const void* left, int64_t row, int64_t tile, int64_t step, const float* right,
-                          int64_t right_panel, int64_t steps, float* out, int64_t out_panel) {
-  const char* from = static_cast<const char*>(left);
-  constexpr int64_t ONE = SIDE * LANES, LINE = 4 * LANES;  // a tile of floats; bytes of its row
+// The sums of A x R tiles of floats [16][16]: cleared, read from or written to out[r][a], a panel's `apart` numbers
+// behind those of the one before.
+template <int A, int R> inline void clear_sums() {
   _tile_zero(0);
   if constexpr (R > 1) _tile_zero(1);
   if constexpr (A > 1) _tile_zero(2);
   if constexpr (A > 1 && R > 1) _tile_zero(3);
-  for (int64_t u = 0; u < steps; ++u) {
-    _tile_loadd(4, from + u * step, row);
-    _tile_loadd(6, right + u * ONE, LINE);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (A > 1) _tile_loadd(5, from + tile + u * step, row);
-    if constexpr (A > 1) _tile_dpbf16ps(2, 5, 6);
-    if constexpr (R > 1) _tile_loadd(7, right + right_panel + u * ONE, LINE);
-    if constexpr (R > 1) _tile_dpbf16ps(1, 4, 7);
-    if constexpr (A > 1 && R > 1) _tile_dpbf16ps(3, 5, 7);
-  }
+}
+template <int A, int R> inline void read_sums(const float* from, int64_t apart) {
+  _tile_loadd(0, from, LINE);
+  if constexpr (R > 1) _tile_loadd(1, from + apart, LINE);
+  if constexpr (A > 1) _tile_loadd(2, from + ONE, LINE);
+  if constexpr (A > 1 && R > 1) _tile_loadd(3, from + apart + ONE, LINE);
+}
+template <int A, int R> inline void write_sums(float* out, int64_t apart) {
   _tile_stored(0, out, LINE);
-  if constexpr (R > 1) _tile_stored(1, out + out_panel, LINE);
+  if constexpr (R > 1) _tile_stored(1, out + apart, LINE);
   if constexpr (A > 1) _tile_stored(2, out + ONE, LINE);
-  if constexpr (A > 1 && R > 1) _tile_stored(3, out + out_panel + ONE, LINE);
+  if constexpr (A > 1 && R > 1) _tile_stored(3, out + apart + ONE, LINE);
 }
 
-// Sixteen vectors of words: lane j of vector i becomes lane i of vector j.
-inline void turn(__m512i* x) {
-  __m512i pairs[SIDE], fours[SIDE];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    pairs[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-    pairs[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i)
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; ++j) {  // lane group g of fours[4 i + k]: column 4 g + k of rows 4 i ..
-      fours[4 * i + 2 * j] = _mm512_unpacklo_epi64(pairs[4 * i + j], pairs[4 * i + 2 + j]);
-      fours[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(pairs[4 * i + j], pairs[4 * i + 2 + j]);
-    }
-#pragma GCC unroll 4
-  for (int k = 0; k < 4; ++k) {
-    const __m512i even = _mm512_shuffle_i32x4(fours[k], fours[4 + k], 0x88);  // groups 0, 2 of rows 0-3, 4-7
-    const __m512i odd = _mm512_shuffle_i32x4(fours[k], fours[4 + k], 0xdd);
-    const __m512i more_even = _mm512_shuffle_i32x4(fours[8 + k], fours[12 + k], 0x88);
-    const __m512i more_odd = _mm512_shuffle_i32x4(fours[8 + k], fours[12 + k], 0xdd);
-    x[k] = _mm512_shuffle_i32x4(even, more_even, 0x88), x[8 + k] = _mm512_shuffle_i32x4(even, more_even, 0xdd);
-    x[4 + k] = _mm512_shuffle_i32x4(odd, more_odd, 0x88), x[12 + k] = _mm512_shuffle_i32x4(odd, more_odd, 0xdd);
+// Reads A tiles of 16 rows of numbers as they are stored, strides in bytes, and R panels of pairs [16 pairs][16 lanes],
+// `apart` floats from each other; adds their products to the sums.
+template <int A> inline void read_left(const void* from, int64_t row, int64_t tile) {
+  _tile_loadd(4, from, row);
+  if constexpr (A > 1) _tile_loadd(5, static_cast<const char*>(from) + tile, row);
+}
+template <int R> inline void read_right(const float* from, int64_t apart) {
+  _tile_loadd(6, from, LINE);
+  if constexpr (R > 1) _tile_loadd(7, from + apart, LINE);
+}
+template <int A, int R> inline void add_products() {
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (A > 1) _tile_dpbf16ps(2, 5, 6);
+  if constexpr (R > 1) _tile_dpbf16ps(1, 4, 7);
+  if constexpr (A > 1 && R > 1) _tile_dpbf16ps(3, 5, 7);
+}
+
+// A float32 number is the sum of three bfloat16 numbers, but for 2^-27 of it: visit(part, numbers) is given each part of
+// sixteen numbers, and in the upper half of sixteen more.
+constexpr int PARTS = 3;
+template <class F> inline void in_parts(__m512 first, __m512 second, F visit) {
+  const auto wide = [](__m256i half) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  };
+#pragma GCC unroll 3
+  for (int part = 0; part < PARTS; ++part) {
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+    visit(part, both);
+    first = _mm512_sub_ps(first, wide(_mm512_castsi512_si256(both)));
+    second = _mm512_sub_ps(second, wide(_mm512_extracti64x4_epi64(both, 1)));
   }
 }
 

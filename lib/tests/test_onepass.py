@@ -1,12 +1,15 @@
 """The processor's own kernel beyond what all backends share: threads, splits, and when it steps aside."""
 
 import logging
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lib import processor
 from lib.attention import tree_attention
 from lib.attention_backends import onepass
 from lib.native import build
@@ -45,7 +48,7 @@ def test_few_rows_share_a_vector_and_see_their_own_keys(group, nodes, prefix, di
 @needs_kernel
 @settings(deadline=None, max_examples=30)
 @given(batch=st.integers(1, 2), kv_heads=st.integers(1, 3), group=st.integers(1, 5), nodes=st.integers(1, 90),
-       prefix=st.integers(0, 700), dim=st.sampled_from([8, 40, 64]), value_dim=st.sampled_from([24, 40, 64]),
+       prefix=st.integers(0, 700), dim=st.sampled_from([8, 40, 64]), value_dim=st.sampled_from([24, 40, 48, 64]),
        dtype=st.sampled_from([torch.float32, torch.bfloat16]), threads=st.sampled_from([1, 2, 3]),
        seed=st.integers(0, 999))
 def test_any_number_of_rows_keys_and_threads(batch, kv_heads, group, nodes, prefix, dim, value_dim, dtype, threads,
@@ -76,10 +79,49 @@ def test_large_scores_neither_overflow_nor_vanish():
     """
     generator = torch.Generator().manual_seed(0)
     query, key, value, mask = problem(1, 2, 2, 5, 300, 16, 16, torch.float32, generator)
-    for scale in (3.0, 10.0, 30.0, 100.0, -100.0):
+    for scale in (0.0, 3.0, 10.0, 30.0, 100.0, -100.0):
         inputs = query, key, value, mask, 300
         truth = tree_attention(*(x.double() for x in inputs[:3]), *inputs[3:], backend="reference", scale=scale)
         assert error(tree_attention(*inputs, backend="onepass", scale=scale), truth) < 1e-4
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("nodes", [2, 20, 120])
+def test_scores_may_grow_from_key_to_key(nodes, dtype):
+    """Each tile outgrows all before it: what was added has to be scaled, over and over, by whatever way it is added."""
+    generator = torch.Generator().manual_seed(nodes)
+    query, key, value, mask = problem(1, 1, 2, nodes, 600, 64, 64, dtype, generator)
+    query = query.abs()
+    key = (key / 100 + torch.linspace(0, 30, key.shape[2])[:, None]).to(dtype)
+    truth = tree_attention(*(x.double() for x in (query, key, value)), mask, 600, backend="reference")
+    ours = tree_attention(query, key, value, mask, 600, backend="onepass")
+    assert error(ours, truth) < {torch.float32: 2e-5, torch.bfloat16: 5e-3}[dtype]
+
+
+@pytest.mark.skipif("avx512_bf16" not in processor.flags(), reason="there is no avx512_bf16")
+@needs_kernel
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(group=st.integers(1, 3), nodes=st.integers(1, 40), prefix=st.integers(0, 300), dim=st.sampled_from([32, 96]),
+       value_dim=st.sampled_from([32, 48]), dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+       seed=st.integers(0, 999))
+def test_matrix_units_compute_the_same_where_they_are_emulated(group, nodes, prefix, dim, value_dim, dtype, seed,
+                                                               monkeypatch):
+    sources = *map(Path(__file__).with_name, ("emulated_onepass.cpp", "emulated_tiles.h")), *onepass.SOURCES
+    emulated = build.library(*sources)
+    monkeypatch.setattr(onepass, "kernels", lambda: emulated)
+    monkeypatch.setattr(onepass, "ENTRIES", {torch.float32: "tiled_float32", torch.bfloat16: "tiled_bfloat16"})
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value, mask = problem(1, 2, group, nodes, prefix, dim, value_dim, dtype, generator)
+    wide = [x.double() for x in (query, key, value)]
+    truth = tree_attention(*wide, mask, prefix, backend="reference")
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 3e-3}[dtype]
+    assert error(tree_attention(query, key, value, mask, prefix, backend="onepass"), truth) <= 1.5 * tolerance
+
+
+@pytest.mark.skipif(not shutil.which("g++") or not build.NEEDED <= processor.flags(), reason="no g++, or no AVX-512")
+def test_it_compiles_where_it_can():
+    assert onepass.unavailable() is None
 
 
 @needs_kernel

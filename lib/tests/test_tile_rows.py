@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lib import processor
 from lib.native import build, products
 
-SOURCES = Path(__file__).with_name("emulated_tiles.cpp"), *products.SOURCES
+SOURCES = *map(Path(__file__).with_name, ("emulated_rows.cpp", "emulated_tiles.h")), *products.SOURCES
 WITHIN = 2e-6  # of the largest number
 reason = build.unavailable(*SOURCES) or ("" if "avx512_bf16" in processor.flags() else "there is no avx512_bf16")
 pytestmark = pytest.mark.skipif(bool(reason), reason=reason)

@@ -1,4 +1,5 @@
 // The matrix units' instructions in plain C++, so that products by tiles are tested where there are no such units.
+#pragma once
 #include <immintrin.h>
 
 #include <cmath>
@@ -61,15 +62,3 @@ inline void multiply(int sum, int left, int right) {  // TDPBF16PS, an element o
 #define _tile_loadd emulated::load
 #define _tile_stored emulated::store
 #define _tile_dpbf16ps emulated::multiply
-#include "../native/rows.h"
-
-// y [rows, out] = x W^T + b of paired weights, as `linear` does it where there are matrix units.
-extern "C" void linear_by_tiles(const Matrix* matrix, const float* x, float* packed, float* y, int64_t rows) {
-#pragma omp parallel num_threads(2)
-  {
-    const Tiles tiles(rows);
-    pack_rows(x, rows, matrix->in, packed);
-    product(*matrix, Rows<float>{x, rows, packed}, y, matrix->out);
-  }
-}
-extern "C" int64_t packed_numbers(int64_t rows, int64_t in) { return packed_size(rows, in); }

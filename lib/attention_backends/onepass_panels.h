@@ -1,0 +1,188 @@
+// What onepass.cpp does to one tile of keys with up to three vectors of query rows: scores, weights, weighted values.
+#pragma once
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "onepass_rows.h"
+
+namespace {
+
+constexpr float LEAST = 1.2e-38f;  // for a scale of zero: all scores become zero, hidden ones stay infinite
+constexpr float LARGE = 1e12f;     // sum of a tile's weights: far from the end of float32's range
+using Floats = std::unique_ptr<float, decltype(&std::free)>;
+
+inline Floats floats(int64_t count) {
+  return {static_cast<float*>(std::aligned_alloc(64, (count * 4 + 63) / 64 * 64)), &std::free};
+}
+
+// What a thread works with: scores of two panels by a block of keys, weights of three by a tile (of two in parts),
+// values in pairs or turned, keys and values that fill no block or in parts, packed queries.
+template <class T, bool M> struct Scratch {
+  static constexpr int64_t P = M ? PARTS_OF<T> : 1;
+  Floats scores = floats(2 * BLOCK * LANES), weights = floats(3 * KEYS * LANES), turned, keys, values, queries;
+  Scratch(int64_t dim, int64_t value_dim)
+      : turned(floats(P * KEYS / 2 * value_dim)),
+        keys(floats(P > 1 ? P * KEYS / 2 * dim : BLOCK * dim)),
+        values(floats(P > 1 ? P * BLOCK / 2 * whole_blocks(value_dim) : BLOCK * value_dim)),
+        queries(floats(MOST_PANELS * P * dim * LANES)) {}
+};
+
+// A tile of keys and values: its first key, as they are stored; keys in parts; the values as units or turned.
+template <class T, int64_t B> struct Tile {
+  int64_t first;
+  Rows<T, B> keys, values;
+  Left parts;
+  const uint32_t* units;
+};
+
+// One tile for R panels, the first of them `panel` of the item; M: on the matrix units.
+template <class T, int W, int R, bool M> struct Panels {
+  static constexpr int64_t B = M ? BLOCK : FEW_KEYS;
+  const Call& c;
+  const Item& item;
+  const int64_t panel;
+  const Tile<T, B>& tile;
+  const uint16_t* seen;
+  Scratch<T, M>& scratch;
+  const Partial& part;
+  Ahead& ahead;
+  const int64_t steps = c.dim / (M ? 2 : PER_UNIT<T> * W), apart = c.value_dim / W * LANES;  // of a panel's outputs
+  const int64_t prefix = c.prefix[item.batch], count = tile.keys.count;
+  const float* const queries = scratch.queries.get() + panel * steps * LANES;
+  float *const output = part.output + panel * apart, *const weights = scratch.weights.get();
+
+  void attend() {
+    Weighing<T, R> own{_mm512_set1_ps(c.scale ? c.scale * LOG2_E : LEAST), {}, {}};  // to base 2
+    bool fresh = false;
+    for (int r = 0; r < R; ++r) {
+      own.top[r] = _mm512_load_ps(part.top + (panel + r) * LANES);
+      fresh |= _mm512_cmp_ps_mask(own.top[r], _mm512_set1_ps(NOTHING), _CMP_EQ_OQ) != 0;
+    }
+    if (fresh) raise(own, 1);
+    weigh(own);
+    if (too_large(own)) raise(own, count), weigh(own);
+    for (int r = 0; r < R; ++r) {
+      float* sum = part.sum + (panel + r) * LANES;
+      _mm512_store_ps(sum, _mm512_add_ps(_mm512_load_ps(sum), own.total[r]));
+      _mm512_store_ps(part.top + (panel + r) * LANES, own.top[r]);
+    }
+    add_values();
+  }
+
+ private:
+  // done(n, score(a, r)) for each FEW_KEYS of the keys before `end`, and perhaps some more.
+  template <class Done> inline void score(int64_t end, Done done) {
+    if constexpr (M) {
+      float* scores = scratch.scores.get();
+      for (int64_t n = 0; n < end; n += BLOCK) {
+        score_by_tiles<T, R>(keys(n), c.dim, queries, item.panels * steps * LANES, scores);
+        if (n + BLOCK > plain())
+          for (int64_t i = 0; i < BLOCK * R; ++i)
+            _mm512_store_ps(scores + i * LANES, shown(n + i % BLOCK, i / BLOCK, _mm512_load_ps(scores + i * LANES)));
+        for (int64_t a = 0; a < BLOCK; a += FEW_KEYS)
+          done(n + a, [&](int i, int r) { return _mm512_load_ps(scores + (r * BLOCK + a + i) * LANES); });
+      }
+    } else {
+      for (int64_t n = 0; n < end; n += FEW_KEYS) {
+        const uint32_t* keys = reinterpret_cast<const uint32_t*>(tile.keys.from(n));
+        const auto found = [&](__m512(&sum)[FEW_KEYS][R]) {
+#pragma GCC unroll 24
+          for (int i = 0; i < FEW_KEYS * R; ++i) sum[i / R][i % R] = row_sum<W>(sum[i / R][i % R]);
+          if (n + FEW_KEYS > plain())
+#pragma GCC unroll 24
+            for (int i = 0; i < FEW_KEYS * R; ++i) sum[i / R][i % R] = shown(n + i / R, i % R, sum[i / R][i % R]);
+          done(n, [&](int a, int r) { return sum[a][r]; });
+        };
+        product<T, W, FEW_KEYS, R>(keys, tile.keys.apart(n) / PER_UNIT<T>, W, steps, queries, steps * LANES, ahead,
+                                   found);
+      }
+    }
+  }
+
+  Left keys(int64_t n) const {
+    if constexpr (sizeof(T) == 4) return {tile.parts.at + n * tile.parts.apart, tile.parts.apart, tile.parts.part};
+    else return {tile.keys.from(n), tile.keys.apart(n), 0};
+  }
+
+  // How many keys from the tile's first on are seen by every row.
+  int64_t plain() const { return std::min(prefix - tile.first, count); }
+
+  // A score of key n, in lanes that see the key.
+  __m512 shown(int64_t n, int r, __m512 score) const {
+    const int64_t node = tile.first + n - prefix;
+    const uint16_t* own = seen + (item.first_panel + panel + r) * c.tree_keys;
+    const __mmask16 visible = n >= count ? 0 : node < 0 ? 0xffff : own[node];
+    return _mm512_mask_mov_ps(_mm512_set1_ps(c.scale < 0 ? INFINITY : -INFINITY), visible, score);
+  }
+
+  // Raises the tops to what the keys before `end` reach, and scales what was relative to the old ones.
+  void raise(Weighing<T, R>& own, int64_t end) {
+    __m512 most[R];
+    std::copy_n(own.top, R, most);
+    score(end, [&](int64_t, auto score) {
+#pragma GCC unroll 24
+      for (int i = 0; i < FEW_KEYS * R; ++i)
+        most[i % R] = _mm512_max_ps(_mm512_mul_ps(own.factor, score(i / R, i % R)), most[i % R]);
+    });
+    for (int r = 0; r < R; ++r) {
+      const __m512 shrink = power<float>(_mm512_sub_ps(own.top[r], most[r]));
+      const auto scale = [&](float* at) { _mm512_store_ps(at, _mm512_mul_ps(shrink, _mm512_load_ps(at))); };
+      own.top[r] = most[r];
+      scale(part.sum + (panel + r) * LANES);
+      for (int64_t j = 0; j < apart; j += LANES) scale(output + r * apart + j);
+    }
+  }
+
+  void weigh(Weighing<T, R>& own) {
+    std::fill_n(own.total, R, _mm512_setzero_ps());
+    score(count, [&](int64_t n, auto score) {
+      if constexpr (M) ahead();
+      own.weigh(score, [&](int a, int r, __m512 even, __m512 odd) {
+        float* at = weights + r * WEIGHTS<bf16> + (n + a) / 2 * LANES;
+        if constexpr (sizeof(T) == 2) {
+          _mm512_store_si512(at, in_pairs((__m512i)_mm512_cvtne2ps_pbh(odd, even)));
+        } else if constexpr (M) {
+          in_parts(even, odd, [&](int part, __m512i both) {
+            _mm512_store_si512(at + part * R * WEIGHTS<bf16>, in_pairs(both));
+          });
+        } else {
+          at = weights + r * WEIGHTS<float> + (n + a) * LANES;
+          _mm512_store_ps(at, even), _mm512_store_ps(at + LANES, odd);
+        }
+      });
+    });
+  }
+
+  static bool too_large(const Weighing<T, R>& own) {
+    bool any = false;
+    for (const __m512 total : own.total) any |= _mm512_cmp_ps_mask(total, _mm512_set1_ps(LARGE), _CMP_NLE_UQ) != 0;
+    return any;
+  }
+
+  void add_values() {
+    if constexpr (M) {
+      const auto add = [&](auto run, int64_t j) {
+        const bf16* turned = reinterpret_cast<const bf16*>(tile.units) + j * KEYS;
+        run(turned, KEYS * c.value_dim, count, weights, output + j * LANES, apart);
+        ahead();
+      };
+      int64_t j = 0;
+      for (; j + 2 * SIDE <= c.value_dim; j += 2 * SIDE) add(add_by_tiles<T, 2, R>, j);
+      if (j < c.value_dim) add(add_by_tiles<T, 1, R>, j);
+    } else {
+      const int64_t units = (count + PER_UNIT<T> - 1) / PER_UNIT<T>;
+      const int64_t step = sizeof(T) == 2 ? c.value_dim : tile.values.stride;
+      for (int64_t j = 0; j < c.value_dim / W; j += 8)
+        product<T, W, 8, R>(tile.units + j * W, W, step, units, weights, WEIGHTS<T>, ahead, [&](__m512(&sum)[8][R]) {
+#pragma GCC unroll 24
+          for (int i = 0; i < 8 * R; ++i) {  // what was there is added last: blocked sums round less
+            float* place = output + i % R * apart + (j + i / R) * LANES;
+            _mm512_store_ps(place, _mm512_add_ps(_mm512_load_ps(place), sum[i / R][i % R]));
+          }
+        });
+    }
+  }
+};
+
+}  // namespace
