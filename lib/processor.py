@@ -2,6 +2,7 @@
 
 import platform
 from functools import cache
+from pathlib import Path
 
 
 @cache
@@ -30,3 +31,10 @@ def flags() -> frozenset[str]:
 def kind() -> str:
     """The widest of the instruction sets that tell generations of processors apart, for measurements to be compared."""
     return next((flag for flag in ("amx_tile", "avx512_bf16", "avx512f", "avx2", "asimd") if flag in flags()), "plain")
+
+
+@cache
+def cache_bytes() -> int | None:
+    """Bytes of its largest cache, as the operating system lists it; None where that cannot be known."""
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(size[:-1]) * 1024 for size in sizes if size.endswith("K")), default=None)

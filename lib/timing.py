@@ -12,6 +12,7 @@ import torch
 from lib import processor
 
 LEAST_REPEATS = 3  # quartiles of fewer say nothing
+LEAST_FLUSHED = 2**27  # bytes read to flush caches of unknown size
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,11 @@ def synchronise(device: str | torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def flusher(device: str | torch.device = "cpu", megabytes: int = 96) -> Callable[[str], object]:
-    """For `before`: leaves in the processor's caches nothing of what was there, by writing over that much memory."""
-    data = torch.zeros(megabytes * 2**18, device=device)
-    return lambda name: data.zero_()
+def flusher(device: str | torch.device = "cpu") -> Callable[[str], object]:
+    """For `before`: leaves in the device's caches nothing of what was there, by reading twice as much as they hold."""
+    known = torch.device(device).type == "cpu" and processor.cache_bytes()
+    data = torch.zeros(max(LEAST_FLUSHED, 2 * (known or 0)) // 4, device=device)  # writing might pass the caches by
+    return lambda name: data.sum()
 
 
 def _quartiles(samples: list[float]) -> Timing:

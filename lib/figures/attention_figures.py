@@ -155,7 +155,8 @@ def ratio_to_base(rows: pd.DataFrame) -> Figure:
 
 
 def roofline(shares: pd.DataFrame, peaks: dict[str, float], names: tuple[str, ...]) -> Figure:
-    """A panel a dtype: operations a second over operations a byte, each cell a point, with the machine's two roofs.
+    """A panel a dtype: operations a second over operations a byte, each cell a point, with the machine's two roofs
+    and the rate of its fastest product of matrices.
 
     shares as `summary.shares` gives it; peaks by the names of the table "peaks"; names: the alternatives shown. Larger
     points are longer drafts.
@@ -170,6 +171,7 @@ def roofline(shares: pd.DataFrame, peaks: dict[str, float], names: tuple[str, ..
         for bandwidth, look in (("bandwidth", styles.SOLID), ("cached bandwidth", styles.DOTTED)):
             roof = np.minimum(intensity * peaks[bandwidth], peaks[f"throughput {dtype}"]) / 1e9
             axis.plot(intensity, roof, color="black", linestyle=look, linewidth=1.2)
+        axis.axhline(peaks[f"products {dtype}"] / 1e9, color="black", linestyle=styles.DASHED, linewidth=0.8)
         for name, points in _in_order(own[own["dtype"] == dtype]):
             style, size = STYLES[name], 12 + 9 * np.log2(points["draft"])
             axis.scatter(points["intensity"], points["rate"] / 1e9, s=size, color=style.colour, marker=style.marker,
@@ -184,7 +186,8 @@ def roofline(shares: pd.DataFrame, peaks: dict[str, float], names: tuple[str, ..
     handles = [plt.Line2D([], [], color=STYLES[name].colour, marker=STYLES[name].marker, linestyle="", label=name)
                for name in STYLES if name in set(own["alternative"])]
     handles += [plt.Line2D([], [], color="black", linestyle=look, label=label) for look, label in
-                ((styles.SOLID, "roof, from memory"), (styles.DOTTED, "roof, from caches"))]
+                ((styles.SOLID, "roof, from memory"), (styles.DOTTED, "roof, from caches"),
+                 (styles.DASHED, "products of matrices"))]
     figure.legend(handles=handles, loc="outside right center", title="larger: longer draft", title_fontsize=9)
     return figure
 

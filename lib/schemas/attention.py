@@ -31,7 +31,7 @@ TABLES = (
         {
             "device": text("cpu or cuda"),
             "threads": integer("threads of the measurement"),
-            "what": text("bandwidth, or throughput of matrix products and their number format"),
+            "what": text("bandwidth; or throughput of the units, or of products of matrices, and their number format"),
             "value": real("bytes or operations a second"),
             "unit": text("unit of value"),
         },
@@ -81,4 +81,5 @@ TABLES = (
                                           "repeats")},
     ),
     Schema("attention_cold", "the same with the processor's caches flushed before each call", CELL, TIMES),
+    Schema("attention_heads", "the same, caches flushed, for other numbers of heads", CELL, TIMES),
 )

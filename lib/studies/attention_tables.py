@@ -18,18 +18,19 @@ from lib.studies.roofline import least
 from lib.tables import Table
 
 COLD = (*OURS, "dense mask")  # what is timed with flushed caches too
+FLUSHED = ("attention_cold", "attention_heads")  # the tables of such times
 
 
 def fill(
     run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limits, peaks: Peaks, seed: int,
     device: str = "cpu", compiled: bool = False,
 ) -> pd.DataFrame:
-    """The table "attention" or "attention_cold" over these cells; those that a stopped run has done are not done again.
+    """The table "attention" or one of FLUSHED over these cells; those that a stopped run has done are not done again.
 
     A cell's rows are on disk as soon as it is done. Its inputs follow from `seed` and its place in the grid.
     `compiled`: with what takes long to compile.
     """
-    cold = name == "attention_cold"
+    cold = name in FLUSHED
     alternatives = [each for each in (COLD if cold else PREPARE) if compiled or each != COMPILED]
     given = asdict(limits) | {"seed": seed, "alternatives": alternatives}
     files = [*onepass.SOURCES, attention_choice.TABLE]  # they decide about times, and are no Python

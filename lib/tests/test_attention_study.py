@@ -16,7 +16,7 @@ from lib.studies import peaks as roofs
 from lib.studies.baselines import QUICK, SEQUENTIAL
 from lib.tables import Table, read, write
 
-PEAKS = roofs.Peaks(1e10, 1e11, {"float32": 1e11})
+PEAKS = roofs.Peaks(1e10, 1e11, {"float32": 2e11}, {"float32": 1e11})
 
 
 def measured(cell, **changes):
@@ -100,8 +100,9 @@ def test_the_balanced_draft_is_where_reading_and_arithmetic_take_equally_long():
 def test_the_peaks_are_kept_with_their_units(tmp_path):
     write(tmp_path, "peaks", roofs.peak_rows(PEAKS), "mark")
     kept = read(tmp_path, "peaks").set_index("what")
-    assert kept["value"].to_dict() == {"bandwidth": 1e10, "cached bandwidth": 1e11, "throughput float32": 1e11}
-    assert kept["unit"].tolist() == ["bytes/s", "bytes/s", "operations/s"]
+    assert kept["value"].to_dict() == {"bandwidth": 1e10, "cached bandwidth": 1e11, "throughput float32": 2e11,
+                                       "products float32": 1e11}
+    assert kept["unit"].tolist() == ["bytes/s", "bytes/s", "operations/s", "operations/s"]
     assert set(kept["device"]) == {"cpu"} and set(kept["threads"]) == {torch.get_num_threads()}
 
 
@@ -139,17 +140,21 @@ def test_goals_are_judged_and_say_why_where_they_are_missed():
         ("forward, transformers", 4096, 11.0), ("attention", 4096, 10.0), ("append", 4096, 0.5), ("keep", 4096, 0.5),
     ], columns=["what", "prefix", "median_ms"]).assign(draft=64, dtype="float32")
     assert attention_goals.twice(timings) == (0.5, 2)
-    found = attention_goals.goals(timings, flushed, roof, forward).set_index("goal")
+    others = flushed.iloc[:0].assign(**heads)
+    peaks = pd.DataFrame({"what": ["products float32"], "value": [2.0]})
+    found = attention_goals.goals(timings, flushed, others, roof, forward, peaks).set_index("goal")
     assert found["met"].to_dict() == {
         "auto within a tenth of the fastest": False, "folded over dense mask, float32": False,
-        "best backend, draft 64 and more, float32": True, "best backend, draft 8, float32": False,
+        "8/2 heads of 64, draft 64 and more, float32": True, "8/2 heads of 64, draft 8, float32": False,
         "a whole forward's prefix, float32": True, "append and keep, float32": False}
     assert found["reached"].tolist() == [
         "67% of 3", "4.9 times", "90% (median of 1)", "50% (median of 1)", "0.10", "10.0%"]
     assert ((found["why"] == "") == found["met"]).all()
     short = forward[forward["prefix"] == 4096].assign(prefix=64)
-    alone = attention_goals.goals(timings.assign(kv_heads=8), flushed[:0], roof[:0], short)
-    assert alone["goal"].tolist() == ["auto within a tenth of the fastest"]
+    alone = timings.assign(kv_heads=8), flushed[:0], flushed.assign(kv_heads=8), roof.assign(kv_heads=8), short, peaks
+    alone = attention_goals.goals(*alone)
+    assert alone["goal"].tolist() == ["auto within a tenth of the fastest", "8/8 heads of 64, draft 64 and more, float32"]
+    assert alone["met"].tolist() == [False, True]
 
 
 def test_the_best_of_several_is_chosen_cell_by_cell():
@@ -207,7 +212,7 @@ def test_a_cell_s_roofline_is_the_longer_of_reading_and_arithmetic():
     assert row["operations"] == 4 * 64 * 8 * 1001
     assert row["cold_ms"] == pytest.approx(1e3 * row["bytes"] / 1e10) and row["warm_ms"] < row["cold_ms"]
     row = tables.roofline_row(many, PEAKS, 0)
-    assert row["cold_ms"] == row["warm_ms"] == pytest.approx(1e3 * row["operations"] / 1e11)
+    assert row["cold_ms"] == row["warm_ms"] == pytest.approx(1e3 * row["operations"] / 2e11)
 
 
 def test_shares_of_the_roofline_and_what_auto_is_told(tmp_path):
@@ -225,7 +230,8 @@ def test_shares_of_the_roofline_and_what_auto_is_told(tmp_path):
     again = tables.fill(tmp_path, "attention", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
     assert again["median_ms"].equals(rows["median_ms"])  # what is done is not done again
     drawn = figures.roofline(summary.shares(rows, pd.DataFrame([roof])),
-                             {"bandwidth": 1e10, "cached bandwidth": 1e11, "throughput float32": 1e11}, ("folded",))
+                             {"bandwidth": 1e10, "cached bandwidth": 1e11, "throughput float32": 2e11,
+                              "products float32": 1e11}, ("folded",))
     assert [axis.get_title() + axis.get_title("left") for axis in drawn.axes] == ["float32"]
     plt.close(drawn)
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib import timing
+from lib.native import units
 from lib.studies import peaks
 
 rates = st.lists(st.floats(1e6, 1e15), min_size=1, max_size=6)
@@ -30,7 +31,7 @@ def test_whichever_form_is_fastest_makes_the_throughput(fastest, monkeypatch):
     monkeypatch.setattr(peaks, "products", lambda size, dtype, device: {name: forms[name] for name in plain})
     monkeypatch.setattr(peaks, "attention", lambda dtype, device: {"attention": forms["attention"]})
     monkeypatch.setattr(timing, "shortest", lambda call, device, seconds: call)
-    assert peaks.throughput(torch.float32, sizes=(8, 16), seconds=0.0) == 1.0
+    assert peaks.whole_products(torch.float32, sizes=(8, 16), seconds=0.0) == 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -47,5 +48,21 @@ def test_every_form_runs_and_its_rate_is_plausible():
     """Nothing moves less than 1 MB/s or more than 10 TB/s."""
     found = peaks.probe(["float32"], seconds=0.0)
     assert 1e6 < found.bandwidth < 1e13 and 1e6 < found.cached_bandwidth < 1e13
-    assert 1e6 < found.throughput["float32"] < 1e15
+    assert 1e6 < found.products["float32"] <= found.throughput["float32"] < 1e15
     assert peaks.cache_bytes() >= 2**20
+
+
+@pytest.mark.parametrize("dtype", units.ENTRIES, ids=str)
+def test_the_units_do_more_in_more_rounds_and_are_refused_with_a_reason(dtype):
+    if reason := units.unavailable(dtype):
+        pytest.skip(reason)
+    assert units.run(dtype, 200) == 2 * units.run(dtype, 100) > 0
+    assert "not float64" in units.unavailable(torch.float64)
+    with pytest.raises(ValueError, match="not float64"):
+        units.run(torch.float64, 1)
+
+
+def test_memory_is_read_beyond_the_caches(monkeypatch):
+    for cache, megabytes in ((2**20, 256), (200 * 2**20, 400), (2**30, 1024)):
+        monkeypatch.setattr(peaks.processor, "cache_bytes", lambda cache=cache: cache)
+        assert peaks.memory_megabytes() == (megabytes,)
