@@ -1,6 +1,6 @@
 """How long tree attention takes: a grid of cells, in each of them every alternative on the same inputs, interleaved."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Callable, Iterable
 
@@ -14,6 +14,7 @@ from lib.studies.peaks import GIGA, Peaks
 from lib.studies.roofline import Work, work
 from lib.tree import Tree
 
+FEW_TOKENS = 16  # of prefix, of a call that brings back the code alone
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def measure(
     cold: bool = False,
 ) -> list[dict]:
     """One row an alternative: its times, or why it was skipped: it cannot serve such a call here, it failed, or memory,
-    or a time that it could not possibly keep. With `cold` the caches are flushed before each call.
+    or a time that it could not possibly keep. With `cold` the caches are flushed before each call, and a small call of
+    the same kind then brings back the code: between the layers of a model it is keys and values that are gone.
     """
     names = list(alternatives)
     if cell.key_bytes > limits.memory_gb * GIGA:
@@ -103,10 +105,23 @@ def measure(
         skipped |= failed
         times = timing.interleaved(
             ready, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device,
-            **({"before": timing.flusher(device)} if cold else {}),
+            **({"before": _flusher(ready, cell, device)} if cold else {}),
         )
     times |= {name: timing.Timing(skipped=reason) for name, reason in skipped.items()}
     return [_row(cell, name, times[name], costs[name]) for name in names]
+
+
+def _flusher(ready: Iterable[str], cell: Cell, device: str) -> Callable[[str], object]:
+    """For `before`: flushes the caches, and calls the alternative behind a prefix of a few tokens."""
+    flush = timing.flusher(device)
+    small = make_problem(replace(cell, batch=1, prefix=FEW_TOKENS), torch.Generator().manual_seed(0), device)
+    calls = {name: PREPARE[name](small) for name in ready}
+
+    def before(name: str) -> None:
+        flush(name)
+        calls[name]()
+
+    return before
 
 
 def relative_errors(cell: Cell, generator: torch.Generator, device: str = "cpu") -> dict[str, float]:
