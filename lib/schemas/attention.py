@@ -80,6 +80,7 @@ TABLES = (
         | {name: TIMES[name] for name in ("query_heads", "kv_heads", "head_dim", "median_ms", "lower_ms", "upper_ms",
                                           "repeats")},
     ),
-    Schema("attention_cold", "the same with the processor's caches flushed before each call", CELL, TIMES),
+    Schema("attention_cold", "the same with the processor's caches flushed before each call", CELL, TIMES,
+           compressed=True),
     Schema("attention_heads", "the same, caches flushed, for other numbers of heads", CELL, TIMES),
 )
