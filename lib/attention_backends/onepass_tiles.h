@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int64_t KEYS = 128;   // of a tile
+constexpr int64_t KEYS = 128;    // of a tile
 constexpr int64_t FEW_KEYS = 8;  // of them, that are scored together
 
 // A unit is 32 bits: one float, or two bfloat16 whose products are added to the same sum.

@@ -62,7 +62,7 @@ void normed(const float* x, const T* weight, int64_t count, float epsilon, Out* 
 // gate / (1 + e^-gate) * up
 inline __m512 gated(__m512 gate, __m512 up) {
   const __m512 one = _mm512_set1_ps(1), size = _mm512_mul_ps(_mm512_abs_ps(gate), _mm512_set1_ps(-1.44269504f));
-  const __m512 small = exp2<float>(size);  // e^-|gate|; of gates below zero the fraction is extended by it
+  const __m512 small = exp2(size);  // e^-|gate|; of gates below zero the fraction is extended by it
   const __mmask16 below = _mm512_cmp_ps_mask(gate, _mm512_setzero_ps(), _CMP_LT_OQ);
   const __m512 share = _mm512_div_ps(_mm512_mask_mov_ps(one, below, small), _mm512_add_ps(one, small));
   return _mm512_mul_ps(_mm512_mul_ps(gate, share), up);

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import processor
@@ -101,22 +101,22 @@ def test_scores_may_grow_from_key_to_key(nodes, dtype):
 
 @pytest.mark.skipif("avx512_bf16" not in processor.flags(), reason="there is no avx512_bf16")
 @needs_kernel
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=12)
 @given(group=st.integers(1, 3), nodes=st.integers(1, 40), prefix=st.integers(0, 300), dim=st.sampled_from([32, 96]),
        value_dim=st.sampled_from([32, 48]), dtype=st.sampled_from([torch.float32, torch.bfloat16]),
        seed=st.integers(0, 999))
-def test_matrix_units_compute_the_same_where_they_are_emulated(group, nodes, prefix, dim, value_dim, dtype, seed,
-                                                               monkeypatch):
+def test_matrix_units_compute_the_same_where_they_are_emulated(group, nodes, prefix, dim, value_dim, dtype, seed):
     sources = *map(Path(__file__).with_name, ("emulated_onepass.cpp", "emulated_tiles.h")), *onepass.SOURCES
     emulated = build.library(*sources)
-    monkeypatch.setattr(onepass, "kernels", lambda: emulated)
-    monkeypatch.setattr(onepass, "ENTRIES", {torch.float32: "tiled_float32", torch.bfloat16: "tiled_bfloat16"})
     generator = torch.Generator().manual_seed(seed)
     query, key, value, mask = problem(1, 2, group, nodes, prefix, dim, value_dim, dtype, generator)
-    wide = [x.double() for x in (query, key, value)]
-    truth = tree_attention(*wide, mask, prefix, backend="reference")
+    truth = tree_attention(*(x.double() for x in (query, key, value)), mask, prefix, backend="reference")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onepass, "kernels", lambda: emulated)
+        patch.setattr(onepass, "ENTRIES", {torch.float32: "tiled_float32", torch.bfloat16: "tiled_bfloat16"})
+        ours = tree_attention(query, key, value, mask, prefix, backend="onepass")
     tolerance = {torch.float32: 1e-6, torch.bfloat16: 3e-3}[dtype]
-    assert error(tree_attention(query, key, value, mask, prefix, backend="onepass"), truth) <= 1.5 * tolerance
+    assert error(ours, truth) <= 1.5 * tolerance
 
 
 @pytest.mark.skipif(not shutil.which("g++") or not build.NEEDED <= processor.flags(), reason="no g++, or no AVX-512")
