@@ -18,6 +18,8 @@ STYLES = {
     "flex": Style(styles.GREY, "d", styles.DASHED),
     "folded": Style(styles.BLUE, "o", styles.SOLID),
     "split": Style(styles.SKY, "s", styles.DASHED),
+    "flashinfer": Style(styles.ORANGE, "<", styles.SOLID),
+    "xformers": Style(styles.VERMILLION, ">", styles.SOLID),
     "dense mask": Style(styles.PURPLE, "^", styles.SOLID),
     "branch batch": Style(styles.GREY, "v", styles.DOTTED),
     "path by path": Style(styles.ORANGE, "D", styles.DOTTED),
@@ -133,7 +135,7 @@ def who_wins(rows: pd.DataFrame) -> Figure:
 def ratio_to_base(rows: pd.DataFrame) -> Figure:
     """A panel a dtype: time over the folded form's, geometric mean over batches and prefixes, range as a whisker."""
     ratio = summary.ratios(rows)
-    ratio = ratio[~ratio["alternative"].isin([summary.BASE, summary.AUTO])]
+    ratio = ratio[~ratio["alternative"].isin([summary.BASE, *summary.NO_RIVALS])]
     dtypes = list(rows["dtype"].unique())
     figure, axes = plt.subplots(
         1, len(dtypes), figsize=(4.2 * len(dtypes) + 1.6, 3.6), sharey=True, squeeze=False, layout="constrained"

@@ -4,13 +4,15 @@ import numpy as np
 import pandas as pd
 
 from lib.studies import attention_summary as summary
-from lib.studies.baselines import OURS, SEQUENTIAL
+from lib.studies.baselines import COMPILED, OURS, SEQUENTIAL
 
 LONG = 4096  # tokens of a prefix from which the goals for the roofline and the cache hold
 FOLDED_OVER = {"dense mask": {"float32": 5.0, "bfloat16": 6.0}, "best sequential": {"float32": 4.3, "bfloat16": 6.5}}
 OF_ROOFLINE = {64: {"float32": 0.85, "bfloat16": 0.60}, 8: {"float32": 0.60, "bfloat16": 0.45}}  # drafts, from 64 on
 OF_ROOFLINE_ALONE = {64: {"float32": 0.75, "bfloat16": 0.45}}  # where no query heads share a key head
-PREFIX_COST, BESIDE, AUTO_CELLS = 0.2, 0.05, 0.95
+PREFIX_COST, BESIDE, AUTO_CELLS, TREE_TAX = 0.2, 0.05, 0.95, 1.05
+GPU_BYTES, GPU_ROWS = 256e6, 128  # keys and values of at least so many bytes, read for at most so many rows
+READS, SIXTEEN, OVER_OTHERS = 0.8, 1.1, {COMPILED: 1.3, "dense mask": 5.0}
 
 
 def goals(
@@ -21,11 +23,16 @@ def goals(
 
     timings, flushed, others, roofline, forward, peaks: the tables "attention", "attention_cold", "attention_heads",
     "attention_roofline", "attention_forward" and "peaks" of one run. Folded attention is judged where several query
-    heads share a key head.
+    heads share a key head; a GPU by goals of its own.
     """
     products = peaks.set_index("what")["value"].filter(like="products ").rename(lambda name: name.split()[-1])
-    rows = [*_auto(timings), *_folded(timings), *_roofline(flushed, roofline, OF_ROOFLINE, products),
-            *_roofline(others, roofline, OF_ROOFLINE_ALONE, products), *_forward(forward)]
+    rows = [*_auto(timings), *_tax(timings)]
+    if peaks["device"].iloc[0] == "cuda":
+        rows += _gpu(timings, roofline)
+    else:
+        rows += [*_folded(timings), *_roofline(flushed, roofline, OF_ROOFLINE, products),
+                 *_roofline(others, roofline, OF_ROOFLINE_ALONE, products)]
+    rows += _forward(forward)
     found = pd.DataFrame(rows, columns=["goal", "asked", "reached", "met", "why"]).astype({"met": bool})
     return found.assign(why=found["why"].where(~found["met"], ""))
 
@@ -51,6 +58,43 @@ def _auto(timings: pd.DataFrame) -> list[tuple]:
     why = f"two timings of one and the same kernel lie further apart in {noise:.0%} of {cells} cells" if cells else ""
     return [("auto within a tenth of the fastest", f"{AUTO_CELLS:.0%} of cells", f"{within:.0%} of {len(judged)}",
              within >= AUTO_CELLS, why)]
+
+
+def _tax(timings: pd.DataFrame) -> list[tuple]:
+    tax = summary.tree_tax(timings)["ratio"]
+    spread = f"quartiles of {len(tax)} cells: {tax.quantile(0.25):.2f} and {tax.quantile(0.75):.2f}"
+    return [("a tree over a chain of as many nodes", f"at most {TREE_TAX:g} times", f"{_mean(tax):.2f} times",
+             _mean(tax) <= TREE_TAX, spread)] if len(tax) else []
+
+
+def _gpu(timings: pd.DataFrame, roofline: pd.DataFrame) -> list[tuple]:
+    """What a GPU is asked for: to read many keys for few rows as fast as it can, and leads over the other forms."""
+    best = summary.with_best(timings, [name for name in OURS if name != COMPILED], "best")
+    shares = summary.shares(best[best["alternative"] == "best"], roofline)
+    few = shares["query_heads"] / shares["kv_heads"] * shares["draft"] <= GPU_ROWS
+    reading = shares[few & (shares["least_bytes"] >= GPU_BYTES)]
+    times = reading.pivot_table(index=["dtype", "batch", "prefix"], columns="draft", values="median_ms")
+    grown = (times[16] / times[1]).dropna() if {1, 16} <= set(times) else pd.Series(dtype=float)
+    rows = []
+    if len(reading):
+        share = reading["share"].median()
+        rows.append((f"reading, at most {GPU_ROWS} rows a key head", f"{READS:.0%} of the bandwidth",
+                     f"{share:.0%} (median of {len(reading)})", share >= READS,
+                     f"{reading['share'].min():.0%} to {reading['share'].max():.0%}"))
+    if len(grown):
+        rows.append(("16 nodes over one", f"at most {SIXTEEN:g} times", f"{_mean(grown):.2f} times",
+                     _mean(grown) <= SIXTEEN, f"{grown.min():.2f} to {grown.max():.2f} in {len(grown)} settings"))
+    for other, asked in OVER_OTHERS.items():
+        lead = summary.ratios(best, "best").query("alternative == @other")["ratio"]
+        if len(lead):
+            rows.append((f"the best form over {other}", f"{asked:g} times", f"{_mean(lead):.1f} times",
+                         _mean(lead) >= asked, f"{lead.min():.1f} to {lead.max():.1f} in {len(lead)} cells"))
+    return rows
+
+
+def _mean(ratios: pd.Series) -> float:
+    """Geometric."""
+    return float(np.exp(np.log(ratios).mean()))
 
 
 def _folded(timings: pd.DataFrame) -> list[tuple]:
@@ -88,8 +132,10 @@ def _roofline(flushed: pd.DataFrame, roofline: pd.DataFrame, goals: dict, produc
                          f"{asked[dtype]:.0%} of the roofline",
                          f"{these['share'].median():.0%} (median of {len(these)})",
                          these["share"].median() >= asked[dtype],
-                         f"{of_products:.0%} of the rate of the fastest product of matrices; the roof counts neither "
-                         "the exponentials nor what brings numbers to the units"))
+                         f"{of_products:.0%} of the rate of the fastest product of matrices; " + (
+                             "the roof counts neither the exponentials nor what brings numbers to the units"
+                             if draft == max(goals) else
+                             "a core waits for memory line by line, and can wait for few lines at once")))
     return rows
 
 

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from lib import shapes, timing
 from lib.attention import tree_attention
-from lib.studies.baselines import OURS, PREPARE, QUICK, Problem, refused
+from lib.studies.attention_problem import Problem
+from lib.studies.attention_summary import NO_RIVALS
+from lib.studies.baselines import OURS, PREPARE, QUICK, refused
 from lib.studies.peaks import GIGA, Peaks
 from lib.studies.roofline import Work, work
 from lib.tree import Tree
@@ -102,7 +104,7 @@ def measure(
     skipped |= too_much
     with torch.inference_mode():
         # First the project's own, which must not miss their turn while slower ones are tried.
-        ready, failed = _prepared(sorted(kept, key=lambda name: name not in ("auto", *OURS)), problem)
+        ready, failed = _prepared(sorted(kept, key=lambda name: name not in (*NO_RIVALS, *OURS)), problem)
         skipped |= failed
         times = timing.interleaved(
             ready, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device,

@@ -8,6 +8,8 @@ import pandas as pd
 SETTING = ["dtype", "batch", "prefix", "draft"]  # what makes two rows comparable, with the heads of one run
 BASE = "folded"
 AUTO = "auto"  # one of the others under another name
+CHAIN = "as a chain"  # `auto` on a chain of as many nodes
+NO_RIVALS = AUTO, CHAIN
 NEAR = 1.1  # times as long as the fastest is as good
 TOLERANCE = 0.25  # a draft is free while its call takes at most 1 + TOLERANCE times that of one token
 
@@ -44,7 +46,7 @@ def with_best(rows: pd.DataFrame, names: Iterable[str], label: str) -> pd.DataFr
 def winners(rows: pd.DataFrame) -> pd.DataFrame:
     """The fastest alternative of each cell, and `lead`: how many times longer the second took (NaN without one)."""
     own = timed(rows)
-    ordered = own[own["alternative"] != AUTO].sort_values([*SETTING, "median_ms"], ignore_index=True)
+    ordered = own[~own["alternative"].isin(NO_RIVALS)].sort_values([*SETTING, "median_ms"], ignore_index=True)
     groups = ordered.groupby(SETTING, sort=False)
     best = groups.head(1).set_index(SETTING)
     second = groups["median_ms"].nth(1)
@@ -104,6 +106,12 @@ def regret(rows: pd.DataFrame, name: str = AUTO) -> pd.DataFrame:
     own = own[own["alternative"] == name].join(best, on=SETTING, how="inner")
     ratio = own["median_ms"] / own["best_ms"]
     return own.assign(ratio=ratio, within=ratio <= NEAR).reset_index(drop=True)
+
+
+def tree_tax(rows: pd.DataFrame) -> pd.DataFrame:
+    """By cell with two nodes or more: `ratio`, the time of the tree over that of a chain of as many nodes."""
+    own = ratios(rows[rows["draft"] > 1], CHAIN)
+    return own[own["alternative"] == AUTO].reset_index(drop=True)
 
 
 def shares(rows: pd.DataFrame, roofline: pd.DataFrame, column: str = "warm_ms") -> pd.DataFrame:

@@ -10,14 +10,15 @@ import torch
 from lib import attention_choice, provenance
 from lib.attention_backends import onepass
 from lib.attention_choice import device_kind
-from lib.studies import attention_study as study
+from lib.studies import attention_study as study, gpu_libraries
 from lib.studies.attention_study import Cell, Limits
-from lib.studies.baselines import COMPILED, OURS, PREPARE, Problem
+from lib.studies.attention_problem import Problem
+from lib.studies.baselines import COMPILED, OURS, PREPARE
 from lib.studies.peaks import Peaks
 from lib.studies.roofline import least
 from lib.tables import Table
 
-COLD = (*OURS, "dense mask")  # what is timed with flushed caches too
+COLD = (*OURS, "dense mask", *gpu_libraries.PREPARE)  # what is timed with flushed caches too
 FLUSHED = ("attention_cold", "attention_heads")  # the tables of such times
 
 
@@ -28,10 +29,11 @@ def fill(
     """The table "attention" or one of FLUSHED over these cells; those that a stopped run has done are not done again.
 
     A cell's rows are on disk as soon as it is done. Its inputs follow from `seed` and its place in the grid.
-    `compiled`: with what takes long to compile.
+    `compiled`: with what takes long to compile. Libraries that are not installed have no rows.
     """
     cold = name in FLUSHED
-    alternatives = [each for each in (COLD if cold else PREPARE) if compiled or each != COMPILED]
+    absent = {*gpu_libraries.PREPARE} - {*gpu_libraries.installed()} | (set() if compiled else {COMPILED})
+    alternatives = [each for each in (COLD if cold else PREPARE) if each not in absent]
     given = asdict(limits) | {"seed": seed, "alternatives": alternatives}
     files = [*onepass.SOURCES, attention_choice.TABLE]  # they decide about times, and are no Python
     mark = provenance.fingerprint(code=[study], files=files, parameters=given, device=device)

@@ -5,8 +5,6 @@ A baseline is prepared once and then called: `PREPARE[name](problem)` returns a 
 prefix); whatever a decoder must do anew for each tree (copies of keys, masks) happens in the call and is timed.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
 from types import SimpleNamespace
 from typing import Callable
 
@@ -16,33 +14,9 @@ from torch import Tensor
 
 from lib.attention import tree_attention
 from lib.attention_backends import BACKENDS, refusal
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One call of tree attention: the same tree and prefix length in every row."""
-
-    query: Tensor  # [B, Hq, m, d]
-    key: Tensor  # [B, Hkv, prefix + m, d]
-    value: Tensor  # [B, Hkv, prefix + m, d]
-    tree_mask: Tensor  # bool [m, m], nodes in topological order
-    prefix: int
-
-    @property
-    def group(self) -> int:
-        """Query heads to a key head."""
-        return self.query.shape[1] // self.key.shape[1]
-
-    @cached_property
-    def scratch(self) -> tuple[Tensor, Tensor]:
-        """A sequential decoder's cache: keys and values whose slots behind the prefix are overwritten path by path."""
-        return self.key.clone(), self.value.clone()
-
-    @property
-    def paths(self) -> list[Tensor]:
-        """Node indices root .. leaf, one int64 tensor a leaf."""
-        seen_by = self.tree_mask.sum(0)  # a leaf is seen by itself alone
-        return [self.tree_mask[leaf].nonzero().flatten() for leaf in (seen_by == 1).nonzero().flatten()]
+from lib.studies import gpu_libraries
+from lib.studies.attention_problem import Problem
+from lib.studies.attention_summary import CHAIN
 
 
 def in_backend(backend: str) -> Callable[[Problem], Callable[[], Tensor]]:
@@ -62,8 +36,16 @@ def compiled(problem: Problem) -> Callable[[], Tensor]:
     return run
 
 
+def as_chain(problem: Problem) -> Callable[[], Tensor]:
+    """What the tree costs beyond a chain: `auto` on as many nodes under a causal mask. Its result is another one."""
+    p, causal = problem, torch.ones_like(problem.tree_mask).tril()
+    return lambda: tree_attention(p.query, p.key, p.value, causal, p.prefix)
+
+
 def refused(name: str, problem: Problem) -> str | None:
     """Why an alternative cannot serve a problem on this machine; None if it can."""
+    if name in gpu_libraries.PREPARE:
+        return gpu_libraries.refusal(name, problem)
     return refusal(name, problem.query, problem.key, problem.value)
 
 
@@ -165,6 +147,8 @@ PREPARE: dict[str, Callable[[Problem], Callable[[], Tensor]]] = {
     "path by path": sequential_paths,
     "path by path, folded": lambda problem: sequential_paths(problem, fold=True),
     "node by node": sequential_nodes,
+    **gpu_libraries.PREPARE,
+    CHAIN: as_chain,
 }
-QUICK = tuple(name for name in PREPARE if name != COMPILED)
+QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN, *gpu_libraries.PREPARE))  # all processors'
 SEQUENTIAL = ("path by path", "path by path, folded", "node by node")

@@ -133,7 +133,7 @@ def in_words(peaks: Peaks) -> dict[str, str]:
     reading = {"memory": peaks.bandwidth, "cache": peaks.cached_bandwidth}
     told = {f"reads from {place}": f"{rate / GIGA:,.1f} GB/s" for place, rate in reading.items()}
     return told | {
-        f"multiplies {name}": f"{rate / GIGA:,.0f} GFLOP/s in registers, {peaks.products[name] / GIGA:,.0f} in products"
+        f"multiplies {name}": f"{rate / GIGA:,.0f} GFLOP/s at best, {peaks.products[name] / GIGA:,.0f} in products"
         for name, rate in peaks.throughput.items()
     }
 

@@ -7,7 +7,7 @@ of bytes / bandwidth and operations / throughput: no way of computing it can tak
 
 from dataclasses import dataclass
 
-from lib.studies.baselines import Problem
+from lib.studies.attention_problem import Problem
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def test_goals_are_judged_and_say_why_where_they_are_missed():
     ], columns=["what", "prefix", "median_ms"]).assign(draft=64, dtype="float32")
     assert attention_goals.twice(timings) == (0.5, 2)
     others = flushed.iloc[:0].assign(**heads)
-    peaks = pd.DataFrame({"what": ["products float32"], "value": [2.0]})
+    peaks = pd.DataFrame({"device": "cpu", "what": ["products float32"], "value": [2.0]})
     found = attention_goals.goals(timings, flushed, others, roof, forward, peaks).set_index("goal")
     assert found["met"].to_dict() == {
         "auto within a tenth of the fastest": False, "folded over dense mask, float32": False,
@@ -155,6 +155,26 @@ def test_goals_are_judged_and_say_why_where_they_are_missed():
     alone = attention_goals.goals(*alone)
     assert alone["goal"].tolist() == ["auto within a tenth of the fastest", "8/8 heads of 64, draft 64 and more, float32"]
     assert alone["met"].tolist() == [False, True]
+
+
+def test_a_gpu_is_judged_by_goals_of_its_own():
+    """Reading where keys are many and rows few; a tree beside a chain; 16 nodes beside one; leads over the others."""
+    heads = dict(query_heads=32, kv_heads=8, head_dim=128, shape="kary:2")
+    timings = table({"triton": [1.0, 1.05, 1.3], "auto": [1.0, 1.05, 1.3], "as a chain": [1.0, 1.0, 1.3],
+                     "flex": [2.0, 2.0, 2.0], "dense mask": [4.0, 4.0, None]}, prefix=2**16).assign(**heads)
+    roof = timings[["dtype", "batch", "prefix", "draft", *heads]].drop_duplicates()
+    roof = roof.assign(warm_ms=[0.9, 0.9, 0.5], bytes=[3e8, 3e8, 3e8], operations=1)
+    forward = pd.DataFrame([
+        ("forward, tree", 0, 1.0), ("forward, tree", 64, 1.0), ("forward, transformers", 0, np.nan),
+        ("forward, transformers", 64, np.nan), ("attention", 64, 1.0), ("append", 64, 1.0), ("keep", 64, 1.0),
+    ], columns=["what", "prefix", "median_ms"]).assign(draft=64, dtype="float32")
+    peaks = pd.DataFrame({"device": "cuda", "what": ["products float32"], "value": [2.0]})
+    found = attention_goals.goals(timings, timings[:0], timings[:0], roof, forward, peaks).set_index("goal")
+    assert found["met"].to_dict() == {
+        "auto within a tenth of the fastest": True, "a tree over a chain of as many nodes": True,
+        "reading, at most 128 rows a key head": True, "16 nodes over one": False,
+        "the best form over flex": True, "the best form over dense mask": False}
+    assert found["reached"].tolist()[1:] == ["1.02 times", "86% (median of 3)", "1.30 times", "1.8 times", "3.9 times"]
 
 
 def test_the_best_of_several_is_chosen_cell_by_cell():

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from lib import timing
 from lib.attention import tree_attention
-from lib.studies.baselines import PREPARE, QUICK, Problem, refused
+from lib.studies.attention_problem import Problem
+from lib.studies.attention_summary import CHAIN
+from lib.studies.baselines import PREPARE, QUICK, refused
 from lib.studies.roofline import least, work
 
 
@@ -39,6 +41,13 @@ def test_every_alternative_computes_tree_attention(name, data, nodes, prefix, gr
         torch.testing.assert_close(run(), truth, rtol=0, atol=2e-6)
     cost = work(name, p)
     assert cost.bytes >= least(p).bytes and cost.operations >= least(p).operations and cost.extra_bytes >= 0
+
+
+def test_a_chain_is_causal_attention_of_the_same_nodes():
+    p = problem([-1, 0, 0, 1], 9)
+    causal = torch.ones(4, 4, dtype=torch.bool).tril()
+    truth = tree_attention(p.query, p.key, p.value, causal, p.prefix, backend="reference")
+    torch.testing.assert_close(PREPARE[CHAIN](p)(), truth, rtol=0, atol=2e-6)
 
 
 class Simulation:
