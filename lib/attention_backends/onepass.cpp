@@ -26,15 +26,34 @@ template <class T> constexpr int64_t TILED = sizeof(T) == 4 ? 97 : 1;  // rows f
 // How many panels are served together: the matrix units take two, vectors three.
 template <bool M> int64_t together(int64_t left) { return std::min<int64_t>(left, M || left == 4 ? 2 : 3); }
 
-// How often one tile asks for memory of the next, at most.
-template <class T, int W, bool M> int64_t calls(const Call& c, const Item& item) {
+// How often a tile of `count` keys asks for memory, at least.
+template <class T, int W, bool M> int64_t calls(const Call& c, const Item& item, int64_t count) {
   int64_t groups = 0;
   for (int64_t left = item.panels; left; left -= together<M>(left)) ++groups;
-  const int64_t turning = KEYS / BLOCK + (sizeof(T) == 4 ? 2 * KEYS : 0);
-  if (M) return groups * (KEYS / FEW_KEYS + c.value_dim / BLOCK) + turning;
-  const auto stretches = [](int64_t steps) { return (steps + STRETCH - 1) / STRETCH; };
-  return groups * (KEYS / FEW_KEYS * stretches(c.dim / PER_UNIT<T> / W) +
-                   c.value_dim / W / 8 * stretches(KEYS / PER_UNIT<T>));
+  const auto whole = [](int64_t steps, int64_t each) { return (steps + each - 1) / each; };
+  const int64_t turning = whole(count, BLOCK) * (sizeof(T) == 4 ? 2 * BLOCK : 1);
+  if (M) return groups * (whole(count, FEW_KEYS) + c.value_dim / BLOCK) + turning;
+  return groups * (whole(count, FEW_KEYS) * whole(c.dim / PER_UNIT<T> / W, STRETCH) +
+                   c.value_dim / W / 8 * whole(whole(count, PER_UNIT<T>), STRETCH));
+}
+
+// The keys and values that come KEYS keys after these `count`, of this item or at the start of the next.
+template <class T>
+std::array<Region, 4> coming(const Call& c, const Item& item, const Item& next, int64_t first, int64_t count) {
+  const int64_t from = first + KEYS, to = from + count, own = std::clamp(item.end_key, from, to);
+  const auto rows = [&](const void* x, const int64_t* stride, int64_t dim, const Item& of, int64_t start, int64_t end) {
+    const T* at = static_cast<const T*>(x) + of.batch * stride[0] + of.head * stride[1] + start * stride[2];
+    constexpr int64_t size = sizeof(T);
+    return Region{reinterpret_cast<const char*>(at), dim * size, stride[2] * size, end - start};
+  };
+  const auto keys_and_values = [&](const Item& of, int64_t start, int64_t end) {
+    return std::array{rows(c.key, c.key_stride, c.dim, of, start, end),
+                      rows(c.value, c.value_stride, c.value_dim, of, start, end)};
+  };
+  const int64_t past = next.first_key - item.end_key;  // from this item's stream of keys to the next item's
+  const auto mine = keys_and_values(item, from, own);
+  const auto others = keys_and_values(next, std::max(from, item.end_key) + past, std::min(to + past, next.end_key));
+  return {mine[0], mine[1], others[0], others[1]};
 }
 
 // The tile of an item's keys and values [count] from there on, as both products take it.
@@ -73,7 +92,7 @@ Tile<T, B> prepare(const Call& c, int64_t first, int64_t count, const T* key, co
 }
 
 template <class T, int W, bool M>
-void work(const Call& c, const Item& item, const uint16_t* seen, Scratch<T, M>& scratch, Partial part) {
+void work(const Call& c, const Item& item, const Item& next, const uint16_t* seen, Scratch<T, M>& scratch, Partial part) {
   constexpr int64_t B = M ? BLOCK : FEW_KEYS;
   pack_queries<T, W, M>(c, item, scratch.queries.get());
   std::fill_n(part.output, item.panels * LANES * c.value_dim / W, 0.f);
@@ -81,15 +100,10 @@ void work(const Call& c, const Item& item, const uint16_t* seen, Scratch<T, M>& 
   std::fill_n(part.sum, item.panels * LANES, 0.f);
   const T* keys = static_cast<const T*>(c.key) + item.batch * c.key_stride[0] + item.head * c.key_stride[1];
   const T* values = static_cast<const T*>(c.value) + item.batch * c.value_stride[0] + item.head * c.value_stride[1];
-  const int64_t often = calls<T, W, M>(c, item);
-  const auto region = [](const T* at, int64_t stride, int64_t dim) {
-    constexpr int64_t size = sizeof(T);
-    return Region{reinterpret_cast<const char*>(at + KEYS * stride), dim * size, stride * size, KEYS};
-  };
   for (int64_t first = item.first_key; first < item.end_key; first += KEYS) {
     const int64_t count = std::min(KEYS, item.end_key - first);
     const T *key = keys + first * c.key_stride[2], *value = values + first * c.value_stride[2];
-    Ahead ahead(region(key, c.key_stride[2], c.dim), region(value, c.value_stride[2], c.value_dim), often);
+    Ahead ahead(coming<T>(c, item, next, first, count), calls<T, W, M>(c, item, count));
     const Tile<T, B> tile = prepare<T, M, B>(c, first, count, key, value, scratch, ahead);
     for (int64_t panel = 0, taken; panel < item.panels; panel += taken) {
       taken = together<M>(item.panels - panel);
@@ -125,9 +139,10 @@ template <class T, int W, bool M> void run(const Call& c) {
 #pragma omp for schedule(dynamic)
     for (int64_t at = 0; at < blocks * splits; ++at) {
       const Item own = item(at / splits, at % splits);
+      const int64_t after = std::min(at + c.threads, blocks * splits - 1);  // most likely this thread's next
       float* place = parts.get() + (splits > 1 ? at : omp_get_thread_num()) * apart;
       const uint16_t* mask = seen.get() + (masks > 1 ? own.batch : 0) * panels * c.tree_keys;
-      work<T, W, M>(c, own, mask, scratch, Partial(place, c.value_dim));
+      work<T, W, M>(c, own, item(after / splits, after % splits), mask, scratch, Partial(place, c.value_dim));
       if (splits == 1) finish<T, W>(c, own, place, 1, apart);
     }
 #pragma omp for schedule(dynamic)
@@ -137,7 +152,7 @@ template <class T, int W, bool M> void run(const Call& c) {
 }
 
 template <class T> void serve(const Call& c) {
-  if (c.group * c.nodes <= FEW && c.value_dim % 32 == 0) return run<T, 4, false>(c);
+  if (c.group * c.nodes <= FEW && c.value_dim % LANES == 0) return run<T, 4, false>(c);
   const bool whole = c.dim % BLOCK == 0 && c.value_dim % SIDE == 0;
   if (c.group * c.nodes >= TILED<T> && whole && matrix_units()) return run<T, 1, true>(c);
   run<T, 1, false>(c);

@@ -45,12 +45,13 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
         return folded(query, key, value, mask, prefix, scale, return_lse)
     query, key, value = (_rows_packed(x) for x in (query, key, value))
     (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
-    visible, lengths = mask.visible.cpu().contiguous(), torch.tensor(prefix)
+    visible, lengths = mask.visible.cpu().contiguous(), (ctypes.c_int64 * batch)(*prefix)
     stride = visible[0].numel() if visible.dim() == 3 and len(visible) > 1 else 0
     output = query.new_empty(batch, heads, nodes, value_dim)
     lse = torch.empty(batch, heads, nodes)
     call = Call(
-        *(x.data_ptr() for x in (query, key, value, visible, lengths, output, lse)),
+        *(x.data_ptr() for x in (query, key, value, visible)),
+        *(ctypes.addressof(lengths), output.data_ptr(), lse.data_ptr()),
         *(batch, kv_heads, heads // kv_heads, nodes, visible.shape[-1], dim, value_dim),
         *(stride, torch.get_num_threads()),
         *(Strides(*x.stride()[:3]) for x in (query, key, value)),
@@ -95,5 +96,6 @@ def _say_once(reason: str) -> None:
 
 def _rows_packed(x: Tensor) -> Tensor:
     """The tensor itself where a token's numbers are adjacent and rows start at whole 32-bit units, else a copy."""
-    fits = x.stride(-1) == 1 and not any(step * x.itemsize % 4 for step in x.stride()[:3])
+    batch, head, token, number = x.stride()
+    fits = number == 1 and (batch | head | token) * x.itemsize % 4 == 0
     return x if fits and x.data_ptr() % 4 == 0 else x.contiguous().clone()

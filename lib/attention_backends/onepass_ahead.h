@@ -2,6 +2,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include <array>
 #include <cstdint>
 
 namespace {
@@ -9,13 +10,19 @@ namespace {
 // Rows of bytes in memory, `stride` bytes apart.
 struct Region { const char* start; int64_t row, stride, rows; };
 
-// Asks for the lines of the next tile's keys, then values, a few at every call: many at once would keep other reads
-// waiting. Addresses past a tensor's end do no harm.
+// Asks for the lines of a few regions, one region after the other, some at every call: many at once would keep other
+// reads waiting.
 class Ahead {
  public:
-  Ahead(Region keys, Region values, int64_t calls) : now(joined(keys)), then(joined(values)), at(now.start) {
-    const int64_t lines = now.rows * ((now.row + LINE - 1) / LINE) + then.rows * ((then.row + LINE - 1) / LINE);
+  Ahead(const std::array<Region, 4>& regions, int64_t calls) {
+    int64_t lines = 0;
+    for (size_t i = regions.size(); i-- > 0;)
+      if (regions[i].rows > 0) {
+        left[some++] = joined(regions[i]);
+        lines += regions[i].rows * ((regions[i].row + LINE - 1) / LINE);
+      }
     each = (lines + calls - 1) / calls;
+    turn_to_next();
   }
   inline void operator()() {
     for (int64_t i = 0; i < each; ++i) {
@@ -27,15 +34,18 @@ class Ahead {
 
  private:
   static constexpr int64_t LINE = 64;
-  Region now, then;
-  const char* at;
+  Region now{}, left[4];
+  int some = 0;  // regions left, the next of them last
+  const char* at = nullptr;
   int64_t each;  // lines a call; always the same number, which the processor predicts
 
   static Region joined(Region x) { return x.row == x.stride ? Region{x.start, x.row * x.rows, 0, 1} : x; }
   void turn_to_next() {
     now.start += now.stride;
-    if (--now.rows == 0) now = then, then.rows = 0;
-    if (now.rows == 0) each = 0;
+    if (--now.rows <= 0) {
+      if (some) now = left[--some];
+      else each = 0;
+    }
     at = now.start;
   }
 };

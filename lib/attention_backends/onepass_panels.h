@@ -171,17 +171,23 @@ template <class T, int W, int R, bool M> struct Panels {
       for (; j + 2 * SIDE <= c.value_dim; j += 2 * SIDE) add(add_by_tiles<T, 2, R>, j);
       if (j < c.value_dim) add(add_by_tiles<T, 1, R>, j);
     } else {
-      const int64_t units = (count + PER_UNIT<T> - 1) / PER_UNIT<T>;
-      const int64_t step = sizeof(T) == 2 ? c.value_dim : tile.values.stride;
-      for (int64_t j = 0; j < c.value_dim / W; j += 8)
-        product<T, W, 8, R>(tile.units + j * W, W, step, units, weights, WEIGHTS<T>, ahead, [&](__m512(&sum)[8][R]) {
-#pragma GCC unroll 24
-          for (int i = 0; i < 8 * R; ++i) {  // what was there is added last: blocked sums round less
-            float* place = output + i % R * apart + (j + i / R) * LANES;
-            _mm512_store_ps(place, _mm512_add_ps(_mm512_load_ps(place), sum[i / R][i % R]));
-          }
-        });
+      int64_t j = 0;
+      for (; j + 8 <= c.value_dim / W; j += 8) add_by_vectors<8>(j);
+      if (j < c.value_dim / W) add_by_vectors<4>(j);
     }
+  }
+
+  // A vectors of values from the one at j on.
+  template <int A> void add_by_vectors(int64_t j) {
+    const int64_t units = (count + PER_UNIT<T> - 1) / PER_UNIT<T>;
+    const int64_t step = sizeof(T) == 2 ? c.value_dim : tile.values.stride;
+    product<T, W, A, R>(tile.units + j * W, W, step, units, weights, WEIGHTS<T>, ahead, [&](__m512(&sum)[A][R]) {
+#pragma GCC unroll 24
+      for (int i = 0; i < A * R; ++i) {  // what was there is added last: blocked sums round less
+        float* place = output + i % R * apart + (j + i / R) * LANES;
+        _mm512_store_ps(place, _mm512_add_ps(_mm512_load_ps(place), sum[i / R][i % R]));
+      }
+    });
   }
 };
 
