@@ -100,6 +100,7 @@ TABLES = (
             "merged": integer("nodes of the one tree that all are merged into"),
             "node_bytes": integer("bytes of one node in the target's cache"),
         },
+        compressed=True,
     ),
     Schema(
         "choices",

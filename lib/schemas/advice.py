@@ -68,6 +68,7 @@ TABLES = (
         "predicted speed of one family at one budget and batch, trees grown on other prompts than judged on",
         (*ADVISED, "family", "budget"),
         ADVISED | TREE | SPEED,
+        compressed=True,
     ),
     Schema(
         "advice_sizes",
@@ -80,6 +81,7 @@ TABLES = (
             "level": real("a drafter's forward of one node a sequence, over a plain round"),
             "free": integer("the most nodes whose check takes up to a tenth longer than a plain round"),
         },
+        compressed=True,
     ),
     Schema(
         "advice_formulas",

@@ -69,6 +69,7 @@ TABLES = (
             "warm_ms": real("least time in milliseconds, at the caches' bandwidth where keys and values fit them"),
             "cold_ms": real("least time in milliseconds, at the memory's bandwidth"),
         },
+        compressed=True,
     ),
     Schema(
         "attention_forward",
@@ -82,5 +83,5 @@ TABLES = (
     ),
     Schema("attention_cold", "the same with the processor's caches flushed before each call", CELL, TIMES,
            compressed=True),
-    Schema("attention_heads", "the same, caches flushed, for other numbers of heads", CELL, TIMES),
+    Schema("attention_heads", "the same, caches flushed, for other numbers of heads", CELL, TIMES, compressed=True),
 )

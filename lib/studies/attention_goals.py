@@ -1,8 +1,12 @@
 """What the attention study set out to reach, beside what a run reached, and what stands in the way where it did not."""
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
+from lib import provenance, tables
 from lib.studies import attention_summary as summary
 from lib.studies.baselines import COMPILED, OURS, SEQUENTIAL
 
@@ -35,6 +39,23 @@ def goals(
     rows += _forward(forward)
     found = pd.DataFrame(rows, columns=["goal", "asked", "reached", "met", "why"]).astype({"met": bool})
     return found.assign(why=found["why"].where(~found["met"], ""))
+
+
+def of_run(run_dir: str | Path) -> pd.DataFrame:
+    """The goals of a run by its tables. FileNotFoundError where one is missing."""
+    names = ("attention", "attention_cold", "attention_heads", "attention_roofline", "attention_forward", "peaks")
+    return goals(*(tables.read(run_dir, name) for name in names))
+
+
+def by_machine(run_dirs: Iterable[str | Path]) -> pd.DataFrame:
+    """A row a goal, a column a run, named by it and its machine: what it reached, marked where that was too little."""
+    columns = {}
+    for run_dir in run_dirs:
+        run, found = provenance.read(run_dir), of_run(run_dir).set_index(["goal", "asked"])
+        machine = provenance.machine_of(run, "03_attention_timing")
+        units = "" if machine["matrix_units"] == "none" else f", {machine['matrix_units']}"
+        columns[f"{run['run']}: {machine.get('gpu', machine['processor'])}{units}"] = found["reached"].where(found["met"], found["reached"] + " (missed)")
+    return pd.DataFrame(columns).fillna("")
 
 
 def twice(timings: pd.DataFrame) -> tuple[float, int]:

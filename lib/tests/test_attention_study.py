@@ -1,6 +1,7 @@
 """The study: every cell gives one row an alternative, timed or with its reason; summaries say what the rows say."""
 
 import dataclasses
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -175,6 +176,16 @@ def test_a_gpu_is_judged_by_goals_of_its_own():
         "reading, at most 128 rows a key head": True, "16 nodes over one": False,
         "the best form over flex": True, "the best form over dense mask": False}
     assert found["reached"].tolist()[1:] == ["1.02 times", "86% (median of 3)", "1.30 times", "1.8 times", "3.9 times"]
+
+
+def test_runs_are_laid_beside_each_other_goal_by_goal():
+    """Of the runs that are kept in the project; the one without matrix units may have goals that the other lacks."""
+    results = Path(study.__file__).parents[2] / "data" / "results"
+    beside = attention_goals.by_machine([results / "reference", results / "amx"])
+    assert list(beside)[0].startswith("reference: ") and list(beside)[1].startswith("amx: ") and "AMX" in list(beside)[1]
+    own = attention_goals.of_run(results / "amx").set_index(["goal", "asked"])
+    told = beside.iloc[:, 1][lambda column: column != ""]
+    assert set(told.index) == set(own.index) and told.str.endswith("(missed)").sum() == (~own["met"]).sum()
 
 
 def test_the_best_of_several_is_chosen_cell_by_cell():
