@@ -7,13 +7,18 @@ The signature knows no mask over the prefix: what comes before the tree is seen 
 tree's own keys alone. Logarithms are natural; log-sum-exp values are float32 (float64 for float64 inputs).
 """
 
+import logging
+from functools import cache
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from lib.attention_backends import BACKENDS, SharedMask, attend_slots, refusal
+from lib.attention_backends import BACKENDS, SharedMask, attend_slots, onepass, refusal
 from lib.attention_choice import Choice, ranked, situation
 from lib.forward_clock import forward
 
+log = logging.getLogger(__name__)
 MOST_REMEMBERED = 4096
 _REMEMBERED: dict[tuple, str] = {}  # kinds of calls -> the backend that `auto` takes
 TREE = "tree"  # the name under which transformers finds us: attn_implementation="tree"
@@ -23,7 +28,7 @@ def tree_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    tree_mask: Tensor | SharedMask,
+    tree_mask: Tensor | np.ndarray | SharedMask,
     prefix_length: int | Tensor,
     *,
     scale: float | None = None,
@@ -41,10 +46,10 @@ def tree_attention(
     [B, Hq, mq]. ValueError where the shapes, the dtypes or the lengths cannot mean a tree.
     """
     prefix = prefix_list(prefix_length, query.shape[0])
-    mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
+    mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(_tensor(tree_mask))
     _check(query, key, value, mask.visible, prefix)
     if backend == "auto":
-        backend = auto(query, key, value, max(prefix))
+        backend = auto(query, key, value, max(prefix), return_lse)
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(['auto', *BACKENDS])}")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -52,30 +57,44 @@ def tree_attention(
     return (output, lse) if return_lse else output
 
 
-def auto(query: Tensor, key: Tensor, value: Tensor, prefix: int) -> str:
+def auto(query: Tensor, key: Tensor, value: Tensor, prefix: int, return_lse: bool = False) -> str:
     """The name that `choose_backend` chooses, remembered: a small call would notice the time that choosing takes."""
     shift = max(0, prefix.bit_length() - 3)  # prefixes of one eighth share an answer
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    call = query.dtype, query.device, query.shape, key.shape[1], value.shape[-1], shift, prefix >> shift, learns
+    sizes = query.shape, key.shape[1], value.shape[-1], shift, prefix >> shift
+    call = query.dtype, query.device, sizes, learns, return_lse
     if call not in _REMEMBERED:
         if len(_REMEMBERED) >= MOST_REMEMBERED:
             _REMEMBERED.clear()
-        _REMEMBERED[call] = choose_backend(query, key, value, prefix).backend
+        _REMEMBERED[call] = choose_backend(query, key, value, prefix, return_lse).backend
     return _REMEMBERED[call]
 
 
-def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int) -> Choice:
+def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int, return_lse: bool = False) -> Choice:
     """What `backend="auto"` stands for, given these inputs behind a prefix of that length, and why.
 
     The fastest that notebook 03 measured in the nearest cell on this kind of machine, and that can serve such inputs.
+    Where a processor's own kernel cannot be had at all, the log says so once.
     """
+    if query.device.type == "cpu" and query.dtype in onepass.ENTRIES and (reason := onepass.unavailable()):
+        _say_once(reason)
     passed_over = []
     for backend, reason in ranked(situation(query, key, prefix)):
-        refused = refusal(backend, query, key, value)
+        refused = refusal(backend, query, key, value, return_lse)
         if refused is None:
             return Choice(backend, "; ".join([f"{backend}: {reason}", *passed_over]))
         passed_over.append(f"not {backend}: {refused}")
     raise AssertionError("the default backend serves all inputs")
+
+
+@cache
+def _say_once(reason: str) -> None:
+    log.warning("tree attention: this machine has no kernel of its own: %s", reason)
+
+
+def _tensor(mask: Tensor | np.ndarray) -> Tensor:
+    """A mask as a tensor; a tree's own is an array of NumPy that must not be written to, so that it is copied."""
+    return torch.tensor(mask) if isinstance(mask, np.ndarray) else mask
 
 
 def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:
@@ -103,6 +122,8 @@ def _check(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor, prefix:
             f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)} do not fit; "
             "they are [B, Hq, mq, d], [B, Hkv, S, d], [B, Hkv, S, dv], none of them empty"
         )
+    if not query.device == key.device == value.device:
+        raise ValueError(f"query is on {query.device}, key on {key.device}, value on {value.device}; move them together")
     if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
         raise ValueError(
             f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; give all three in one floating-point dtype"
@@ -112,10 +133,11 @@ def _check(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor, prefix:
         raise ValueError(f"{heads} query heads over {kv_heads} key heads: the first must be a multiple of the second")
     if tree_mask.dtype != torch.bool:
         raise ValueError(f"tree_mask is {tree_mask.dtype}; give torch.bool, True where a node sees a key")
-    if tree_mask.dim() not in (2, 3) or tree_mask.shape[-2] != mq or tree_mask.shape[:-2] not in ((), (1,), (batch,)):
+    of_rows = tree_mask.shape[:-2] in ((), (1,), (batch,))
+    if tree_mask.dim() not in (2, 3) or tree_mask.shape[-2] != mq or not tree_mask.shape[-1] or not of_rows:
         raise ValueError(
             f"tree_mask is {tuple(tree_mask.shape)}; {batch} rows of {mq} queries "
-            f"take [{mq}, mk] or [{batch}, {mq}, mk]"
+            f"take [{mq}, mk] or [{batch}, {mq}, mk], of at least one key"
         )
     needed = max(prefix) + tree_mask.shape[-1]
     if min(prefix) < 0 or needed > stored:
@@ -123,7 +145,8 @@ def _check(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor, prefix:
             f"prefix lengths {min(prefix)} to {max(prefix)} and {tree_mask.shape[-1]} tree keys need {needed} stored "
             f"keys and no negative length; there are {stored}"
         )
-    if min(prefix) == 0 and not tree_mask.any(-1).all():
+    alone = [row for row, length in enumerate(prefix) if not length]
+    if alone and not (tree_mask[alone] if tree_mask.dim() == 3 and len(tree_mask) > 1 else tree_mask).any(-1).all():
         raise ValueError("a node of tree_mask sees nothing and there is no prefix; every node sees at least itself")
 
 
@@ -156,9 +179,9 @@ def attention_forward(
 ):
     """What a model's attention layer calls: a tree where `tree_mask` is given, else just what "sdpa" does.
 
-    `prefix_length` without `tree_mask` means a chain behind that prefix; with prefix 0, an ordinary causal prefill, in
-    which right padding needs no mask since no real token looks at it. Returns ([B, mq, Hq, d], None), as transformers
-    asks. A tree takes no padding mask: rows of different lengths are right-padded, with `prefix_length` one a row.
+    `tree_mask` without `prefix_length` means a tree behind all keys but its own; `prefix_length` without `tree_mask` a
+    chain behind that prefix; with prefix 0, an ordinary causal prefill, in which right padding needs no mask since no
+    real token looks at it. Returns ([B, mq, Hq, d], None), as transformers asks. A tree takes no padding mask: rows of different lengths are right-padded, with `prefix_length` one a row.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -173,7 +196,9 @@ def attention_forward(
             f"{type(module).__name__} passes {', '.join(unknown)}, which tree attention does not know; "
             "ask can_host_tree(model.config) first"
         )
-    prefix = prefix_list(0 if prefix_length is None else prefix_length, query.shape[0])
+    if prefix_length is None:  # a tree without one lies behind all that its cache holds
+        prefix_length = 0 if tree_mask is None else key.shape[2] - _keys(tree_mask)
+    prefix = prefix_list(prefix_length, query.shape[0])
     if tree_mask is None and not any(prefix):
         key, value = key[:, :, :nodes], value[:, :, :nodes]
         return sdpa_attention_forward(module, query, key, value, None, 0.0, scaling, is_causal=True)
@@ -181,6 +206,10 @@ def attention_forward(
         tree_mask = torch.ones(nodes, nodes, dtype=torch.bool, device=query.device).tril()
     output = tree_attention(query, key, value, tree_mask, torch.tensor(prefix), scale=scaling, backend=tree_backend)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _keys(tree_mask: Tensor | SharedMask) -> int:
+    return (tree_mask.visible if isinstance(tree_mask, SharedMask) else tree_mask).shape[-1]
 
 
 def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **kwargs):
@@ -224,6 +253,8 @@ def can_host_tree(config) -> str | None:
     config = config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None)
+    # GPT-NeoX has the setting too, and heeds it not.
+    encoder = getattr(config, "is_decoder", None) is False and not config.model_type.startswith("gpt_neox")
     alibi = getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt")
     checks = [
         (getattr(config, "is_encoder_decoder", False), "it is an encoder-decoder"),
@@ -233,6 +264,9 @@ def can_host_tree(config) -> str | None:
         (alibi, "its positions are an ALiBi bias, which follows slots, not depth"),
         (getattr(config, "attn_logit_softcapping", None), "its attention soft-caps the logits"),
         (config.model_type == "gpt_oss", "its attention has sinks"),
+        (config.model_type == "doge", "its attention has a mask of its own for each head"),
+        (getattr(config, "cross_attention_layers", None), "some of its layers attend to images"),
+        (encoder, "it is configured as an encoder, which sees what follows (is_decoder=False)"),
     ]
     for refused, reason in checks:
         if refused:

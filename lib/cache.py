@@ -214,10 +214,11 @@ class TreeCache(Cache):
         nodes int64[B, k], indices within the block appended since the last commit; counts int64[B], at most k.
         """
         lists = [row[:count] for row, count in zip(nodes.tolist(), counts.tolist())]
-        if len(lists) != len(self.rows.as_list) or max(counts.tolist(), default=0) > nodes.shape[1]:
+        most, least = max(counts.tolist(), default=0), min(counts.tolist(), default=0)
+        if len(lists) != len(self.rows.as_list) or most > nodes.shape[1] or least < 0:
             raise ValueError(
                 f"nodes {tuple(nodes.shape)} and counts {counts.tolist()} for {len(self.rows.as_list)} rows; "
-                "give one list of nodes a row, and counts no larger than it"
+                "give one list of nodes a row, and counts from 0 to its length"
             )
         if any(not 0 <= node < self.pending for kept in lists for node in kept):
             raise ValueError(

@@ -13,6 +13,8 @@ from lib import processor
 
 LEAST_REPEATS = 3  # quartiles of fewer say nothing
 LEAST_FLUSHED = 2**27  # bytes read to flush caches of unknown size
+ASLEEP = 2_000_000  # cycles, about a millisecond, that a GPU sleeps while the host goes ahead
+Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -26,27 +28,54 @@ class Timing:
     skipped: str = ""
 
 
+def wall_seconds(call: Call, device: str | torch.device) -> float:
+    """Seconds of one call, from idle device to idle device."""
+    synchronise(device)
+    start = time.perf_counter()
+    call()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def device_seconds(call: Call, device: str | torch.device) -> float:
+    """Seconds of one call by the device's own clock: a GPU's without the launches, which a model's host makes ahead."""
+    if torch.device(device).type != "cuda":
+        return wall_seconds(call, device)
+    with torch.cuda.device(device):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(ASLEEP)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
 def interleaved(
-    alternatives: dict[str, Callable[[], object]],
+    alternatives: dict[str, Call],
     *,
     repeats: int,
     seconds: float,
     generator: torch.Generator,
     device: str | torch.device = "cpu",
     before: Callable[[str], object] = lambda name: None,
+    clock: Callable[[Call, str | torch.device], float] = wall_seconds,
 ) -> dict[str, Timing]:
     """Time alternatives against each other: rounds in shuffled order, so that a drift of the machine meets all alike.
 
     Each is first called once, in the order given, until that has taken `seconds`; then all share `seconds` again. Where
-    LEAST_REPEATS of each do not fit, the slowest are skipped, saying so; of the rest, one that cannot have all its
-    `repeats` takes part in evenly spread rounds. `before`, called with the name before each call of it, is not timed:
+    LEAST_REPEATS of each do not fit, the slowest are skipped, saying so, and so is one whose first call fails; of the
+    rest, one that cannot have all its `repeats` takes part in evenly spread rounds. `before`, called with the name before each call of it, is not timed:
     it flushes the caches, say, or puts back what a call changes.
     """
-    once = {}
+    once, failed = {}, {}
     for name, call in alternatives.items():
         if sum(once.values()) <= seconds:
-            before(name)
-            once[name] = _timed(call, device)
+            try:
+                before(name)
+                once[name] = clock(call, device)
+            except Exception as error:  # whatever a compiler, a library or a device out of memory raises
+                failed[name] = failure(error)
     counts = _repeats({name: once[name] for name in affordable(once, seconds)}, repeats, seconds)
     samples, names = {name: [] for name in counts}, list(counts)
     rounds = max(counts.values(), default=0)
@@ -55,9 +84,9 @@ def interleaved(
             name = names[at]
             if (index + 1) * counts[name] // rounds > index * counts[name] // rounds:
                 before(name)
-                samples[name].append(_timed(alternatives[name], device))
+                samples[name].append(clock(alternatives[name], device))
     untried = f"time: not tried, one call of each of those before it took more than {seconds:g} s"
-    skipped = {name: too_long(once[name], seconds) if name in once else untried for name in alternatives}
+    skipped = {name: too_long(once[name], seconds) if name in once else untried for name in alternatives} | failed
     return {
         name: _quartiles(samples[name]) if name in samples else Timing(skipped=skipped[name]) for name in alternatives
     }
@@ -69,6 +98,12 @@ def affordable(once: dict[str, float], seconds: float) -> list[str]:
     while kept and LEAST_REPEATS * sum(once[name] for name in kept) > seconds:
         kept.pop()
     return kept
+
+
+def failure(error: Exception) -> str:
+    """The reason for skipping an alternative that raised this."""
+    first_line = (str(error).splitlines() or [""])[0]
+    return f"failed: {type(error).__name__}: {first_line}"
 
 
 def too_long(once: float, seconds: float) -> str:
@@ -86,21 +121,14 @@ def _repeats(once: dict[str, float], repeats: int, seconds: float) -> dict[str, 
     return counts
 
 
-def _timed(call: Callable[[], object], device: str | torch.device) -> float:
-    """Seconds of one call, from idle device to idle device."""
-    synchronise(device)
-    start = time.perf_counter()
-    call()
-    synchronise(device)
-    return time.perf_counter() - start
-
-
-def shortest(call: Callable[[], object], device: str | torch.device, seconds: float) -> float:
-    """Seconds of the shortest of at least three calls, and of as many as `seconds` hold, after one to warm up."""
+def shortest(call: Call, device: str | torch.device, seconds: float) -> float:
+    """Seconds, by the device's clock, of the shortest of at least three calls, and of as many as `seconds` hold, after
+    one to warm up.
+    """
     call()
     times, stop = [], time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < stop:
-        times.append(_timed(call, device))
+        times.append(device_seconds(call, device))
     return min(times)
 
 

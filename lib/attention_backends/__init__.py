@@ -34,6 +34,8 @@ REFUSALS: dict[str, Callable[[Tensor, Tensor, Tensor], str | None]] = {
 }
 
 
-def refusal(name: str, query: Tensor, key: Tensor, value: Tensor) -> str | None:
-    """Why a backend cannot serve these inputs on this machine; None if it can."""
+def refusal(name: str, query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
+    """Why a backend cannot serve these inputs on this machine, perhaps with log-sum-exps; None if it can."""
+    if return_lse and name == "flex" and query.device.type == "cpu":
+        return flex.NO_LSE
     return REFUSALS[name](query, key, value) if name in REFUSALS else None

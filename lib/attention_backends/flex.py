@@ -12,12 +12,14 @@ from torch import Tensor
 from lib.attention_backends.fold import joined, same_length
 from lib.attention_backends.mask import SharedMask
 
+NO_LSE = "torch compiles it for the processor without log-sum-exps alone"
+
 
 def flex(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
     """One compiled call where the prefixes agree, else one a row. ValueError where it cannot serve."""
     reason = refusal(query, key, value)
     if return_lse and query.device.type == "cpu":
-        reason = "torch compiles it for the processor without log-sum-exps alone"
+        reason = NO_LSE
     if reason:
         raise ValueError(f"backend 'flex' cannot serve this call: {reason}; use backend='auto'")
     visible, parts = mask.visible.to(query.device), []

@@ -50,9 +50,16 @@ def attend(query, key, value, bias, scale, return_lse):
     if query.device.type == "cpu" and key.shape[-1] == value.shape[-1]:
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return flash(query, key, value, attn_mask=bias, scale=scale)
-    if bias is None and query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+    if bias is None and _flash_serves(query, value):
         return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, scale=scale)[:2]
     return _softmax_attention(query, key, value, bias, scale)
+
+
+def _flash_serves(query: Tensor, value: Tensor) -> bool:
+    """Whether FlashAttention takes such tensors: on a GPU of Ampere or later, equal heads of 8, 16, ... 256 numbers."""
+    halves, dim = query.dtype in (torch.float16, torch.bfloat16), query.shape[-1]
+    fits = dim == value.shape[-1] and dim % 8 == 0 and dim <= 256
+    return query.is_cuda and halves and fits and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def _softmax_attention(query, key, value, bias, scale):

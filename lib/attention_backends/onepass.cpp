@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <type_traits>
 
 #include "onepass_panels.h"
@@ -37,7 +38,8 @@ template <class T, int W, bool M> int64_t calls(const Call& c, const Item& item,
                    c.value_dim / W / 8 * whole(whole(count, PER_UNIT<T>), STRETCH));
 }
 
-// The keys and values that come KEYS keys after these `count`, of this item or at the start of the next.
+// The keys and values that come KEYS keys after these `count`, of this item or at the start of the next, of which an
+// item of one tile asks for all before.
 template <class T>
 std::array<Region, 4> coming(const Call& c, const Item& item, const Item& next, int64_t first, int64_t count) {
   const int64_t from = first + KEYS, to = from + count, own = std::clamp(item.end_key, from, to);
@@ -51,8 +53,9 @@ std::array<Region, 4> coming(const Call& c, const Item& item, const Item& next, 
                       rows(c.value, c.value_stride, c.value_dim, of, start, end)};
   };
   const int64_t past = next.first_key - item.end_key;  // from this item's stream of keys to the next item's
+  const int64_t start = first == item.first_key ? item.end_key : std::max(from, item.end_key);
   const auto mine = keys_and_values(item, from, own);
-  const auto others = keys_and_values(next, std::max(from, item.end_key) + past, std::min(to + past, next.end_key));
+  const auto others = keys_and_values(next, start + past, std::min(to + past, next.end_key));
   return {mine[0], mine[1], others[0], others[1]};
 }
 
@@ -92,7 +95,8 @@ Tile<T, B> prepare(const Call& c, int64_t first, int64_t count, const T* key, co
 }
 
 template <class T, int W, bool M>
-void work(const Call& c, const Item& item, const Item& next, const uint16_t* seen, Scratch<T, M>& scratch, Partial part) {
+void work(const Call& c, const Item& item, const Item& next, const uint16_t* seen, Scratch<T, M>& scratch,
+          Partial part) {
   constexpr int64_t B = M ? BLOCK : FEW_KEYS;
   pack_queries<T, W, M>(c, item, scratch.queries.get());
   std::fill_n(part.output, item.panels * LANES * c.value_dim / W, 0.f);
@@ -119,15 +123,17 @@ template <class T, int W, bool M> void run(const Call& c) {
   const int64_t panels = (c.group * c.nodes * W + LANES - 1) / LANES, chunks = (panels + MOST_PANELS - 1) / MOST_PANELS;
   const int64_t each = (panels + chunks - 1) / chunks, blocks = c.batch * c.kv_heads * chunks;
   const int64_t longest = *std::max_element(c.prefix, c.prefix + c.batch) + c.tree_keys;
-  const int64_t fair = blocks % c.threads && blocks < 4 * c.threads ? c.threads : 1;  // items that threads can share
-  const int64_t splits = std::max<int64_t>(1, std::min(fair, longest / LEAST_KEYS)), apart = Partial::size(c.value_dim);
+  // As many items as threads can share evenly, or four a thread.
+  const int64_t fair = std::min(c.threads / std::gcd(blocks, c.threads), (4 * c.threads + blocks - 1) / blocks);
+  const int64_t splits = std::max<int64_t>(1, std::min(fair, longest / LEAST_KEYS));
+  const int64_t apart = Partial::size(each, c.value_dim);
   const int64_t masks = c.mask_stride ? c.batch : 1;
   std::unique_ptr<uint16_t[]> seen(new uint16_t[masks * panels * c.tree_keys]);
   pack_mask(c, masks, panels, W, seen.get());
   Floats parts = floats((splits > 1 ? blocks * splits : c.threads) * apart);
   const auto item = [&](int64_t block, int64_t split) {
     const int64_t head = block / chunks, first = block % chunks * each, b = head / c.kv_heads;
-    const int64_t keys = c.prefix[b] + c.tree_keys, length = (keys / splits + KEYS) / KEYS * KEYS;
+    const int64_t keys = c.prefix[b] + c.tree_keys, length = (keys + splits * KEYS - 1) / (splits * KEYS) * KEYS;
     return Item{b, head % c.kv_heads, first, std::min(each, panels - first), std::min(split * length, keys),
                 split + 1 == splits ? keys : std::min((split + 1) * length, keys)};
   };
@@ -140,9 +146,11 @@ template <class T, int W, bool M> void run(const Call& c) {
     for (int64_t at = 0; at < blocks * splits; ++at) {
       const Item own = item(at / splits, at % splits);
       const int64_t after = std::min(at + c.threads, blocks * splits - 1);  // most likely this thread's next
+      Item next = item(after / splits, after % splits);
+      if (after < at + c.threads) next.end_key = next.first_key;  // none is left
       float* place = parts.get() + (splits > 1 ? at : omp_get_thread_num()) * apart;
       const uint16_t* mask = seen.get() + (masks > 1 ? own.batch : 0) * panels * c.tree_keys;
-      work<T, W, M>(c, own, item(after / splits, after % splits), mask, scratch, Partial(place, c.value_dim));
+      work<T, W, M>(c, own, next, mask, scratch, Partial(place, own.panels, c.value_dim));
       if (splits == 1) finish<T, W>(c, own, place, 1, apart);
     }
 #pragma omp for schedule(dynamic)
@@ -158,7 +166,15 @@ template <class T> void serve(const Call& c) {
   run<T, 1, false>(c);
 }
 
+// Zero where there was no memory for the call.
+template <class T> int served(const Call& c) try {
+  serve<T>(c);
+  return 1;
+} catch (const std::bad_alloc&) {
+  return 0;
+}
+
 }  // namespace
 
-extern "C" void onepass_float32(const Call* call) { serve<float>(*call); }
-extern "C" void onepass_bfloat16(const Call* call) { serve<bf16>(*call); }
+extern "C" int onepass_float32(const Call* call) { return served<float>(*call); }
+extern "C" int onepass_bfloat16(const Call* call) { return served<bf16>(*call); }

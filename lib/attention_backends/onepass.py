@@ -38,7 +38,7 @@ class Call(ctypes.Structure):
 
 
 def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
-    """The kernel's result; `folded`'s where the kernel cannot serve such inputs."""
+    """The kernel's result; `folded`'s where the kernel cannot serve such inputs. MemoryError without memory for it."""
     reason = refusal(query, key, value)
     if reason:
         _say_once(reason)
@@ -57,7 +57,8 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
         *(Strides(*x.stride()[:3]) for x in (query, key, value)),
         scale,
     )
-    getattr(kernels(), ENTRIES[query.dtype])(ctypes.byref(call))
+    if not getattr(kernels(), ENTRIES[query.dtype])(ctypes.byref(call)):
+        raise MemoryError(f"no memory for the parts of tree attention of query {tuple(query.shape)}; use fewer threads")
     return output, lse
 
 
@@ -98,4 +99,4 @@ def _rows_packed(x: Tensor) -> Tensor:
     """The tensor itself where a token's numbers are adjacent and rows start at whole 32-bit units, else a copy."""
     batch, head, token, number = x.stride()
     fits = number == 1 and (batch | head | token) * x.itemsize % 4 == 0
-    return x if fits and x.data_ptr() % 4 == 0 else x.contiguous().clone()
+    return x if fits and x.data_ptr() % 4 == 0 else x.clone(memory_format=torch.contiguous_format)

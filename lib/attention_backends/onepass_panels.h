@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <new>
 
 #include "onepass_rows.h"
 
@@ -13,7 +14,9 @@ constexpr float LARGE = 1e12f;     // sum of a tile's weights: far from the end 
 using Floats = std::unique_ptr<float, decltype(&std::free)>;
 
 inline Floats floats(int64_t count) {
-  return {static_cast<float*>(std::aligned_alloc(64, (count * 4 + 63) / 64 * 64)), &std::free};
+  float* memory = static_cast<float*>(std::aligned_alloc(64, (count * 4 + 63) / 64 * 64));
+  if (!memory) throw std::bad_alloc();
+  return {memory, &std::free};
 }
 
 // What a thread works with: scores of two panels by a block of keys, weights of three by a tile (of two in parts),

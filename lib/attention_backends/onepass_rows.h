@@ -19,9 +19,9 @@ struct Item { int64_t batch, head, first_panel, panels, first_key, end_key; };
 // The rows of one item: their unnormalised output [panels][value_dim][16], tops and sums [panels][16].
 struct Partial {
   float *output, *top, *sum;
-  static int64_t size(int64_t value_dim) { return MOST_PANELS * LANES * (value_dim + 2); }
-  Partial(float* memory, int64_t value_dim)
-      : output(memory), top(memory + MOST_PANELS * LANES * value_dim), sum(top + MOST_PANELS * LANES) {}
+  static int64_t size(int64_t panels, int64_t value_dim) { return panels * LANES * (value_dim + 2); }
+  Partial(float* memory, int64_t panels, int64_t value_dim)
+      : output(memory), top(memory + panels * LANES * value_dim), sum(top + panels * LANES) {}
 };
 
 // queries[panel][step][lane] from rows first_panel * 16 / W ...; lanes past the last row are zero. For the matrix units
@@ -71,14 +71,14 @@ template <class T, int W, bool M> void pack_queries(const Call& c, const Item& i
 // The rows of `splits` parts, which lie `apart` numbers from each other, as output and log-sum-exp.
 template <class T, int W> void finish(const Call& c, const Item& item, float* memory, int64_t splits, int64_t apart) {
   const int64_t vectors = c.value_dim / W, rows = LANES / W, all_rows = c.group * c.nodes;  // of a panel; of the head
-  const Partial whole(memory, c.value_dim);
+  const Partial whole(memory, item.panels, c.value_dim);
   for (int64_t panel = 0; panel < item.panels; ++panel) {
     const int64_t at = panel * LANES, out = at * vectors;
     __m512 top = _mm512_set1_ps(NOTHING), sum = _mm512_setzero_ps();
     for (int64_t s = 0; s < splits; ++s)
-      top = _mm512_max_ps(top, _mm512_load_ps(Partial(memory + s * apart, c.value_dim).top + at));
+      top = _mm512_max_ps(top, _mm512_load_ps(Partial(memory + s * apart, item.panels, c.value_dim).top + at));
     for (int64_t s = 0; s < splits; ++s) {
-      const Partial part(memory + s * apart, c.value_dim);
+      const Partial part(memory + s * apart, item.panels, c.value_dim);
       const __m512 share = power<float>(_mm512_sub_ps(_mm512_load_ps(part.top + at), top));
       sum = _mm512_fmadd_ps(share, _mm512_load_ps(part.sum + at), sum);
       for (int64_t j = 0; j < (splits > 1 ? vectors : 0); ++j) {

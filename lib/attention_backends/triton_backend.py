@@ -30,8 +30,9 @@ def triton(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: 
     programs = query.shape[0] * key.shape[1] * -(-rows // tile)
     processors = torch.cuda.get_device_properties(query.device).multi_processor_count if query.is_cuda else 1
     ranges = splits(programs, processors * (2 if tile <= 64 else 1), max(prefix) + tree_keys)
-    lengths = mask.lengths(prefix, query.device)
-    return fused(query, key, value, mask.words(query.device), tree_keys, lengths, scale, splits=ranges)
+    lengths, words = mask.lengths(prefix, query.device), mask.words(query.device)
+    with torch.cuda.device_of(query):  # Triton launches on the current device, which need not be theirs
+        return fused(query, key, value, words, tree_keys, lengths, scale, splits=ranges)
 
 
 def splits(programs: int, slots: int, keys: int) -> int:

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -46,13 +47,28 @@ def library(*sources: Path) -> ctypes.CDLL:
     target = _cache_folder() / f"{sources[0].stem}-{made_of}.so"
     if not target.exists():
         log.info("compiling %s, a few seconds, once", sources[0].name)
-        target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder) / target.name  # moved when finished: no process ever loads a half of it
-            subprocess.run([compiler, *OPTIONS, "-o", made, sources[0]], check=True, capture_output=True, timeout=120)
+            _compile([compiler, *OPTIONS, "-o", str(made), str(sources[0])])
             os.replace(made, target)
     return ctypes.CDLL(str(target))
 
 
+def _compile(command: list[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    except subprocess.CalledProcessError as error:
+        errors = [line for line in error.stderr.splitlines() if "error" in line] or error.stderr.splitlines() or [""]
+        raise OSError(f"{command[0]} ended with {error.returncode}: {errors[0]}") from error
+
+
 def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft_trees"
+    """The user's own, or, where that cannot be written to, one for temporary files that nobody else owns."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "draft_trees"
+    spare = Path(tempfile.gettempdir()) / f"draft_trees-{os.getuid()}"
+    for folder in (home, spare):
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if os.access(folder, os.W_OK) and (folder is home or folder.stat().st_uid == os.getuid()):
+                return folder
+    raise PermissionError(f"compiled code can be kept neither in {home} nor in {spare}; set XDG_CACHE_HOME")

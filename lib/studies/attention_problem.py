@@ -1,4 +1,4 @@
-"""What every alternative of the attention study is given."""
+"""What every alternative of the attention study is given, and the names of two that are no rivals of the others."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,6 +6,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+AUTO = "auto"  # one of the project's own forms under another name
+CHAIN = "as a chain"  # `auto` on a chain of as many nodes
+NO_RIVALS = AUTO, CHAIN
 
 @dataclass(frozen=True)
 class Problem:

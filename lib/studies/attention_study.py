@@ -9,8 +9,7 @@ from torch import Tensor
 
 from lib import shapes, timing
 from lib.attention import tree_attention
-from lib.studies.attention_problem import Problem
-from lib.studies.attention_summary import NO_RIVALS
+from lib.studies.attention_problem import NO_RIVALS, Problem
 from lib.studies.baselines import OURS, PREPARE, QUICK, refused
 from lib.studies.peaks import GIGA, Peaks
 from lib.studies.roofline import Work, work
@@ -108,6 +107,7 @@ def measure(
         skipped |= failed
         times = timing.interleaved(
             ready, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device,
+            clock=timing.device_seconds,
             **({"before": _flusher(ready, cell, device)} if cold else {}),
         )
     times |= {name: timing.Timing(skipped=reason) for name, reason in skipped.items()}
@@ -118,11 +118,12 @@ def _flusher(ready: Iterable[str], cell: Cell, device: str) -> Callable[[str], o
     """For `before`: flushes the caches, and calls the alternative behind a prefix of a few tokens."""
     flush = timing.flusher(device)
     small = make_problem(replace(cell, batch=1, prefix=FEW_TOKENS), torch.Generator().manual_seed(0), device)
-    calls = {name: PREPARE[name](small) for name in ready}
+    calls, _ = _prepared(list(ready), small)
 
     def before(name: str) -> None:
         flush(name)
-        calls[name]()
+        if name in calls:
+            calls[name]()
 
     return before
 
@@ -161,9 +162,8 @@ def _prepared(names: list[str], problem: Problem) -> tuple[dict[str, Callable[[]
     for name in names:
         try:
             ready[name] = PREPARE[name](problem)
-        except RuntimeError as error:
-            first_line = (str(error).splitlines() or [""])[0]
-            failed[name] = f"failed: {type(error).__name__}: {first_line}"
+        except Exception as error:  # whatever a compiler or a library raises
+            failed[name] = timing.failure(error)
     return ready, failed
 
 

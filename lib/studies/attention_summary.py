@@ -5,11 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from lib.studies.attention_problem import AUTO, CHAIN, NO_RIVALS
+
 SETTING = ["dtype", "batch", "prefix", "draft"]  # what makes two rows comparable, with the heads of one run
 BASE = "folded"
-AUTO = "auto"  # one of the others under another name
-CHAIN = "as a chain"  # `auto` on a chain of as many nodes
-NO_RIVALS = AUTO, CHAIN
 NEAR = 1.1  # times as long as the fastest is as good
 TOLERANCE = 0.25  # a draft is free while its call takes at most 1 + TOLERANCE times that of one token
 

@@ -18,7 +18,7 @@ from lib.studies.peaks import Peaks
 from lib.studies.roofline import least
 from lib.tables import Table
 
-COLD = (*OURS, "dense mask", *gpu_libraries.PREPARE)  # what is timed with flushed caches too
+COLD = (*OURS, "dense mask", *gpu_libraries.LIBRARIES)  # what is timed with flushed caches too
 FLUSHED = ("attention_cold", "attention_heads")  # the tables of such times
 
 
@@ -32,7 +32,7 @@ def fill(
     `compiled`: with what takes long to compile. Libraries that are not installed have no rows.
     """
     cold = name in FLUSHED
-    absent = {*gpu_libraries.PREPARE} - {*gpu_libraries.installed()} | (set() if compiled else {COMPILED})
+    absent = {*gpu_libraries.LIBRARIES} - {*gpu_libraries.installed()} | (set() if compiled else {COMPILED})
     alternatives = [each for each in (COLD if cold else PREPARE) if each not in absent]
     given = asdict(limits) | {"seed": seed, "alternatives": alternatives}
     files = [*onepass.SOURCES, attention_choice.TABLE]  # they decide about times, and are no Python

@@ -15,8 +15,7 @@ from torch import Tensor
 from lib.attention import tree_attention
 from lib.attention_backends import BACKENDS, refusal
 from lib.studies import gpu_libraries
-from lib.studies.attention_problem import Problem
-from lib.studies.attention_summary import CHAIN
+from lib.studies.attention_problem import AUTO, CHAIN, Problem
 
 
 def in_backend(backend: str) -> Callable[[Problem], Callable[[], Tensor]]:
@@ -44,7 +43,7 @@ def as_chain(problem: Problem) -> Callable[[], Tensor]:
 
 def refused(name: str, problem: Problem) -> str | None:
     """Why an alternative cannot serve a problem on this machine; None if it can."""
-    if name in gpu_libraries.PREPARE:
+    if name in gpu_libraries.LIBRARIES:
         return gpu_libraries.refusal(name, problem)
     return refusal(name, problem.query, problem.key, problem.value)
 
@@ -140,15 +139,15 @@ def dense_mask(problem: Problem) -> Callable[[], Tensor]:
 COMPILED = "flex"  # takes many seconds to compile, so that not every run wants it
 OURS = tuple(name for name in BACKENDS if name != "reference")
 PREPARE: dict[str, Callable[[Problem], Callable[[], Tensor]]] = {
-    **{name: in_backend(name) for name in ("auto", *OURS)},
+    **{name: in_backend(name) for name in (AUTO, *OURS)},
     COMPILED: compiled,
     "dense mask": dense_mask,
     "branch batch": branch_batch,
     "path by path": sequential_paths,
     "path by path, folded": lambda problem: sequential_paths(problem, fold=True),
     "node by node": sequential_nodes,
-    **gpu_libraries.PREPARE,
+    **gpu_libraries.LIBRARIES,
     CHAIN: as_chain,
 }
-QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN, *gpu_libraries.PREPARE))  # all processors'
+QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN, *gpu_libraries.LIBRARIES))  # all processors'
 SEQUENTIAL = ("path by path", "path by path, folded", "node by node")

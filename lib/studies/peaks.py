@@ -43,9 +43,10 @@ def probe(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06) -> 
     kind = torch.device(device).type
     best = {name: whole_products(getattr(torch, name), device, sizes=SIZES[kind], seconds=seconds) for name in dtypes}
     of_units = {name: best_rate(unit_forms(getattr(torch, name), device), device, seconds) for name in best}
+    memory = bandwidth(device, megabytes=memory_megabytes(device), seconds=seconds)
     return Peaks(
-        bandwidth(device, megabytes=memory_megabytes(device), seconds=seconds),
-        bandwidth(device, megabytes=CACHED_MEGABYTES, seconds=seconds),
+        memory,
+        max(memory, bandwidth(device, megabytes=cached_megabytes(device), seconds=seconds)),
         {name: max(rate, of_units[name]) for name, rate in best.items()},
         best,
     )
@@ -56,6 +57,13 @@ def memory_megabytes(device: str = "cpu") -> tuple[int, ...]:
     if torch.device(device).type == "cuda":
         return GPU_MEGABYTES
     return (min(MOST_MEGABYTES, max(LEAST_MEGABYTES, 2 * cache_bytes(device) // MEGA)),)
+
+
+def cached_megabytes(device: str = "cpu") -> tuple[int, ...]:
+    """Sizes of what is read to find the caches' bandwidth."""
+    if torch.device(device).type == "cuda":  # in less, a launch would take longer than the reading
+        return tuple(max(1, cache_bytes(device) // part // MEGA) for part in (4, 2))
+    return CACHED_MEGABYTES
 
 
 def bandwidth(device: str = "cpu", *, megabytes: tuple[int, ...], seconds: float) -> float:

@@ -2,7 +2,8 @@
 
 A call reads the queries, and each key and value once, and writes its output; it computes 4 d operations for each pair
 of a query row and a key that it sees (2 d for q k^T, 2 d for p v). The roofline (Williams et al. 2009) is the longer
-of bytes / bandwidth and operations / throughput: no way of computing it can take less.
+of bytes / bandwidth and operations / throughput of its number format's units: no way of computing it on them can take
+less. (Float32 in parts of bfloat16, on matrix units for these, is another way.)
 """
 
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ def work(name: str, problem: Problem) -> Work:
     if name == "dense mask":
         mask = batch * nodes * keys * (1 + width)  # of truth values, and what the fused call adds
         return Work(ends + (1 + 2 * p.group) * once + 2 * mask, operations, p.group * once + mask)
+    if name == "flashinfer":  # its mask over prefix and tree is made of truth values, packed and read in bits
+        mask = batch * nodes * keys
+        return Work(ends + once + mask + 2 * (mask // 8), operations, mask + mask // 8)
     if name in ("branch batch", "path by path", "path by path, folded", "node by node"):
         return _one_after_another(name, p, ends)
     return Work(ends + once + 2 * column * nodes, operations, column * nodes)  # the mask covers the tree alone

@@ -4,15 +4,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, BloomConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
+from transformers import (AutoModelForCausalLM, BertConfig, BloomConfig, DogeConfig, GPT2Config, GPTNeoXConfig,
+                          LlamaConfig, MistralConfig, MllamaConfig, Qwen3Config)
 
+from lib import attention
 from lib.attention import attention_forward, can_host_tree, choose_backend, register, tree_attention
 from lib.attention_backends import BACKENDS, SharedMask, merge, refusal
+from lib.shapes import parse
 
 SAMPLE = torch.zeros(1, 1, 1, 8)  # flex takes no such heads, and is tested by itself
 FAST = [name for name in BACKENDS if name != "reference" and refusal(name, SAMPLE, SAMPLE, SAMPLE) is None]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 3e-3, torch.float16: 1e-3}
+EXACT = {torch.float64: 1e-12, torch.float32: 5e-6}  # of sums in another order, in any one number
 each_backend = pytest.mark.parametrize("backend", FAST)
+each_exact = pytest.mark.parametrize("dtype", EXACT, ids=str)
 drawn = settings(deadline=None, max_examples=25)
 
 
@@ -35,7 +40,7 @@ def trees(draw, most=12):
 def problems(draw, dtypes=tuple(TOLERANCE)):
     """A batch of random trees, one a row, behind prefixes of different lengths, in a buffer longer than needed."""
     batch, kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 4))
-    dim, dtype = draw(st.sampled_from([8, 16, 24])), draw(st.sampled_from(dtypes))
+    dim, dtype = draw(st.sampled_from([8, 16, 24, 32])), draw(st.sampled_from(dtypes))
     parents = [draw(trees())]
     for _ in range(1, batch):
         parents.append([-1] + [draw(st.integers(0, node - 1)) for node in range(1, len(parents[0]))])
@@ -74,9 +79,11 @@ def test_equals_the_float64_reference(backend, problem):
 
 @each_backend
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_accuracy_at_a_model_s_size(backend, dtype):
+@settings(deadline=None, max_examples=3)
+@given(seed=st.integers(0, 2**31))
+def test_accuracy_at_a_model_s_size(backend, dtype, seed):
     """Relative error of at most 1e-6 in float32 and 3e-3 in bfloat16, at 8/2 heads of 64 over a thousand keys."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     query, key, value = torch.randn(1, 8, 32, 64).to(dtype), *torch.randn(2, 1, 2, 1056, 64).to(dtype)
     mask = torch.eye(32, dtype=torch.bool) | (torch.rand(32, 32) < 0.3).tril()
     truth = tree_attention(query.double(), key.double(), value.double(), mask, 1024, backend="reference")
@@ -119,33 +126,38 @@ def poisoned():
 
 
 @each_backend
-def test_every_number_of_the_result_is_written(backend, poisoned):
-    torch.manual_seed(0)
+@pytest.mark.parametrize("heads, dim", [(2, 32), (6, 24), (6, 32), (40, 64)])  # few rows a key head, and many
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_number_of_the_result_is_written(backend, dtype, heads, dim, poisoned):
+    torch.manual_seed(dim + heads)
     mask = ancestors([-1, 0, 0, 1, 2]).expand(2, 5, 5)
-    sizes = (6, 5), (2, 50), (2, 50)
-    for dtype in (torch.float32, torch.bfloat16):
-        query, key, value = (torch.randn(2, heads, length, 24).to(dtype) for heads, length in sizes)
-        output, lse = tree_attention(query, key, value, mask, torch.tensor([30, 45]), backend=backend, return_lse=True)
-        assert query.new_empty(9).isnan().all() and output.isfinite().all() and lse.isfinite().all()
+    query, key, value = (torch.randn(2, own, length, dim).to(dtype) for own, length in ((heads, 5), (2, 50), (2, 50)))
+    wide, prefix = [x.double() for x in (query, key, value)], torch.tensor([30, 45])
+    truth, true_lse = tree_attention(*wide, mask, prefix, backend="reference", return_lse=True)
+    output, lse = tree_attention(query, key, value, mask, prefix, backend=backend, return_lse=True)
+    assert query.new_empty(9).isnan().all() and error(output, truth) <= TOLERANCE[dtype]
+    torch.testing.assert_close(lse.double(), true_lse, rtol=0, atol=2 * TOLERANCE[dtype])
 
 
 @each_backend
+@each_exact
 @drawn
-@given(nodes=st.integers(1, 12), prefix=st.integers(0, 30), group=st.integers(1, 3), seed=st.integers(0, 999))
-def test_a_chain_is_causal_attention(backend, nodes, prefix, group, seed):
+@given(nodes=st.integers(1, 12), prefix=st.integers(0, 30), group=st.integers(1, 3), dim=st.sampled_from([8, 32]),
+       seed=st.integers(0, 999))
+def test_a_chain_is_causal_attention(backend, dtype, nodes, prefix, group, dim, seed):
     generator = torch.Generator().manual_seed(seed)
-    whole = torch.randn(1, 2 * group, prefix + nodes, 8, generator=generator, dtype=torch.float64)
-    key, value = torch.randn(2, 1, 2, prefix + nodes, 8, generator=generator, dtype=torch.float64)
+    whole = torch.randn(1, 2 * group, prefix + nodes, dim, generator=generator, dtype=dtype)
+    key, value = torch.randn(2, 1, 2, prefix + nodes, dim, generator=generator, dtype=dtype)
     causal = torch.nn.functional.scaled_dot_product_attention(
         whole, key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), is_causal=True)
     chain = ancestors(range(-1, nodes - 1))
     ours = tree_attention(whole[:, :, prefix:], key, value, chain, prefix, backend=backend)
-    torch.testing.assert_close(ours, causal[:, :, prefix:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours, causal[:, :, prefix:], rtol=0, atol=EXACT[dtype])
 
 
 @each_backend
 @drawn
-@given(problem=problems(dtypes=(torch.float64,)), data=st.data())
+@given(problem=problems(dtypes=tuple(EXACT)), data=st.data())
 def test_renumbering_nodes_renumbers_outputs(backend, problem, data):
     """Any order of the nodes (siblings swapped, levels shuffled) gives the same outputs in that order."""
     query, key, value, mask, prefix = problem
@@ -156,12 +168,13 @@ def test_renumbering_nodes_renumbers_outputs(backend, problem, data):
         moved_value[row, :, length : length + len(order)] = value[row, :, length + order]
     moved_mask = mask[:, order][:, :, order]
     moved = tree_attention(query[:, :, order], moved_key, moved_value, moved_mask, prefix, backend=backend)
-    torch.testing.assert_close(moved, tree_attention(*problem, backend=backend)[:, :, order], rtol=0, atol=1e-12)
+    before = tree_attention(*problem, backend=backend)[:, :, order]
+    torch.testing.assert_close(moved, before, rtol=0, atol=EXACT[query.dtype])
 
 
 @each_backend
 @drawn
-@given(problem=problems(dtypes=(torch.float64,)), data=st.data())
+@given(problem=problems(dtypes=tuple(EXACT)), data=st.data())
 def test_only_ancestors_matter(backend, problem, data):
     """Changing one tree key and value changes the nodes that see it, and no other bit."""
     query, key, value, mask, prefix = problem
@@ -271,6 +284,8 @@ def test_auto_explains_itself_and_is_a_backend():
     (dict(query=torch.randn(1, 8, 0, 8), tree_mask=torch.ones(0, 0).bool()), "none of them empty"),
     (dict(value=torch.randn(1, 2, 9, 8).bfloat16(), backend="onepass"), "value torch.bfloat16; give all three in one"),
     (dict(query=torch.ones(1, 8, 3, 8, dtype=torch.int32)), "query is torch.int32"),
+    (dict(tree_mask=torch.ones(3, 0).bool()), "of at least one key"),
+    (dict(key=torch.randn(1, 2, 9, 8, device="meta")), "query is on cpu, key on meta, value on cpu"),
     (dict(prefix_length=6.0), "prefix_length is 6.0; give an int"),
     (dict(backend="quick"), "choose one of auto, reference, folded, split, onepass, flex, triton"),
 ])
@@ -287,6 +302,41 @@ def test_models_that_cannot_host_a_tree_say_why():
     assert "sliding window of 4096" in can_host_tree(MistralConfig())
     assert can_host_tree(MistralConfig(sliding_window=None)) is None
     assert "ALiBi" in can_host_tree(BloomConfig())
+    assert "is_decoder=False" in can_host_tree(BertConfig()) and can_host_tree(BertConfig(is_decoder=True)) is None
+    assert can_host_tree(GPTNeoXConfig()) is None  # whose setting of the same name means nothing
+    assert "a mask of its own for each head" in can_host_tree(DogeConfig())
+    assert "attend to images" in can_host_tree(MllamaConfig())
+
+
+def test_a_row_with_a_prefix_may_have_a_node_that_sees_no_tree_key_beside_a_row_without():
+    query, key = torch.randn(2, 2, 2, 8), torch.randn(2, 2, 9, 8)
+    mask = torch.tensor([[[True, False], [True, True]], [[True, False], [False, False]]])
+    assert tree_attention(query, key, key, mask, torch.tensor([0, 7])).isfinite().all()
+    with pytest.raises(ValueError, match="sees nothing"):
+        tree_attention(query, key, key, mask, torch.tensor([7, 0]))
+
+
+def test_a_tree_s_own_mask_is_taken_as_it_is():
+    tree = parse("kary:2@6")
+    query, key = torch.randn(1, 4, len(tree.mask), 8), torch.randn(1, 2, 20, 8)
+    ours = tree_attention(query, key, key, tree.mask, 10)
+    assert torch.equal(ours, tree_attention(query, key, key, torch.from_numpy(tree.mask.copy()), 10))
+
+
+def test_a_tree_without_a_prefix_length_lies_behind_all_other_keys():
+    query, key, mask = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 10, 8), ancestors([-1, 0, 0])
+    said, found = (attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, **given)[0]
+                   for given in (dict(prefix_length=7), {}))
+    assert torch.equal(said, found)
+
+
+def test_auto_takes_what_gives_log_sum_exps_where_they_are_asked_for():
+    """Compiled FlexAttention gives none on a processor, however fast a user's own table says that it is."""
+    query, key = torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 9, 16)
+    assert "log-sum-exps" in refusal("flex", query, key, key, return_lse=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "ranked", lambda asked: (("flex", "fast"), ("folded", "always")))
+        assert choose_backend(query, key, key, 6, return_lse=True).backend == "folded"
 
 
 def test_an_attention_that_does_more_is_refused_when_it_calls():

@@ -149,7 +149,7 @@ def test_goals_are_judged_and_say_why_where_they_are_missed():
         "8/2 heads of 64, draft 64 and more, float32": True, "8/2 heads of 64, draft 8, float32": False,
         "a whole forward's prefix, float32": True, "append and keep, float32": False}
     assert found["reached"].tolist() == [
-        "67% of 3", "4.9 times", "90% (median of 1)", "50% (median of 1)", "0.10", "10.0%"]
+        "67% of 3", "4.9 times", "90% (1 cell)", "50% (1 cell)", "0.10", "10.0%"]
     assert ((found["why"] == "") == found["met"]).all()
     short = forward[forward["prefix"] == 4096].assign(prefix=64)
     alone = timings.assign(kv_heads=8), flushed[:0], flushed.assign(kv_heads=8), roof.assign(kv_heads=8), short, peaks
@@ -172,10 +172,12 @@ def test_a_gpu_is_judged_by_goals_of_its_own():
     peaks = pd.DataFrame({"device": "cuda", "what": ["products float32"], "value": [2.0]})
     found = attention_goals.goals(timings, timings[:0], timings[:0], roof, forward, peaks).set_index("goal")
     assert found["met"].to_dict() == {
-        "auto within a tenth of the fastest": True, "a tree over a chain of as many nodes": True,
-        "reading, at most 128 rows a key head": True, "16 nodes over one": False,
+        "auto within a tenth of the fastest": True, "many keys for at most 128 rows a key head": True,
+        "a tree over a chain of as many nodes, there": True, "16 nodes over one, there": False,
         "the best form over flex": True, "the best form over dense mask": False}
-    assert found["reached"].tolist()[1:] == ["1.02 times", "86% (median of 3)", "1.30 times", "1.8 times", "3.9 times"]
+    assert found["reached"].tolist()[1:] == [
+        "86% (3 cells, 38% to 90%)", "1.02 times (2 cells, 1.00 to 1.05)", "1.30 times (1 cell)",
+        "1.8 times (3 cells, 1.5 to 2.0)", "3.9 times (2 cells, 3.8 to 4.0)"]
 
 
 def test_runs_are_laid_beside_each_other_goal_by_goal():

@@ -1,8 +1,10 @@
 """The processor's own kernel beyond what all backends share: threads, splits, and when it steps aside."""
 
 import logging
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -167,6 +169,48 @@ def test_a_machine_without_the_means_says_so_and_serves_all_the_same(lacking, mo
     finally:
         for cached in (build.unavailable, build.library):
             cached.cache_clear()
+
+
+@needs_kernel
+@pytest.mark.parametrize("threads, prefix", [(7, 3000), (64, 1000)])
+def test_more_threads_than_items_share_the_keys(threads, prefix):
+    """As many ranges of keys as threads can share evenly, and no more than four items a thread."""
+    query, key, value, mask = problem(3, 1, 2, 3, prefix, 16, 16, torch.float32, torch.Generator().manual_seed(threads))
+    truth = tree_attention(*(x.double() for x in (query, key, value)), mask, prefix, backend="reference")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert error(tree_attention(query, key, value, mask, prefix, backend="onepass"), truth) <= 1e-6
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_kernel
+def test_a_call_without_memory_is_an_error_of_python(monkeypatch):
+    x = torch.randn(1, 2, 3, 16)
+    monkeypatch.setattr(onepass, "kernels", lambda: SimpleNamespace(onepass_float32=lambda call: 0))
+    with pytest.raises(MemoryError, match=r"no memory .* query \(1, 2, 3, 16\); use fewer threads"):
+        tree_attention(x, x, x, torch.ones(3, 3).bool(), 0, backend="onepass")
+
+
+@needs_kernel
+def test_a_folder_that_cannot_be_written_to_is_passed_over(monkeypatch, tmp_path):
+    """Nor is what others own taken for one's own."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert build._cache_folder() == tmp_path / f"draft_trees-{os.getuid()}"
+    monkeypatch.setattr(build.os, "getuid", lambda: -1)
+    with pytest.raises(PermissionError, match="set XDG_CACHE_HOME"):
+        build._cache_folder()
+
+
+def test_a_compiler_s_complaint_is_quoted(tmp_path, monkeypatch):
+    complaining = tmp_path / "g++"
+    complaining.write_text("#!/bin/sh\necho 'in file included' >&2\necho 'fatal error: no such header' >&2\nexit 3\n")
+    complaining.chmod(0o755)
+    with pytest.raises(OSError, match="ended with 3: fatal error: no such header"):
+        build._compile([str(complaining)])
 
 
 @needs_kernel

@@ -1,5 +1,6 @@
 """The baselines compute what the reference does; the clock is fair, bounded, and says what it left out."""
 
+import contextlib
 import itertools
 import platform
 
@@ -10,8 +11,7 @@ from hypothesis import strategies as st
 
 from lib import timing
 from lib.attention import tree_attention
-from lib.studies.attention_problem import Problem
-from lib.studies.attention_summary import CHAIN
+from lib.studies.attention_problem import CHAIN, Problem
 from lib.studies.baselines import PREPARE, QUICK, refused
 from lib.studies.roofline import least, work
 
@@ -104,6 +104,42 @@ def test_what_comes_after_a_call_that_used_up_the_time_is_not_even_tried(monkeyp
     times = simulation.time(5, 1.0, fast=[0.01], endless=[2.0], never=[0.01])
     assert times["fast"].repeats == 5 and simulation.calls.count("endless") == 1 and "never" not in simulation.calls
     assert "3 calls of 2 s" in times["endless"].skipped and "not tried" in times["never"].skipped
+
+
+def test_an_alternative_whose_first_call_fails_is_skipped_with_the_reason(monkeypatch):
+    simulation = Simulation(monkeypatch)
+
+    def broken():
+        raise MemoryError("no room\nand a long trace")
+
+    generator = torch.Generator().manual_seed(0)
+    calls = {"broken": broken, "fine": simulation.taking("fine", 0.01)}
+    times = timing.interleaved(calls, repeats=3, seconds=1.0, generator=generator)
+    assert times["broken"].skipped == "failed: MemoryError: no room" and times["fine"].repeats == 3
+
+
+def test_a_gpu_s_own_clock_starts_when_the_host_has_gone_ahead(monkeypatch):
+    """It sleeps until the call is queued, so that launching is not timed; milliseconds become seconds."""
+    done = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            done.append("mark")
+
+        def synchronize(self):
+            done.append("wait")
+
+        def elapsed_time(self, other):
+            return 2.5
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: done.append("sleep"), raising=False)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    assert timing.device_seconds(lambda: done.append("call"), "cuda") == 2.5e-3
+    assert done == ["sleep", "mark", "call", "mark", "wait"]
 
 
 def test_the_machine_is_described_without_naming_it():
