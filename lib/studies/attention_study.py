@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lib import shapes, timing
 from lib.attention import tree_attention
-from lib.studies.attention_problem import NO_RIVALS, Problem
-from lib.studies.baselines import OURS, PREPARE, QUICK, refused
+from lib.studies.attention_problem import AUTO, CHAIN, Problem
+from lib.studies.baselines import KERNELS, OURS, PREPARE, QUICK, refused
 from lib.studies.peaks import GIGA, Peaks
 from lib.studies.roofline import Work, work
 from lib.tree import Tree
@@ -97,13 +97,14 @@ def measure(
         reason = f"memory: keys and values need {cell.key_bytes / GIGA:.2f} GB, the limit is {limits.memory_gb:g} GB"
         return [_row(cell, name, timing.Timing(skipped=reason)) for name in names]
     problem = make_problem(cell, generator, device)
-    costs = {name: work(name, problem) for name in names}
+    # Where not all fit: kernels made for trees before what they replace, and last the chain, which is no rival.
+    urgency = [AUTO, *KERNELS, *OURS, *(name for name in names if name != CHAIN)]
+    costs = {name: work(name, problem) for name in sorted(names, key=[*urgency, CHAIN].index)}
     skipped = {name: f"refused: {reason}" for name in names if (reason := refused(name, problem))}
-    kept, too_much = _feasible(cell, {name: costs[name] for name in names if name not in skipped}, limits, peaks)
+    kept, too_much = _feasible(cell, {name: costs[name] for name in costs if name not in skipped}, limits, peaks)
     skipped |= too_much
     with torch.inference_mode():
-        # First the project's own, which must not miss their turn while slower ones are tried.
-        ready, failed = _prepared(sorted(kept, key=lambda name: name not in (*NO_RIVALS, *OURS)), problem)
+        ready, failed = _prepared(sorted(kept, key=list(costs).index), problem)
         skipped |= failed
         times = timing.interleaved(
             ready, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device,

@@ -137,6 +137,7 @@ def dense_mask(problem: Problem) -> Callable[[], Tensor]:
 
 
 COMPILED = "flex"  # takes many seconds to compile, so that not every run wants it
+KERNELS = "onepass", "triton"  # of the project's own forms, those made for trees alone
 OURS = tuple(name for name in BACKENDS if name != "reference")
 PREPARE: dict[str, Callable[[Problem], Callable[[], Tensor]]] = {
     **{name: in_backend(name) for name in (AUTO, *OURS)},
