@@ -108,7 +108,7 @@ def _gpu(timings: pd.DataFrame, roofline: pd.DataFrame) -> list[tuple]:
             lead = leads[[other]]
             rows.append((f"the best form over {other}", f"{asked:g} times",
                          f"{_mean(lead):.1f} times ({_spread(lead, '.1f')})", _mean(lead) >= asked,
-                         "prefixes of a few hundred tokens count too, whose calls are launches for the most part"))
+                         "short prefixes count too, whose calls fill no GPU"))
     return rows
 
 
