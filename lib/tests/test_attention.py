@@ -339,6 +339,16 @@ def test_auto_takes_what_gives_log_sum_exps_where_they_are_asked_for():
         assert choose_backend(query, key, key, 6, return_lse=True).backend == "folded"
 
 
+def test_a_processor_without_a_kernel_of_its_own_is_told_of_once(monkeypatch, caplog):
+    attention._say_once.cache_clear()
+    monkeypatch.setattr(attention.onepass, "unavailable", lambda: "the processor has no avx512f")
+    query, key = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 9, 16)
+    for prefix in (6, 5):
+        choose_backend(query, key, key, prefix)
+    assert len(caplog.records) == 1 and "no kernel of its own: the processor has no avx512f" in caplog.text
+    attention._say_once.cache_clear()
+
+
 def test_an_attention_that_does_more_is_refused_when_it_calls():
     query, key, mask = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 3, 4), torch.ones(1, 1, dtype=torch.bool)
     with pytest.raises(ValueError, match="softcap"):
