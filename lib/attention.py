@@ -7,9 +7,6 @@ The signature knows no mask over the prefix: what comes before the tree is seen 
 tree's own keys alone. Logarithms are natural; log-sum-exp values are float32 (float64 for float64 inputs).
 """
 
-import logging
-from functools import cache
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,7 +15,6 @@ from lib.attention_backends import BACKENDS, SharedMask, attend_slots, onepass, 
 from lib.attention_choice import Choice, ranked, situation
 from lib.forward_clock import forward
 
-log = logging.getLogger(__name__)
 MOST_REMEMBERED = 4096
 _REMEMBERED: dict[tuple, str] = {}  # kinds of calls -> the backend that `auto` takes
 TREE = "tree"  # the name under which transformers finds us: attn_implementation="tree"
@@ -77,7 +73,7 @@ def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int, retur
     Where a processor's own kernel cannot be had at all, the log says so once.
     """
     if query.device.type == "cpu" and query.dtype in onepass.ENTRIES and (reason := onepass.unavailable()):
-        _say_once(reason)
+        onepass.say_once(reason)
     passed_over = []
     for backend, reason in ranked(situation(query, key, prefix)):
         refused = refusal(backend, query, key, value, return_lse)
@@ -85,11 +81,6 @@ def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int, retur
             return Choice(backend, "; ".join([f"{backend}: {reason}", *passed_over]))
         passed_over.append(f"not {backend}: {refused}")
     raise AssertionError("the default backend serves all inputs")
-
-
-@cache
-def _say_once(reason: str) -> None:
-    log.warning("tree attention: this machine has no kernel of its own: %s", reason)
 
 
 def _tensor(mask: Tensor | np.ndarray) -> Tensor:
@@ -123,7 +114,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor, prefix:
             "they are [B, Hq, mq, d], [B, Hkv, S, d], [B, Hkv, S, dv], none of them empty"
         )
     if not query.device == key.device == value.device:
-        raise ValueError(f"query is on {query.device}, key on {key.device}, value on {value.device}; move them together")
+        raise ValueError(f"query is on {query.device}, key on {key.device}, value on {value.device}; give one device")
     if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
         raise ValueError(
             f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; give all three in one floating-point dtype"
@@ -181,7 +172,8 @@ def attention_forward(
 
     `tree_mask` without `prefix_length` means a tree behind all keys but its own; `prefix_length` without `tree_mask` a
     chain behind that prefix; with prefix 0, an ordinary causal prefill, in which right padding needs no mask since no
-    real token looks at it. Returns ([B, mq, Hq, d], None), as transformers asks. A tree takes no padding mask: rows of different lengths are right-padded, with `prefix_length` one a row.
+    real token looks at it. Returns ([B, mq, Hq, d], None), as transformers asks. A tree takes no padding mask: rows of
+    different lengths are right-padded, with `prefix_length` one a row.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

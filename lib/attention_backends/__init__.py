@@ -2,8 +2,8 @@
 
 A backend maps (query, key, value, mask: SharedMask, prefix: list of B ints, scale, return_lse) to (output, lse or
 None), with the shapes of `attention.tree_attention`, which has checked them. What lies behind a row's own prefix and
-tree never leaks into its result, NaN included. `REFUSALS[name](query, key, value)` says why a backend cannot serve such
-inputs on this machine, or None; those without an entry serve all.
+tree never leaks into its result, NaN included. `REFUSALS[name](query, key, value, return_lse)` says why a backend cannot serve
+such inputs on this machine, or None; those without an entry serve all.
 """
 
 from typing import Callable
@@ -27,7 +27,7 @@ BACKENDS: dict[str, Callable] = {
     "flex": flex.flex,
     "triton": triton_backend.triton,
 }
-REFUSALS: dict[str, Callable[[Tensor, Tensor, Tensor], str | None]] = {
+REFUSALS: dict[str, Callable[[Tensor, Tensor, Tensor, bool], str | None]] = {
     "onepass": onepass.refusal,
     "flex": flex.refusal,
     "triton": triton_backend.refusal,
@@ -36,6 +36,4 @@ REFUSALS: dict[str, Callable[[Tensor, Tensor, Tensor], str | None]] = {
 
 def refusal(name: str, query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
     """Why a backend cannot serve these inputs on this machine, perhaps with log-sum-exps; None if it can."""
-    if return_lse and name == "flex" and query.device.type == "cpu":
-        return flex.NO_LSE
-    return REFUSALS[name](query, key, value) if name in REFUSALS else None
+    return REFUSALS[name](query, key, value, return_lse) if name in REFUSALS else None

@@ -12,14 +12,10 @@ from torch import Tensor
 from lib.attention_backends.fold import joined, same_length
 from lib.attention_backends.mask import SharedMask
 
-NO_LSE = "torch compiles it for the processor without log-sum-exps alone"
-
 
 def flex(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
     """One compiled call where the prefixes agree, else one a row. ValueError where it cannot serve."""
-    reason = refusal(query, key, value)
-    if return_lse and query.device.type == "cpu":
-        reason = NO_LSE
+    reason = refusal(query, key, value, return_lse)
     if reason:
         raise ValueError(f"backend 'flex' cannot serve this call: {reason}; use backend='auto'")
     visible, parts = mask.visible.to(query.device), []
@@ -32,7 +28,7 @@ def flex(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: li
     return joined(parts, query, value)
 
 
-def refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
+def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
     """Why FlexAttention cannot be compiled for these inputs here; None if it can."""
     kinds = (torch.float32, torch.bfloat16) if query.device.type == "cpu" else (torch.float16, torch.bfloat16)
     dim = query.shape[-1]
@@ -43,6 +39,8 @@ def refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
         return f"it knows {names} on {query.device.type}, not {str(query.dtype).removeprefix('torch.')}"
     if dim != value.shape[-1] or dim < 16 or dim & (dim - 1):
         return f"it takes equal heads of 16, 32, 64, ... numbers, not {dim} and {value.shape[-1]}"
+    if return_lse and query.device.type == "cpu":
+        return "torch compiles it for the processor without log-sum-exps alone"
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         return "it computes no gradients"
     return None

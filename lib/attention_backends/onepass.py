@@ -41,7 +41,7 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
     """The kernel's result; `folded`'s where the kernel cannot serve such inputs. MemoryError without memory for it."""
     reason = refusal(query, key, value)
     if reason:
-        _say_once(reason)
+        say_once(reason)
         return folded(query, key, value, mask, prefix, scale, return_lse)
     query, key, value = (_rows_packed(x) for x in (query, key, value))
     (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
@@ -62,7 +62,7 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
     return output, lse
 
 
-def refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
+def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
     """Why the kernel cannot serve these inputs here; None if it can. Compiles it where that has not been done."""
     if query.device.type != "cpu":
         return f"it is for the processor, the tensors are on {query.device.type}"
@@ -91,7 +91,8 @@ def _no_bfloat16(dtype: torch.dtype) -> str | None:
 
 
 @cache
-def _say_once(reason: str) -> None:
+def say_once(reason: str) -> None:
+    """Tells the log why the kernel is not taken, the first time that it is for this reason."""
     log.warning("tree attention: 'onepass' leaves such calls to 'folded': %s", reason)
 
 

@@ -7,8 +7,7 @@ model has left them in no cache, so the caches are emptied before every timed ca
 tokens, because a decoding loop comes by every round and has its code at hand.
 """
 
-import time
-from typing import Callable, Sequence
+from typing import Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.shapes import parse
 from lib.tables import Table
-from lib.timing import synchronise
+from lib.timing import wall_seconds
 from lib.tree import Tree
 from lib.verify import RULES, Draft, GeneratorDraws, verify
 from lib.verify.long_sums import LONG
@@ -86,7 +85,7 @@ def measure(
                 draws = begun(place)
                 caches.sum()
                 calls[which](few[place], begun(place))
-                seconds[which, repeat, place] = _timed(lambda: calls[which](None, draws), device)
+                seconds[which, repeat, place] = wall_seconds(lambda: calls[which](None, draws), device)
     each = seconds.mean(-1)  # float[2, repeats]
     verify_us, read_us = 1e6 * np.median(each, axis=1)
     lower, times_read, upper = np.quantile(each[0] / each[1], [0.25, 0.5, 0.75])
@@ -149,14 +148,6 @@ def read_in_full(name: str, draft: Draft, target: Tensor, seed: int) -> list[Ten
         behind = [row + 1 for row in sorted(rows) if row + 1 not in rows]
         runs += [matrix[first:last] for first, last in zip(firsts, behind)]
     return runs
-
-
-def _timed(call: Callable[[], object], device: str) -> float:
-    synchronise(device)
-    start = time.perf_counter()
-    call()
-    synchronise(device)
-    return time.perf_counter() - start
 
 
 class _Reads(TorchDispatchMode):

@@ -9,7 +9,7 @@ from transformers import (AutoModelForCausalLM, BertConfig, BloomConfig, DogeCon
 
 from lib import attention
 from lib.attention import attention_forward, can_host_tree, choose_backend, register, tree_attention
-from lib.attention_backends import BACKENDS, SharedMask, merge, refusal
+from lib.attention_backends import BACKENDS, SharedMask, merge, onepass, refusal
 from lib.shapes import parse
 
 SAMPLE = torch.zeros(1, 1, 1, 8)  # flex takes no such heads, and is tested by itself
@@ -340,13 +340,13 @@ def test_auto_takes_what_gives_log_sum_exps_where_they_are_asked_for():
 
 
 def test_a_processor_without_a_kernel_of_its_own_is_told_of_once(monkeypatch, caplog):
-    attention._say_once.cache_clear()
-    monkeypatch.setattr(attention.onepass, "unavailable", lambda: "the processor has no avx512f")
+    onepass.say_once.cache_clear()
+    monkeypatch.setattr(onepass, "unavailable", lambda: "the processor has no avx512f")
     query, key = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 9, 16)
     for prefix in (6, 5):
         choose_backend(query, key, key, prefix)
-    assert len(caplog.records) == 1 and "no kernel of its own: the processor has no avx512f" in caplog.text
-    attention._say_once.cache_clear()
+    assert len(caplog.records) == 1 and "to 'folded': the processor has no avx512f" in caplog.text
+    onepass.say_once.cache_clear()
 
 
 def test_an_attention_that_does_more_is_refused_when_it_calls():

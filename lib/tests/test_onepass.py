@@ -139,7 +139,7 @@ def test_nan_in_a_key_that_is_seen_is_not_hidden():
     (lambda: torch.randn(1, 2, 3, 8, requires_grad=True), "no gradients"),
 ])
 def test_what_it_cannot_serve_is_left_to_folded_and_said_once(inputs, reason, caplog):
-    onepass._say_once.cache_clear()
+    onepass.say_once.cache_clear()
     x = inputs()
     mask = torch.eye(1, 3, dtype=torch.bool).repeat(3, 1)
     with caplog.at_level(logging.WARNING):
