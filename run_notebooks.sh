@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the notebooks, or the tests, in a Python environment that has what requirements.txt asks for.
-# ./run_notebooks.sh --help explains the command; lib/runner carries it out.
+# ./run_notebooks.sh --help explains the command; lib/__main__.py carries it out.
 set -euo pipefail
 
 home="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)"
 requirements="$home/requirements.txt"
 own="$home/.venv"
 
-satisfied() { "$1" -I "$home/lib/environment.py" "$requirements"; }
+satisfied() { "$1" -I "$home/lib/lab/environment.py" "$requirements"; }
 
 fail() {
   echo "error: $1" >&2
@@ -61,4 +61,4 @@ fi
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-10000}"
 export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
 export PATH="$(dirname -- "$python"):$PATH" # so that what notebooks start comes from the same environment
-exec "$python" -m lib.runner "$@"
+exec "$python" -m lib "$@"

@@ -1,11 +1,17 @@
-"""What a round costs on this machine, from a short calibration of the loop itself, and what speed follows."""
+"""What a round costs on this machine, the speed that follows, and the fastest tree.
 
-from lib.cost.calibration import SHAPES, calibrate
-from lib.cost.curves import Curve, monotone
-from lib.cost.fit import Costs
-from lib.cost.prediction import speeds
-from lib.cost.rounds import RoundCost, mix, widths
-from lib.cost.whole_batches import decoded, predict, running
+Start at `calibration` (times rounds of the loop) and `fit` (`Costs`, what any round costs). `prediction` gives speeds,
+`best_tree` the fastest tree, `formulas` what published formulas would say, `engines` settings for serving engines.
+"""
 
-__all__ = ["SHAPES", "Costs", "Curve", "RoundCost", "calibrate", "decoded", "mix", "monotone", "predict", "running",
-           "speeds", "widths"]
+from lib import lazy_exports
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    calibration=("SHAPES", "calibrate"),
+    curves=("Curve", "monotone"),
+    fit=("Costs",),
+    prediction=("speeds",),
+    rounds=("RoundCost", "mix", "widths"),
+    whole_batches=("decoded", "predict", "running"),
+)

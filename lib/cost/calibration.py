@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from lib import decoding
-from lib.decoding import Generation, NoDrafter
-from lib.shapes import parse
-from lib.timing import LEAST_REPEATS, interleaved
+from lib.decoding.plain import NoDrafter
+from lib.decoding.records import Generation
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.lab.timing import LEAST_REPEATS, interleaved
+from lib.trees.shapes import parse
 
 PLAIN = "chain:0"  # nothing drafted
 COLD = 3  # rounds behind a prefill, which has put the weights out of the caches: slower than all that follow
@@ -51,7 +53,7 @@ def calibrate(
     least = new_tokens or SHORT
     if min(prefixes) <= least // 2:
         raise ValueError(f"prefix {min(prefixes)} is too short for {least} new tokens: give more than {least // 2}")
-    drafter = drafter or pair.drafter
+    drafter = drafter or LanguageModelDrafter(pair.draft_model)
 
     def ready(batch: int, prefix: int, tokens: int) -> tuple[dict[str, _Calls], float]:
         """A cell's calls, each made once to warm up, and the seconds that this took."""

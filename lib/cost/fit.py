@@ -10,7 +10,7 @@ import pandas as pd
 from lib.cost.calibration import PLAIN
 from lib.cost.curves import Curve
 from lib.cost.rounds import RoundCost, mix, widths
-from lib.shapes import parse
+from lib.trees.shapes import parse
 
 CELL = ["target", "drafter", "batch", "prefix"]
 LEAST_SECONDS = 1e-9  # of a draft; errors are relative, and a clock may say 0

@@ -10,10 +10,11 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
-from lib import acceptance, stats
 from lib.cost.rounds import RoundCost
-from lib.trace import Trace
-from lib.tree import Tree
+from lib.lab import stats
+from lib.replay import acceptance
+from lib.replay.trace import Trace
+from lib.trees.tree import Tree
 
 ENDS = ("value", "low", "high")
 

@@ -8,7 +8,7 @@ from typing import Sequence
 import numpy as np
 
 from lib.cost.curves import Curve
-from lib.tree import Tree
+from lib.trees.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
-from lib import replay, stats
+from lib import replay
 from lib.cost.fit import Costs
-from lib.trace import Trace
-from lib.tree import Tree
+from lib.lab import stats
+from lib.replay.trace import Trace
+from lib.trees.tree import Tree
 
 
 def rounds_of_rows(recorded: Trace, drafter: str, tree: Tree) -> np.ndarray:

@@ -1,11 +1,16 @@
-"""Decoding by speculation: `generate` decodes any number of rows, each with its own prompt length, tree, accepted
-length and end; `continuations` is plain decoding in the same loop.
+"""Decoding with draft trees: draft, verify, commit; one record per round.
+
+Start at `loop` (`generate`). `plain` decodes without speculation in the same loop, `custom_generate` offers the loop to
+transformers' `generate`.
 """
 
-from lib.decoding.batch import in_batches, stack
-from lib.decoding.hooks import Hooks, Observer
-from lib.decoding.loop import generate
-from lib.decoding.plain import NoDrafter, continuations
-from lib.decoding.records import Generation, Round
+from lib import lazy_exports
 
-__all__ = ["Generation", "Hooks", "NoDrafter", "Observer", "Round", "continuations", "generate", "in_batches", "stack"]
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    batch=("in_batches", "stack"),
+    hooks=("Hooks", "Observer"),
+    loop=("generate",),
+    plain=("NoDrafter", "continuations"),
+    records=("Generation", "Round"),
+)

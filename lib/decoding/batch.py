@@ -6,8 +6,8 @@ from typing import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lib.tree import Tree
-from lib.verify import Draft
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft
 
 
 @lru_cache(maxsize=512)

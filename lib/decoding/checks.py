@@ -6,8 +6,8 @@ from typing import Iterable
 import torch
 from torch import Tensor
 
-from lib.attention_switch import check_attention
-from lib.verify import RULES
+from lib.attention.switch import check_attention
+from lib.verify.rules import RULES
 
 ASKED = ("start", "propose", "commit", "select", "calls", "cache_bytes")  # of a drafter; some hold bytes once started
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from lib.decoding.hooks import Decision, Hooks
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws, verify, warp
-from lib.verify.warp import best_token_list
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
+from lib.verify.rules import verify
+from lib.verify.warping import best_token_list, warp
 
 
 @dataclass(frozen=True)

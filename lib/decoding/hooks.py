@@ -5,7 +5,7 @@ from typing import Callable
 
 from torch import Tensor
 
-from lib.verify import Draft
+from lib.verify.draft import Draft
 
 Decision = tuple[list[int], int]  # of a row in a round: its accepted nodes, root excluded, and its bonus token
 # Told after a round: the rows that ran, their drafts, and what was decided of each.

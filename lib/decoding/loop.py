@@ -6,19 +6,20 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from lib.attention import tree_forward
-from lib.cache import TreeCache
+from lib.attention.operator import tree_forward
 from lib.decoding.batch import stack
 from lib.decoding.checks import check, token_set, unpadded
 from lib.decoding.decide import Decider
 from lib.decoding.hooks import Decision, Hooks, Observer
 from lib.decoding.records import Generation, Round
 from lib.decoding.window import within_window
-from lib.forward_clock import clocked
-from lib.fused import fused
-from lib.growth import shape_or_growth
-from lib.tree import Tree
-from lib.verify import Draft, GeneratorDraws
+from lib.lab.forward_clock import clocked
+from lib.models.cache import TreeCache
+from lib.models.fused import fused
+from lib.trees.growth.registry import shape_or_growth
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft
+from lib.verify.draws import GeneratorDraws
 
 
 @torch.inference_mode()

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from lib.decoding.batch import in_batches
 from lib.decoding.loop import generate
-from lib.tree import Tree
-from lib.verify import Draft
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft
 
 ROOT_ALONE = Tree([-1])
 

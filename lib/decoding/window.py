@@ -6,9 +6,10 @@ from torch import Tensor
 
 from lib.drafters.first_levels import levels
 from lib.drafters.wrapping import Wrapping
-from lib.growth import Growth, at_most
-from lib.tree import Tree
-from lib.verify import Draft, Draws
+from lib.trees.growth.candidates import Growth
+from lib.trees.growth.shallower import at_most
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft, Draws
 
 
 def within_window(target, drafter, shape: Tree | Growth, prompts: Sequence[Tensor], limit: int):

@@ -6,16 +6,16 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from lib.adapt import Outcome, Policy
 from lib.drafters import first_levels
+from lib.drafters.draft_length import Outcome, Policy
 from lib.drafters.protocol import Drafter
 from lib.drafters.wrapping import Wrapping
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 
 
 class AdaptiveDrafter(Wrapping):
-    """Drafts the first levels of the shape that it is asked for, as many as the policy says (see `lib.adapt`).
+    """Drafts the first levels of the shape that it is asked for, as many as the policy says (see `lib.drafters.draft_length`).
 
     The drafter behind it fills as many levels as the row that goes deepest; the other rows' drafts are cut, and all of
     them where too few rows have one. What is drafted depends on what was rejected, so that no trace replays it. A

@@ -5,8 +5,6 @@ from typing import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lib.trace import rank_of
-
 # (hidden states [1, T - 1, H] a layer of a text without its last token, text int64[T], start) ->
 # logits [n, V] of d + 1 tokens ahead of each of the n = T - 1 - start roots, for d = 0, 1, ...
 Speak = Callable[[Sequence[Tensor], Tensor, int], Iterable[Tensor]]
@@ -39,3 +37,10 @@ def read(target, speak: Speak, texts: Sequence[Tensor], starts: Sequence[int], d
             ranks[row, : len(said), d] = rank_of(scores, said).int().cpu()
             probs[row, : len(said), d] = scores.softmax(-1).gather(1, said[:, None])[:, 0].float().cpu()
     return ranks, probs
+
+
+def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
+    """The rank of tokens int64[S] in scores [S, V]: how many score higher, or as high with a lower index. int64[S]."""
+    own = scores.gather(1, tokens[:, None])
+    lower = torch.arange(scores.shape[1], device=scores.device) < tokens[:, None]
+    return (scores > own).sum(1) + ((scores == own) & lower).sum(1)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.cache import TreeCache
 from lib.drafters import ahead
 from lib.drafters.heads.layers import Behind
 from lib.drafters.marginals import MarginalDrafter
-from lib.forward_clock import forward
-from lib.fused import weights_of
+from lib.lab.forward_clock import forward
+from lib.models.cache import TreeCache
+from lib.models.fused import weights_of
 
 STARTS = 64  # rounds of a known text that are read in one forward
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from lib.drafters.protocol import Drafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.drafters.wrapping import Wrapping
-from lib.tree import Tree
-from lib.verify import Draft, Draws
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft, Draws
 
 
 class StandsAside(Drafter, Protocol):

@@ -3,12 +3,12 @@
 from typing import Sequence
 
 from lib.drafters import first_levels
+from lib.drafters.fill_plan import plan
 from lib.drafters.filling import Filling
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.slots import plan
-from lib.growth import Growth
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 
 
 class ConfidentDrafter(LanguageModelDrafter):

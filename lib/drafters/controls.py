@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from lib.drafters.protocol import static
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 
 
 class RandomDrafter:

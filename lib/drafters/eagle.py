@@ -6,20 +6,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.attention_backends import SharedMask
-from lib.cache import TreeCache
-from lib.drafters import ahead, at_once, tails
+from lib.attention.backends.mask import SharedMask
+from lib.drafters import ahead, native_fill, uncommitted
+from lib.drafters.fill_plan import plan
 from lib.drafters.filling import Filling
 from lib.drafters.growing import Growing, level_block
 from lib.drafters.heads.eagle import FeatureHead, embed, unroll
 from lib.drafters.heads.layers import Behind
 from lib.drafters.marginals import hidden_states
-from lib.drafters.slots import plan
-from lib.forward_clock import forward
-from lib.fused import output_layer, weights_of
-from lib.growth import Growth
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws
+from lib.lab.forward_clock import forward
+from lib.models.cache import TreeCache
+from lib.models.fused import output_layer, weights_of
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 
 
 def padded(rows: list[list[int]], width: int) -> Tensor:
@@ -58,7 +58,7 @@ class EagleDrafter:
         self.output = output_layer(self.target)
         if (made_of := (weights_of(self.head), weights_of(self.target))) != self.made_of:  # else what was made holds
             self.made_of, self.layer = made_of, Behind([self.head.layer])
-            self.filler = at_once.features(self.head, self.layer, self.target)
+            self.filler = native_fill.features(self.head, self.layer, self.target)
         self.prompts: list[Tensor] | None = list(prompts)
         self.cache = TreeCache()
         self.drafts: list[Draft] = []
@@ -75,7 +75,7 @@ class EagleDrafter:
         With samples, repeated draws are one node and the tree is smaller; rows grow trees of their own.
         """
         static = isinstance(shape, Tree)
-        if static and self.filler is not None and at_once.suits(self, shape, self.filler.choices):
+        if static and self.filler is not None and native_fill.suits(self, shape, self.filler.choices):
             self.drafts = self._fill_at_once(shape)
             return self.drafts
         roots = [row[-1] for row in self.waiting]
@@ -86,14 +86,14 @@ class EagleDrafter:
     def _fill_at_once(self, shape: Tree) -> list[Draft]:
         """The likeliest children, all levels in one call, behind the waiting entries, right-aligned."""
         counts = [len(row) for row in self.waiting]
-        waiting = tails.layout(tuple(counts))
+        waiting = uncommitted.layout(tuple(counts))
         tokens = torch.tensor([[0] * (waiting.width - len(row)) + row for row in self.waiting])
         features = self.features.take_along_dim(waiting.depth[..., None], 1)
         self.calls += shape.max_depth
         with forward():
             x, read = self.head.enter(features, embed(self.head, self.target, tokens))
             filled = self.filler.fill_behind(tokens[:, -1], x, read, waiting.depth, self.cache,
-                                             SharedMask(waiting.mask), at_once.levels(shape, waiting))
+                                             SharedMask(waiting.mask), native_fill.levels(shape, waiting))
         self.cache.commit([[*range(waiting.width - count, waiting.width)] for count in counts])
         return [Draft(shape, row, "top_k") for row in filled]
 

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from lib.attention_switch import hosting_trees
+from lib.attention.switch import hosting_trees
 from lib.drafters.language_model import LanguageModelDrafter
 
 SHARED = ("embed_tokens", "norm", "rotary_emb")

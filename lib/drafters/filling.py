@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from lib.drafters import proposals
-from lib.drafters.slots import children
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws, warp
+from lib.drafters.fill_plan import children
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
+from lib.verify.warping import warp
 
 
 class Filling:

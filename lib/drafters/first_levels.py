@@ -4,8 +4,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from lib.tree import Tree
-from lib.verify import Draft
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft
 
 
 def cut(draft: Draft, depth: int) -> tuple[Draft, list[int]]:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from lib.drafters import proposals
-from lib.growth import Candidates, Growth
-from lib.growth.candidates import next_level
-from lib.tree import ROOT
-from lib.verify import Draft, warp
+from lib.trees.growth.candidates import Candidates, Growth, next_level
+from lib.trees.tree import ROOT
+from lib.verify.draft import Draft
+from lib.verify.warping import warp
 
 
 def best_children(logits: Tensor, width: int, temperature: float) -> tuple[np.ndarray, np.ndarray]:

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.attention import tree_forward
-from lib.attention_switch import check_attention
-from lib.cache import TreeCache
-from lib.drafters import at_once, tails
+from lib.attention.operator import tree_forward
+from lib.attention.switch import check_attention
+from lib.drafters import native_fill, uncommitted
+from lib.drafters.fill_plan import Level, plan
 from lib.drafters.filling import Filling
 from lib.drafters.growing import Growing, by_node, level_block
-from lib.drafters.slots import Level, plan
-from lib.forward_clock import forward
-from lib.fused import fused
-from lib.growth import Growth
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws
+from lib.lab.forward_clock import forward
+from lib.models.cache import TreeCache
+from lib.models.fused import fused
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 
 
 class LanguageModelDrafter:
@@ -85,7 +85,7 @@ class LanguageModelDrafter:
         """
         if not isinstance(shape, Tree):
             self.drafts, self.places = self._grow(shape)
-        elif getattr(self.blocks, "fills", False) and at_once.suits(self, shape, self.choices):
+        elif getattr(self.blocks, "fills", False) and native_fill.suits(self, shape, self.choices):
             self.drafts, self.places = self._fill_at_once(shape)
         else:
             self.drafts, self.places = self._fill(shape, draws)
@@ -94,7 +94,7 @@ class LanguageModelDrafter:
     def _fill_at_once(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]]:
         """The likeliest children, all levels in one call."""
         tokens = self._tail_tokens(shape.max_depth)
-        levels = at_once.levels(shape, self.waiting)
+        levels = native_fill.levels(shape, self.waiting)
         with forward():
             filled = self.blocks.fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self.choices)
         self.calls += shape.max_depth
@@ -174,7 +174,7 @@ class LanguageModelDrafter:
 
         levels: as many as the tree may get; the last of them is never forwarded.
         """
-        self.waiting = tails.layout(tuple(map(len, self.tails)))
+        self.waiting = uncommitted.layout(tuple(map(len, self.tails)))
         width = self.waiting.width
         texts = (held + len(tail) for held, tail in zip(self.cache.rows.as_list, self.tails))
         self._check_window(max(texts) + levels - 1)
@@ -182,14 +182,14 @@ class LanguageModelDrafter:
 
     def _forward_planned(self, filling: Filling, level: Level) -> Tensor:
         """The logits [B, k, V] of a level of a static shape, the same nodes in every row."""
-        depth, mask = tails.above(self.waiting, level)
+        depth, mask = uncommitted.above(self.waiting, level)
         return self._forward(filling.tokens[:, level.slots], depth, mask)
 
     def _forward_level(self, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
         """The logits [B, k, V] of nodes int64[B, k] of one depth, which see the tail and, of the nodes forwarded behind
         it and of themselves, what `sees` bool[B, k, forwarded + k] says.
         """
-        return self._forward(tokens, *tails.level(self.waiting, depth, sees))
+        return self._forward(tokens, *uncommitted.level(self.waiting, depth, sees))
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.blocks.device

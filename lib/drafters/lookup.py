@@ -5,10 +5,10 @@ from typing import Iterable, Iterator, Sequence
 
 from torch import Tensor
 
-from lib.drafters.following import FollowsTexts
+from lib.drafters.text_state import FollowsTexts
 from lib.drafters.token_trie import merge
-from lib.tree import Tree
-from lib.verify import Draft, Draws
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft, Draws
 
 ORDERS = ("recent", "frequent")
 

@@ -1,7 +1,7 @@
 """Trees from one distribution for each depth ahead, the same for every node of that depth: branches are not told apart.
 
 `MarginalDrafter` is what drafters of such heads share: a shape is filled as Medusa does it, or the tree of the most
-likely paths is grown by the rule "ddtree@N" (see `lib.growth.marginals`).
+likely paths is grown by the rule "ddtree@N" (see `lib.trees.growth.marginals`).
 """
 
 from typing import Sequence
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lib.drafters import proposals
 from lib.drafters.first_levels import levels
-from lib.forward_clock import forward
-from lib.fused import output_layer
-from lib.growth import DDTree
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws
+from lib.lab.forward_clock import forward
+from lib.models.fused import output_layer
+from lib.trees.growth.marginals import DDTree
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 
 
 def fill(logits: Tensor, roots: Sequence[int], shape: Tree) -> list[Draft]:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.token_trie import merge
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 from lib.verify.several import merge_samples
 
 

@@ -56,7 +56,7 @@ def load(folder: str | Path, target) -> NgramTables:
     """Tables that `save` wrote, context.N [E, N] and said.N [E]. ValueError for what does not fit the target."""
     folder, vocabulary = Path(folder), target.config.get_text_config().vocab_size
     if missing := [name for name in FILES if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} lacks {' and '.join(missing)}; count the tables with `python -m lib.training "
+        raise ValueError(f"{folder} lacks {' and '.join(missing)}; count the tables with `python -m lib making "
                          "ngrams --target TARGET`, or name the folder of others")
     try:
         settings, tensors = json.loads((folder / FILES[0]).read_text()), load_file(folder / FILES[1])

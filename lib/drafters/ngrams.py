@@ -10,12 +10,12 @@ from typing import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lib.drafters.following import FollowsTexts
 from lib.drafters.ngram_tables import NgramTables
-from lib.drafters.part_filled import UNKNOWN, part_filled
+from lib.drafters.partial_draft import UNKNOWN, part_filled
 from lib.drafters.protocol import static
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws
+from lib.drafters.text_state import FollowsTexts
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 
 
 class NgramDrafter(FollowsTexts):
@@ -51,7 +51,7 @@ class NgramDrafter(FollowsTexts):
         return self.tables.name_or_path
 
     def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
-        """What the n-grams say d + 1 tokens ahead of every root of known texts, as `lib.trace.ReadsAhead` asks; all
+        """What the n-grams say d + 1 tokens ahead of every root of known texts, as `lib.replay.ahead.ReadsAhead` asks; all
         probabilities are 0, since they have none.
         """
         most = max(1, *(len(text) - 1 - start for text, start in zip(texts, starts)))

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from lib.drafters import proposals
 from lib.drafters.growing import by_node
-from lib.growth import Candidates, Growth, grow
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws, warp
+from lib.trees.growth.candidates import Candidates, Growth, grow
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
+from lib.verify.warping import warp
 
 
 class PlainDrafter:

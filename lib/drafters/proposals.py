@@ -4,7 +4,7 @@ from torch import Tensor
 
 from lib.verify.draft import Draws
 from lib.verify.residual import without
-from lib.verify.warp import best_token
+from lib.verify.warping import best_token
 
 
 def top_tokens(scores: Tensor, count: int) -> Tensor:

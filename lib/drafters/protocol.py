@@ -4,9 +4,9 @@ from typing import Protocol, Sequence
 
 from torch import Tensor
 
-from lib.growth import Growth
-from lib.tree import Tree
-from lib.verify import Draft, Draws
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft, Draws
 
 
 class Drafter(Protocol):

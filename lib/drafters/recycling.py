@@ -5,11 +5,11 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from lib.drafters.part_filled import UNKNOWN, part_filled
+from lib.drafters.partial_draft import UNKNOWN, part_filled
 from lib.drafters.proposals import top_tokens
 from lib.drafters.protocol import static
-from lib.tree import ROOT, Tree
-from lib.verify import Draft, Draws
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 
 
 class RecyclingDrafter:

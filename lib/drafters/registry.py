@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Callable
 
-from lib.adapt import POLICIES
-from lib.drafters import early_exit, ngram_tables, published, rounded
+from lib.drafters import early_exit, int8_self, ngram_tables, published
 from lib.drafters.adaptive import AdaptiveDrafter
 from lib.drafters.block import BlockDrafter
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.confident import ConfidentDrafter
 from lib.drafters.controls import OracleDrafter, RandomDrafter
+from lib.drafters.draft_length import POLICIES
 from lib.drafters.eagle import EagleDrafter
 from lib.drafters.early_exit import EarlyExitDrafter
 from lib.drafters.language_model import LanguageModelDrafter
@@ -74,7 +74,7 @@ def _adapting(model, policy: str = "schedule", **options) -> AdaptiveDrafter:
 
 
 def _rounding(target, **options) -> LanguageModelDrafter:
-    return LanguageModelDrafter(rounded.rounded(target), **options)
+    return LanguageModelDrafter(int8_self.rounded(target), **options)
 
 
 def _counting(target, folder, **options) -> NgramDrafter:
@@ -106,7 +106,7 @@ DRAFTERS: dict[str, Kind] = {
     "early_exit": Kind(EarlyExitDrafter, ("target",), ("layers", "vocabulary", "keep_probs"), "top_k", True,
                        "the target's own first layers and its head", "layers", refusal=early_exit.refusal),
     "int8": Kind(_rounding, ("target",), ("vocabulary", "keep_probs"), "top_k", True,
-                 "the target itself, its weights rounded to int8", refusal=rounded.refusal),
+                 "the target itself, its weights rounded to int8", refusal=int8_self.refusal),
     "combined": Kind(_combining, ("model",), ("enough", "shortest", "vocabulary"), "top_k", False,
                      "the longest earlier match where it is long enough, a language model elsewhere", "enough"),
     "adaptive": Kind(_adapting, ("model",), ("policy", "vocabulary"), "top_k", False,

@@ -4,10 +4,10 @@ from typing import Iterator, Sequence
 
 from torch import Tensor
 
+from lib.drafters.automaton import SuffixAutomaton
 from lib.drafters.token_trie import merge
-from lib.suffix_automaton import SuffixAutomaton
-from lib.tree import Tree
-from lib.verify import Draft, Draws
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft, Draws
 
 
 class SuffixAutomatonDrafter:

@@ -5,8 +5,8 @@ from typing import Iterable, Sequence
 
 import torch
 
-from lib.tree import NO_PARENT, ROOT, Tree
-from lib.verify import Draft
+from lib.trees.tree import NO_PARENT, ROOT, Tree
+from lib.verify.draft import Draft
 
 
 def merge(root: int, sequences: Iterable[Sequence[int]], budget: int | None = None) -> Draft:

@@ -1,8 +1,16 @@
-"""Pairs of target and drafter by name: which there are, how they are loaded, and what is wrong where they cannot be."""
+"""Models by name, their prompts, their key/value cache, and faster forms of their forward pass.
 
-from lib.models.checks import DTYPES, PairError
-from lib.models.load import Pair, check_pairs, load_pair, load_pairs
-from lib.models.registry import FAMILY, PAIRS, PRESETS, SHIPPED, Source, sources
+Start at `load` (`load_pair`: target, draft model, tokenizer) and `registry` (the names). `checks` says what is wrong
+with a pair, `prompts` reads prompt files, `cache` holds keys and values of a tree, `quantize` and `int8_linear` reduce
+weights, `sizes` makes models of published sizes with random weights. `fused` runs small blocks natively
+(`native_blocks`), over joined weights (`joined_blocks` on `packed`) or compiled (`compiled`).
+"""
 
-__all__ = ["DTYPES", "FAMILY", "PAIRS", "PRESETS", "SHIPPED", "Pair", "PairError", "Source", "check_pairs", "load_pair",
-           "load_pairs", "sources"]
+from lib import lazy_exports
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    checks=("DTYPES", "PairError"),
+    load=("Pair", "check_pairs", "load_pair", "load_pairs"),
+    registry=("FAMILY", "PAIRS", "PRESETS", "SHIPPED", "Source", "sources"),
+)

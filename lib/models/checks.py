@@ -4,9 +4,9 @@ from typing import Collection
 
 import torch
 
-from lib import hub_errors
-from lib.attention import can_host_tree
-from lib.timing import free_memory
+from lib.attention.operator import can_host_tree
+from lib.lab.timing import free_memory
+from lib.models import hub_errors
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

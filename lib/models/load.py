@@ -11,7 +11,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from lib import attention
-from lib.drafters import LanguageModelDrafter
 from lib.models import checks, sizes
 from lib.models import quantize as bits
 from lib.models.registry import PAIRS, SHIPPED, Source, sources
@@ -19,11 +18,11 @@ from lib.models.registry import PAIRS, SHIPPED, Source, sources
 
 @dataclass(frozen=True)
 class Pair:
-    """A target (a transformers model with tree attention), a drafter for `decoding.generate`, and their tokenizer."""
+    """A target and a draft model (transformers models with tree attention) and their tokenizer."""
 
     name: str
     target: object
-    drafter: LanguageModelDrafter
+    draft_model: object
     tokenizer: object
     target_name: str
     drafter_name: str
@@ -31,7 +30,7 @@ class Pair:
     @property
     def vocabulary(self) -> int:
         """Tokens that both models know."""
-        return min(self.target.config.vocab_size, self.drafter.model.config.vocab_size)
+        return min(self.target.config.vocab_size, self.draft_model.config.vocab_size)
 
     @property
     def window(self) -> int | None:
@@ -58,7 +57,7 @@ class Pair:
 
     @property
     def _models(self) -> tuple[object, object]:
-        return self.target, self.drafter.model
+        return self.target, self.draft_model
 
 
 def load_pair(
@@ -93,7 +92,7 @@ def load_pairs(
     model = cache(lambda source, own, kind: _model(source, own, device, kind))
     both = [tuple(map(model, pair, dtypes, kinds)) for pair in asked]
     _share_vocabularies(both)
-    return [Pair(name, target, LanguageModelDrafter(drafter), tokenizer(pair[0]), pair[0].short, pair[1].short)
+    return [Pair(name, target, drafter, tokenizer(pair[0]), pair[0].short, pair[1].short)
             for name, pair, (target, drafter) in zip(names, asked, both)]
 
 

@@ -5,8 +5,8 @@ import importlib.util
 import torch
 from torch import nn
 
-from lib.int8_linear import Int8Linear
 from lib.models.checks import PairError, each_of
+from lib.models.int8_linear import Int8Linear
 
 NONE, INT8, INT4 = "none", "int8", "int4"
 KINDS = (NONE, INT8, INT4)

@@ -92,7 +92,7 @@ def source(text: str) -> Source:
         return Source(str(path))
     if text in {member for pair in FAMILY for member in pair.split("/")}:
         raise PairError(f"the shipped model {text!r} is not in {SHIPPED}; fetch the repository's data/models again, "
-                        "or train it with `python -m lib.training`")
+                        "or train it with `python -m lib making`")
     if text.startswith((".", "/", "~")) or text.partition("@")[0].count("/") > 1:
         raise PairError(f"there is no folder {text}; give one with config.json, model.safetensors and tokenizer files")
     where, at, revision = text.partition("@")

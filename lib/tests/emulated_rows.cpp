@@ -1,6 +1,6 @@
 // Products of rows with weights on emulated matrix units.
 #include "emulated_tiles.h"
-#include "../native/rows.h"
+#include "../kernels/rows.h"
 
 // y [rows, out] = x W^T + b of paired weights, as `linear` does it where there are matrix units.
 extern "C" void linear_by_tiles(const Matrix* matrix, const float* x, float* packed, float* y, int64_t rows) {

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.attention import tree_attention
-from lib.attention_backends import triton_kernel
-from lib.attention_backends.mask import packed_bits
+from lib.attention.backends import triton_kernel
+from lib.attention.backends.mask import packed_bits
 
 few = settings(deadline=None, max_examples=6)
 

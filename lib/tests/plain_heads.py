@@ -4,9 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib import growth
 from lib.drafters.heads.eagle import continued, embed
-from lib.tree import ROOT
+from lib.trees import ROOT, growth
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

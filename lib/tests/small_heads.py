@@ -7,8 +7,11 @@ from pathlib import Path
 import torch
 
 from lib.drafters import DRAFTERS as REGISTRY
-from lib.drafters import BlockDrafter, EagleDrafter, MedusaDrafter, ngram_tables
-from lib.drafters.heads import KINDS, save, settings
+from lib.drafters import ngram_tables
+from lib.drafters.block import BlockDrafter
+from lib.drafters.eagle import EagleDrafter
+from lib.drafters.heads.store import KINDS, save, settings
+from lib.drafters.medusa import MedusaDrafter
 
 DRAFTERS = {"medusa": MedusaDrafter, "eagle": EagleDrafter, "eagle3": EagleDrafter, "block": BlockDrafter}
 

@@ -1,8 +1,15 @@
-"""Verification rules: (draft, warped target probabilities, draws) -> accepted path and bonus token."""
+"""Verification rules: draft, warped target probabilities and random draws in; accepted path and bonus token out.
 
-from lib.verify.draft import Draft, Draws
-from lib.verify.draws import GeneratorDraws
-from lib.verify.rules import RULES, Rule, verify
-from lib.verify.warp import warp
+Start at `rules` (the registry and `verify`) and `draft` (what a rule is given). `warping` makes the target's
+distribution at a temperature, `draws` supplies randomness, `proof` checks the rules by enumeration.
+"""
 
-__all__ = ["RULES", "Draft", "Draws", "GeneratorDraws", "Rule", "verify", "warp"]
+from lib import lazy_exports
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    draft=("Draft", "Draws"),
+    draws=("GeneratorDraws",),
+    rules=("RULES", "Rule", "verify"),
+    warping=("warp",),
+)

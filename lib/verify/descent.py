@@ -4,7 +4,7 @@ from typing import Callable
 
 from torch import Tensor
 
-from lib.tree import ROOT
+from lib.trees.tree import ROOT
 from lib.verify.draft import Draft, Draws
 
 # (node, its children) -> (the child accepted, None), or (None, the bonus token) where it is none of them

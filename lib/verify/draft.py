@@ -8,7 +8,7 @@ from typing import Callable, Collection, Iterable, Protocol
 import torch
 from torch import Tensor
 
-from lib.tree import ROOT, Tree
+from lib.trees.tree import ROOT, Tree
 from lib.verify.masses import Masses
 
 PROPOSALS = ("top_k", "iid", "without_replacement")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.native import build
+from lib.kernels import build
 
 BLOCK = 512  # tokens whose masses are summed before any is looked at singly
 LONG = 1 << 14  # tokens from which on C++ is worth its compilation

@@ -9,7 +9,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from lib.tree import ROOT
+from lib.trees.tree import ROOT
 from lib.verify import long_sums
 from lib.verify.descent import descend
 from lib.verify.draft import Draft, Draws

@@ -4,9 +4,9 @@ from typing import Callable
 
 from torch import Tensor
 
-from lib.tree import ROOT
+from lib.trees.tree import ROOT
 from lib.verify.draft import Draft, Draws
-from lib.verify.warp import best_token
+from lib.verify.warping import best_token
 
 
 def greedy(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:

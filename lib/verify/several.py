@@ -6,7 +6,7 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from lib.tree import ROOT, Tree
+from lib.trees.tree import ROOT, Tree
 from lib.verify import siblings
 from lib.verify.descent import descend
 from lib.verify.draft import Draft, Draws

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from lib.tree import ROOT
+from lib.trees.tree import ROOT
 from lib.verify.draft import Draft, Draws
 from lib.verify.residual import Distinct, at_nodes
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from lib.attention import tree_attention
+from lib.attention.operator import tree_attention
 from lib.drafters.heads.layers import Attend, HeadLayer
 
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from lib.attention import attention_forward, causal
-from lib.attention_backends import SharedMask
-from lib.cache import TreeCache
-from lib.native.blocks import NativeBlocks, refusal
+from lib.attention.backends.mask import SharedMask
+from lib.attention.operator import attention_forward, causal
+from lib.models.cache import TreeCache
+from lib.models.native_blocks import NativeBlocks, refusal
 
 # (query [B, Hq, T, d], key and value [B, Hkv, T, d]) -> [B, T, Hq, d]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

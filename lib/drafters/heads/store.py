@@ -15,7 +15,7 @@ from lib.drafters import ngram_tables
 from lib.drafters.heads.block import BlockHead
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.medusa import MedusaHeads
-from lib.packed import pack
+from lib.models.packed import pack
 
 KINDS = {"medusa": MedusaHeads, "eagle": EagleHead, "eagle3": Eagle3Head, "block": BlockHead}
 SHIPPED = Path(__file__).parents[3] / "data" / "models" / "heads"
@@ -58,7 +58,7 @@ def load(kind: str, folder: str | Path, target) -> nn.Module:
     folder = Path(folder)
     missing = [name for name in ("config.json", "model.safetensors") if not (folder / name).is_file()]
     if missing:
-        raise ValueError(f"{folder} lacks {' and '.join(missing)}; train the head with `python -m lib.training heads "
+        raise ValueError(f"{folder} lacks {' and '.join(missing)}; train the head with `python -m lib making heads "
                          f"--target TARGET --kind {kind}`, or name the folder of another")
     try:
         config = LlamaConfig.from_dict(json.loads((folder / "config.json").read_text()))
@@ -101,7 +101,7 @@ def check_shipped(target: str, kind: str) -> None:
     _check_kind(kind, (*KINDS, ngram_tables.KIND))
     if not shipped(target, kind).is_dir():
         raise ValueError(f"no head of kind {kind!r} ships for target {target!r}: there is no folder "
-                         f"{shipped(target, kind)}; leave it out, or make it with `python -m lib.training` (heads, or ngrams)")
+                         f"{shipped(target, kind)}; leave it out, or make it with `python -m lib making` (heads, or ngrams)")
 
 
 def fill(source, head: nn.Module, tensors: dict[str, Tensor], called: Callable[[str], str] = str) -> None:

@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lib import hub_errors
+from lib.models import hub_errors
 
 READ = ("config.json", "*.safetensors")
 PICKLES = (".pt", ".pth", ".bin", ".pkl")

@@ -1,0 +1,73 @@
+"""The processor's own kernel: every key and value is read once, by C++ that is compiled at its first use
+(see `lib.kernels.onepass`). What cannot be served is left to `folded`, said once in the log.
+"""
+
+import ctypes
+import logging
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from lib.attention.backends.folded import folded
+from lib.attention.backends.mask import SharedMask
+from lib.kernels.onepass import ENTRIES, Call, Strides, kernels, unavailable
+from lib.lab import processor
+
+log = logging.getLogger(__name__)
+
+
+def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
+    """The kernel's result; `folded`'s where the kernel cannot serve such inputs. MemoryError without memory for it."""
+    reason = refusal(query, key, value)
+    if reason:
+        say_once(reason)
+        return folded(query, key, value, mask, prefix, scale, return_lse)
+    query, key, value = (_rows_packed(x) for x in (query, key, value))
+    (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
+    visible, lengths = mask.visible.cpu().contiguous(), (ctypes.c_int64 * batch)(*prefix)
+    stride = visible[0].numel() if visible.dim() == 3 and len(visible) > 1 else 0
+    output = query.new_empty(batch, heads, nodes, value_dim)
+    lse = torch.empty(batch, heads, nodes)
+    call = Call(
+        *(x.data_ptr() for x in (query, key, value, visible)),
+        *(ctypes.addressof(lengths), output.data_ptr(), lse.data_ptr()),
+        *(batch, kv_heads, heads // kv_heads, nodes, visible.shape[-1], dim, value_dim),
+        *(stride, torch.get_num_threads()),
+        *(Strides(*x.stride()[:3]) for x in (query, key, value)),
+        scale,
+    )
+    if not getattr(kernels(), ENTRIES[query.dtype])(ctypes.byref(call)):
+        raise MemoryError(f"no memory for the parts of tree attention of query {tuple(query.shape)}; use fewer threads")
+    return output, lse
+
+
+def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
+    """Why the kernel cannot serve these inputs here; None if it can. Compiles it where that has not been done."""
+    if query.device.type != "cpu":
+        return f"it is for the processor, the tensors are on {query.device.type}"
+    if query.dtype not in ENTRIES:
+        return f"it knows float32 and bfloat16, not {str(query.dtype).removeprefix('torch.')}"
+    if query.shape[-1] % 8 or value.shape[-1] % 8:
+        return f"it takes heads of a multiple of 8 numbers, not {query.shape[-1]} and {value.shape[-1]}"
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        return "it computes no gradients"
+    return unavailable() or _no_bfloat16(query.dtype)
+
+
+def _no_bfloat16(dtype: torch.dtype) -> str | None:
+    lacking = dtype == torch.bfloat16 and "avx512_bf16" not in processor.flags()
+    return "the processor has no avx512_bf16" if lacking else None
+
+
+@cache
+def say_once(reason: str) -> None:
+    """Tells the log why the kernel is not taken, the first time that it is for this reason."""
+    log.warning("tree attention: 'onepass' leaves such calls to 'folded': %s", reason)
+
+
+def _rows_packed(x: Tensor) -> Tensor:
+    """The tensor itself where a token's numbers are adjacent and rows start at whole 32-bit units, else a copy."""
+    batch, head, token, number = x.stride()
+    fits = number == 1 and (batch | head | token) * x.itemsize % 4 == 0
+    return x if fits and x.data_ptr() % 4 == 0 else x.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,21 @@
+"""The definition of tree attention, in float64: the oracle of all other backends."""
+
+import torch
+
+from lib.attention.backends.fold import lse_dtype
+
+
+def reference(query, key, value, mask, prefix, scale, return_lse=True):
+    """The definition, in float64: softmax(q k^T scale + mask) v with an explicit mask, row by row."""
+    group, mk = query.shape[1] // key.shape[1], mask.visible.shape[-1]
+    tree_mask = mask.visible.to(query.device).expand(len(prefix), -1, -1)
+    outputs, lses = [], []
+    for row, length in enumerate(prefix):
+        k = key[row, :, : length + mk].double().repeat_interleave(group, 0)  # [Hq, prefix + mk, d]
+        v = value[row, :, : length + mk].double().repeat_interleave(group, 0)
+        scores = query[row].double() @ k.mT * scale  # [Hq, mq, prefix + mk]
+        scores[..., length:].masked_fill_(~tree_mask[row], float("-inf"))
+        lse = scores.logsumexp(-1)
+        outputs.append((scores - lse[..., None]).exp() @ v)
+        lses.append(lse)
+    return torch.stack(outputs).to(query.dtype), torch.stack(lses).to(lse_dtype(query))

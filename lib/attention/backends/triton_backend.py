@@ -1,0 +1,63 @@
+"""The CUDA kernel as a backend; Triton, which CUDA builds of torch bring along, is imported at its first use."""
+
+import importlib.util
+import math
+import os
+
+import torch
+from torch import Tensor
+
+from lib.attention.backends.mask import SharedMask
+
+KINDS = (torch.float16, torch.bfloat16, torch.float32)
+MOST_SPLITS = 64
+LEAST_KEYS = 256  # fewer keys are not worth a program of their own
+
+
+def triton(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
+    """The fused kernel, over as many ranges of keys as fill the GPU. ValueError where it cannot serve.
+
+    Layers that share the mask make its bits and the lengths once; the second to come waits for nothing.
+    """
+    reason = refusal(query, key, value)
+    if reason:
+        raise ValueError(f"backend 'triton' cannot serve this call: {reason}; use backend='auto'")
+    from lib.attention.backends.triton_kernel import fused, tiles
+
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    tree_keys, rows = mask.visible.shape[-1], query.shape[1] // key.shape[1] * query.shape[2]
+    tile, _ = tiles(rows, max(query.shape[-1], value.shape[-1]), query.itemsize)
+    programs = query.shape[0] * key.shape[1] * -(-rows // tile)
+    processors = torch.cuda.get_device_properties(query.device).multi_processor_count if query.is_cuda else 1
+    ranges = splits(programs, processors * (2 if tile <= 64 else 1), max(prefix) + tree_keys)
+    lengths, words = mask.lengths(prefix, query.device), mask.words(query.device)
+    with torch.cuda.device_of(query):  # Triton launches on the current device, which need not be theirs
+        return fused(query, key, value, words, tree_keys, lengths, scale, splits=ranges)
+
+
+def splits(programs: int, slots: int, keys: int) -> int:
+    """Ranges of keys for `programs` that would run unsplit on a GPU with room for `slots` at a time.
+
+    The fewest that leave at most a tenth more slots idle than the best number does, since the last wave of programs is
+    seldom full, and each range costs a merge (FlashAttention's heuristic for Flash-Decoding).
+    """
+    most = max(1, min(MOST_SPLITS, keys // LEAST_KEYS))
+    busy = [programs * each / slots / math.ceil(programs * each / slots) for each in range(1, most + 1)]
+    return next(each for each, share in enumerate(busy, 1) if share >= 0.9 * max(busy))
+
+
+def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
+    """Why the kernel cannot serve these inputs here; None if it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (CUDA builds of torch bring it; else pip install triton)"
+    if not query.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"it is for CUDA, the tensors are on {query.device.type}"
+    if query.dtype not in KINDS:
+        return f"it knows float16, bfloat16 and float32, not {str(query.dtype).removeprefix('torch.')}"
+    if not query.is_cuda and query.dtype == torch.bfloat16:
+        return "Triton's interpreter multiplies bfloat16 as if it were whole numbers"
+    if max(query.shape[-1], value.shape[-1]) > 256:
+        return f"it takes heads of at most 256 numbers, not {max(query.shape[-1], value.shape[-1])}"
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        return "it computes no gradients"
+    return None

@@ -1,0 +1,201 @@
+"""Tree speculation in transformers' own `generate`: model.generate(**inputs, custom_generate=tree_speculation(...)).
+
+`generate` prepares inputs, logits processors and stopping criteria as ever; the callable decodes with draft trees. A
+processor that looks at the text before a token is given each tree node's own path.
+"""
+
+import sys
+from copy import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from lib.attention.operator import TREE, can_host_tree
+from lib.attention.switch import using_attention
+from lib.decoding.hooks import Hooks
+from lib.decoding.loop import generate
+from lib.trees.tree import Tree
+
+# Processors that need to know a row's place in the batch, or remember what they saw: a tree asks for many at once.
+REFUSED_PROCESSORS = frozenset(
+    {
+        "PrefixConstrainedLogitsProcessor",
+        "EncoderRepetitionPenaltyLogitsProcessor",
+        "EncoderNoRepeatNGramLogitsProcessor",
+        "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+        "ClassifierFreeGuidanceLogitsProcessor",
+        "SynthIDTextWatermarkLogitsProcessor",
+    }
+)
+UNKNOWN_KEYWORDS = ("inputs_embeds", "token_type_ids", "encoder_outputs", "pixel_values")
+
+
+def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"):
+    """A callable for `custom_generate`: speculation with this drafter (see `lib.drafters`) and shape.
+
+    rule: how sampled texts are verified (see `lib.verify.RULES`); without sampling it is "greedy". The drafter's model
+    has attn_implementation "tree"; the target may have any, and has it again afterwards. Stop strings come as a
+    StopStringCriteria: transformers keeps `tokenizer` from callables, and refuses its own `stop_strings` without one.
+    """
+
+    def custom_generate(
+        model, input_ids, logits_processor, stopping_criteria, generation_config, streamer=None, **model_kwargs
+    ):
+        # transformers 5.23 keeps these arguments from callables; it has already given the streamer the prompt.
+        caller = sys._getframe(1).f_locals
+        streamer = streamer or caller.get("streamer")
+        model_kwargs["assistant_model"] = caller.get("assistant_model")
+        model_kwargs["streamer"] = streamer if len(input_ids) > 1 else None
+        _refuse(model, generation_config, logits_processor, model_kwargs)
+        processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
+        ends, longest, asked = _divided(stopping_criteria)
+        call = _Call(input_ids.cpu(), processors, asked, streamer)
+        sampled = generation_config.do_sample
+        with using_attention(model, TREE):
+            done = generate(
+                model,
+                drafter,
+                input_ids.cpu(),
+                attention_mask=_on_cpu(model_kwargs.get("attention_mask")),
+                shape=shape,
+                rule=rule if sampled else "greedy",
+                temperature=1.0 if sampled else 0.0,  # the processors have warped already
+                max_new_tokens=max(1, longest - input_ids.shape[1]),  # a length is asked for behind a token
+                eos_token_id=ends,
+                generator=_seeded() if sampled else None,
+                hooks=call.hooks(),
+            )
+        if streamer is not None:
+            streamer.end()
+        sequences = _padded(input_ids, done.new_tokens, generation_config._pad_token_tensor)
+        if generation_config.return_dict_in_generate:
+            return GenerateDecoderOnlyOutput(sequences=sequences)
+        return sequences
+
+    return custom_generate
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What transformers prepared for one call: prompts int64[B, T] with their padding, as processors are used to, and
+    the processors of each row.
+    """
+
+    prompts: Tensor
+    processors: list[LogitsProcessorList]
+    criteria: StoppingCriteriaList
+    streamer: object
+
+    def hooks(self) -> Hooks:
+        """Only what is needed: a loop without hooks reads best tokens straight from the logits."""
+        return Hooks(
+            adjust=self.adjust if any(map(len, self.processors)) else None,
+            stop=self.stop if len(self.criteria) else None,
+            emit=self.emit if self.streamer is not None else None,
+        )
+
+    def adjust(self, row: int, contexts: list[list[int]], logits: Tensor) -> Tensor:
+        """Logits [m, V] processed behind each node's own text; nodes of one depth share a call, as a batch."""
+        adjusted = torch.empty_like(logits)
+        for length in sorted({len(context) for context in contexts}):
+            nodes = [i for i, context in enumerate(contexts) if len(context) == length]
+            own = torch.tensor([contexts[i] for i in nodes], dtype=torch.long).reshape(len(nodes), length)
+            text = torch.cat([self.prompts[row].expand(len(nodes), -1), own], dim=1).to(logits.device)
+            adjusted[nodes] = self.processors[row](text, logits[nodes].float()).to(adjusted.dtype)
+        return adjusted
+
+    def stop(self, row: int, written: list[int]) -> bool:
+        """Whether any criterion of the caller's ends the row behind its last token."""
+        text = torch.cat([self.prompts[row], torch.tensor(written)])[None]
+        return bool(self.criteria(text, None).any())
+
+    def emit(self, row: int, tokens: list[int]) -> None:
+        """The streamer's share, a token at a time as it expects them."""
+        for token in tokens:
+            self.streamer.put(torch.tensor([token]))
+
+
+def _refuse(model, config, processors, keywords: dict) -> None:
+    """ValueError with the name of the first thing asked for that draft trees cannot give."""
+    unusable = [type(one).__name__ for one in processors if type(one).__name__ in REFUSED_PROCESSORS]
+    cache, hosts = keywords.get("past_key_values"), can_host_tree(model.config)
+    outputs, words, drafters = (
+        [name for name in names if getattr(config, name, None)]
+        for names in (("output_scores", "output_logits", "output_attentions", "output_hidden_states"),
+                      ("force_words_ids", "constraints"), ("use_mtp", "assistant_early_exit"))
+    )
+    refused = {
+        "num_beams": (config.num_beams or 1) > 1 and "beam search keeps several texts",
+        "penalty_alpha": getattr(config, "penalty_alpha", None) and "contrastive search looks at hidden states",
+        "dola_layers": getattr(config, "dola_layers", None) and "it decodes from several layers",
+        ", ".join(words): bool(words) and "constrained beam search keeps several texts",
+        ", ".join(drafters): bool(drafters) and "the drafter is given to tree_speculation",
+        "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens and "it is another drafter: pass a LookupDrafter",
+        "use_cache=False": not config.use_cache and "draft trees live in a cache",
+        "assistant_model": keywords.get("assistant_model") is not None and "the drafter is given to tree_speculation",
+        "past_key_values": cache is not None and cache.get_seq_length() > 0 and "the loop keeps a cache of its own",
+        "streamer": keywords.get("streamer") is not None and "rows of a batch grow by different numbers of tokens",
+        "position_ids": _moved(keywords) and "a token's position is its place in its own text",
+        ", ".join(outputs): bool(outputs) and "the loop verifies trees and keeps no scores",
+        ", ".join(unusable): bool(unusable) and "it depends on a row's place in the batch or on what it saw before",
+        type(model).__name__: hosts,
+    } | {name: keywords.get(name) is not None and "only input_ids are decoded" for name in UNKNOWN_KEYWORDS}
+    for name, reason in refused.items():
+        if reason:
+            raise ValueError(f"tree_speculation cannot honour {name}: {reason}; leave it out, or use plain generate")
+
+
+def _moved(keywords: dict) -> bool:
+    """Whether position_ids [B, T] are others than transformers itself gives: places among a row's unpadded tokens."""
+    positions, mask = keywords.get("position_ids"), keywords.get("attention_mask")
+    if positions is None:
+        return False
+    kept = torch.ones_like(positions) if mask is None else mask
+    return bool(((positions != kept.cumsum(-1) - 1) & kept.bool()).any())
+
+
+def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
+    """The processors as this row alone would have them: some hold a number for every row."""
+
+    def own(processor):
+        ignored = getattr(processor, "prompt_ignore_length", None)
+        if not isinstance(ignored, Tensor):
+            return processor
+        alone = copy(processor)
+        alone.prompt_ignore_length = int(ignored[row])
+        return alone
+
+    return LogitsProcessorList(map(own, processors))
+
+
+def _divided(criteria: StoppingCriteriaList) -> tuple[list[int], int, StoppingCriteriaList]:
+    """The tokens that end a text and its greatest length, both the loop's own affair, and the criteria to be asked.
+
+    A caller's own criterion of length or EOS has taken the place of the one that the configuration makes.
+    """
+    ends = {token for one in criteria if type(one) is EosTokenCriteria
+            for token in one.eos_token_id.flatten().tolist()}
+    longest = min(one.max_length for one in criteria if type(one) is MaxLengthCriteria)
+    asked = (one for one in criteria if type(one) not in (EosTokenCriteria, MaxLengthCriteria))
+    return sorted(ends), longest, StoppingCriteriaList(asked)
+
+
+def _padded(input_ids: Tensor, written: list[list[int]], pad: Tensor | None) -> Tensor:
+    """int64[B, T + new] on the inputs' device, rows that ended early filled up with the padding token."""
+    width, pad = max(map(len, written), default=0), 0 if pad is None else int(pad)
+    rows = [row + [pad] * (width - len(row)) for row in written]
+    new = torch.tensor(rows, dtype=torch.long, device=input_ids.device).reshape(len(written), width)
+    return torch.cat([input_ids, new], dim=1)
+
+
+def _seeded() -> torch.Generator:
+    """A generator that follows torch's own seed, as transformers' sampling does."""
+    return torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+
+
+def _on_cpu(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.cpu()

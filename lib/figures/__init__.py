@@ -1,1 +1,0 @@
-"""Every figure, one file a subject: drawn from tables alone, in one style."""

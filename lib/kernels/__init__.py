@@ -1,0 +1,5 @@
+"""C++ sources, their build and bare bindings: products of few rows, decoder layers, one-pass attention, long sums.
+
+Start at `build` (compiles a source at its first use and caches the library) and `products` (linear layers of few rows).
+`onepass` binds the attention kernel, `units` measures the processor's arithmetic units.
+"""

@@ -1,0 +1,225 @@
+// A forward of decoder layers of Llama's kind over the few nodes of a draft tree.
+//
+// At this size a model's time is its kernels' launches as much as its work: here a layer is two parallel regions and
+// attention in between. States are held in float32, inputs of products in the weights' own type.
+#pragma once
+#include <omp.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "onepass_call.h"
+#include "rows.h"
+
+struct Layer {
+  const void *input_norm, *query_norm, *key_norm, *middle_norm;  // weights of norms; null where there is none
+  const void* input;  // [rows, query.in]: what the projections read in the place of the normed states; or null
+  Matrix query, key, value, output, gate, up, down;
+  void* stored;  // keys and values, [2, batch, kv_heads, capacity, dim]
+  int64_t capacity;
+};
+
+struct Forward {
+  const Layer* layers;
+  const void *given, *final_norm;  // states [rows, hidden], or those of a vocabulary; the last norm's weight, or null
+  const int64_t* tokens;           // [rows]: which of a vocabulary's states; or null
+  const float *cosines, *sines;    // [positions, dim / 2]
+  const int64_t *offsets, *prefix, *kept;  // positions behind the prefix, [1 or batch, nodes]; [batch]; the rows whose
+                                           // logits are made, or null for all
+  const uint8_t* mask;                     // [1 or batch, nodes, tree_keys]
+  void *states, *logits;                   // [layers + 1, rows, hidden] or null; [kept, vocabulary]
+  void (*attend)(const Call*);
+  Matrix vocabulary;
+  int64_t depth, batch, nodes, pending, hidden, heads, kv_heads, dim;
+  int64_t known, kept_rows, mask_stride, offset_stride, threads;  // known: of the vocabulary
+  float scale, epsilon;
+};
+
+namespace {
+
+template <class T> using Numbers = std::unique_ptr<T, decltype(&std::free)>;
+template <class T> Numbers<T> numbers(int64_t count) {
+  return {static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64)), &std::free};
+}
+
+// x / sqrt(mean(x^2) + epsilon) * weight; without a weight, x itself.
+template <class T, class Out>
+void normed(const float* x, const T* weight, int64_t count, float epsilon, Out* to) {
+  __m512 squares = _mm512_setzero_ps();
+  by_sixteen(count, [&](int64_t i, __mmask16 mask) {
+    squares = _mm512_fmadd_ps(read(x + i, mask), read(x + i, mask), squares);
+  });
+  const float factor = 1 / std::sqrt(_mm512_reduce_add_ps(squares) / count + epsilon);
+  by_sixteen(count, [&](int64_t i, __mmask16 mask) {
+    const __m512 own = read(x + i, mask);
+    write(to + i, mask,
+          weight ? _mm512_mul_ps(_mm512_mul_ps(own, _mm512_set1_ps(factor)), read(weight + i, mask)) : own);
+  });
+}
+
+// gate / (1 + e^-gate) * up
+inline __m512 gated(__m512 gate, __m512 up) {
+  const __m512 one = _mm512_set1_ps(1), size = _mm512_mul_ps(_mm512_abs_ps(gate), _mm512_set1_ps(-1.44269504f));
+  const __m512 small = exp2(size);  // e^-|gate|; of gates below zero the fraction is extended by it
+  const __mmask16 below = _mm512_cmp_ps_mask(gate, _mm512_setzero_ps(), _CMP_LT_OQ);
+  const __m512 share = _mm512_div_ps(_mm512_mask_mov_ps(one, below, small), _mm512_add_ps(one, small));
+  return _mm512_mul_ps(_mm512_mul_ps(gate, share), up);
+}
+
+template <class From, class To> void copied(const From* from, int64_t count, To* to) {
+  by_sixteen(count, [&](int64_t i, __mmask16 mask) { write(to + i, mask, read(from + i, mask)); });
+}
+
+template <class T> class Run {
+ public:
+  explicit Run(const Forward& forward) : f(forward) {
+    for (const Layer* layer = f.layers; layer < f.layers + f.depth; ++layer)
+      inner = std::max(inner, layer->gate.out), widest = std::max({widest, layer->output.in, layer->gate.in});
+    state = numbers<float>(rows * f.hidden), heads = numbers<float>(rows * all_heads * f.dim);
+    input = numbers<T>(std::max(rows, f.kept_rows) * std::max(widest, f.hidden)), middle = numbers<T>(rows * inner);
+    query = numbers<T>(rows * f.heads * f.dim), attended = numbers<T>(rows * f.heads * f.dim);
+    lse = numbers<float>(rows * f.heads);
+    const int64_t longest = std::max({widest, f.hidden, inner, f.layers->query.in});
+    tiled = by_tiles<T>(f.layers->down);
+    if (tiled) packed = numbers<float>(packed_size(std::max(rows, f.kept_rows), longest));
+  }
+
+  // The last layer's outputs [rows, hidden], not normed.
+  const float* features() const { return state.get(); }
+
+  // -1; or a row whose token is not known, and nothing is done.
+  int all() {
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t from = f.tokens ? f.tokens[row] : row;
+      if (from < 0 || from >= (f.tokens ? f.known : rows)) return row;
+      copied(static_cast<const T*>(f.given) + from * f.hidden, f.hidden, state.get() + row * f.hidden);
+    }
+    for (int64_t layer = 0; layer < f.depth; ++layer) {
+      if (f.states) copied(state.get(), rows * f.hidden, static_cast<T*>(f.states) + layer * rows * f.hidden);
+#pragma omp parallel num_threads(f.threads)
+      project(f.layers[layer], Tiles(tiled ? rows : 0));
+      attend(f.layers[layer]);
+#pragma omp parallel num_threads(f.threads)
+      finish(f.layers[layer], Tiles(tiled ? rows : 0));
+    }
+#pragma omp parallel num_threads(f.threads)
+    speak(Tiles(tiled ? f.kept_rows : 0));
+    return -1;
+  }
+
+ private:
+  const Forward& f;
+  const int64_t rows = f.batch * f.nodes, all_heads = f.heads + 2 * f.kv_heads;
+  int64_t inner = 0, widest = 0;
+  bool tiled = false;
+  Numbers<float> state{nullptr, &std::free}, heads = {nullptr, &std::free}, lse = {nullptr, &std::free},
+                 packed = {nullptr, &std::free};
+  Numbers<T> input{nullptr, &std::free}, middle = {nullptr, &std::free}, query = {nullptr, &std::free},
+      attended = {nullptr, &std::free};
+
+  T* stored(const Layer& layer, int64_t which, int64_t row, int64_t head) const {
+    return static_cast<T*>(layer.stored) + ((which * f.batch + row) * f.kv_heads + head) * layer.capacity * f.dim;
+  }
+
+  // Within a parallel region: the rows x [count, in], which are complete, as products take them.
+  Rows<T> ready(const T* x, int64_t count, int64_t in) {
+    if constexpr (sizeof(T) == 4)
+      if (tiled) pack_rows(x, count, in, packed.get());
+    return {x, count, packed.get()};
+  }
+
+  void norm_all(const void* weight) {
+#pragma omp for
+    for (int64_t row = 0; row < rows; ++row)
+      normed(state.get() + row * f.hidden, static_cast<const T*>(weight), f.hidden, f.epsilon,
+             input.get() + row * f.hidden);
+  }
+
+  // Queries, keys and values of all rows; each head normed, rotated, and put where attention reads it.
+  void project(const Layer& layer, const Tiles&) {
+    if (!layer.input) norm_all(layer.input_norm);
+    const Rows<T> from = ready(layer.input ? static_cast<const T*>(layer.input) : input.get(), rows, layer.query.in);
+    const int64_t width = all_heads * f.dim;
+    float* place = heads.get();
+    for (const Matrix* matrix : {&layer.query, &layer.key, &layer.value}) {
+      product(*matrix, from, place, width);
+      place += matrix->out;
+    }
+#pragma omp barrier
+#pragma omp for
+    for (int64_t each = 0; each < rows * all_heads; ++each) place_head(layer, each / all_heads, each % all_heads);
+  }
+
+  void place_head(const Layer& layer, int64_t row, int64_t head) {
+    float* x = heads.get() + (row * all_heads + head) * f.dim;
+    const int64_t b = row / f.nodes, half = f.dim / 2, key_head = head - f.heads, value_head = key_head - f.kv_heads;
+    const int64_t position = f.prefix[b] + f.offsets[b * f.offset_stride + row % f.nodes];
+    const void* norm = key_head < 0 ? layer.query_norm : layer.key_norm;
+    if (value_head < 0) {
+      if (norm) normed(x, static_cast<const T*>(norm), f.dim, f.epsilon, x);
+      const float *cosine = f.cosines + position * half, *sine = f.sines + position * half;
+      by_sixteen(half, [&](int64_t i, __mmask16 mask) {
+        const __m512 left = read(x + i, mask), right = read(x + half + i, mask);
+        const __m512 cos = read(cosine + i, mask), sin = read(sine + i, mask);
+        write(x + i, mask, _mm512_fmsub_ps(left, cos, _mm512_mul_ps(right, sin)));
+        write(x + half + i, mask, _mm512_fmadd_ps(right, cos, _mm512_mul_ps(left, sin)));
+      });
+    }
+    const int64_t slot = f.prefix[b] + f.pending + row % f.nodes;
+    T* to = key_head < 0     ? query.get() + (row * f.heads + head) * f.dim
+            : value_head < 0 ? stored(layer, 0, b, key_head) + slot * f.dim
+                             : stored(layer, 1, b, value_head) + slot * f.dim;
+    copied(x, f.dim, to);
+  }
+
+  void attend(const Layer& layer) {
+    const int64_t size = f.dim, apart = layer.capacity * size;
+    Call call{query.get(), stored(layer, 0, 0, 0), stored(layer, 1, 0, 0), f.mask, f.prefix, attended.get(), lse.get(),
+              f.batch, f.kv_heads, f.heads / f.kv_heads, f.nodes, f.pending + f.nodes, size, size, f.mask_stride,
+              f.threads, {f.nodes * f.heads * size, size, f.heads * size}, {f.kv_heads * apart, apart, size},
+              {f.kv_heads * apart, apart, size}, f.scale};
+    f.attend(&call);
+  }
+
+  void finish(const Layer& layer, const Tiles&) {
+    const int64_t hidden = f.hidden, width = f.heads * f.dim, inner = layer.gate.out;
+#pragma omp for
+    for (int64_t each = 0; each < rows * f.heads; ++each) {  // [batch, head, node] to [batch, node, head]
+      const int64_t row = each / f.heads, head = each % f.heads, b = row / f.nodes;
+      std::memcpy(input.get() + row * width + head * f.dim,
+                  attended.get() + ((b * f.heads + head) * f.nodes + row % f.nodes) * f.dim, f.dim * sizeof(T));
+    }
+    add_product(layer.output, ready(input.get(), rows, width), state.get());
+#pragma omp barrier
+    norm_all(layer.middle_norm);
+    widen(layer, ready(input.get(), rows, hidden));
+#pragma omp barrier
+    add_product(layer.down, ready(middle.get(), rows, inner), state.get());
+  }
+
+  // middle [rows, inner] = gate(x) / (1 + e^-gate(x)) * up(x)
+  void widen(const Layer& layer, Rows<T> x) {
+    each_output({&layer.gate, &layer.up}, x, [&](int64_t row, int64_t at, __mmask16 mask, const __m512* values) {
+      write(middle.get() + row * layer.gate.out + at, mask, gated(values[0], values[1]));
+    });
+  }
+
+  // The last norm, and the logits of the rows that are asked for.
+  void speak(const Tiles&) {
+    const T* weight = static_cast<const T*>(f.final_norm);
+    const auto norm = [&](int64_t row, T* to) {
+      normed(state.get() + row * f.hidden, weight, f.hidden, f.epsilon, to);
+    };
+    T* last = static_cast<T*>(f.states) + f.depth * rows * f.hidden;
+#pragma omp for nowait
+    for (int64_t row = 0; row < (f.states ? rows : 0); ++row) norm(row, last + row * f.hidden);
+#pragma omp for
+    for (int64_t i = 0; i < f.kept_rows; ++i) norm(f.kept ? f.kept[i] : i, input.get() + i * f.hidden);
+    if (f.vocabulary.out)
+      product(f.vocabulary, ready(input.get(), f.kept_rows, f.hidden), static_cast<T*>(f.logits), f.vocabulary.out);
+  }
+};
+
+}  // namespace

@@ -1,0 +1,39 @@
+"""The one-pass attention kernel's binding: its sources, the struct of a call, and whether this machine can compile it.
+
+`onepass.cpp` says how it computes, `onepass_panels.h` holds one tile's computation, `onepass_tiles.h` and
+`onepass_amx.h` its innermost loops.
+"""
+
+import ctypes
+from pathlib import Path
+
+import torch
+
+from lib.kernels import build
+
+HEADERS = (f"onepass_{name}.h" for name in ("ahead", "amx", "call", "panels", "rows", "tiles"))
+SOURCES = tuple(map(Path(__file__).with_name, ("onepass.cpp", *HEADERS, "lanes.h", "tiles.h")))
+ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
+Strides = 3 * ctypes.c_int64
+
+
+class Call(ctypes.Structure):
+    """The struct of the same name in the source."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "mask", "prefix", "output", "lse")),
+        *((name, ctypes.c_int64) for name in ("batch", "kv_heads", "group", "nodes", "tree_keys", "dim", "value_dim")),
+        *((name, ctypes.c_int64) for name in ("mask_stride", "threads")),
+        *((f"{name}_stride", Strides) for name in ("query", "key", "value")),
+        ("scale", ctypes.c_float),
+    ]
+
+
+def unavailable() -> str | None:
+    """Why this machine has no such kernel: no AVX-512, no compiler, or one that fails; None if it has."""
+    return build.unavailable(*SOURCES)
+
+
+def kernels() -> ctypes.CDLL:
+    """The compiled kernels. OSError or SubprocessError where there are none to be had."""
+    return build.library(*SOURCES)

@@ -1,0 +1,119 @@
+"""Charts of measured numbers: lines with their intervals, and heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from lib.lab.theme import Style, styles_of
+
+
+def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label: str, lower: str | None = None,
+          upper: str | None = None, panels: str | None = None, log_x: bool = False, log_y: bool = False,
+          order: Sequence[str] | None = None, columns: int = 3, title: str = "", bound: float | None = None) -> Figure:
+    """A line for each value of column `by`, with a band from column `lower` to `upper`; a panel a value of `panels`.
+
+    order: the names in the order that gives them colours where they have none of their own. bound: a ceiling, drawn as
+    a dotted line. The legend stands in the order in which the lines end. ValueError names a column that is missing.
+    """
+    wanted = [name for name in (x, y, by, lower, upper, panels) if name]
+    missing = [name for name in wanted if name not in rows]
+    if missing:
+        raise ValueError(f"columns {missing} are not in the table, which has {list(rows)}: name ones that are")
+    styles = styles_of(order if order is not None else rows[by])
+    groups = [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
+    ticks = _powers_of_two(np.unique(rows[x]))
+    figure, axes = _panels(len(groups), columns)
+    for axis, (name, group) in zip(axes.flat, groups):
+        for strategy, line in group.groupby(by, sort=False):
+            marked = ticks if log_x else line[x][::max(1, len(line) // 8)]
+            _line(axis, line.sort_values(x), (x, y, lower, upper), styles[strategy], str(strategy), marked)
+        if bound is not None:
+            axis.axhline(bound, color="#666666", linestyle=":", linewidth=1)
+        if log_x:
+            _log_axis(axis, ticks)
+        if log_y:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_minor_locator(NullLocator())
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_title(str(name) or title)
+        axis.set_xlabel(x_label)
+        axis.tick_params(labelbottom=True)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y_label)
+    if panels and title:
+        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    _legend(figure, rows, x, y, by, axes)
+    return figure
+
+
+def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: str, title: str = "",
+             decimals: int = 2, best_of: str | None = None) -> Figure:
+    """A table as numbers on colour, light to dark; best_of="row" or "column" frames the largest of each, ties too."""
+    if best_of not in (None, "row", "column"):
+        raise ValueError(f"best_of is {best_of!r}: give 'row', 'column' or None")
+    rows, columns = table.shape
+    size = 2.2 + 0.68 * columns + 0.08 * max(len(str(name)) for name in table.index), 1.3 + 0.36 * rows
+    figure, axis = plt.subplots(figsize=size, layout="constrained")
+    sns.heatmap(table.astype(float), annot=True, fmt=f".{decimals}f", cmap="crest", linewidths=1.2, ax=axis,
+                annot_kws={"fontsize": 9}, cbar_kws={"label": value_label})
+    values = table.to_numpy(dtype=float)
+    if best_of is not None:
+        best = np.nanmax(values, axis=1 if best_of == "row" else 0, keepdims=True)
+        for row, column in np.argwhere(np.isclose(values, best)):
+            axis.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, edgecolor="black", linewidth=2, zorder=5))
+    axis.set(xlabel=x_label, ylabel=y_label, title=title)
+    axis.tick_params(length=0)
+    plt.setp(axis.get_yticklabels(), rotation=0)
+    return figure
+
+
+def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    wide = {1: (7.4, 4.4), 2: (10.6, 4.2)}.get(columns, (3.3 * columns + 2.0, 2.9))
+    size = wide[0], wide[1] if rows == 1 else 2.9 * rows
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharex=True, sharey=True,
+                                layout="constrained")
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, axes
+
+
+def _line(axis: Axes, line: pd.DataFrame, names, style: Style, label: str, marked: Sequence[float]) -> None:
+    x, y, lower, upper = names
+    places = list(np.flatnonzero(np.isin(line[x], marked)))
+    axis.plot(line[x], line[y], **style.line, label=label, markevery=places, markeredgecolor="white",
+              markeredgewidth=0.6)
+    if lower and upper:
+        axis.fill_between(line[x], line[lower], line[upper], color=style.colour, alpha=0.15, linewidth=0)
+
+
+def _powers_of_two(values: np.ndarray) -> np.ndarray:
+    """The values themselves where they are few, else the powers of two among their range."""
+    few = len(values) <= 8 or values[0] <= 0
+    return values if few else 2.0 ** np.arange(np.ceil(np.log2(values[0])), np.floor(np.log2(values[-1])) + 1)
+
+
+def _log_axis(axis: Axes, ticks: np.ndarray) -> None:
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(FixedLocator(ticks))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _legend(figure: Figure, rows: pd.DataFrame, x: str, y: str, by: str, axes: np.ndarray) -> None:
+    handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
+    if len(handles) < 2:
+        return
+    ends = rows[rows[x] == rows.groupby(by)[x].transform("max")].groupby(by)[y].mean()
+    names = [str(name) for name in ends.sort_values(ascending=False).index]
+    figure.legend([handles[name] for name in names], names, loc="outside right upper")

@@ -1,0 +1,125 @@
+"""How everything looks: one theme, one palette safe for colour-blind readers, one style a strategy."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from lib.lab.pictures import rounded, with_palette
+
+# Okabe and Ito's colours without the yellow, which white paper swallows, and a grey.
+BLACK, GREY, SKY, ORANGE, GREEN, PURPLE, BLUE, VERMILLION = (
+    "#000000", "#8A8A8A", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00")
+PALE = "#D9D9D9"
+SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (5, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5))
+
+# What a node is in a round; explorers, trees and running text share these.
+ROLES = {"root": BLACK, "drafted": SKY, "accepted": GREEN, "rejected": PALE, "bonus": ORANGE}
+
+
+@dataclass(frozen=True)
+class Style:
+    """A strategy's colour, marker and dash, the same in every figure."""
+
+    colour: str
+    marker: str
+    dash: str | tuple
+
+    @property
+    def line(self) -> dict:
+        """Keywords for `Axes.plot`."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.dash}
+
+
+# A kind of shape has a colour, its variants differ by marker and dash.
+STYLES: Mapping[str, Style] = {
+    "chain": Style(BLACK, "o", SOLID),
+    "star": Style(GREY, "d", SOLID),
+    "independent": Style(SKY, "s", SOLID),
+    "independent:2": Style(SKY, "s", DASHED),
+    "independent:4": Style(SKY, "D", SOLID),
+    "kary": Style(ORANGE, "^", SOLID),
+    "kary:2": Style(ORANGE, "^", SOLID),
+    "kary:3": Style(ORANGE, "v", DASHED),
+    "comb": Style(GREEN, "P", SOLID),
+    "comb:3": Style(GREEN, "P", SOLID),
+    "expansion": Style(PURPLE, "<", SOLID),
+    "expansion:2,2,1": Style(PURPLE, "<", SOLID),
+    "expansion:1,1,3,1,1,1,1,1": Style(PURPLE, ">", DASHED),
+    "sparse": Style(BLUE, "p", SOLID),
+    "optimal": Style(VERMILLION, "X", SOLID),
+    "frequent": Style(VERMILLION, "*", DASHED),
+    # Rules: lossless ones have solid or dashed lines, lossy ones dotted.
+    "greedy": Style(GREY, "d", SOLID),
+    "naive": Style(BLACK, "o", SOLID),
+    "multi_step": Style(SKY, "s", SOLID),
+    "k_seq": Style(PURPLE, "D", DASHED),
+    "without_replacement": Style(BLUE, "^", SOLID),
+    "block": Style(GREEN, "P", DASHED),
+    "traversal": Style(VERMILLION, "X", SOLID),
+    "typical": Style(ORANGE, "v", DOTTED),
+    "deterministic": Style(GREEN, "<", DOTTED),
+    "conservative": Style(PURPLE, ">", DOTTED),
+    "threshold": Style(GREY, "p", DOTTED),
+    "eagle2": Style(BLUE, "s", DASH_DOT),
+    "opttree": Style(PURPLE, "P", DASH_DOT),
+    "dyspec": Style(GREEN, "D", DASH_DOT),
+    "beam": Style(SKY, "v", DASH_DOT),
+    "smart": Style(GREY, "p", DASH_DOT),
+    "ddtree": Style(BLACK, "X", DASH_DOT),
+}
+_OTHERS = [Style(colour, marker, dash) for colour, marker, dash in zip(
+    (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY) * 3,
+    "osD^vP<X>ph*d8sHDP^<Xov>", [SOLID] * 8 + [DASHED] * 8 + [DOTTED] * 8)]
+
+
+def styles_of(names: Iterable[str]) -> dict[str, Style]:
+    """A style for every name: its own, else its family's ("kary:4"), else the next of the palette in the order given.
+
+    Names without a style of their own (drafters, pairs, kinds of text) keep it only as long as the order is kept.
+    """
+    names = list(dict.fromkeys(names))
+    unknown = [name for name in names if _family(name) not in STYLES]
+    spare = {name: _OTHERS[place % len(_OTHERS)] for place, name in enumerate(unknown)}
+    return {name: spare.get(name) or STYLES.get(name) or STYLES[_family(name)] for name in names}
+
+
+def use_theme() -> None:
+    """Set fonts, grid and sizes of all figures that follow; call it once at the top of a notebook."""
+    sns.set_theme(context="notebook", style="ticks", rc={
+        "figure.dpi": 110, "savefig.dpi": 130, "savefig.bbox": "tight", "font.size": 10, "axes.titlesize": 11,
+        "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 10, "axes.grid": True,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#555555", "grid.color": "#E8E8E8",
+        "grid.linewidth": 0.7, "lines.linewidth": 1.8, "lines.markersize": 5, "legend.frameon": False,
+        "legend.fontsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "svg.hashsalt": "tree",
+        "svg.fonttype": "none"})  # letters stay letters: a third of the bytes, and they can be searched
+
+
+def save(figure: Figure, run_dir: str, name: str) -> None:
+    """Write a figure as run_dir/figures/NAME.png and .svg; nothing where no run is given (run_dir == "")."""
+    if not run_dir:
+        return
+    folder = Path(run_dir) / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    (folder / f"{name}.png").write_bytes(with_palette(drawn.getvalue()))
+    # Without a date the same figure is the same file, and a committed one changes only when its content does.
+    drawing = io.StringIO()
+    figure.savefig(drawing, format="svg", metadata={"Date": None})
+    (folder / f"{name}.svg").write_text(rounded(drawing.getvalue()), encoding="utf-8")
+
+
+def close(figure: Figure) -> None:
+    """Free a figure that will not be shown again."""
+    plt.close(figure)
+
+
+def _family(name: str) -> str:
+    return str(name).partition("@")[0].partition(":")[0]

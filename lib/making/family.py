@@ -1,0 +1,182 @@
+"""The members of the shipped family: their sizes, what each learns from, and the steps from text to a model folder."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Sequence
+
+import pandas as pd
+import torch
+from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from lib import attention
+from lib.making import data, loop, own_text
+from lib.making.corpus import mixture
+
+WINDOW = 512
+OWN_TEXT_SHARE = 0.5  # of a distilled member's windows: text that its teacher wrote
+OWN_TEXT_MOST = 400_000  # tokens that a teacher writes at most; windows are drawn from them more than once
+CHARACTERS = 70_000_000  # of generated and real text together, as the shares of the generated kinds count them
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model: hidden size, layers, feed-forward size, query and key/value heads, head size; what it learns; a
+    second schedule, if it goes on from the first one's end; its teacher, if distilled.
+    """
+
+    hidden: int
+    layers: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    plan: loop.Plan
+    further: loop.Plan | None = None
+    teacher: str | None = None
+
+    @property
+    def plans(self) -> tuple[loop.Plan, ...]:
+        """Its schedules, in their order."""
+        return (self.plan, self.further) if self.further else (self.plan,)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens seen over all schedules."""
+        return sum(plan.tokens for plan in self.plans)
+
+    def config(self) -> LlamaConfig:
+        """The transformers configuration."""
+        return LlamaConfig(
+            vocab_size=data.VOCABULARY,
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            intermediate_size=self.feed_forward,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            tie_word_embeddings=True,
+            max_position_embeddings=WINDOW,
+            bos_token_id=0,
+            eos_token_id=0,
+            rope_theta=10_000.0,
+            use_cache=True,
+        )
+
+
+def _one_layer(teacher: str | None, steps: int) -> Member:
+    return Member(128, 1, 256, 4, 2, 32, loop.Plan(steps, 16, WINDOW, 1e-2, seed=3), teacher=teacher)
+
+
+FAMILY = {
+    "base": Member(384, 5, 1024, 6, 2, 64, loop.Plan(860, 32, WINDOW, 8e-3, seed=1),
+                   further=loop.Plan(980, 32, WINDOW, 8e-3, seed=4)),
+    "small": Member(192, 3, 512, 3, 1, 64, loop.Plan(400, 32, WINDOW, 1e-2, seed=2)),
+    "tiny": _one_layer(None, 500),
+    "tiny-base": _one_layer("base", 500),
+    "tiny-small": _one_layer("small", 300),
+}
+
+
+def prepare(folder: Path) -> Tokenizer:
+    """The tokenizer and the token streams, made once under `folder`."""
+    path = folder / "tokenizer.json"
+    if path.exists() and (folder / "lengths.json").exists():
+        return Tokenizer.from_file(str(path))
+    texts = data.documents(CHARACTERS)
+    tokenizer = data.train_tokenizer({kind: texts[kind, False] for kind in mixture.KINDS})
+    encoded = {
+        split: {kind: data.encode(tokenizer, texts[kind, split == "held_out"]) for kind in mixture.KINDS}
+        for split in ("train", "held_out")
+    }
+    data.save_streams(data.Streams(**encoded), folder)
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def make(name: str, folder: Path, *, member: Member | None = None, device: str = "cpu") -> LlamaForCausalLM:
+    """Trains a member (plain, or by distillation from its trained teacher under `folder`) and saves it in bfloat16.
+
+    `member` is what to train under that name, where it is not what the family has. A second schedule starts with a
+    warm-up and fresh momenta from the weights that the first one ended with.
+    """
+    member = member or FAMILY[name]
+    plan = member.plan
+    tokenizer = prepare(folder)
+    streams = data.load_streams(folder)
+    torch.manual_seed(plan.seed)  # initial weights only; every window is a function of seed and step
+    model = LlamaForCausalLM(member.config()).to(device)
+    loss, texts, shares = loop.plain_loss, streams.train, mixture.SHARES
+    if member.teacher:
+        attention.register()
+        teacher = (
+            LlamaForCausalLM.from_pretrained(folder / member.teacher, dtype=torch.float32, attn_implementation="tree")
+            .to(device)
+            .eval()
+        )
+        loss = loop.distilling_loss(teacher)
+        own = own_text.own_text(
+            teacher,
+            folder,
+            member.teacher,
+            tokens=own_tokens(plan),
+            seed=plan.seed,
+        )
+        texts = {**texts, "own": own}
+        shares = {**{kind: share * (1 - OWN_TEXT_SHARE) for kind, share in shares.items()}, "own": OWN_TEXT_SHARE}
+
+    for part, plan in enumerate(member.plans):
+        loop.train(
+            model,
+            partial(windows, texts, shares, plan),
+            plan,
+            loss,
+            folder / "checkpoints" / (f"{name}-further" if part else name),
+            report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True),
+        )
+    save(model, tokenizer, folder / name)
+    return model
+
+
+def windows(texts, shares, plan: loop.Plan, step: int) -> torch.Tensor:
+    """The windows of a plan's step, int64[rows, length + 1], each with the token after its last."""
+    return data.windows(texts, shares, plan.rows, plan.length + 1, plan.seed, step)
+
+
+def own_tokens(plan: loop.Plan) -> int:
+    """How many tokens a teacher writes for a student with this plan."""
+    return int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST))
+
+
+def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes the ordinary transformers layout: config, bfloat16 safetensors, tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = LlamaForCausalLM(model.config)
+    copy.load_state_dict(model.state_dict())
+    copy.to(torch.bfloat16).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=data.END, eos_token=data.END, pad_token=data.END, model_max_length=WINDOW
+    ).save_pretrained(folder)
+    written = str(folder / "tokenizer.json")
+    Tokenizer.from_file(written).save(written, pretty=False)  # well over half of the file was white space
+
+
+def losses(names: Sequence[str], folder: Path, windows: int = 48) -> pd.DataFrame:
+    """Held-out loss of members under `folder` by kind of text: member, kind, nats_a_token, tokens that it is the mean
+    of.
+    """
+    streams = data.load_streams(folder)
+    rows = []
+    for name in names:
+        model = LlamaForCausalLM.from_pretrained(folder / name, dtype=torch.float32).eval()
+        rows += [
+            dict(
+                member=name,
+                kind=kind,
+                nats_a_token=round(loop.held_out_loss(model, streams.held_out[kind], WINDOW, windows), 4),
+                tokens=WINDOW * windows,
+            )
+            for kind in mixture.KINDS
+        ]
+    return pd.DataFrame(rows)

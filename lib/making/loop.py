@@ -1,0 +1,179 @@
+"""The training loop: plain or distilling, seeded by step, with checkpoints that resume."""
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional as F
+
+from lib.making import optim
+
+ROWS_AT_ONCE = 8  # windows of one pass: activations of more leave the caches
+
+Loss = Callable[
+    [torch.Tensor, torch.Tensor], torch.Tensor
+]  # (logits [B, T, V], tokens [B, T + 1]) -> loss in nats a token
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training run does: steps of rows x length tokens, with a peak learning rate and a seed."""
+
+    steps: int
+    rows: int
+    length: int
+    learning_rate: float
+    seed: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens seen in all."""
+        return self.steps * self.rows * self.length
+
+
+def plain_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of the next token, in nats."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def distilling_loss(teacher: nn.Module, temperature: float = 1.0) -> Loss:
+    """KL(teacher || student) of the next-token distributions at a temperature, in nats (Zhou et al. 2024, DistillSpec).
+
+    It is multiplied by the temperature squared, which keeps the gradients' size.
+    """
+
+    def loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), torch.autocast(logits.device.type, torch.bfloat16):
+            wanted = F.softmax(teacher(tokens[:, :-1]).logits.float() / temperature, dim=-1)
+        got = F.log_softmax(logits.float() / temperature, dim=-1)
+        return F.kl_div(got, wanted, reduction="none").sum(-1).mean() * temperature**2
+
+    return loss
+
+
+def train(
+    model: nn.Module,
+    draw: Callable[[int], torch.Tensor],
+    plan: Plan,
+    loss: Loss,
+    folder: Path,
+    *,
+    compiled: bool = True,
+    checkpoint_every: int = 50,
+    report: Callable[[dict], None] = print,
+) -> dict:
+    """Trains in place, resuming from `folder` where a checkpoint is, and returns the last report.
+
+    `draw(step)` gives the windows of a step, int64[rows, length + 1]. Every report holds step, loss, tokens and
+    tokens a second.
+    """
+    device = next(model.parameters()).device
+
+    def forward(tokens: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = model(tokens[:, :-1], use_cache=False).logits
+        return loss(logits, tokens)
+
+    # model and loss in one graph: the softmax over the vocabulary is fused, a quarter of a step on CPU
+    forward = torch.compile(forward) if compiled else forward
+
+    def learn(tokens: torch.Tensor, step: int) -> torch.Tensor:
+        total = torch.zeros((), device=device)
+        for rows in tokens.split(ROWS_AT_ONCE):
+            value = forward(rows) * (len(rows) / len(tokens))
+            value.backward()
+            total += value.detach()
+        return total
+
+    return run(model, draw, plan, learn, folder, checkpoint_every=checkpoint_every, report=report)
+
+
+def run(
+    model: nn.Module,
+    draw: Callable[[int], torch.Tensor],
+    plan: Plan,
+    learn: Callable[[torch.Tensor, int], torch.Tensor],
+    folder: Path,
+    *,
+    checkpoint_every: int = 50,
+    report: Callable[[dict], None] = print,
+) -> dict:
+    """The loop of `train` for any loss: `learn(tokens, step)` leaves gradients in the model, and says the loss."""
+    optimisers = optim.build(model, plan.learning_rate)
+    device = next(model.parameters()).device
+    first = _resume(model, optimisers, folder)
+    model.train()
+    summed, done, since, record = 0.0, 0, time.perf_counter(), {}
+    for step in range(first, plan.steps):
+        optim.set_rate(optimisers, optim.factor(step, plan.steps))
+        value = learn(draw(step).to(device), step)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        summed, done = summed + value.item(), done + 1
+        if (step + 1) % 20 == 0 or step + 1 == plan.steps:
+            seconds = time.perf_counter() - since
+            record = dict(
+                step=step + 1,
+                loss=summed / done,
+                tokens=(step + 1) * plan.rows * plan.length,
+                tokens_a_second=done * plan.rows * plan.length / seconds,
+            )
+            report(record)
+            summed, done, since = 0.0, 0, time.perf_counter()
+        if (step + 1) % checkpoint_every == 0:
+            _save(model, optimisers, folder, step + 1)
+    model.eval()
+    return record
+
+
+@torch.no_grad()
+def held_out_loss(model: nn.Module, stream, length: int, rows: int) -> float:
+    """Mean loss in nats a token over evenly spaced windows of a held-out stream (uint16[N])."""
+    starts = [int(i * (len(stream) - length - 1) / max(1, rows - 1)) for i in range(rows)]
+    tokens = torch.stack([torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts])
+    device = next(model.parameters()).device
+    losses = [
+        plain_loss(model(batch[:, :-1].to(device)).logits, batch.to(device)).item() * len(batch)
+        for batch in tokens.split(8)
+    ]
+    return sum(losses) / rows
+
+
+def _save(model: nn.Module, optimisers: list, folder: Path, step: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
+    for index, optimiser in enumerate(optimisers):
+        for number, state in optimiser.state_dict()["state"].items():
+            tensors.update(
+                {f"optimiser.{index}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
+            )
+    temporary = folder / "checkpoint.partial"
+    save_file(tensors, temporary, metadata={"step": json.dumps(step)})
+    os.replace(temporary, folder / "checkpoint.safetensors")
+    (folder / "step").write_text(str(step))
+
+
+def _resume(model: nn.Module, optimisers: list, folder: Path) -> int:
+    path = folder / "checkpoint.safetensors"
+    if not path.exists():
+        return 0
+    tensors = load_file(path)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[f"model.{name}"])
+    for index, optimiser in enumerate(optimisers):
+        kept: dict[int, dict] = {}
+        for key, value in tensors.items():
+            if key.startswith(f"optimiser.{index}."):
+                _, _, number, field = key.split(".", 3)
+                kept.setdefault(int(number), {})[field] = value
+        optimiser.load_state_dict({"state": kept, "param_groups": optimiser.state_dict()["param_groups"]})
+    return int((folder / "step").read_text())

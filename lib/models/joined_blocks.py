@@ -1,0 +1,118 @@
+"""Decoder layers of Llama's kind over few rows with PyTorch's operators: for processors that `lib.kernels` cannot serve.
+
+Query, key and value are one product over joined and packed weights, gate and up another; queries and keys are rotated
+in one piece, and attention's backend is chosen once a forward. The joined weights are a second copy.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lib.attention.backends import BACKENDS
+from lib.attention.backends.mask import SharedMask
+from lib.attention.operator import auto
+from lib.models.packed import Linear, joined, joined_bytes
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a decoder layer computes with; norms of queries and keys where it has them (Qwen3)."""
+
+    input_norm: nn.Module
+    query_key_value: Linear
+    query_norm: nn.Module | None
+    key_norm: nn.Module | None
+    out: Linear
+    middle_norm: nn.Module
+    gate_up: Linear
+    down: Linear
+    heads: tuple[int, int, int]  # query heads, key heads, their size
+    scale: float
+
+
+class JoinedBlocks:
+    """A causal language model's layers, last norm and output layer over a block behind a cache's rows."""
+
+    def __init__(self, model, output: Linear):
+        self.layers = tuple(map(_layer, model.model.layers))
+        self.embedding, self.output = model.model.embed_tokens, output
+        self.rotary, self.norm = model.model.rotary_emb, model.model.norm
+
+    def __call__(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
+                 all_states: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        """Logits [B, kept, V], and where asked for states [B, m, H]: the embeddings, each layer's, the last one normed.
+
+        tokens int64[B, m], at positions int64[m] or [B, m] behind each row's prefix. keep: as transformers'
+        logits_to_keep.
+        """
+        prefix, state = cache.rows.as_list, self.embedding(tokens)
+        cos, sin = self.rotary(state, position_ids=cache.lengths[:, None] + offsets)
+        half = sin.shape[-1] // 2
+        rotation = cos[:, :, None], torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)[:, :, None]
+        states, attend = [state], None
+        for layer, stored in zip(self.layers, cache.layers):
+            query, key, value = _projected(layer, state, rotation)
+            key, value = stored.update(key, value)
+            if attend is None:
+                attend = BACKENDS[auto(query, key, value, max(prefix))]
+            seen, _ = attend(query, key, value, mask, prefix, layer.scale, False)
+            state = state + layer.out(seen.transpose(1, 2).flatten(2))
+            gate, up = layer.gate_up(_normed(layer.middle_norm, state)).chunk(2, dim=-1)
+            state = state + layer.down(F.silu(gate) * up)
+            if all_states:
+                states.append(state)
+        kept = slice(-keep or None, None) if isinstance(keep, int) else keep  # 0 is all
+        if not all_states:
+            return self.output(_normed(self.norm, state[:, kept])), None
+        states[-1] = _normed(self.norm, state)
+        return self.output(states[-1][:, kept]), tuple(states)
+
+
+def copied_bytes(model) -> int:
+    """Bytes of weights that such blocks hold a second time."""
+    return sum(map(joined_bytes, (*chain.from_iterable(map(_groups, model.model.layers)), [model.lm_head])))
+
+
+def _projected(layer: Layer, state: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated query [B, Hq, m, d] and key, and value [B, Hkv, m, d]."""
+    queries, keys, size = layer.heads
+    every = layer.query_key_value(_normed(layer.input_norm, state)).unflatten(-1, (queries + 2 * keys, size))
+    turned, value = every[:, :, : queries + keys], every[:, :, queries + keys :]
+    if layer.query_norm is not None:
+        turned = torch.cat([_normed(layer.query_norm, turned[:, :, :queries]),
+                            _normed(layer.key_norm, turned[:, :, queries:])], dim=2)
+    cos, signed_sin = rotation  # x cos + (-x2, x1) sin: rolled by half a head, the sign in the sine
+    turned = (turned * cos + turned.roll(size // 2, -1) * signed_sin).transpose(1, 2)
+    return turned[:, :queries], turned[:, queries:], value.transpose(1, 2)
+
+
+def _normed(norm: nn.Module, state: Tensor) -> Tensor:
+    return F.rms_norm(state, (state.shape[-1],), norm.weight, norm.variance_epsilon)
+
+
+def _groups(layer) -> list[list[nn.Module]]:
+    """The linear layers of a decoder layer, those of one input together."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj], [mlp.gate_proj, mlp.up_proj],
+            [mlp.down_proj]]
+
+
+def _layer(layer) -> Layer:
+    attention, size = layer.self_attn, layer.self_attn.head_dim
+    query_key_value, out, gate_up, down = map(joined, _groups(layer))
+    heads = tuple(projection.weight.shape[0] // size for projection in (attention.q_proj, attention.k_proj))
+    return Layer(
+        input_norm=layer.input_layernorm,
+        query_key_value=query_key_value,
+        query_norm=getattr(attention, "q_norm", None),
+        key_norm=getattr(attention, "k_norm", None),
+        out=out,
+        middle_norm=layer.post_attention_layernorm,
+        gate_up=gate_up,
+        down=down,
+        heads=(*heads, size),
+        scale=attention.scaling,
+    )

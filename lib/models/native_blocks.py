@@ -1,0 +1,297 @@
+"""Decoder layers over the few nodes of a draft tree, in one call of C++ (`forward.h`), with the model's own weights; a
+static tree filled by such calls in one (`blocks.cpp`).
+
+Where a machine or a model cannot, `refusal` says why, and callers go on with PyTorch's operators.
+"""
+
+import ctypes
+from ctypes import c_float, c_int64, c_void_p
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lib.attention.backends import onepass
+from lib.attention.backends.mask import SharedMask
+from lib.kernels import build, products
+from lib.kernels.products import NAMES, SOURCES, Matrix, fills_the_memory, matrix_of, paired, start_of
+from lib.models.int8_linear import Int8Linear
+
+ACTIVATIONS = {"SiLU", "SiLUActivation"}  # torch's and transformers'
+ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
+
+
+class Layer(ctypes.Structure):
+    """The struct of the same name in `forward.h`."""
+
+    _fields_ = [
+        *((f"{name}_norm", c_void_p) for name in ("input", "query", "key", "middle")),
+        ("input", c_void_p),
+        *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        ("stored", c_void_p),
+        ("capacity", c_int64),
+    ]
+
+
+class Forward(ctypes.Structure):
+    """The struct of the same name in `forward.h`."""
+
+    _fields_ = [
+        ("layers", ctypes.POINTER(Layer)),
+        *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
+        *((name, c_void_p) for name in ("kept", "mask", "states", "logits", "attend")),
+        ("vocabulary", Matrix),
+        *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "hidden", "heads", "kv_heads", "dim")),
+        *((name, c_int64) for name in ("known", "kept_rows", "mask_stride", "offset_stride", "threads")),
+        *((name, c_float) for name in ("scale", "epsilon")),
+    ]
+
+
+class Level(ctypes.Structure):
+    """The struct of the same name in `fill.h`."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("slots", "offsets", "mask", "above", "below")),
+        *((name, c_int64) for name in ("nodes", "children", "offset_stride", "mask_stride")),
+    ]
+
+
+class Levels:
+    """The levels of a tree of `size` nodes as `NativeBlocks.fill` takes them, the root's first.
+
+    each: slots int64[k] of a level's nodes; below int64[c, 3], of their children the parent's place in the level, the
+    rank and the slot, in this order; and, of all levels but the first, offsets and mask as a block of them takes them,
+    and above int64[k], their parents' places among the root and the nodes forwarded so far.
+    """
+
+    def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]]):
+        self.size, self.forwarded = size, sum(len(slots) for slots, *_ in each[1:])
+        self.widest = max(len(slots) for slots, *_ in each)
+        held = [tuple(None if part is None else part.contiguous() for part in level) for level in each]
+        self.held = held  # since the structs hold addresses alone
+        self.structs = (Level * len(held))(*(
+            Level(*map(start_of, (slots, offsets, mask, above, below)), len(slots), len(below),
+                  *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask, above in held))
+
+
+def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
+            embedding: nn.Module | None = None) -> str | None:
+    """Why decoder layers, and an output layer and embedding where they have one, do not run here; None if they do.
+
+    Compiles the C++ at its first use.
+    """
+    if (reason := rotation_refusal(rotary)) is not None:
+        return reason
+    projections = [part for layer in layers for part in _projections(layer).values()]
+    projections += [] if output is None else [output]
+    odd = {type(part).__name__ for part in projections if type(part) not in (nn.Linear, Int8Linear)}
+    if odd:
+        return f"its projections are {', '.join(sorted(odd))}"
+    other = {type(layer.mlp.act_fn).__name__ for layer in layers} - ACTIVATIONS
+    if other:
+        return f"its activation is {', '.join(sorted(other))}, not silu"
+    size = layers[0].self_attn.head_dim
+    if size % 8:
+        return f"its heads have {size} numbers, no multiple of 8"
+    norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
+    tables = [] if embedding is None else [embedding]
+    rounded = [part for part in projections if isinstance(part, Int8Linear)]
+    if fills_the_memory((part.weight for part in rounded)):
+        return "a second copy of its int8 weights would take too much memory"
+    whole = [part.weight for part in (*projections, *norms, *tables) if part not in rounded]
+    return products.weights_refusal(whole + [part.scale for part in rounded])
+
+
+def rotation_refusal(rotary: nn.Module) -> str | None:
+    """Why there can be no table of a rotary embedding's angles by position; None if there can."""
+    rotation = getattr(rotary, "rope_type", "default")
+    return None if rotation in ROTATIONS else f"its rotation {rotation!r} depends on the text's length"
+
+
+@dataclass(frozen=True)
+class Heads:
+    """An attention layer's query heads, key heads, their size, and what scores are multiplied by."""
+
+    queries: int
+    keys: int
+    size: int
+    scale: float
+
+    @classmethod
+    def of(cls, attention) -> "Heads":
+        """Those of a module with q_proj, k_proj and head_dim."""
+        size = attention.head_dim
+        queries, keys = (len(projection.weight) // size for projection in (attention.q_proj, attention.k_proj))
+        return cls(queries, keys, size, size**-0.5)
+
+
+class Angles:
+    """Cosines and sines float32[P, d / 2] of a rotary embedding by position; P doubles as texts grow."""
+
+    def __init__(self, rotary: nn.Module):
+        self.rotary, self.cosines = rotary, torch.zeros(0, 0)
+
+    def up_to(self, positions: int) -> tuple[Tensor, Tensor]:
+        """Both tables, for all positions below this one at least."""
+        if positions > len(self.cosines):
+            places = torch.arange(max(positions, 2 * len(self.cosines), 512))[None]
+            whole = [table[0].chunk(2, dim=-1)[0].contiguous() for table in self.rotary(torch.zeros(1), places)]
+            self.cosines, self.sines = whole
+        return self.cosines, self.sines
+
+
+class NativeBlocks:
+    """Decoder layers of Llama's kind, the norm behind them and an output layer, over a block behind a cache's rows.
+
+    layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
+    (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
+    layer is given. norm, output and embedding: None where there is none. Weights that are bfloat16 numbers are held a
+    second time, two bytes each, `paired` for few rows, unless that fills the memory or `known` has them so; int8
+    weights are in any case, one byte each. Of more than `most_rows` rows PyTorch's operators make more. One call at a
+    time.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
+                 output: nn.Linear | None, embedding: nn.Embedding | None = None,
+                 known: Mapping[nn.Module, Tensor | None] = MappingProxyType({})):
+        self.modules = *layers, norm, output, embedding  # kept, since the structs hold addresses alone
+        linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
+        self.shared, own = ({part: known[part] for part in linears if part in known},
+                            [part for part in linears if part not in known])
+        copied = not fills_the_memory((part.weight for part in own), each=2)
+        self.pairs = self.shared | {part: paired(part.weight) if copied or isinstance(part, Int8Linear) else None
+                                    for part in own}
+        self.most_rows = products.most_rows(all(pairs is not None for pairs in self.pairs.values()))
+        self.scales = {part: part.scale.float() for part in own if isinstance(part, Int8Linear)}
+        self.layers = (Layer * len(layers))(*map(self._layer, layers))
+        self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)
+        self.like = layers[0].post_attention_layernorm.weight  # [hidden], of the type that all activations have
+        self.embedded = None if embedding is None else embedding.weight
+        kind = NAMES[self.like.dtype]
+        self.run, self.run_fill = (getattr(build.library(*SOURCES), f"{name}_{kind}") for name in ("forward", "fill"))
+        self.forward = Forward(
+            layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
+            vocabulary=Matrix() if output is None else self._matrix(output),
+            attend=ctypes.cast(getattr(onepass.kernels(), f"onepass_{kind}"), c_void_p),
+            heads=self.heads.queries, kv_heads=self.heads.keys, dim=self.heads.size, scale=self.heads.scale,
+            epsilon=layers[0].post_attention_layernorm.variance_epsilon)
+
+    def __call__(self, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
+                 all_states: bool = False, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Logits [B, kept, V], and where asked for the states [L + 1, B, m, H]: those given, each layer's, the last
+        one normed.
+
+        given [B, m, H]: what enters the first layer; with an embedding, tokens int64[B, m]. offsets int64[m] or [B, m]:
+        their positions behind each row's prefix. read [B, m, ...]: what the first layer's attention reads, in the place
+        of what the layer is given. keep: as transformers' logits_to_keep, of every row the last so many nodes (0: all),
+        or these. A fresh cache is begun. IndexError for a token that the embedding does not have.
+        """
+        return self._call(self.run, given, offsets, cache, mask, keep, all_states, read)
+
+    def fill(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, levels: Levels, choices: int) -> Tensor:
+        """The tokens int64[B, size] of a static tree behind the last of tokens int64[B, m], its root, in one call.
+
+        Children are the best, the first of equals, among the first `choices` tokens behind their parents; nodes that
+        have some have their keys and values in the cache, pending. For blocks with an embedding; errors as above.
+        """
+        filled = tokens.new_empty(tokens.shape[0], levels.size)
+        filled[:, 0] = tokens[:, -1]
+
+        def run(forward):
+            return self.run_fill(forward, levels.structs, *map(c_int64, (len(levels.structs), levels.size, choices)),
+                                 c_void_p(start_of(filled)))
+
+        self._call(run, tokens, offsets, cache, mask, keep=1, ahead=levels.forwarded, widest=levels.widest)
+        return filled
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of weights that are held a second time."""
+        own = [pairs for part, pairs in self.pairs.items() if part not in self.shared]
+        return sum(pairs.nbytes for pairs in own if pairs is not None)
+
+    def _layer(self, layer: nn.Module) -> Layer:
+        return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
+                     **{name: self._matrix(part) for name, part in _projections(layer).items()})
+
+    def _matrix(self, part: nn.Module) -> Matrix:
+        return matrix_of(part.weight, part.bias, self.pairs[part], self.scales.get(part))
+
+    def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
+              all_states: bool = False, read: Tensor | None = None, ahead: int = 0,
+              widest: int = 0) -> tuple[Tensor, Tensor | None]:
+        """`run` of what is asked for, with slots for `ahead` more nodes, and logits for `widest` a row at least."""
+        (batch, nodes), pending, f = given.shape[:2], cache.pending, self.forward
+        given, offsets, visible = given.contiguous(), offsets.contiguous(), mask.visible.contiguous()
+        if offsets.shape[-1] != nodes or visible.shape[-2:] != (nodes, pending + nodes):
+            raise ValueError(f"{nodes} nodes behind {pending} pending ones have positions {tuple(offsets.shape)} and a "
+                             f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or those "
+                             "a row")
+        self._take_room(cache, batch, nodes, ahead)
+        kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
+        rows = batch * nodes if kept is None else len(kept)
+        logits = self.like.new_empty(batch, max(widest, rows // batch), f.vocabulary.out)
+        states = self.like.new_empty(f.depth + 1, batch, nodes, f.hidden) if all_states else None
+        read = self._enter(given, read)
+        f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(kept), rows
+        f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
+        f.states, f.logits, f.threads = start_of(states), start_of(logits), torch.get_num_threads()
+        if (unknown := run(ctypes.byref(f))) >= 0:
+            raise IndexError(f"token {given.flatten()[unknown]} is none of the embedding's {len(self.embedded)}; "
+                             "take the tokenizer that belongs to the model")
+        return logits, states
+
+    def _take_room(self, cache, batch: int, nodes: int, ahead: int) -> None:
+        """Where keys and values go, and the angles of all positions; `ahead` more of both."""
+        if not cache.layers:
+            cache.begin(len(self.layers), self.like.new_zeros(batch, self.heads.keys, 0, self.heads.size))
+        f, f.pending = self.forward, cache.pending
+        cache.room(nodes + ahead)
+        for layer, stored in zip(self.layers, cache.layers):
+            layer.stored, layer.capacity = stored.address, stored.capacity
+        f.batch, f.nodes, self.prefix = batch, nodes, (c_int64 * batch)(*cache.rows.as_list)
+        f.prefix = ctypes.addressof(self.prefix)
+        f.cosines, f.sines = map(start_of, self.angles.up_to(cache.rows.longest + f.pending + nodes + ahead))
+
+    def _enter(self, given: Tensor, read: Tensor | None) -> Tensor | None:
+        """What the first layer is given, and what its attention reads, which the caller keeps alive."""
+        f = self.forward
+        if self.embedded is None:
+            f.given, f.tokens, f.known = start_of(given), None, 0
+        else:
+            f.given, f.tokens, f.known = start_of(self.embedded), start_of(given), self.embedded.shape[0]
+        read = given if read is None and self.layers[0].input_norm is None else read
+        read = None if read is None else read.contiguous()
+        self.layers[0].input = start_of(read)
+        return read
+
+
+def _strides(nodes: int, offsets: Tensor | None, mask: Tensor | None) -> tuple[int, int]:
+    """From one row's offsets and mask to the next one's; 0 where all rows share them."""
+    of_offsets = nodes if offsets is not None and offsets.dim() == 2 and len(offsets) > 1 else 0
+    of_mask = nodes * mask.shape[-1] if mask is not None and mask.dim() == 3 and len(mask) > 1 else 0
+    return of_offsets, of_mask
+
+
+def _kept(keep: int | Tensor, batch: int, nodes: int) -> Tensor:
+    """The rows int64[...] of B * m whose logits are asked for."""
+    own = torch.arange(nodes)[-keep:] if isinstance(keep, int) else torch.arange(nodes)[keep]
+    return (torch.arange(batch)[:, None] * nodes + own).flatten()
+
+
+def _projections(layer: nn.Module) -> dict[str, nn.Module]:
+    attention, mlp = layer.self_attn, layer.mlp
+    return {"query": attention.q_proj, "key": attention.k_proj, "value": attention.v_proj, "output": attention.o_proj,
+            "gate": mlp.gate_proj, "up": mlp.up_proj, "down": mlp.down_proj}
+
+
+def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:
+    attention = layer.self_attn
+    return {"input": getattr(layer, "input_layernorm", None), "query": getattr(attention, "q_norm", None),
+            "key": getattr(attention, "k_norm", None), "middle": layer.post_attention_layernorm}
+
+
+def _address(norm: nn.Module | None) -> int | None:
+    return None if norm is None else norm.weight.data_ptr()

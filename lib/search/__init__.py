@@ -1,1 +1,0 @@
-"""The best tree of a trace: for acceptance, for chained rounds, for the hardware."""

@@ -1,0 +1,1 @@
+"""Which trees two models accept, and how much: notebooks 01 and 02."""

@@ -1,0 +1,163 @@
+"""What a study asks: its prompts, those that trees are grown from and those that judge them, and the traces recorded
+of them under both protocols.
+"""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lib import replay
+from lib.replay import acceptance
+from lib.replay.acceptance import CONTINUATION, REAL_TEXT
+from lib.replay.origin import prompts_digest
+from lib.replay.trace import Trace
+
+SHORTEST_CONTEXT = 64  # tokens before the first real-text start
+SILENCE = 10.0  # seconds between two lines of progress
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Tokenised prompts: names, kinds of text, ids int64[T]; `choosing` bool: those that trees are grown from, not
+    judged on.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    ids: tuple[Tensor, ...]
+    choosing: np.ndarray
+
+    def select(self, rows: Iterable[int]) -> "Prompts":
+        """The prompts of these rows."""
+        rows = list(rows)
+        return Prompts(
+            *(tuple(values[i] for i in rows) for values in (self.names, self.kinds, self.ids)), self.choosing[rows]
+        )
+
+
+def split_prompts(
+    names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tensor], *, choose: int, judge: int
+) -> Prompts:
+    """The first `choose` prompts of each kind to grow trees from, the next `judge` to judge all trees on."""
+    place: dict[str, int] = {}
+    kept, choosing = [], []
+    for i, kind in enumerate(kinds):
+        place[kind] = place.get(kind, -1) + 1
+        if place[kind] < choose + judge:
+            kept.append(i)
+            choosing.append(place[kind] < choose)
+    short = [kind for kind, last in place.items() if last + 1 < choose + judge]
+    if short:
+        raise ValueError(
+            f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts or "
+            "judge_prompts, or give more prompts"
+        )
+    return Prompts(
+        tuple(names[i] for i in kept), tuple(kinds[i] for i in kept), tuple(ids[i] for i in kept), np.array(choosing)
+    )
+
+
+def real_text_starts(prompts: Prompts, starts: int) -> Prompts:
+    """Each prompt cut at so many evenly spaced places: a round begins at every one, in the middle of real text."""
+    rows, cut = [], []
+    for i, ids in enumerate(prompts.ids):
+        for end in np.linspace(min(SHORTEST_CONTEXT, len(ids)), len(ids), starts).astype(int):
+            rows.append(i)
+            cut.append(ids[:end])
+    chosen = prompts.select(rows)
+    return Prompts(chosen.names, chosen.kinds, tuple(cut), chosen.choosing)
+
+
+def record(
+    name: str,
+    target,
+    drafters: Mapping[str, object],
+    prompts: Prompts,
+    *,
+    temperatures: Sequence[float],
+    tokens: int,
+    starts: int,
+    horizon: int,
+    eos_token_id: int | Sequence[int] | None,
+    seed: int,
+    folder: Path,
+    protocols: Sequence[str] = (CONTINUATION, REAL_TEXT),
+    report: Callable[[str], None] = print,
+) -> list[Trace]:
+    """The traces of one target: continuations of `tokens` tokens, and `starts` real-text starts a prompt of `horizon`
+    tokens, at each temperature. One file each under `folder`; one that is there is read, not made again, and one that
+    was begun is gone on with. `report` is told now and then. ValueError for a protocol that there is not, and where a
+    file that is there is of other prompts or settings; models are told apart by their names alone.
+    """
+    made = []
+    for protocol in protocols:
+        acceptance.check_protocol(protocol)
+        continued = protocol == CONTINUATION
+        asked, length = (prompts, tokens) if continued else (real_text_starts(prompts, starts), horizon)
+        choosing = asked.choosing.astype(int).tolist()
+        for temperature in temperatures:
+            stem = f"{name}.{protocol.split('-')[0]}.t{temperature:g}".replace("/", "_")
+            title = f"{name}, {protocol}, temperature {temperature:g}"
+            path, parts = folder / f"{stem}.safetensors", folder / stem
+            about = {"target": name, "protocol": protocol, "seed": seed, "choosing": choosing, "transitions": length}
+            if path.exists():
+                _check_same(path, about | {"temperature": temperature, "prompts": prompts_digest(asked.ids)})
+                report(f"{title}: recorded before")
+            else:
+                recorded = replay.record(
+                    target,
+                    drafters,
+                    asked.ids,
+                    names=asked.names,
+                    kinds=asked.kinds,
+                    max_new_tokens=length,
+                    temperature=temperature,
+                    eos_token_id=eos_token_id,
+                    generator=torch.Generator().manual_seed(seed),
+                    about=about,
+                    parts=parts,
+                    report=_sparing(report, title),
+                )
+                replay.save(recorded, path)
+                shutil.rmtree(parts)
+            made.append(replay.load(path))
+    return made
+
+
+def _check_same(path: Path, wanted: Mapping[str, object]) -> None:
+    """ValueError where the trace of a file was recorded of something else than is wanted."""
+    found = replay.load(path).about
+    differs = [name for name, value in wanted.items() if found.get(name) != value]
+    if differs:
+        raise ValueError(f"{path} was recorded with other {', '.join(differs)}: give another folder, or delete it")
+
+
+def _sparing(report: Callable[[str], None], title: str) -> Callable[[str, bool], None]:
+    """Passes on what a recording says last, and else what it says SILENCE seconds behind what was passed on before."""
+    spoken = time.monotonic()
+
+    def pass_on(line: str, last: bool) -> None:
+        nonlocal spoken
+        if last or time.monotonic() - spoken > SILENCE:
+            spoken = time.monotonic()
+            report(f"{title}: {line}")
+
+    return pass_on
+
+
+def halves(recorded: Trace) -> tuple[Trace, Trace]:
+    """The part of a trace that trees are grown from, and the part that they are judged on.
+
+    ValueError where the trace does not say which is which, row by row (as a part of one does not), or one is empty.
+    """
+    choosing = np.array(recorded.about.get("choosing", ()), dtype=bool)
+    if len(choosing) != len(recorded.lengths) or choosing.all() or not choosing.any():
+        raise ValueError(f"the trace of {len(recorded.lengths)} rows has about['choosing'] of {len(choosing)}, "
+                         f"{choosing.sum()} of them true: give one a row, some to choose by, some to judge by")
+    return recorded.select(choosing), recorded.select(~choosing)

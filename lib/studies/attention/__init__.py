@@ -1,0 +1,1 @@
+"""What attention over a tree costs: notebook 03."""

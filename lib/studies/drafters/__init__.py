@@ -1,0 +1,1 @@
+"""Which drafter to use for which text: notebook 05."""

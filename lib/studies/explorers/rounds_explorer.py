@@ -1,0 +1,196 @@
+"""The rounds explorer: choose a pair, prompt and shape, and step through what every round drafts and accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from io import BytesIO
+
+import ipywidgets
+import torch
+from matplotlib import rc_context
+from torch import Tensor
+
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.lab import theme
+from lib.models.load import Pair
+from lib.models.prompts import PromptSet, tokenise
+from lib.studies.explorers import round_figures
+from lib.studies.explorers.walkthrough import Step, walk
+from lib.trees import shapes
+from lib.trees.growth.candidates import Growth
+from lib.trees.growth.registry import shape_or_growth
+from lib.trees.tree import Tree
+
+TYPED = "your own"  # the kind of text under which a prompt is typed
+PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "expansion:2,2,1",
+           "expansion:1,1,3,1,1,1,1,1", "eagle2:4,4@14", "dyspec@14")
+MOST_NODES = 128  # a forward could verify more, nobody could read it
+PIXELS_AN_INCH = 88
+
+
+class RoundsExplorer:
+    """Controls for what is decoded and for the round that is shown, over the running text and the round's tree.
+
+    pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt is a user's turn where the
+    tokenizer has a chat template, else a text to continue.
+    The shape may be a growth rule, whose tree is another one every round.
+    acceptance_by_rank: float[R], from which "sparse" and "optimal" are grown; without it these names are refused.
+    Temperature 0 is greedy; above it the rule is naive sampling, seeded: the same settings give the same rounds.
+    Show `view`. What is wrong is said in `message`, and the last decoding that worked stays below it.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], prompts: PromptSet, *, shape: str = "kary:2@14", temperature: float = 0.0,
+                 new_tokens: int = 32, acceptance_by_rank: Sequence[float] | None = None, seed: int = 0):
+        self.pairs, self.prompts = {pair.name: pair for pair in pairs}, prompts
+        self.acceptance, self.seed = acceptance_by_rank, seed
+        self.steps: list[Step] = []
+        self._make_controls(shape, temperature, new_tokens)
+        self._make_view()
+        self.kind.observe(self._offer_prompts, names="value")
+        for control in (self.pair, self.prompt, self.typed, self.shape, self.temperature, self.new_tokens):
+            control.observe(self._decode, names="value")
+        self.round.observe(self._show, names="value")
+        self.back.on_click(lambda _: self._move(-1))
+        self.forward.on_click(lambda _: self._move(1))
+        self._decode()
+
+    @property
+    def step(self) -> Step:
+        """The round that is shown."""
+        return self.steps[self.round.value - 1]
+
+    def _make_controls(self, shape: str, temperature: float, new_tokens: int) -> None:
+        """What a reader can choose: pair, prompt, shape, temperature, length, and the round that is shown."""
+        kinds = list(dict.fromkeys(self.prompts.kinds))
+        once = {"continuous_update": False}  # decode when a field is left or Enter is pressed, not at every key
+        self.pair = ipywidgets.Dropdown(options=list(self.pairs), description="pair", layout=_wide("240px"))
+        self.kind = ipywidgets.Dropdown(options=[*kinds, TYPED], description="text")
+        self.prompt = ipywidgets.Dropdown(options=self._names(kinds[0]), description="prompt", layout=_wide("600px"))
+        self.typed = ipywidgets.Textarea(placeholder="Type a prompt, then click elsewhere.", description="prompt",
+                                         rows=3, layout=_wide("600px", display="none"), **once)
+        self.shape = ipywidgets.Combobox(value=shape, options=PRESETS, description="shape", **once)
+        self.temperature = ipywidgets.BoundedFloatText(temperature, min=0, max=5, step=0.1, description="temperature",
+                                                      style={"description_width": "initial"}, layout=_wide("170px"))
+        self.new_tokens = ipywidgets.BoundedIntText(new_tokens, min=2, max=1024, description="new tokens",
+                                                    layout=_wide("190px"), **once)
+        self.round = ipywidgets.IntSlider(1, 1, 1, description="round", layout=_wide("520px"))
+        self.back = ipywidgets.Button(description="back", icon="chevron-left", layout=_wide("90px"))
+        self.forward = ipywidgets.Button(description="forward", icon="chevron-right", button_style="primary",
+                                         layout=_wide("110px"))
+
+    def _make_view(self) -> None:
+        """Controls above, what is wrong below them, then the round; it is hidden until there is one."""
+        self.message, self.numbers, self.text = (ipywidgets.HTML() for _ in range(3))
+        self.picture = ipywidgets.Image(format="png")
+        wrapped = ipywidgets.Layout(flex_flow="row wrap")
+        scrolled = ipywidgets.Box([self.picture], layout=ipywidgets.Layout(overflow="auto", max_width="100%"))
+        self.shown = ipywidgets.VBox([
+            ipywidgets.HBox([self.round, self.back, self.forward]), self.numbers, self.text,
+            ipywidgets.HTML(round_figures.legend()), scrolled], layout=ipywidgets.Layout(display="none"))
+        self.view = ipywidgets.VBox([
+            ipywidgets.HBox([self.pair, self.shape, self.temperature, self.new_tokens], layout=wrapped),
+            ipywidgets.HBox([self.kind, self.prompt, self.typed], layout=wrapped), self.message, self.shown])
+
+    def _names(self, kind: str) -> list[tuple[str, int]]:
+        """The prompts of a kind: their name and how they begin, and their place in the set."""
+        tokenizer = next(iter(self.pairs.values())).tokenizer
+        chosen = [place for place, own in enumerate(self.prompts.kinds) if own == kind]
+        begins = [tokenizer.decode(self.prompts.ids[place][:40], skip_special_tokens=True) for place in chosen]
+        return [(f"{self.prompts.names[place]}: {' '.join(begin.split())[:70]}…", place)
+                for place, begin in zip(chosen, begins)]
+
+    def _offer_prompts(self, change=None) -> None:
+        """Prompts of the chosen kind, or a field to type one in."""
+        typing = self.kind.value == TYPED
+        self.typed.layout.display, self.prompt.layout.display = (None, "none") if typing else ("none", None)
+        if typing and not self.typed.value.strip():
+            self.message.value = _note("Type a prompt; below is still the last one.")
+        elif typing:
+            self._decode()
+        else:
+            self.prompt.value = None  # so that the choice below is a change, and decodes once
+            self.prompt.options = self._names(self.kind.value)
+            self.prompt.index = 0
+
+    def _asked(self, pair: Pair) -> Tensor:
+        """int64[T]: the chosen or typed prompt. ValueError where nothing is typed."""
+        if self.kind.value != TYPED:
+            return self.prompts.ids[self.prompt.value]
+        if not self.typed.value.strip():
+            raise ValueError("the prompt is empty: type one, then click elsewhere")
+        return tokenise(self.typed.value, pair.tokenizer, chat=True)
+
+    def _shape(self) -> Tree | Growth:
+        """The static shape or growth rule that is named. ValueError for an unknown one, or one too large to read."""
+        name = self.shape.value
+        grown_from_data = name.partition("@")[0].strip() in ("sparse", "optimal")
+        shape = shapes.parse(name, acceptance=self.acceptance) if grown_from_data else shape_or_growth(name)
+        if shape.budget > MOST_NODES:
+            raise ValueError(f"shape {name!r} has {shape.budget} nodes: give one of at most {MOST_NODES}, to stay "
+                             "readable")
+        return shape
+
+    def _decode(self, change=None) -> None:
+        """Decode what the controls say, and show its first round."""
+        if self.kind.value != TYPED and self.prompt.value is None:
+            return
+        self.message.value = _note("decoding …")
+        try:
+            pair = self.pairs[self.pair.value]
+            steps = walk(pair, LanguageModelDrafter(pair.draft_model), self._asked(pair), self._shape(), temperature=self.temperature.value,
+                         new_tokens=self.new_tokens.value, generator=torch.Generator().manual_seed(self.seed))
+            if not steps:
+                raise ValueError("the target ends the text with its first token, before any round: take another prompt")
+        except Exception as error:  # whatever it is, a reader must see it: a callback's traceback would vanish in a log
+            self._complain(error)
+            return
+        self.message.value = ""
+        self.shown.layout.display = None
+        self._restart(steps)
+
+    def _restart(self, steps: list[Step]) -> None:
+        """Show the first of new rounds."""
+        self.steps = steps
+        if self.round.value == 1:
+            self._show()
+        self.round.value = 1  # shows the first round if another one was shown
+        self.round.max = len(steps)
+        self._enable()
+
+    def _complain(self, error: Exception) -> None:
+        """Say what is wrong; what was shown stays."""
+        text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        stays = ". Below is still the last decoding that worked." if self.steps else ""
+        self.message.value = _note(text + stays, "#B00020")
+
+    def _move(self, by: int) -> None:
+        self.round.value = min(max(self.round.value + by, 1), self.round.max)
+
+    def _show(self, change=None) -> None:
+        """Picture, numbers and running text of the chosen round."""
+        figure, png = round_figures.draw_round(self.step), BytesIO()
+        self.picture.layout.width = self.picture.layout.min_width = f"{figure.get_figwidth() * PIXELS_AN_INCH:.0f}px"
+        with rc_context({"savefig.bbox": "standard"}):  # not cut to what is drawn: pictures of all rounds have one size
+            figure.savefig(png, format="png")
+        theme.close(figure)
+        self.picture.value = png.getvalue()
+        self.numbers.value = _paragraph(round_figures.describe_round(self.step))
+        self.text.value = round_figures.running_text(self.step)
+        self._enable()
+
+    def _enable(self) -> None:
+        self.back.disabled, self.forward.disabled = self.round.value == 1, self.round.value == self.round.max
+
+
+def _wide(width: str, **layout) -> ipywidgets.Layout:
+    return ipywidgets.Layout(width=width, **layout)
+
+
+def _note(text: str, colour: str = "#666") -> str:
+    return _paragraph(escape(text), colour)
+
+
+def _paragraph(html: str, colour: str = "inherit") -> str:
+    """A sentence that may take two lines; a widget's own lines stand as far apart as its buttons."""
+    return f'<div style="line-height:1.5;color:{colour}">{html}</div>'

@@ -1,0 +1,142 @@
+"""One prompt decoded round by round for a reader: each round's tree and tokens, what was accepted, the text so far."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from lib.attention.operator import tree_forward
+from lib.decoding.batch import stack
+from lib.decoding.loop import generate
+from lib.decoding.records import Round
+from lib.models.cache import TreeCache
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft
+from lib.verify.warping import warp
+
+PROMPT, DRAFT, TARGET = "prompt", "draft", "target"  # who wrote a piece of the text
+UNFINISHED = "\ufffd"  # what decoding shows where a character's last bytes are still to come
+Seen = tuple[Draft, list[int], int]  # a round as it is observed: draft, accepted nodes, bonus token
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round as a reader sees it, and the running totals with this round in them.
+
+    tokens: the text of every node, the root's first. probabilities: what the drafter gave every node behind its parent
+    (the root's is 1), or None where the drafter is no language model. accepted: nodes of the accepted path, root
+    excluded. bonus: the text of the token that the target adds. text: (text, who) pieces, the prompt and then one a
+    token, of which the last `fresh` are this round's. cut: EOS or the length limit shortened the round, so that it is
+    shown but not counted in `rounds`, `drafted_tokens` and `accepted_tokens`.
+    """
+
+    number: int
+    of: int
+    tree: Tree
+    tokens: tuple[str, ...]
+    probabilities: tuple[float, ...] | None
+    accepted: tuple[int, ...]
+    bonus: str
+    text: tuple[tuple[str, str], ...]
+    fresh: int
+    cut: bool
+    rounds: int
+    drafted_tokens: int
+    accepted_tokens: int
+
+    @property
+    def rate(self) -> float | None:
+        """Accepted over drafted tokens so far; None before anything was drafted in a counted round."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
+
+    @property
+    def length(self) -> float | None:
+        """Mean accepted length so far; None before the first counted round."""
+        return self.accepted_tokens / self.rounds if self.rounds else None
+
+
+def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, temperature: float = 0.0, new_tokens: int = 32,
+         generator: torch.Generator | None = None) -> list[Step]:
+    """The rounds in which a pair decodes prompt int64[T] with a shape or growth rule, as steps.
+
+    pair: anything with target, tokenizer and eos_token_ids, see `models.load_pair`. Temperature 0 is greedy;
+    above it the rule is naive sampling and a generator is needed. Without a round (the first token, the prefill's, ends
+    the text) the list is empty. ValueError as `generate` gives it.
+    """
+    seen: list[Seen] = []
+
+    def observe(rows, drafts, decided):
+        seen.append((drafts[0], *decided[0]))
+
+    done = generate(pair.target, drafter, prompt[None], shape=shape, rule="naive" if temperature else "greedy",
+                    temperature=temperature, max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids,
+                    generator=generator, observe=observe)
+    pieces = _pieces(pair.tokenizer, prompt.tolist(), done.new_tokens[0], seen)
+    beliefs = _beliefs(drafter, prompt, seen)
+    return [_step(pair.tokenizer, place, done.rounds, seen[place], belief, pieces)
+            for place, belief in enumerate(beliefs)]
+
+
+@torch.inference_mode()
+def _beliefs(drafter, prompt: Tensor, seen: Sequence[Seen]) -> Iterator[tuple[float, ...] | None]:
+    """The drafter's probability of every node, round by round: its model reads each draft whole, as the target does."""
+    model = getattr(drafter, "model", None)
+    if model is None:
+        yield from (None for _ in seen)
+        return
+    cache, vocabulary = TreeCache(), getattr(drafter, "vocabulary", None)
+    depth = torch.arange(len(prompt), device=model.device)
+    tree_forward(model, prompt[None].to(model.device), depth, None, cache, logits_to_keep=1)
+    cache.set_lengths(torch.tensor([len(prompt)]))
+    for draft, accepted, _ in seen:
+        logits = tree_forward(model, *stack([draft], model.device), cache).logits[0, :, :vocabulary]
+        probs = warp(logits, drafter.temperature).cpu()
+        cache.keep(torch.tensor([[ROOT, *accepted]]), torch.tensor([1 + len(accepted)]))
+        yield 1.0, *probs[draft.tree.parents[1:].tolist(), draft.tokens[1:]].tolist()
+
+
+def _pieces(tokenizer, prompt: list[int], new: list[int], seen: Sequence[Seen]) -> list[tuple[str, str]]:
+    """(text, who) of the prompt and of each new token: the target's first, then the rounds' accepted ones and bonus."""
+    who = [TARGET] + [writer for _, accepted, _ in seen for writer in (*[DRAFT] * len(accepted), TARGET)]
+    return [(_decode(tokenizer, prompt), PROMPT), *zip(added_texts(tokenizer, prompt, new), who)]
+
+
+def _step(tokenizer, place: int, rounds: Sequence[Round], seen: Seen, belief: tuple[float, ...] | None,
+          pieces: list[tuple[str, str]]) -> Step:
+    (draft, accepted, bonus), found = seen, rounds[place]
+    ends = [*(later.position for later in rounds[1:]), len(pieces) - 1]  # tokens written at the end of each round
+    counted = [earlier for earlier in rounds[: place + 1] if not earlier.cut]
+    tokens = draft.tokens.tolist()
+    above = [None, *(tokens[parent] for parent in draft.tree.parents[1:])]
+    return Step(
+        number=place + 1, of=len(rounds), tree=draft.tree, probabilities=belief, accepted=tuple(accepted),
+        tokens=tuple(_text_behind(tokenizer, *both) for both in zip(above, tokens)),
+        bonus=_text_behind(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
+        text=tuple(pieces[: 1 + ends[place]]), fresh=ends[place] - found.position, cut=found.cut, rounds=len(counted),
+        drafted_tokens=sum(earlier.drafted for earlier in counted),
+        accepted_tokens=sum(earlier.accepted for earlier in counted))
+
+
+def added_texts(tokenizer, before: list[int], new: list[int]) -> list[str]:
+    """What every new token adds to the text; the bytes of a character come with the token that completes it."""
+    context = before[-8:]  # enough for what a tokenizer does at the start of a text, such as dropping a space
+    whole = [_decode(tokenizer, context + new[:end]) for end in range(len(new) + 1)]
+    settled = accumulate((text.rstrip(UNFINISHED) for text in whole[:-1]), lambda old, now: max(old, now, key=len))
+    ends = [len(text) for text in settled] + [len(whole[-1])]
+    return [whole[-1][start:end] for start, end in zip(ends, ends[1:])]
+
+
+def _text_behind(tokenizer, before: int | None, token: int) -> str:
+    """A token's text as it reads behind another one: there a tokenizer shows the space that it drops at a start."""
+    if before is not None:
+        alone, both = _decode(tokenizer, [before]), _decode(tokenizer, [before, token])
+        if both.startswith(alone) and both != alone:
+            return both[len(alone):]
+    return _decode(tokenizer, [token])
+
+
+def _decode(tokenizer, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -1,0 +1,1 @@
+"""Which verification rules are lossless, and what each is worth: notebook 04."""

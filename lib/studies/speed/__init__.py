@@ -1,0 +1,1 @@
+"""Tokens per second beside the alternatives: notebook 07."""

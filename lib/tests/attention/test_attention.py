@@ -1,0 +1,373 @@
+"""Tree attention against its float64 reference, and the properties that any backend must have, on drawn shapes."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BloomConfig,
+    DogeConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    MllamaConfig,
+    Qwen3Config,
+)
+
+from lib.attention import can_host_tree, choose_backend, register, tree_attention
+from lib.attention.backends import BACKENDS, onepass, refusal
+from lib.attention.backends.mask import SharedMask
+from lib.attention.backends.merge import merge
+from lib.attention.operator import attention_forward
+from lib.trees.shapes import parse
+
+SAMPLE = torch.zeros(1, 1, 1, 8)  # flex takes no such heads, and is tested by itself
+FAST = [name for name in BACKENDS if name != "reference" and refusal(name, SAMPLE, SAMPLE, SAMPLE) is None]
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 3e-3, torch.float16: 1e-3}
+EXACT = {torch.float64: 1e-12, torch.float32: 5e-6}  # of sums in another order, in any one number
+each_backend = pytest.mark.parametrize("backend", FAST)
+each_exact = pytest.mark.parametrize("dtype", EXACT, ids=str)
+drawn = settings(deadline=None, max_examples=25)
+
+
+def ancestors(parents):
+    """Mask of a tree given as parents: a node sees itself and what its parent sees."""
+    mask = torch.eye(len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            mask[node] |= mask[parent]
+    return mask
+
+
+@st.composite
+def trees(draw, most=12):
+    nodes = draw(st.integers(1, most))
+    return [-1] + [draw(st.integers(0, node - 1)) for node in range(1, nodes)]
+
+
+@st.composite
+def problems(draw, dtypes=tuple(TOLERANCE)):
+    """A batch of random trees, one a row, behind prefixes of different lengths, in a buffer longer than needed."""
+    batch, kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 4))
+    dim, dtype = draw(st.sampled_from([8, 16, 24, 32])), draw(st.sampled_from(dtypes))
+    parents = [draw(trees())]
+    for _ in range(1, batch):
+        parents.append([-1] + [draw(st.integers(0, node - 1)) for node in range(1, len(parents[0]))])
+    prefix = draw(st.lists(st.integers(0, 40), min_size=batch, max_size=batch))
+    spare, seed = draw(st.integers(0, 5)), draw(st.integers(0, 2**31))
+    nodes, generator = len(parents[0]), torch.Generator().manual_seed(seed)
+    slots = max(prefix) + nodes + spare
+    shapes = (batch, kv_heads * group, nodes, dim), (batch, kv_heads, slots, dim), (batch, kv_heads, slots, dim)
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
+    return q, k, v, torch.stack([ancestors(row) for row in parents]), torch.tensor(prefix)
+
+
+def error(ours, truth):
+    return ((ours.double() - truth.double()).norm() / truth.double().norm()).item()
+
+
+@each_backend
+@drawn
+@given(problem=problems())
+def test_equals_the_float64_reference(backend, problem):
+    """Output and log-sum-exp, every dtype, grouped heads, ragged prefixes, prefix 0, over-allocated keys.
+
+    The slack covers tiny problems, whose few rounding errors do not average out.
+    """
+    query, key, value, mask, prefix = problem
+    wide = [x.double() for x in problem[:3]]
+    truth, true_lse = tree_attention(*wide, mask, prefix, backend="reference", return_lse=True)
+    ours, lse = tree_attention(*problem, backend=backend, return_lse=True)
+    assert ours.dtype == query.dtype and lse.shape == query.shape[:3]
+    assert error(ours, truth) <= 1.5 * TOLERANCE[query.dtype]
+    wanted = torch.float64 if query.dtype == torch.float64 else torch.float32
+    assert lse.dtype == wanted
+    torch.testing.assert_close(lse.double(), true_lse, rtol=0, atol=2 * TOLERANCE[query.dtype])
+    assert error(tree_attention(*problem, backend=backend), truth) <= 1.5 * TOLERANCE[query.dtype]
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@settings(deadline=None, max_examples=3)
+@given(seed=st.integers(0, 2**31))
+def test_accuracy_at_a_model_s_size(backend, dtype, seed):
+    """Relative error of at most 1e-6 in float32 and 3e-3 in bfloat16, at 8/2 heads of 64 over a thousand keys."""
+    torch.manual_seed(seed)
+    query, key, value = torch.randn(1, 8, 32, 64).to(dtype), *torch.randn(2, 1, 2, 1056, 64).to(dtype)
+    mask = torch.eye(32, dtype=torch.bool) | (torch.rand(32, 32) < 0.3).tril()
+    truth = tree_attention(query.double(), key.double(), value.double(), mask, 1024, backend="reference")
+    assert error(tree_attention(query, key, value, mask, 1024, backend=backend), truth) <= TOLERANCE[dtype]
+
+
+@each_backend
+@drawn
+@given(problem=problems(dtypes=(torch.float32,)), scale=st.sampled_from([0.05, 1.0]))
+def test_per_row_prefixes_equal_single_rows(backend, problem, scale):
+    """A row of a ragged batch is computed as if it were alone, with its own tree; the scale is passed on."""
+    query, key, value, mask, prefix = problem
+    together = tree_attention(*problem, backend=backend, scale=scale)
+    for row in range(len(prefix)):
+        one = slice(row, row + 1)
+        inputs = query[one], key[one], value[one], mask[row], int(prefix[row])
+        alone = tree_attention(*inputs, backend=backend, scale=scale)
+        torch.testing.assert_close(together[one], alone, rtol=0, atol=1e-6)
+
+
+@each_backend
+@drawn
+@given(problem=problems(dtypes=(torch.float32,)), garbage=st.sampled_from([float("nan"), float("inf"), 3e38]))
+def test_what_lies_beyond_is_never_read(backend, problem, garbage):
+    """Not even NaN behind a row's tree reaches its result."""
+    query, key, value, mask, prefix = problem
+    clean = tree_attention(*problem, backend=backend)
+    for row, length in enumerate(prefix.tolist()):
+        key[row, :, length + mask.shape[-1] :] = garbage
+        value[row, :, length + mask.shape[-1] :] = garbage
+    assert torch.equal(tree_attention(*problem, backend=backend), clean)
+
+
+@pytest.fixture
+def poisoned():
+    """New memory holds NaN until it is written."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@each_backend
+@pytest.mark.parametrize("heads, dim", [(2, 32), (6, 24), (6, 32), (40, 64)])  # few rows a key head, and many
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_number_of_the_result_is_written(backend, dtype, heads, dim, poisoned):
+    torch.manual_seed(dim + heads)
+    mask = ancestors([-1, 0, 0, 1, 2]).expand(2, 5, 5)
+    query, key, value = (torch.randn(2, own, length, dim).to(dtype) for own, length in ((heads, 5), (2, 50), (2, 50)))
+    wide, prefix = [x.double() for x in (query, key, value)], torch.tensor([30, 45])
+    truth, true_lse = tree_attention(*wide, mask, prefix, backend="reference", return_lse=True)
+    output, lse = tree_attention(query, key, value, mask, prefix, backend=backend, return_lse=True)
+    assert query.new_empty(9).isnan().all() and error(output, truth) <= TOLERANCE[dtype]
+    torch.testing.assert_close(lse.double(), true_lse, rtol=0, atol=2 * TOLERANCE[dtype])
+
+
+@each_backend
+@each_exact
+@drawn
+@given(nodes=st.integers(1, 12), prefix=st.integers(0, 30), group=st.integers(1, 3), dim=st.sampled_from([8, 32]),
+       seed=st.integers(0, 999))
+def test_a_chain_is_causal_attention(backend, dtype, nodes, prefix, group, dim, seed):
+    generator = torch.Generator().manual_seed(seed)
+    whole = torch.randn(1, 2 * group, prefix + nodes, dim, generator=generator, dtype=dtype)
+    key, value = torch.randn(2, 1, 2, prefix + nodes, dim, generator=generator, dtype=dtype)
+    causal = torch.nn.functional.scaled_dot_product_attention(
+        whole, key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), is_causal=True)
+    chain = ancestors(range(-1, nodes - 1))
+    ours = tree_attention(whole[:, :, prefix:], key, value, chain, prefix, backend=backend)
+    torch.testing.assert_close(ours, causal[:, :, prefix:], rtol=0, atol=EXACT[dtype])
+
+
+@each_backend
+@drawn
+@given(problem=problems(dtypes=tuple(EXACT)), data=st.data())
+def test_renumbering_nodes_renumbers_outputs(backend, problem, data):
+    """Any order of the nodes (siblings swapped, levels shuffled) gives the same outputs in that order."""
+    query, key, value, mask, prefix = problem
+    order = torch.tensor(data.draw(st.permutations(range(mask.shape[-1]))))
+    moved_key, moved_value = key.clone(), value.clone()
+    for row, length in enumerate(prefix.tolist()):
+        moved_key[row, :, length : length + len(order)] = key[row, :, length + order]
+        moved_value[row, :, length : length + len(order)] = value[row, :, length + order]
+    moved_mask = mask[:, order][:, :, order]
+    moved = tree_attention(query[:, :, order], moved_key, moved_value, moved_mask, prefix, backend=backend)
+    before = tree_attention(*problem, backend=backend)[:, :, order]
+    torch.testing.assert_close(moved, before, rtol=0, atol=EXACT[query.dtype])
+
+
+@each_backend
+@drawn
+@given(problem=problems(dtypes=tuple(EXACT)), data=st.data())
+def test_only_ancestors_matter(backend, problem, data):
+    """Changing one tree key and value changes the nodes that see it, and no other bit."""
+    query, key, value, mask, prefix = problem
+    node = data.draw(st.integers(0, mask.shape[-1] - 1))
+    before = tree_attention(*problem, backend=backend)
+    for row, length in enumerate(prefix.tolist()):
+        key[row, :, length + node] += 1.0
+        value[row, :, length + node] -= 1.0
+    changed = (tree_attention(*problem, backend=backend) != before).any(-1).any(1)  # [B, m]
+    assert torch.equal(changed, mask[:, :, node])
+
+
+@each_backend
+def test_a_level_of_a_tree_sees_the_levels_before_it(backend):
+    """Fewer queries than tree keys (mq < mk): the last rows of the whole tree's result."""
+    torch.manual_seed(0)
+    mask = ancestors([-1, 0, 0, 1, 1, 2])
+    query, key, value = torch.randn(1, 4, 6, 8), torch.randn(1, 2, 16, 8), torch.randn(1, 2, 16, 8)
+    whole = tree_attention(query, key, value, mask, 10, backend=backend)
+    last = tree_attention(query[:, :, 3:], key, value, mask[3:], 10, backend=backend)
+    torch.testing.assert_close(last, whole[:, :, 3:])
+
+
+@each_backend
+def test_a_node_may_see_the_prefix_alone(backend):
+    """No tree does this, but the mask can say it, and a fused kernel's empty row must not count as a key of score 0."""
+    torch.manual_seed(0)
+    mask = torch.tensor([[True, False], [False, False]])
+    query, key, value = torch.randn(2, 4, 2, 8), torch.randn(2, 2, 12, 8), torch.randn(2, 2, 12, 8)
+    inputs = query, key, value, mask, torch.tensor([10, 3])
+    truth, true_lse = tree_attention(*inputs, backend="reference", return_lse=True)
+    ours, lse = tree_attention(*inputs, backend=backend, return_lse=True)
+    torch.testing.assert_close(ours, truth)
+    torch.testing.assert_close(lse, true_lse)
+
+
+@each_backend
+@drawn
+@given(problem=problems(dtypes=(torch.float32,)), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+       further=st.integers(0, 3))
+def test_a_shared_mask_serves_calls_that_differ_in_all_else(backend, problem, dtype, further):
+    """Another dtype, another prefix, ungrouped heads: what was made for one call is never taken for another."""
+    query, key, value, mask, prefix = problem
+    shared, longer = SharedMask(mask), torch.nn.functional.pad(key, (0, 0, 0, further))
+    ungrouped = query[:, : key.shape[1]]
+    calls = [(query, key, key, prefix), (query, longer, longer, prefix + further), (ungrouped, key, key, prefix),
+             (query.to(dtype), key.to(dtype), key.to(dtype), prefix), (query, key, value, prefix)]
+    for q, k, v, length in calls:
+        ours = tree_attention(q, k, v, shared, length, backend=backend)
+        assert torch.equal(ours, tree_attention(q, k, v, mask, length, backend=backend))
+
+
+@each_backend
+def test_strided_views_need_no_copy_by_the_caller(backend):
+    """Queries as a model's projection leaves them, keys and values as slices of one interleaved buffer."""
+    torch.manual_seed(0)
+    mask = ancestors([-1, 0, 0, 1, 2, 2, 5])
+    query = torch.randn(2, 7, 4, 16).transpose(1, 2)
+    key, value = torch.randn(2, 2, 64, 2, 16).unbind(3)
+    truth = tree_attention(query.contiguous(), key.contiguous(), value.contiguous(), mask, 20, backend="reference")
+    assert error(tree_attention(query, key, value, mask, 20, backend=backend), truth) < 1e-6
+
+
+@drawn
+@given(keys=st.integers(2, 20), cuts=st.lists(st.integers(0, 20), min_size=2, max_size=2), seed=st.integers(0, 999))
+def test_merging_parts_gives_the_whole_in_any_order(keys, cuts, seed):
+    """Three parts, some of them empty, merged left to right and right to left."""
+    generator = torch.Generator().manual_seed(seed)
+    scores, values = torch.randn(3, keys, generator=generator) * 20, torch.randn(keys, 4, generator=generator)
+    edges = [0, *sorted(min(cut, keys) for cut in cuts), keys]
+    parts = []
+    for start, end in zip(edges, edges[1:]):
+        lse = scores[:, start:end].logsumexp(-1)
+        parts.append(((scores[:, start:end] - lse[:, None]).exp() @ values[start:end], lse))
+    left = merge(*merge(*parts[0], *parts[1]), *parts[2])
+    right = merge(*merge(*parts[2], *parts[1]), *parts[0])
+    for merged in (left, right):
+        torch.testing.assert_close(merged[0], scores.softmax(-1) @ values)
+        torch.testing.assert_close(merged[1], scores.logsumexp(-1))
+
+
+def test_merging_two_empty_parts_is_empty_not_nan():
+    """Even if the kernel that made an empty part left NaN in it."""
+    empty = torch.full((2,), float("-inf"))
+    output, lse = merge(torch.full((2, 3), float("nan")), empty, torch.zeros(2, 3), empty)
+    assert torch.equal(output, torch.zeros(2, 3)) and torch.equal(lse, empty)
+
+
+def test_auto_explains_itself_and_is_a_backend():
+    query, key, mask = torch.randn(1, 8, 3, 8), torch.randn(1, 2, 9, 8), ancestors([-1, 0, 0])
+    choice = choose_backend(query, key, key, 6)
+    assert choice.backend in BACKENDS and choice.reason.startswith(choice.backend)
+    auto = tree_attention(query, key, key, mask, 6)
+    assert torch.equal(auto, tree_attention(query, key, key, mask, 6, backend=choice.backend))
+    assert refusal(choice.backend, query, key, key) is None
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(tree_mask=torch.ones(3, 3)), "float32; give torch.bool"),
+    (dict(tree_mask=torch.ones(2, 3, dtype=torch.bool)), r"take \[3, mk\]"),
+    (dict(prefix_length=7), "need 10 stored keys.* there are 9"),
+    (dict(prefix_length=torch.tensor([1, 2])), "2 entries, the query 1 rows"),
+    (dict(prefix_length=0, tree_mask=torch.zeros(3, 3, dtype=torch.bool)), "sees nothing"),
+    (dict(key=torch.randn(1, 3, 9, 8), value=torch.randn(1, 3, 9, 8)), "8 query heads over 3 key heads"),
+    (dict(value=torch.randn(1, 2, 8, 8)), "do not fit"),
+    (dict(query=torch.randn(8, 3, 8)), "do not fit"),
+    (dict(query=torch.randn(1, 8, 0, 8), tree_mask=torch.ones(0, 0).bool()), "none of them empty"),
+    (dict(value=torch.randn(1, 2, 9, 8).bfloat16(), backend="onepass"), "value torch.bfloat16; give all three in one"),
+    (dict(query=torch.ones(1, 8, 3, 8, dtype=torch.int32)), "query is torch.int32"),
+    (dict(tree_mask=torch.ones(3, 0).bool()), "of at least one key"),
+    (dict(key=torch.randn(1, 2, 9, 8, device="meta")), "query is on cpu, key on meta, value on cpu"),
+    (dict(prefix_length=6.0), "prefix_length is 6.0; give an int"),
+    (dict(backend="quick"), "choose one of auto, reference, folded, split, onepass, flex, triton"),
+])
+def test_wrong_inputs_name_value_and_remedy(change, message):
+    right = dict(query=torch.randn(1, 8, 3, 8), key=torch.randn(1, 2, 9, 8), value=torch.randn(1, 2, 9, 8),
+                 tree_mask=ancestors([-1, 0, 0]), prefix_length=6)
+    with pytest.raises(ValueError, match=message):
+        tree_attention(**{**right, **change})
+
+
+def test_models_that_cannot_host_a_tree_say_why():
+    for config in (LlamaConfig(), Qwen3Config(), GPT2Config()):
+        assert can_host_tree(config) is None
+    assert "sliding window of 4096" in can_host_tree(MistralConfig())
+    assert can_host_tree(MistralConfig(sliding_window=None)) is None
+    assert "ALiBi" in can_host_tree(BloomConfig())
+    assert "is_decoder=False" in can_host_tree(BertConfig()) and can_host_tree(BertConfig(is_decoder=True)) is None
+    assert can_host_tree(GPTNeoXConfig()) is None  # whose setting of the same name means nothing
+    assert "a mask of its own for each head" in can_host_tree(DogeConfig())
+    assert "attend to images" in can_host_tree(MllamaConfig())
+
+
+def test_a_row_with_a_prefix_may_have_a_node_that_sees_no_tree_key_beside_a_row_without():
+    query, key = torch.randn(2, 2, 2, 8), torch.randn(2, 2, 9, 8)
+    mask = torch.tensor([[[True, False], [True, True]], [[True, False], [False, False]]])
+    assert tree_attention(query, key, key, mask, torch.tensor([0, 7])).isfinite().all()
+    with pytest.raises(ValueError, match="sees nothing"):
+        tree_attention(query, key, key, mask, torch.tensor([7, 0]))
+
+
+def test_a_tree_s_own_mask_is_taken_as_it_is():
+    tree = parse("kary:2@6")
+    query, key = torch.randn(1, 4, len(tree.mask), 8), torch.randn(1, 2, 20, 8)
+    ours = tree_attention(query, key, key, tree.mask, 10)
+    assert torch.equal(ours, tree_attention(query, key, key, torch.from_numpy(tree.mask.copy()), 10))
+
+
+def test_a_tree_without_a_prefix_length_lies_behind_all_other_keys():
+    query, key, mask = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 10, 8), ancestors([-1, 0, 0])
+    said, found = (attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, **given)[0]
+                   for given in (dict(prefix_length=7), {}))
+    assert torch.equal(said, found)
+
+
+def test_auto_takes_what_gives_log_sum_exps_where_they_are_asked_for():
+    """Compiled FlexAttention gives none on a processor, however fast a user's own table says that it is."""
+    query, key = torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 9, 16)
+    assert "log-sum-exps" in refusal("flex", query, key, key, return_lse=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.attention.operator.ranked", lambda asked: (("flex", "fast"), ("folded", "always")))
+        assert choose_backend(query, key, key, 6, return_lse=True).backend == "folded"
+
+
+def test_a_processor_without_a_kernel_of_its_own_is_told_of_once(monkeypatch, caplog):
+    onepass.say_once.cache_clear()
+    monkeypatch.setattr(onepass, "unavailable", lambda: "the processor has no avx512f")
+    query, key = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 9, 16)
+    for prefix in (6, 5):
+        choose_backend(query, key, key, prefix)
+    assert len(caplog.records) == 1 and "to 'folded': the processor has no avx512f" in caplog.text
+    onepass.say_once.cache_clear()
+
+
+def test_an_attention_that_does_more_is_refused_when_it_calls():
+    query, key, mask = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 3, 4), torch.ones(1, 1, dtype=torch.bool)
+    with pytest.raises(ValueError, match="softcap"):
+        attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, prefix_length=2, softcap=30.0)
+
+
+def test_registration_may_be_repeated_and_loads_by_name():
+    register(), register()
+    config = LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+    assert AutoModelForCausalLM.from_config(config, attn_implementation="tree").config._attn_implementation == "tree"

@@ -1,0 +1,77 @@
+"""What `auto` takes: the fastest of the nearest measured cell on the same kind of machine, else the default."""
+
+import pandas as pd
+import pytest
+import torch
+
+from lib.attention import choice as choice
+from lib.attention import choose_backend
+from lib.attention.backends import BACKENDS
+from lib.lab.schema import SCHEMAS
+
+
+def situation(**changes):
+    return choice.Situation(**{"kind": "k", "dtype": "float32", "blocks": 8, "prefix": 1000, "rows": 64,
+                               "head_dim": 128, **changes})
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Two cells: few rows, where folded is faster, and many, where onepass is."""
+    rows = [("k", "float32", 8, 1024, rows, 128, name, ms) for rows, times in ((4, (1.0, 2.0)), (256, (9.0, 5.0)))
+            for name, ms in zip(("folded", "onepass"), times)]
+    path = tmp_path / "table.csv"
+    pd.DataFrame(rows, columns=list(SCHEMAS["attention_choice"].columns)).to_csv(path, index=False)
+    return path
+
+
+def test_the_nearest_cell_decides_and_its_times_are_told(table):
+    few, many = (choice.ranked(situation(rows=rows), table) for rows in (8, 200))
+    assert [name for name, _ in few] == ["folded", "onepass", "folded"]
+    assert few[0][1] == "1 ms in the nearest measured cell (8 x 1024 keys, 4 rows of 128), onepass 2 ms"
+    assert many[0][0] == "onepass" and "folded 9 ms" in many[0][1]
+
+
+@pytest.mark.parametrize("unknown", [{"kind": "another"}, {"dtype": "float16"}])
+def test_where_nothing_is_known_the_default_is_taken(table, unknown):
+    (name, reason), = choice.ranked(situation(**unknown), table)
+    assert name == choice.DEFAULT and "nothing is measured" in reason
+    assert choice.ranked(situation(), table.with_name("none.csv"))[0][0] == choice.DEFAULT
+
+
+def test_an_unmeasured_gpu_gets_the_kernel_that_is_made_for_it(table):
+    names = [name for name, _ in choice.ranked(situation(kind="cuda sm_90"), table)]
+    assert names == ["triton", choice.DEFAULT]
+
+
+def test_prefixes_that_are_near_each_other_share_an_answer(table):
+    """A decoder's prefix grows by a few tokens a round; its choice is looked up, not searched, each time."""
+    before = choice._ranked.cache_info().misses
+    for prefix in range(4000, 4100):
+        choice.ranked(situation(prefix=prefix), table)
+    assert choice._ranked.cache_info().misses - before <= 2
+
+
+def test_a_generation_of_processors_without_times_takes_those_of_the_nearest(table, monkeypatch):
+    kinds = []
+    for flags in ({"avx512f"}, {"avx512f", "avx512_bf16"}, {"avx512f", "avx512_bf16", "amx_tile"}):
+        monkeypatch.setattr(choice.processor, "flags", lambda: flags)
+        kinds.append(choice.device_kind("cpu"))
+    assert kinds == ["cpu avx512f", "cpu avx512_bf16", "cpu amx_tile"]
+    monkeypatch.setitem(choice.KIN, kinds[0], "k")
+    measured = [choice.ranked(situation(kind=kind), table)[:-1] for kind in (kinds[0], "k")]
+    assert measured[0] == measured[1]
+
+
+def test_the_table_that_comes_with_the_project_names_backends_and_fits_its_schema():
+    rows = pd.read_csv(choice.TABLE)
+    assert set(rows["backend"]) <= set(BACKENDS) and (rows["median_ms"] > 0).all()
+    assert set(SCHEMAS["attention_choice"].columns) <= set(rows)
+
+
+def test_what_cannot_serve_is_passed_over_with_its_reason(table, monkeypatch):
+    monkeypatch.setattr(choice.ranked, "__defaults__", (table,))
+    query, key = torch.randn(1, 64, 64, 12), torch.randn(1, 8, 1100, 12)  # heads of 12: not a multiple of 8
+    monkeypatch.setattr(choice, "device_kind", lambda device: "k")
+    chosen = choose_backend(query, key, key, 1000)
+    assert chosen.backend == "folded" and "not onepass: it takes heads of a multiple of 8" in chosen.reason

@@ -1,0 +1,263 @@
+"""Costs: monotone curves against brute force, what calibration recovers, predictions against counting, formulas."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import cost, replay
+from lib.cost import calibration, formulas
+from lib.decoding import generate, in_batches
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.lab import tables
+from lib.replay import Trace
+from lib.tests import small_models
+from lib.tests.replay.test_replay import synthetic, trees
+from lib.trees import Tree, shapes
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.data())
+def test_monotone_is_the_closest_that_does_not_fall(values, data):
+    """Every non-decreasing sequence of pool means is tried: the closest is among them."""
+    weights = data.draw(st.lists(st.integers(1, 3), min_size=len(values), max_size=len(values)))
+    found = cost.monotone(values, weights)
+
+    def distance(candidate):
+        return np.average((np.asarray(candidate) - values) ** 2, weights=weights)
+
+    best = np.inf
+    for cuts in itertools.product([False, True], repeat=len(values) - 1):
+        pools = np.split(np.arange(len(values)), [i + 1 for i, cut in enumerate(cuts) if cut])
+        means = [np.average([values[i] for i in pool], weights=[weights[i] for i in pool]) for pool in pools]
+        if all(a <= b for a, b in zip(means, means[1:])):
+            best = min(best, distance(np.repeat(means, [len(pool) for pool in pools])))
+    assert (np.diff(found) >= 0).all() and distance(found) == pytest.approx(best, abs=1e-12)
+
+
+def test_a_curve_joins_its_points_and_goes_on():
+    curve = cost.Curve.through([8, 0, 4, 4], [3.0, 1.0, 1.5, 2.5])
+    assert curve(4) == 2.0 and curve(2) == 1.5 and curve(16) == pytest.approx(5.0) and curve(-3) == 1.0
+    assert np.allclose(curve([0, 8]), [1, 3])
+    with pytest.raises(ValueError, match="missing"):
+        cost.Curve.through([1, 2], [1.0, float("nan")])
+
+
+@settings(deadline=None)
+@given(trees())
+def test_widths_count_the_nodes_that_a_drafter_forwards(tree):
+    by_level = [sum(1 for node in range(tree.size) if tree.depth[node] == depth and tree.children(node))
+                for depth in range(tree.max_depth)]
+    assert cost.widths(tree).tolist() == by_level
+
+
+TRUE = cost.RoundCost(2.0, 0.3, cost.Curve.through([1, 4, 16], [0.5, 0.6, 1.0]),
+                      cost.Curve.through([0, 8, 64], [2.0, 3.0, 6.0]))
+
+
+def table(truth=TRUE, batch=1, prefix=64, scale=1.0, noise=0.0, seed=0):
+    """Rows as calibration makes them, of a machine that is `truth`, in milliseconds."""
+    rng, rows = np.random.default_rng(seed), []
+    for name in cost.SHAPES:
+        tree, jitter = shapes.parse(name), np.exp(noise * rng.standard_normal(2))
+        rows.append(dict(target="t", drafter="d", batch=batch, prefix=prefix, shape=name, nodes=tree.budget, rounds=9,
+                         draft_ms=1000 * scale * truth.draft(tree) * jitter[0],
+                         verify_ms=1000 * scale * truth.check(tree.budget) * jitter[1], commit_ms=0.0,
+                         round_ms=0.0, lower_ms=0.0, upper_ms=0.0))
+    return pd.DataFrame(rows)
+
+
+def test_calibration_without_noise_gives_every_tree_its_cost():
+    found = cost.Costs(table()).at("t", "d", batch=1, prefix=64)
+    for name in ("chain:0", "chain:3", "kary:2,3", "independent:4x6", "expansion:4,2,1", "comb:3,5"):
+        tree = shapes.parse(name)  # n above 8 lies between points of other places than the truth's, but on its lines
+        assert found.round(tree) == pytest.approx(TRUE.round(tree), rel=0.02), name
+    noisy = cost.Costs(table(noise=0.03)).at("t", "d", batch=1, prefix=64)
+    assert noisy.round(shapes.parse("kary:2,3")) == pytest.approx(TRUE.round(shapes.parse("kary:2,3")), rel=0.1)
+
+
+def test_costs_lie_between_those_of_the_nearest_batches_and_prefixes():
+    costs = cost.Costs(pd.concat([table(batch=batch, prefix=prefix, scale=batch + prefix / 64)
+                                  for batch in (1, 5) for prefix in (64, 192)]))
+    tree = shapes.parse("kary:2,3")
+    middle = costs.at("t", "d", batch=3, prefix=128).round(tree)
+    corners = [costs.at("t", "d", batch=batch, prefix=prefix).round(tree) for batch in (1, 5) for prefix in (64, 192)]
+    assert middle == pytest.approx(np.mean(corners))
+    assert costs.at("t", "d", batch=1, prefix=9999).round(tree) == pytest.approx(corners[1])
+    with pytest.raises(ValueError, match="batch 8 is outside"):
+        costs.at("t", "d", batch=8)
+    with pytest.raises(ValueError, match="t/other was not calibrated"):
+        costs.at("t", "other")
+    with pytest.raises(ValueError, match="chain:0"):
+        cost.Costs(table()[1:])
+    with pytest.raises(ValueError, match="verify_ms"):
+        cost.Costs(table().drop(columns="verify_ms"))
+
+
+@pytest.mark.parametrize("column, value, said", [
+    ("draft_ms", float("nan"), "draft_ms nan in shape chain:0"), ("verify_ms", "fast", "verify_ms fast"),
+    ("commit_ms", -1.0, "commit_ms -1.0"), ("batch", "two", "batch two"),
+    ("shape", "bush:3", "shape 'bush:3' is unknown")])
+def test_costs_with_a_wrong_cell_are_refused_by_name(column, value, said):
+    with pytest.raises(ValueError, match=said):
+        cost.Costs(table().assign(**{column: value}))
+
+
+def test_files_that_hold_no_costs_are_refused_by_name(tmp_path):
+    files = {"empty.csv": b"", "trace.csv": b"\xbc\x00\xff", "ragged.csv": b"a,b\n1,2,3,4\n5\n1,2,3,4,5\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name} is no table.*give the CSV"):
+            cost.Costs.load(tmp_path / name)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="costs lack .*'target'"):
+        cost.Costs.load(tmp_path / "other.csv")
+
+
+def test_a_drafter_that_a_clock_cannot_see_costs_nothing():
+    found = cost.Costs(table().assign(draft_ms=0.0)).at("t", "d", prefix=64)
+    assert found.draft(shapes.parse("kary:2,3")) < 1e-6
+
+
+def test_calibration_reads_the_loop(tmp_path):
+    target = small_models.llama(0, dtype=torch.float32)
+    pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
+                           draft_model=small_models.related(target, 1, 0.3))
+    rows = cost.calibrate(pair, small_models.prompts(0, [30, 40]), batches=(1, 2), prefixes=(20,), seconds=1.0,
+                          shapes=("chain:0", "chain:2", "independent:2x2"), repeats=1,
+                          generator=torch.Generator().manual_seed(0))
+    assert len(rows) == 6 and (rows["round_ms"] > 0).all() and (rows["rounds"] > 0).all()
+    assert (rows["draft_ms"][rows["nodes"] == 0] < rows["verify_ms"][rows["nodes"] == 0]).all()
+    tables.write(tmp_path, "costs", rows, "mark")
+    again = cost.Costs.load(tables.path_of(tmp_path, "costs")).at("t", "d", batch=2, prefix=20)
+    assert again.round(shapes.parse("chain:1")) == pytest.approx(
+        cost.Costs(rows).at("t", "d", batch=2, prefix=20).round(shapes.parse("chain:1")))
+    with pytest.raises(ValueError, match="chain:0"):
+        cost.calibrate(pair, [], shapes=("chain:1",), generator=torch.Generator())
+
+
+@pytest.mark.parametrize("seconds, tokens", [(30.0, calibration.LONG), (1e-3, calibration.SHORT)])
+def test_calls_are_as_long_as_the_time_allows(seconds, tokens):
+    target, asked = small_models.llama(0), []
+    pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
+                           draft_model=small_models.related(target, 1, 0.3))
+
+    def spied(*given, **settings):
+        asked.append((settings["max_new_tokens"], given[2].shape[1] + settings["max_new_tokens"] // 2))
+        return generate(*given, **settings)
+
+    cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefixes=(20,), seconds=seconds, shapes=("chain:0", "chain:2"),
+                   repeats=1, generator=torch.Generator().manual_seed(0), generate=spied)
+    assert asked[-1][0] == tokens and {middle for _, middle in asked} == {20}
+
+
+def test_only_rounds_of_the_whole_batch_count():
+    """Rows end at different rounds; what is timed after the first has ended is another batch."""
+    target, running = small_models.llama(0), []
+    ids = torch.stack(small_models.prompts(0, [6, 6, 6]))
+    done = generate(target, LanguageModelDrafter(small_models.related(target, 1, 0.5)), ids, shape="chain:3",
+                    max_new_tokens=14, observe=lambda alive, *_: running.append(len(alive)))
+    kept = calibration.full_rounds(done, running, 3)
+    assert len(kept) == sum(rows == 3 for rows in running) - calibration.COLD
+    seconds = {found.draft_seconds for found in done.rounds}
+    assert set(kept[:, 0]) <= seconds and 0 < len(kept) < len(running)
+
+
+def recorded(seed=0, rows=6):
+    made = synthetic(np.random.default_rng(seed), rows=rows, width=20, ranks=3)
+    about = {"protocol": "continuation", "target": "t", "temperature": 0.0}
+    return Trace(**{**vars(made), "about": about})
+
+
+def test_speed_is_tokens_over_seconds_and_plain_decoding_has_none_to_gain():
+    made, rng = recorded(), np.random.default_rng(0)
+    forest = [("chain", 0, shapes.chain(0)), ("chain", 3, shapes.chain(3)), ("kary:2", 6, shapes.kary(2, 2))]
+    found = cost.speeds(made, "d", forest, TRUE, rng, batch=2)
+    assert found["speedup"][0] == 1 and found["tokens_per_second"][0] == pytest.approx(2 / TRUE.plain)
+    for row, (_, _, tree) in zip(found.itertuples(), forest):
+        rounds = replay.chained(replay.walk(made, tree), made.lengths)
+        tokens = 1 + rounds.accepted[~rounds.cut].mean()
+        assert row.tokens == pytest.approx(tokens)
+        assert row.speedup == pytest.approx(tokens / TRUE.round(tree) * TRUE.plain)
+        assert row.speedup_low <= row.speedup <= row.speedup_high
+
+
+def test_a_trace_in_which_no_round_counts_promises_no_speed():
+    made = recorded()
+    looped = Trace(**{**vars(made), "loops": np.zeros_like(made.loops)})
+    for none in (looped, made.select(np.zeros(6, bool))):
+        with pytest.raises(ValueError, match="no round of 'd' with chain of 2 nodes counts"):
+            cost.speeds(none, "d", [("chain", 2, shapes.chain(2))], TRUE, np.random.default_rng(0))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+def test_rows_leave_a_batch_one_by_one(rounds):
+    """Every row runs in its own rounds and in no other."""
+    found = cost.running(rounds)
+    assert found.sum() == sum(rounds) and len(found) == max(rounds)
+    assert found.tolist() == [sum(at < own for own in rounds) for at in range(max(rounds))]
+
+
+def test_a_batch_that_empties_is_what_the_loop_does_at_the_costs_of_the_rows_that_run():
+    """A clock that says of every round of the loop what calibration says of so many rows."""
+    target = small_models.llama(0)
+    model = small_models.related(target, 1, 0.5)
+    ids, groups, tree = small_models.prompts(0, [6, 9, 1, 7]), [[0, 1, 2], [3, 0, 1]], shapes.kary(2, 2)
+    eos = 5  # ends some rows long before the others
+    made = replay.record(target, {"d": model}, ids, names="abcd", kinds="kkkk", max_new_tokens=13, eos_token_id=eos,
+                        about={"target": "t"})
+    costs = cost.Costs(pd.concat([table(batch=1), table(batch=3, scale=2.0)]))
+    tokens = seconds = 0
+    for rows in groups:
+        batch, mask = next(in_batches([ids[row] for row in rows], 3))
+        alive = []
+        done = generate(target, LanguageModelDrafter(model), batch, attention_mask=mask, shape=tree, max_new_tokens=14,
+                        eos_token_id=eos, observe=lambda running, *_: alive.append(len(running)))
+        tokens += sum(map(len, done.new_tokens)) - 3
+        seconds += sum(costs.at("t", "d", batch=rows, prefix=64).round(tree) for rows in alive)
+    found = cost.predict(made, costs, "d", tree, groups, 64, np.random.default_rng(0))
+    assert len(set(alive)) > 1 and found["predicted"] == pytest.approx(tokens / seconds)
+    assert found["predicted_low"] <= found["predicted"] <= found["predicted_high"]
+    rows = cost.decoded(made, costs, "d", Tree([-1]), groups, 64)
+    assert rows["tokens"].sum() == rows["rounds"].sum() == tokens
+    assert found["speedup"] == pytest.approx(rows["seconds"].sum() / seconds)
+    with pytest.raises(ValueError, match="batch 1 is outside"):
+        cost.predict(made, cost.Costs(table(batch=3)), "d", tree, groups, 64, np.random.default_rng(0))
+
+
+# ------------------------------------------------------------------------------------------------------------ formulas
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1), st.integers(0, 12))
+def test_leviathans_tokens_are_the_mean_of_a_capped_geometric_law(alpha, length):
+    mean = sum((a + 1) * alpha**a * (1 - alpha) for a in range(length)) + (length + 1) * alpha**length
+    assert formulas.leviathan_tokens(alpha, length) == pytest.approx(mean)
+    assert formulas.leviathan_speedup(alpha, length, 0) == pytest.approx(mean)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=12), st.floats(0.05, 1))
+def test_smarts_rule_finds_the_best_budget_where_gains_fall_and_costs_rise_evenly(gains, price):
+    tokens = np.cumsum([1, *sorted(gains, reverse=True)])
+    seconds = 1 + price * np.arange(len(tokens))
+    speed = tokens / seconds
+    assert speed[formulas.smart_budget(tokens, seconds)] == pytest.approx(speed.max())
+
+
+def test_smarts_rule_stops_before_a_step_that_pays_only_later():
+    assert formulas.smart_budget([1, 1.1, 2, 3], [1, 1.3, 1.3, 1.3]) == 0
+
+
+def test_the_source_blogs_columns_do_not_agree_with_one_another():
+    claims = formulas.blog_claims()
+    assert list(claims["length"]) == [3, 5, 8, 12]
+    assert (claims["tokens_by_share"] > 1.3 * claims["tokens_by_calls"]).all()
+    assert claims["draft_cost"].iloc[0] == pytest.approx((1 / 0.55 / 1.8 - 1) / 3)
+    assert formulas.blog_speedup(4) == pytest.approx(1.95) and np.isnan(formulas.blog_speedup(13))

@@ -1,0 +1,190 @@
+"""Engines' settings: read back as written, refused where they cannot be, and the nearest where a tree is too rich."""
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GenerationConfig
+
+from lib.cost import best_tree, engines
+from lib.cost.best_tree import Limits
+from lib.cost.engines import eagle, sglang, vllm
+from lib.cost.engines.forms import CHAIN, DYNAMIC, LEVELS, TREE, Dynamic
+from lib.cost.engines.registry import ENGINES
+from lib.tests.replay.test_replay import synthetic, trees
+from lib.trees import Tree, shapes
+
+
+@st.composite
+def dynamics(draw):
+    steps, top_k = draw(st.integers(1, 8)), draw(st.integers(1, 10))
+    return Dynamic(steps, top_k, draw(st.integers(1, top_k + (steps - 1) * top_k**2)))
+
+
+OF_FORM = {
+    CHAIN: st.integers(1, 20).map(shapes.chain),
+    LEVELS: st.lists(st.integers(1, 3), min_size=1, max_size=4).map(shapes.expansion),
+    TREE: trees().filter(lambda tree: tree.budget),
+    DYNAMIC: dynamics(),
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_what_is_written_is_read_back(name, data):
+    engine = ENGINES[name]
+    setting = data.draw(OF_FORM[engine.form])
+    for drafter in ("a model", *engine.by_head):
+        written = engine.line(setting, drafter)
+        assert engine.read(written) == setting and "\n" not in written
+
+
+@pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.form in (CHAIN, LEVELS)])
+def test_what_an_engine_cannot_express_is_refused(name):
+    for tree in (Tree.from_choices([(0,), (1,), (0, 0)]), Tree.from_choices([(1,)]), Tree([-1])):
+        with pytest.raises(ValueError, match="nearest"):
+            ENGINES[name].write(tree)
+
+
+def test_the_texts_are_those_of_the_engines():
+    assert ENGINES["Medusa"].write(shapes.kary(2, 1)) == "medusa_choices = [(0,), (1,)]"
+    assert eagle.write(shapes.chain(2)) == "tree_choices = [[0], [0, 0]]"
+    assert eagle.write_dynamic(Dynamic(8, 10, 59)) == "EaModel.from_pretrained(total_token=60, depth=7, top_k=10)"
+    flag, value = shlex.split(vllm.write(shapes.chain(5), "org/drafter"))
+    assert flag == "--speculative-config"
+    assert json.loads(value) == {"method": "draft_model", "model": "org/drafter", "num_speculative_tokens": 5}
+    assert '"speculative_token_tree": "[(0,), (1,)]"' in vllm.write_tree(shapes.star(2))
+    assert sglang.write(shapes.chain(3)).endswith(
+        "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4")
+    assert ENGINES["TensorRT-LLM, dynamic tree"].write(Dynamic(4, 10, 59)).startswith(
+        "Eagle3DecodingConfig(max_draft_len=4, max_total_draft_tokens=59, ")
+    assert ENGINES["llama.cpp"].write(shapes.chain(3)) == (
+        "-md DRAFTER --spec-type draft-simple --spec-draft-n-max 3 --spec-draft-p-min 0")
+    assert "--speculative-algorithm EAGLE3 " in ENGINES["SGLang, chain"].line(shapes.chain(3), "eagle3")
+    assert '"method": "medusa"' in ENGINES["vLLM, chain"].line(shapes.chain(3), "medusa")
+    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "small") == vllm.write(shapes.chain(3))
+    assert ENGINES["llama.cpp"].read("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
+    with pytest.raises(ValueError, match="dynamic tree and no chain"):
+        sglang.read(sglang.write_dynamic(Dynamic(3, 2, 6)))
+    with pytest.raises(ValueError, match="10 best"):
+        ENGINES["Medusa"].write(Tree.from_choices([(10,)]))
+
+
+def test_transformers_takes_its_line():
+    class assistant_model:
+        generation_config = GenerationConfig()
+
+    exec(ENGINES["transformers"].write(shapes.chain(7)), {"assistant_model": assistant_model})
+    assert assistant_model.generation_config.num_assistant_tokens == 7
+    assert assistant_model.generation_config.assistant_confidence_threshold == 0.0
+
+
+REFUSED = [
+    ("Medusa", "medusa_choices = 5", "is no list of choices"), ("Medusa", "[('a',)]", "is no list of choices"),
+    ("EAGLE-1", "tree_choices = [[0], [0, 0.5]]", "is no list of choices"),
+    ("EAGLE-2, EAGLE-3", "EaModel.from_pretrained(total_token='x', depth=7, top_k=10)", "has total_token x"),
+    ("EAGLE-2, EAGLE-3", "EaModel.from_pretrained(depth=7, top_k=10)", "lacks total_token"),
+    ("vLLM, chain", "--speculative-config '{\"method\": 1}'", "lacks num_speculative_tokens"),
+    ("vLLM, chain", "--speculative-config '{bad'", "has no --speculative-config with a JSON object"),
+    ("vLLM, chain", "--speculative-config '[1]'", "has no --speculative-config with a JSON object"),
+    ("vLLM, chain", "--model '", "is no command line"),
+    ("vLLM, token tree", "--speculative-config '{\"num_speculative_tokens\": 3}'", "no speculative_token_tree"),
+    ("SGLang, chain", "--speculative-num-steps x --speculative-eagle-topk 1", "has speculative-num-steps x"),
+    ("TensorRT-LLM, Medusa", "MedusaDecodingConfig(medusa_choices=3)", "is no list of choices"),
+    ("TensorRT-LLM, dynamic tree", "Eagle3DecodingConfig(use_dynamic_tree=True)", "lacks max_draft_len"),
+    ("transformers", "f(num_assistant_tokens=-2, num_assistant_tokens_schedule='constant')",
+     "has num_assistant_tokens"),
+    ("llama.cpp", "--draft-max soon", "has draft-max soon"), ("llama.cpp", "-md model", "lacks spec-draft-n-max"),
+]
+
+
+@pytest.mark.parametrize("name, text, said", REFUSED)
+def test_a_text_that_is_no_setting_is_refused_by_what_is_wrong_with_it(name, text, said):
+    with pytest.raises(ValueError, match=said):
+        ENGINES[name].read(text)
+
+
+def test_options_may_stand_behind_an_equals_sign():
+    for name, tree in {"vLLM, chain": shapes.chain(3), "llama.cpp": shapes.chain(3), "SGLang, chain": shapes.chain(3),
+                       "SGLang, dynamic tree": Dynamic(3, 2, 6), "vLLM, token tree": shapes.kary(2, 2)}.items():
+        words = shlex.split(ENGINES[name].write(tree))
+        pairs = (f"{option}={value}" for option, value in zip(words[::2], words[1::2]))
+        assert ENGINES[name].read(shlex.join(pairs)) == tree
+
+
+def test_sglangs_chain_is_as_long_as_its_steps_whatever_is_said_of_tokens():
+    for tokens in (2, 3, 99):
+        text = f"--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens {tokens}"
+        assert sglang.read(text) == shapes.chain(3)
+
+
+@settings(deadline=None)
+@given(trees().filter(lambda tree: tree.budget))
+def test_a_dynamic_tree_can_grow_what_the_static_one_holds(tree):
+    dynamic = Dynamic.like(tree)
+    assert dynamic.nodes == tree.budget <= dynamic.candidates and dynamic.steps == tree.max_depth
+    assert max(len(tree.children(node)) for node in range(tree.size)) <= dynamic.top_k
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
+def test_equal_levels_are_the_expansions(branching, data):
+    assert engines.equal_levels(shapes.expansion(branching)) == branching
+    whole = shapes.expansion([*branching, 2])
+    cut = Tree(whole.parents[:-1], whole.rank[:-1])  # one child less in the last level
+    alone = np.prod(branching) == 1
+    assert engines.equal_levels(cut) == ([*branching, 1] if alone else None)
+
+
+def test_the_nearest_setting_is_the_fastest_of_its_form():
+    recorded = synthetic(np.random.default_rng(0), rows=6, width=24, ranks=3)
+    limits, tree = Limits(12, 4), Tree.from_choices([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
+
+    def cost(tree):
+        return 1 + 0.05 * tree.budget + 0.1 * tree.max_depth
+
+    def speed(tree):
+        return (1 + best_tree.mean_accepted(recorded, tree)) / cost(tree)
+
+    found = {name: engines.nearest(engine, tree, recorded, cost, limits) for name, engine in ENGINES.items()}
+    assert found["Medusa"] == tree and found["EAGLE-2, EAGLE-3"] == Dynamic(3, 2, 5)
+    assert speed(found["llama.cpp"]) == max(speed(shapes.chain(length)) for length in range(1, 5))
+    level = found["vLLM, token tree"]
+    assert engines.equal_levels(level) and speed(level) >= speed(found["vLLM, chain"])
+    for name, setting in found.items():
+        assert ENGINES[name].read(ENGINES[name].write(setting)) == setting
+
+
+def test_nodes_of_ranks_that_an_engine_does_not_know_serve_elsewhere():
+    """Ranks 0 to 15, of which an engine knows 10: what is left of the tree is no faster than the nearest setting."""
+    recorded, limits = synthetic(np.random.default_rng(0), rows=40, width=24, ranks=16), Limits(12, 3)
+
+    def speed(tree):
+        return 1 + best_tree.mean_accepted(recorded, tree)  # over a cost that is the same for all
+
+    for tree in (Tree.from_choices([(0,), (11,), (11, 0), (0, 3)]), Tree.from_choices([(11,), (12,)])):
+        found = engines.nearest(ENGINES["Medusa"], tree, recorded, lambda tree: 1.0, limits)
+        assert ENGINES["Medusa"].read(ENGINES["Medusa"].write(found)) == found and 0 < found.budget <= limits.nodes
+        left = Tree.from_choices(choice for choice in tree.choices() if max(choice) < 10)
+        known = best_tree.paths_within(recorded, limits, most_rank=10)
+        assert speed(found) == max(speed(left), speed(Tree.from_choices(known))) > speed(left)
+
+
+def test_branchings_stay_within_the_limits():
+    found = list(engines.branchings(Limits(14, 3)))
+    assert [2, 2, 2] in found and [14] not in found and len(found) == len({tuple(one) for one in found})
+    assert all(shapes.expansion(one).budget <= 14 and len(one) <= 3 for one in found)
+
+
+def test_the_readmes_lines_are_what_engines_take():
+    lines = (Path(__file__).parents[3] / "README.md").read_text().splitlines()
+    shown = {"medusa_choices =": "Medusa", "--speculative-config": "vLLM, chain",
+             "--speculative-algorithm": "SGLang, chain"}
+    for start, name in shown.items():
+        (line,) = [line for line in lines if line.startswith(start)]
+        assert ENGINES[name].write(ENGINES[name].read(line)) == line

@@ -1,0 +1,174 @@
+"""`generate` with draft trees is `generate`: token for token in float64, whatever its configuration asks for."""
+
+import pytest
+import torch
+from transformers import AutoTokenizer, EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StopStringCriteria
+
+from lib.decoding.custom_generate import tree_speculation
+from lib.drafters import make
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.models import SHIPPED
+from lib.tests import small_models
+
+TARGET = small_models.llama(0)
+DRAFTER = small_models.related(TARGET, 1, noise=0.3)
+PROMPTS = small_models.prompts(2, (3, 11, 6))
+SPECULATION = tree_speculation(LanguageModelDrafter(DRAFTER), "kary:2@6")
+
+
+def batch(prompts=PROMPTS):
+    """Left-padded inputs, as transformers wants them."""
+    width = max(map(len, prompts))
+    ids = torch.stack([torch.nn.functional.pad(prompt, (width - len(prompt), 0)) for prompt in prompts])
+    mask = torch.arange(width) >= width - torch.tensor([len(prompt) for prompt in prompts])[:, None]
+    return dict(input_ids=ids, attention_mask=mask.long(), pad_token_id=0)
+
+
+def both(inputs, **settings):
+    settings = dict(max_new_tokens=16, do_sample=False, eos_token_id=None) | settings
+    return TARGET.generate(**inputs, **settings, custom_generate=SPECULATION), TARGET.generate(**inputs, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"repetition_penalty": 1.3},
+        {"no_repeat_ngram_size": 2},
+        {"min_new_tokens": 9, "eos_token_id": [3, 5, 7]},
+        {"eos_token_id": [3, 5, 7, 9, 11]},
+        {"repetition_penalty": 1.2, "bad_words_ids": [[4], [5, 6]], "suppress_tokens": [8]},
+        {"max_new_tokens": 1},
+        {"max_length": 20, "max_new_tokens": None},
+    ],
+)
+def test_greedy_is_the_models_own(settings):
+    ours, theirs = both(batch(), **settings)
+    assert torch.equal(ours, theirs)
+
+
+def test_a_model_with_another_attention_has_it_again_afterwards():
+    TARGET.set_attn_implementation("sdpa")
+    try:
+        ours, theirs = both(batch())
+        assert torch.equal(ours, theirs) and TARGET.config._attn_implementation == "sdpa"
+    finally:
+        TARGET.set_attn_implementation("tree")
+
+
+@pytest.mark.parametrize("name", ["early_exit", "int8"])
+def test_a_target_of_another_attention_drafts_for_itself(name):
+    target = small_models.llama(0)
+    target.set_attn_implementation("sdpa")
+    inputs = dict(batch(), max_new_tokens=12, do_sample=False, eos_token_id=None)
+    told = target.generate(**inputs, custom_generate=tree_speculation(make(name, target=target), "kary:2@6"))
+    assert torch.equal(told, target.generate(**inputs)) and target.config._attn_implementation == "sdpa"
+
+
+class Collecting:
+    """A streamer that keeps what it gets."""
+
+    def __init__(self):
+        self.got, self.ended = [], False
+
+    def put(self, tokens):
+        self.got += tokens.flatten().tolist()
+
+    def end(self):
+        self.ended = True
+
+
+def test_a_streamer_gets_the_prompt_and_every_token_once_and_in_order():
+    streams, outputs = (Collecting(), Collecting()), []
+    for stream, custom in zip(streams, (SPECULATION, None)):
+        inputs = batch(PROMPTS[:1])
+        outputs.append(TARGET.generate(**inputs, max_new_tokens=12, streamer=stream, custom_generate=custom))
+    assert streams[0].got == streams[1].got == outputs[0][0].tolist() and streams[0].ended
+
+
+class AfterSeven(StoppingCriteria):
+    """Stops a row at the first token above 15 behind its fourth."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return (input_ids[:, -1] > 15) & (input_ids.shape[1] >= 15)
+
+
+def test_stopping_criteria_end_a_row_inside_a_draft():
+    ours, theirs = both(batch(), stopping_criteria=[AfterSeven()], eos_token_id=23)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("criterion, eos", [
+    (MaxLengthCriteria(max_length=16), None),
+    (MaxLengthCriteria(max_length=30), None),
+    (MaxLengthCriteria(max_length=4), None),
+    (EosTokenCriteria([3, 5, 7, 9, 11]), None),
+    (EosTokenCriteria(torch.tensor(5)), [3, 7]),
+])
+def test_a_callers_own_criterion_of_length_or_end_takes_the_place_of_the_configurations(criterion, eos):
+    ours, theirs = both(batch(), stopping_criteria=[criterion], eos_token_id=eos)
+    assert torch.equal(ours, theirs)
+
+
+def test_the_result_comes_as_a_dictionary_where_asked():
+    ours, theirs = both(batch(), return_dict_in_generate=True)
+    assert torch.equal(ours.sequences, theirs.sequences)
+
+
+def test_sampling_follows_the_seed_and_the_processors():
+    """top_k = 1 leaves greedy's choice alone; and the same seed says the same."""
+    ours, _ = both(batch(), do_sample=True, temperature=0.7, top_k=1)
+    assert torch.equal(ours, both(batch())[1])
+    told = []
+    for _ in range(2):
+        torch.manual_seed(4)
+        settings = dict(max_new_tokens=16, do_sample=True, temperature=1.5, top_p=0.9, num_return_sequences=2)
+        told.append(TARGET.generate(**batch(), **settings, custom_generate=SPECULATION))
+    assert torch.equal(*told) and len(told[0]) == 6 and not torch.equal(told[0][0], told[0][1])
+
+
+def test_the_law_of_a_sampled_token_is_the_processed_one():
+    """Second token of a prompt, whose law depends on the first through the repetition penalty: counted."""
+    settings = dict(max_new_tokens=2, do_sample=True, top_k=3, repetition_penalty=1.5, eos_token_id=None)
+    inputs = {"input_ids": PROMPTS[0][None].expand(600, -1), "pad_token_id": 0}
+    torch.manual_seed(0)
+    counts = []
+    for custom in (SPECULATION, None):
+        pairs = TARGET.generate(**inputs, **settings, custom_generate=custom)[:, -2:]
+        counts.append(torch.bincount(pairs[:, 0] * 24 + pairs[:, 1], minlength=576) / len(pairs))
+    assert 0.5 * (counts[0] - counts[1]).abs().sum() < 0.12
+
+
+def test_stop_strings_come_as_a_criterion():
+    """A text ends behind the token that completes its string, wherever in a draft that is."""
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED / "tiny")
+    for token in TARGET.generate(PROMPTS[1][None], max_new_tokens=9, do_sample=False, eos_token_id=None)[0, 13:]:
+        criteria = [StopStringCriteria(tokenizer, [tokenizer.decode(token)])]
+        ours, theirs = both(batch(PROMPTS[1:2]), stopping_criteria=criteria)
+        assert torch.equal(ours, theirs) and ours.shape[1] < 11 + 16
+
+
+def test_positions_that_only_say_what_the_mask_does_change_nothing():
+    inputs = batch()
+    given = inputs["attention_mask"].cumsum(-1) - 1
+    ours, theirs = both(inputs, position_ids=given.clamp_min(0))
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"num_beams": 2}, "num_beams: beam search"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
+        ({"prefix_allowed_tokens_fn": lambda row, ids: [1, 2]}, "PrefixConstrainedLogitsProcessor"),
+        ({"use_cache": False}, "use_cache"),
+        ({"assistant_model": DRAFTER}, "assistant_model"),
+        ({"assistant_early_exit": 1}, "assistant_early_exit"),
+        ({"force_words_ids": [[4]]}, "force_words_ids: constrained beam search"),
+        ({"streamer": Collecting()}, "streamer: rows of a batch"),
+        ({"position_ids": torch.arange(7, 18)[None]}, "position_ids"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(settings, message):
+    with pytest.raises(ValueError, match=f"tree_speculation cannot honour .*{message}"):
+        TARGET.generate(**batch(), max_new_tokens=4, custom_generate=SPECULATION, **settings)

@@ -1,0 +1,188 @@
+"""The loop: greedy output is the target's own, whatever the tree; rounds are what replay says; ends are where they
+belong.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import replay
+from lib.attention import hosting_trees
+from lib.decoding import generate
+from lib.drafters.adaptive import AdaptiveDrafter
+from lib.drafters.draft_length import Schedule
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.merged import MergedDrafter
+from lib.studies.acceptance import live
+from lib.tests import small_models
+from lib.tests.replay.test_replay import trees
+from lib.trees import Tree, shapes
+
+TARGET = small_models.llama(0)
+DRAFTER = small_models.related(TARGET, 1, noise=0.3)
+WIDER = LanguageModelDrafter(small_models.llama(1, vocabulary=30))
+PROMPTS = small_models.prompts(2, (3, 11, 6, 17))
+NAMES, KINDS = list("abcd"), ["k"] * 4
+FIXED = [
+    "chain@6",
+    "star@6",
+    "independent:2@8",
+    "kary:2@14",
+    "comb:3@9",
+    "expansion:2,2,1@12",
+    "expansion:1,1,3,1,1,1,1,1@16",
+]
+
+
+def own_greedy(prompt, new, eos=None):
+    out = TARGET.generate(prompt[None], max_new_tokens=new, do_sample=False, pad_token_id=0, eos_token_id=eos)
+    return out[0, len(prompt) :].tolist()
+
+
+@settings(deadline=None, max_examples=12)
+@given(trees(), st.integers(1, 24))
+def test_greedy_output_is_the_targets_own_for_any_tree_in_any_batch(tree, new):
+    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=tree, max_new_tokens=new)
+    assert done.new_tokens == [own_greedy(prompt, new) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("shape", FIXED)
+def test_live_rounds_are_the_replayed_ones(shape):
+    recorded = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=30)
+    tree = shapes.parse(shape)
+    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=tree, max_new_tokens=31)
+    assert _live_rounds(done, tree) == _replayed(recorded, tree)
+    assert any(found.accepted for found in done.rounds), "a drafter that is never right tests nothing"
+
+
+@settings(deadline=None, max_examples=10)
+@given(trees(), st.integers(0, 1000))
+def test_naive_sampling_replays_on_its_own_trace(tree, seed):
+    done = live.decode(
+        TARGET,
+        LanguageModelDrafter(DRAFTER),
+        PROMPTS,
+        shape=tree,
+        rule="naive",
+        temperature=0.8,
+        max_new_tokens=20,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    recorded = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
+    assert _live_rounds(done, tree) == _replayed(recorded, tree)
+
+
+def test_eos_inside_the_accepted_path_ends_the_output_there():
+    full = own_greedy(PROMPTS[1], 24)
+    for eos in sorted(set(full)):
+        done = live.decode(
+            TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape="chain:5", max_new_tokens=24, eos_token_id=eos
+        )
+        assert done.new_tokens[1] == full[: full.index(eos) + 1] == own_greedy(PROMPTS[1], 24, eos)
+        recorded = replay.read(TARGET, {"d": TARGET}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS)
+        assert _live_rounds(done, shapes.chain(5)) == _replayed(recorded, shapes.chain(5))
+
+
+@pytest.mark.parametrize("new", [0, 1, 2])
+def test_few_new_tokens(new):
+    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape="kary:2@6", max_new_tokens=new)
+    assert done.new_tokens == [own_greedy(prompt, 2)[:new] for prompt in PROMPTS]
+    assert len(done.rounds) == (4 if new == 2 else 0)
+
+
+def test_a_round_records_what_it_did():
+    done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS[:1], shape="chain:4", max_new_tokens=11)
+    first, second = done.rounds
+    assert (first.position, first.drafted, first.accepted, first.ranks, first.open_end, first.cut) == (
+        1,
+        4,
+        4,
+        (0,) * 4,
+        False,
+        False,
+    )
+    assert (second.position, second.accepted, second.cut) == (6, 4, False)
+    assert first.target_calls == 1 and first.draft_calls == 4 and first.cache_bytes > 0
+    assert min(first.draft_seconds, first.verify_seconds, first.commit_seconds) > 0
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), "prompt 0 is empty"),
+        (dict(max_new_tokens=-1), "max_new_tokens is -1"),
+        (dict(temperature=0.5, rule="naive"), "generator is None"),
+        (dict(rule="naive"), "greedy goes with temperature 0"),
+        (dict(max_new_tokens=300), "the model's window has 256"),
+        (dict(shape="kary"), "needs a budget|unknown|parameters"),
+        (dict(shape=None), "shape is None"),
+        (dict(input_ids=[[1, 2]]), "input_ids is a list"),
+        (dict(input_ids=torch.tensor([1, 2])), r"input_ids is torch.int64 \(2,\)"),
+        (dict(input_ids=torch.tensor([[1.0, 2.0]])), "input_ids is torch.float32"),
+        (dict(input_ids=torch.tensor([[1, 24]])), "prompt 0 has token 24, the target knows 0 to 23"),
+        (dict(input_ids=torch.tensor([[1], [-1]])), "prompt 1 has token -1"),
+        (dict(max_new_tokens=2.5), "max_new_tokens is 2.5"),
+        (dict(max_new_tokens=None), "max_new_tokens is None"),
+        (dict(rule="best"), "rule is 'best'; choose one of greedy"),
+        (dict(rule="best", temperature=1.0, max_new_tokens=1, generator=torch.Generator()), "rule is 'best'"),
+        (dict(temperature=float("nan"), rule="naive", generator=torch.Generator()), "temperature is nan"),
+        (dict(eos_token_id="</s>"), "eos_token_id is '</s>'"),
+        (dict(eos_token_id=[1, 2.5]), "eos_token_id is"),
+        (dict(eos_token_id=2.5), "eos_token_id is 2.5"),
+        (dict(attention_mask=torch.ones(1, 2)), r"attention_mask is torch.float32 \(1, 2\) for input_ids \(1, 17\)"),
+        (dict(attention_mask=[[1, 1]]), "attention_mask is a list"),
+        (dict(drafter=DRAFTER), r"drafter is a LlamaForCausalLM, which has no start.*LanguageModelDrafter\(model\)"),
+        (dict(drafter="sam"), "drafter is a str"),
+        (dict(drafter=LanguageModelDrafter(small_models.llama(1, window=19))), "the drafter's window has 19"),
+        (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; if .* vocabulary=24"),
+        (dict(drafter=AdaptiveDrafter(WIDER, Schedule())), "the drafter knows 30 tokens"),
+        (dict(drafter=MergedDrafter([LanguageModelDrafter(DRAFTER), WIDER])), "the drafter knows 30 tokens"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(changed, message):
+    usual = dict(drafter=LanguageModelDrafter(DRAFTER), input_ids=PROMPTS[3][None], shape="chain:2", max_new_tokens=4)
+    with pytest.raises(ValueError, match=message):
+        generate(TARGET, **usual | changed)
+
+
+@pytest.mark.parametrize("whose", ["target", "drafter"])
+def test_a_model_without_tree_attention_is_named(whose):
+    other = small_models.llama(1)
+    other.set_attn_implementation("sdpa")
+    target, drafter = (other, DRAFTER) if whose == "target" else (TARGET, other)
+    with pytest.raises(ValueError, match="LlamaForCausalLM has attention 'sdpa'.*hosting_trees"):
+        generate(target, LanguageModelDrafter(drafter), PROMPTS[0][None], shape="chain:2", max_new_tokens=4)
+    with pytest.raises(ValueError, match="attention 'sdpa'"):
+        replay.record(target, {"d": drafter}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=4)
+    hosting_trees(other)
+    assert generate(target, LanguageModelDrafter(drafter), PROMPTS[0][None], shape="chain:2", max_new_tokens=4).rounds
+
+
+@pytest.mark.parametrize("wrap", [int, np.int64, torch.tensor, lambda token: [token], lambda token: {token, 99},
+                                  lambda token: torch.tensor([token]), lambda token: np.array([token, -1])])
+def test_an_end_may_be_written_in_any_way(wrap):
+    own = own_greedy(PROMPTS[1], 12)
+    told = generate(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[1][None], shape="chain:3", max_new_tokens=12,
+                    eos_token_id=wrap(own[5]))
+    assert told.new_tokens == [own[: own.index(own[5]) + 1]] and told.sequences.min() >= 0
+
+
+def test_padding_on_either_side_is_no_part_of_a_prompt():
+    left = torch.stack([torch.cat([torch.zeros(17 - len(p), dtype=torch.long), p]) for p in PROMPTS])
+    mask = torch.stack([torch.arange(17) >= 17 - len(p) for p in PROMPTS])
+    done = generate(
+        TARGET, LanguageModelDrafter(DRAFTER), left, attention_mask=mask, shape="kary:2@6", max_new_tokens=9
+    )
+    assert done.new_tokens == [own_greedy(prompt, 9) for prompt in PROMPTS]
+    assert torch.equal(done.sequences, torch.cat([left, torch.tensor(done.new_tokens)], dim=1))
+
+
+def _live_rounds(done, tree: Tree):
+    return sorted((found.row, found.position - 1, found.accepted, found.cut) for found in done.rounds)
+
+
+def _replayed(recorded, tree: Tree):
+    found = replay.chained(replay.walk(recorded, tree), recorded.lengths)
+    return [*zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist(), np.asarray(found.cut).tolist())]

@@ -1,0 +1,437 @@
+"""Drafters against the plain oracle that forwards every node's whole text, in float64; look-up, merging, controls."""
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.utils.rnn import pad_sequence
+
+from lib.drafters import DRAFTERS, make, proposals
+from lib.drafters.controls import OracleDrafter, RandomDrafter
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.lookup import LookupDrafter, by_frequency
+from lib.drafters.merged import MergedDrafter, merge_chosen, node_bytes
+from lib.drafters.plain import PlainDrafter
+from lib.drafters.token_trie import merge
+from lib.studies.acceptance import live
+from lib.tests import small_heads, small_models
+from lib.tests.replay.test_replay import trees
+from lib.trees import ROOT, Tree, shapes
+from lib.verify import Draft, GeneratorDraws, warp
+
+MODEL = small_models.llama(3)
+OTHER = small_models.related(MODEL, 4, noise=0.4)
+PROMPTS = small_models.prompts(5, (3, 9, 5, 1))
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+class Scripted:
+    """Draws that come from a list of tokens, whatever the distribution."""
+
+    def __init__(self, tokens):
+        self.tokens = list(tokens)
+
+    def categorical(self, probs):
+        return self.tokens.pop(0)
+
+
+def draws(seed=0):
+    return GeneratorDraws(torch.Generator().manual_seed(seed))
+
+
+def begin(drafter, roots=(1, 2, 3, 4)):
+    drafter.start(PROMPTS)
+    drafter.commit([[] for _ in PROMPTS], list(roots))
+    return drafter
+
+
+def a_path(tree, rng):
+    """Some accepted path: from the root down, stopping anywhere."""
+    node, path = 0, []
+    while tree.children(node) and rng.random() < 0.8:
+        node = rng.choice(tree.children(node))
+        path.append(node)
+    return path
+
+
+def texts_after(drafts, accepted, bonus, texts):
+    return [text + draft.tokens[nodes].tolist() + [token] if nodes else text + [token]
+            for draft, nodes, token, text in zip(drafts, accepted, bonus, texts)]
+
+
+# ------------------------------------------------------------------------------------------------- language models
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(trees(10), min_size=2, max_size=4), SEEDS)
+def test_whatever_is_accepted_top_k_drafts_are_the_oracles(forest, seed):
+    rng = random.Random(seed)
+    fast, plain = LanguageModelDrafter(MODEL), PlainDrafter(MODEL)
+    for drafter in (fast, plain):
+        begin(drafter)
+    rows = len(PROMPTS)
+    for tree in forest:
+        calls, drafts, expected = fast.calls, fast.propose(tree, draws()), plain.propose(tree, draws())
+        assert fast.calls - calls == tree.max_depth, "one forward a level"
+        for draft, other in zip(drafts, expected, strict=True):
+            assert draft.tree == other.tree == tree and torch.equal(draft.tokens, other.tokens)
+        accepted = [a_path(tree, rng) for _ in range(rows)]
+        bonus = [rng.randrange(1, small_models.VOCABULARY) for _ in range(rows)]
+        for drafter in (fast, plain):
+            drafter.commit(accepted, bonus)
+        assert_cache_is_a_fresh_prefill(fast, plain.texts)
+        if rows > 1 and rng.random() < 0.4:
+            staying = sorted(rng.sample(range(rows), rows - 1))
+            rows -= 1
+            for drafter in (fast, plain):
+                drafter.select(staying)
+
+
+def assert_cache_is_a_fresh_prefill(drafter, texts):
+    """The cache holds each row's text but for its tail: the root, and the last accepted node where that was a leaf."""
+    for row, text in enumerate(texts):
+        length, tail = int(drafter.cache.lengths[row]), drafter.tails[row]
+        assert text[length:] == tail
+        fresh = LanguageModelDrafter(drafter.model)
+        fresh.start([torch.tensor(text[:length])])
+        for kept, new in zip(drafter.cache.layers, fresh.cache.layers):
+            for name in ("keys", "values"):
+                torch.testing.assert_close(getattr(kept, name)[row, :, :length], getattr(new, name)[0, :, :length])
+
+
+def test_only_an_accepted_leaf_waits_beside_the_root():
+    drafter = begin(LanguageModelDrafter(MODEL))
+    drafter.propose(shapes.kary(2, 2), draws())  # 0; 1, 2; 3, 4, 5, 6
+    drafter.commit([[], [1], [1, 4], [2]], [7, 8, 9, 10])
+    assert [len(tail) for tail in drafter.tails] == [1, 1, 2, 1]
+    drafter.propose(shapes.star(3), draws())
+    drafter.commit([[1], [], [3], [2]], [7, 8, 9, 10])
+    assert [len(tail) for tail in drafter.tails] == [2, 1, 2, 2]
+    held = [len(prompt) + 1 + accepted + 1 - waiting  # root, accepted nodes and bonus of the first round
+            for prompt, accepted, waiting in zip(PROMPTS, (0, 1, 2, 1), (0, 0, 0, 0))]
+    assert drafter.cache.lengths.tolist() == held
+
+
+@settings(deadline=None, max_examples=20)
+@given(trees(8), st.sampled_from(["iid", "without_replacement"]), SEEDS)
+def test_samples_are_the_oracles_draw_for_draw(tree, proposal, seed):
+    rng = random.Random(seed)
+    fast = LanguageModelDrafter(MODEL, proposal=proposal, temperature=1.3)
+    plain = PlainDrafter(MODEL, proposal=proposal, temperature=1.3)
+    given = draws(seed), draws(seed)
+    for drafter in (fast, plain):
+        drafter.start(PROMPTS[:1])
+        drafter.commit([[]], [2])
+    for _ in range(3):
+        (draft,), (expected,) = (drafter.propose(tree, own) for drafter, own in zip((fast, plain), given))
+        assert draft.tree == expected.tree and draft.proposal == expected.proposal == proposal
+        assert torch.equal(draft.tokens, expected.tokens) and torch.equal(draft.counts, expected.counts)
+        for node in set(draft.tree.parents[1:].tolist()):
+            torch.testing.assert_close(draft.probs[node], expected.probs[node])
+        accepted, bonus = [a_path(draft.tree, rng)], [rng.randrange(1, 20)]
+        for drafter in (fast, plain):
+            drafter.commit(accepted, bonus)
+        assert_cache_is_a_fresh_prefill(fast, plain.texts)
+
+
+@pytest.mark.parametrize("proposal", ["iid", "without_replacement"])
+def test_in_a_batch_every_row_is_drawn_from_its_own_distribution(proposal):
+    drafter = begin(LanguageModelDrafter(MODEL, proposal=proposal, temperature=0.7))
+    oracle = PlainDrafter(MODEL)
+    texts = [prompt.tolist() + [root] for prompt, root in zip(PROMPTS, (1, 2, 3, 4))]
+    for seed in range(3):
+        drafts = drafter.propose(shapes.expansion([3, 2, 1]), draws(seed))
+        for text, draft in zip(texts, drafts):
+            for node in set(draft.tree.parents[1:].tolist()):
+                path = text + draft.tokens[list(draft.tree.path(node))[1:]].tolist()
+                torch.testing.assert_close(draft.probs[node], warp(oracle.logits(path), 0.7))
+        accepted = [list(draft.tree.paths()[0][1:]) for draft in drafts]
+        drafter.commit(accepted, [5, 6, 7, 8])
+        texts = texts_after(drafts, accepted, [5, 6, 7, 8], texts)
+
+
+def test_repeated_draws_are_one_node_in_the_place_of_the_first():
+    shape = Tree.from_choices([(0,), (1,), (2,), (2, 0), (1, 0), (1, 1)])
+    drafter = LanguageModelDrafter(MODEL, proposal="iid")
+    drafter.start(PROMPTS[:1])
+    drafter.commit([[]], [1])
+    (draft,) = drafter.propose(shape, Scripted([9, 9, 4, 7]))  # root's three; of the third slot its only child
+    assert draft.tokens.tolist() == [1, 9, 4, 7] and draft.counts.tolist() == [1, 2, 1, 1]
+    assert draft.tree.parents.tolist() == [-1, 0, 0, 2] and draft.tree.rank.tolist() == [0, 0, 2, 0]
+    drafter.commit([[2, 3]], [6])
+    assert drafter.tails == [[7, 6]] and int(drafter.cache.lengths[0]) == len(PROMPTS[0]) + 2
+
+
+def test_samples_follow_their_distribution():
+    probs, count, trials = torch.tensor([0.5, 0.3, 0.2, 0.0]), 2, 4000
+    given = draws(11)
+    pairs = Counter(tuple(token for _, token, _ in proposals.distinct(probs, count, given)) for _ in range(trials))
+    for (first, second), seen in pairs.items():
+        expected = float(probs[first] * probs[second] / (1 - probs[first]))
+        assert abs(seen / trials - expected) < 4 * (expected * (1 - expected) / trials) ** 0.5
+    assert not any(3 in pair for pair in pairs)
+    everything = proposals.distinct(probs, 9, given)
+    assert sorted(token for _, token, _ in everything) == [0, 1, 2, 3] and everything[3][1] == 3, "no mass comes last"
+    repeated = proposals.independent(probs, 6, given)
+    assert sum(times for *_, times in repeated) == 6 and [place for place, *_ in repeated][0] == 0
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4), st.integers(1, 6))
+def test_equal_scores_go_to_the_lowest_token(scores, count):
+    table = torch.tensor(scores, dtype=torch.float64)
+    expected = [sorted(range(6), key=lambda token: (-row[token], token))[:count] for row in scores]
+    assert proposals.top_tokens(table, count).tolist() == expected
+
+
+def test_probabilities_come_with_top_k_drafts_where_asked_for():
+    drafter = begin(LanguageModelDrafter(MODEL, keep_probs=True, temperature=0.5))
+    bare = begin(LanguageModelDrafter(MODEL))
+    shape = shapes.kary(2, 2)
+    proposed = zip(drafter.propose(shape, draws()), bare.propose(shape, draws()), PROMPTS, (1, 2, 3, 4))
+    for draft, plain, prompt, root in proposed:
+        assert torch.equal(draft.tokens, plain.tokens) and plain.probs is None
+        text = prompt.tolist() + [root]
+        torch.testing.assert_close(draft.probs[0], warp(PlainDrafter(MODEL).logits(text), 0.5))
+        assert draft.probs[0].topk(2).indices.tolist() == draft.tokens[1:3].tolist()
+        assert not draft.probs[3:].any(), "leaves draft nothing"
+
+
+def test_a_padded_vocabulary_is_cut_to_the_targets():
+    cut = begin(LanguageModelDrafter(MODEL, vocabulary=10))
+    assert all(draft.tokens[1:].max() < 10 for draft in cut.propose(shapes.kary(3, 2), draws()))
+
+
+def test_no_budget_no_forward():
+    drafter = begin(LanguageModelDrafter(MODEL, proposal="iid"))
+    calls = drafter.calls
+    assert [draft.tokens.tolist() for draft in drafter.propose(Tree([-1]), draws())] == [[1], [2], [3], [4]]
+    drafter.commit([[]] * 4, [5] * 4)
+    assert drafter.calls == calls and drafter.tails == [[1, 5], [2, 5], [3, 5], [4, 5]]
+
+
+def test_what_a_language_model_cannot_draft_is_refused():
+    with pytest.raises(ValueError, match="temperature is 0"):
+        LanguageModelDrafter(MODEL, proposal="iid", temperature=0)
+    with pytest.raises(ValueError, match="24 tokens"):
+        begin(LanguageModelDrafter(MODEL)).propose(shapes.star(25), draws())
+    short = LanguageModelDrafter(small_models.llama(0, window=16))
+    with pytest.raises(ValueError, match="20 positions, its window has 16"):
+        short.start([torch.ones(20, dtype=torch.long)])
+    short.start([torch.ones(14, dtype=torch.long)])
+    short.commit([[]], [1])
+    assert short.propose(shapes.chain(2), draws()), "leaves are never forwarded: two levels need two positions"
+    with pytest.raises(ValueError, match="17 positions"):
+        short.propose(shapes.chain(3), draws())
+
+
+# -------------------------------------------------------------------------------------------------------- look-up
+
+
+def scanned(text, longest, shortest, length):
+    """Look-up by the book: every n, every earlier place, from the end."""
+    for n in range(min(longest, len(text) - 1), shortest - 1, -1):
+        for end in range(len(text) - 1, n - 1, -1):
+            if text[end - n : end] == text[-n:]:
+                yield text[end : end + length]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))
+def test_lookup_finds_what_a_scan_finds(text, longest, depth, budget):
+    drafter = LookupDrafter(longest, 1)
+    cut = len(text) // 2  # the second half arrives token by token, as bonus tokens do
+    drafter.start([torch.tensor(text[:cut], dtype=torch.long)])
+    for token in text[cut:]:
+        drafter.commit([[]], [token])
+    shape = shapes.at_budget(f"expansion:{','.join('2' * depth)}", budget)
+    (draft,) = drafter.propose(shape, draws())
+    assert draft.tree.budget <= budget and draft.tree.max_depth <= shape.max_depth
+    expected = merge(text[-1], scanned(text, longest, 1, shape.max_depth), budget)
+    assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
+
+
+def test_lookup_takes_the_most_recent_or_the_most_frequent():
+    text = torch.tensor([1, 5, 6, 1, 5, 7, 1, 8, 1])
+    for order, expected in (("recent", [1, 8, 5, 1, 7]), ("frequent", [1, 5, 8, 1, 7])):
+        drafter = LookupDrafter(longest=1, order=order)
+        drafter.start([text])
+        (draft,) = drafter.propose(shapes.expansion([2, 1]), draws())
+        assert sorted(draft.tokens.tolist()) == sorted(expected)
+        assert [int(draft.tokens[child]) for child in draft.tree.children(0)] == expected[1:3], order
+    drafter.commit([[1, 3]], [9])
+    assert drafter.texts[0].tokens[-3:] == [5, int(draft.tokens[3]), 9]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8))
+def test_frequent_prefixes_come_behind_their_own_beginnings(sequences):
+    ordered = by_frequency(sequences)
+    assert all(prefix[:-1] in ordered[:place] for place, prefix in enumerate(ordered) if len(prefix) > 1)
+
+
+def test_lookup_refuses_what_means_nothing():
+    with pytest.raises(ValueError, match="from 3 to 2"):
+        LookupDrafter(longest=2, shortest=3)
+    with pytest.raises(ValueError, match="'rare'"):
+        LookupDrafter(order="rare")
+
+
+# -------------------------------------------------------------------------------------------------------- merging
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=6), st.none() | st.integers(0, 8))
+def test_a_trie_holds_every_prefix_once(sequences, budget):
+    draft = merge(9, sequences, budget)
+    prefixes = {tuple(draft.tokens[list(draft.tree.path(node))[1:]].tolist()) for node in range(draft.tree.size)}
+    expected = {tuple(sequence[:n]) for sequence in sequences for n in range(len(sequence) + 1)} | {()}
+    assert len(prefixes) == draft.tree.size
+    assert prefixes == expected if budget is None else prefixes <= expected
+    assert draft.tree.budget == min(len(expected) - 1 if budget is None else budget, len(expected) - 1)
+
+
+def test_no_more_sequences_are_asked_for_than_the_budget_takes():
+    sequences = iter([[1, 2], [1, 3, 4], [5]])
+    assert merge(9, sequences, 3).tokens.tolist() == [9, 1, 2, 3]
+    assert next(sequences) == [5]
+    assert merge(9, [[1], [2]]).tree is merge(8, [[3], [4]]).tree  # what was made of a tree is found again
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.lists(trees(8), min_size=2, max_size=3), SEEDS)
+def test_merged_drafters_stay_with_the_text(forest, seed):
+    rng = random.Random(seed)
+    merged = begin(MergedDrafter([LanguageModelDrafter(MODEL), LanguageModelDrafter(OTHER)]))
+    oracles = [begin(PlainDrafter(model)) for model in (MODEL, OTHER)]
+    texts = [prompt.tolist() + [root] for prompt, root in zip(PROMPTS, (1, 2, 3, 4))]
+    for tree in forest:
+        drafts = merged.propose(tree, draws())
+        for oracle in oracles:
+            oracle.texts = texts
+        alone = [oracle.propose(tree, draws()) for oracle in oracles]
+        for row, draft in enumerate(drafts):
+            assert paths(draft) == set().union(*(paths(own[row]) for own in alone))
+        accepted = [a_path(draft.tree, rng) for draft in drafts]
+        bonus = [rng.randrange(1, small_models.VOCABULARY) for _ in texts]
+        merged.commit(accepted, bonus)
+        texts = texts_after(drafts, accepted, bonus, texts)
+        for drafter in merged.drafters:
+            assert_cache_is_a_fresh_prefill(drafter, texts)
+
+
+def paths(draft):
+    return {tuple(draft.tokens[list(draft.tree.path(node))].tolist()) for node in range(draft.tree.size)}
+
+
+@given(st.lists(trees(8), min_size=1, max_size=3), SEEDS)
+def test_merged_siblings_are_ranked_as_the_first_that_knows_them_ranks_them(forest, seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def drafted(tree):
+        tokens = torch.zeros(tree.size, dtype=torch.long)
+        for node in range(tree.size):
+            below = list(tree.children(node))
+            tokens[below] = 1 + torch.randperm(9, generator=generator)[: len(below)]
+        return Draft(tree, tokens, "top_k")
+
+    drafts = [drafted(tree) for tree in forest]
+    merged = merge_chosen(drafts)
+    for node in range(merged.tree.size):
+        path, said = merged.tokens_of(merged.tree.path(node)[1:]), []
+        for draft in drafts:
+            above = [ROOT, *draft.along(path)]
+            if len(above) == len(path) + 1:
+                said += draft.tokens_of(draft.tree.children(above[-1]))
+        assert merged.tokens_of(merged.tree.children(node)) == list(dict.fromkeys(said))
+
+
+def test_sharing_counts_what_merging_spares():
+    merged = begin(MergedDrafter([LanguageModelDrafter(MODEL), LanguageModelDrafter(MODEL)]))
+    merged.propose(shapes.kary(2, 2), draws())
+    sharing = merged.sharing
+    assert (sharing.rounds, sharing.sequences, sharing.trees, sharing.merged) == (4, 4 * 2 * 4 * 2, 4 * 2 * 6, 4 * 6)
+    cache = merged.drafters[0].cache
+    slots = cache.layers[0].keys.shape[0] * cache.layers[0].keys.shape[2]
+    assert node_bytes(MODEL) * slots == cache.bytes
+    with pytest.raises(ValueError, match="1 drafters"):
+        MergedDrafter([LanguageModelDrafter(MODEL)])
+
+
+# ------------------------------------------------------------------------------------------------ controls, registry
+
+
+def decode(drafter, **settings):
+    return live.decode(MODEL, drafter, PROMPTS, **({"shape": "kary:2@6", "max_new_tokens": 13} | settings))
+
+
+def materials():
+    generator = torch.Generator().manual_seed(1)
+    greedy = dict(max_new_tokens=13, do_sample=False, pad_token_id=0, eos_token_id=None)
+    own = [MODEL.generate(prompt[None], **greedy)[0, len(prompt) :].tolist() for prompt in PROMPTS]
+    return dict(model=OTHER, target=MODEL, models=[OTHER, MODEL], vocabulary=small_models.VOCABULARY,
+                generator=generator, prompts=PROMPTS, continuations=own)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_whoever_drafts_greedy_output_is_the_targets_own(name):
+    given = materials()
+    drafter = make(name, **given, folder=small_heads.folder(name, MODEL))
+    assert decode(drafter, rows=3).new_tokens == given["continuations"]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_drafter_says_truly_what_it_proposes(name):
+    drafter = make(name, **materials(), folder=small_heads.folder(name, MODEL))
+    drafter.start(PROMPTS)
+    prefilled = MODEL(pad_sequence(PROMPTS, batch_first=True), output_hidden_states=True)
+    drafter.commit([[] for _ in PROMPTS], [row[0] for row in materials()["continuations"]], prefilled)
+    for draft in drafter.propose(shapes.kary(2, 2), draws()):
+        assert draft.proposal == DRAFTERS[name].proposal
+        siblings = [draft.tokens[list(draft.tree.children(node))].tolist() for node in range(draft.tree.size)]
+        assert all(len(set(tokens)) == len(tokens) for tokens in siblings), "siblings are distinct"
+    assert drafter.cache_bytes >= 0 and drafter.calls >= 0
+
+
+@pytest.mark.parametrize("rule", ["dyspec@4", "ddtree@4"])
+@pytest.mark.parametrize("name", ["top_k", "iid", "plain", "sam", "recycling", "adaptive", "confident", "combined",
+                                  "merged", "medusa", "eagle", "random", "oracle", "lookup"])
+def test_a_growth_rule_is_followed_or_refused_by_name(name, rule):
+    given = materials()
+    drafter = make(name, **given, folder=small_heads.folder(name, MODEL))
+    try:
+        assert decode(drafter, shape=rule).new_tokens == given["continuations"]
+    except ValueError as refused:
+        assert f"'{rule.partition('@')[0]}" in str(refused)
+
+
+def test_the_oracle_fills_every_round_and_chance_hardly_any():
+    given = materials()
+    best = decode(make("oracle", **given), shape="chain:5", rows=2)
+    assert [(found.accepted, found.cut) for found in best.rounds if found.position == 1] == [(5, False)] * 4
+    assert all(found.accepted == 5 for found in best.rounds if not found.cut)
+    chance = decode(RandomDrafter(small_models.VOCABULARY, torch.Generator().manual_seed(0)), shape="star:3")
+    assert sum(found.accepted for found in chance.rounds) < sum(found.drafted for found in chance.rounds) / 3
+    with pytest.raises(ValueError, match=r"prompts \[0, 1, 2, 3\]"):
+        OracleDrafter([], [], 4, torch.Generator()).start(PROMPTS)
+    with pytest.raises(ValueError, match="5 children"):
+        begin(RandomDrafter(4, torch.Generator())).propose(shapes.star(5), draws())
+
+
+def test_the_registry_names_what_is_missing():
+    with pytest.raises(ValueError, match="needs vocabulary, generator"):
+        make("random")
+    with pytest.raises(ValueError, match="'hydra'; choose one of top_k"):
+        make("hydra")
+    assert make("lookup", order="frequent", model=None).order == make("lookup:frequent").order == "frequent"
+    assert make("sam:3").shortest == 3 and make("confident:0.25", model=OTHER).threshold == 0.25
+    with pytest.raises(ValueError, match="no drafter takes ordr; 'lookup' takes longest, shortest, order"):
+        make("lookup", ordr="frequent")
+    with pytest.raises(ValueError, match="top_k takes no value"):
+        make("top_k:3", model=OTHER)
+    with pytest.raises(ValueError, match="give a value for shortest"):
+        make("sam:", model=OTHER)
+    for spec in ("sam:x", "early_exit:1.5", "confident:low"):
+        with pytest.raises(ValueError, match=f"drafter is '{spec}', but .* is a number"):
+            make(spec, model=OTHER, target=MODEL)
+    assert make("top_k", model=MODEL, keep_probs=True, generator=None).keep_probs

@@ -1,0 +1,429 @@
+"""Heads: whatever they say, greedy output is the target's; caches against plain recomputing; what they read ahead is
+what they draft."""
+
+import itertools
+import json
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.utils.rnn import pad_sequence
+
+from lib import replay
+from lib.drafters import heads, marginals
+from lib.drafters.combined import CombinedDrafter
+from lib.drafters.heads.eagle import continued, embed
+from lib.drafters.heads.layers import Behind
+from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.lab.forward_clock import clocked
+from lib.models.cache import TreeCache
+from lib.studies.acceptance import live
+from lib.tests import plain_heads, small_heads, small_models
+from lib.tests.drafters.test_drafters import a_path, draws
+from lib.tests.replay.test_replay import trees
+from lib.trees import growth, shapes
+from lib.verify import Draft
+
+TARGET = small_models.llama(3, layers=3)
+PROMPTS = small_models.prompts(5, (3, 9, 5, 1))
+KINDS = tuple(heads.KINDS)
+SEEDS = st.integers(0, 2**32 - 1)
+HEADS = {kind: small_heads.head(kind, TARGET, seed) for seed, kind in enumerate(KINDS)}
+HEADS["eagle3:small"] = small_heads.head("eagle3", TARGET, 7, draft_vocab_size=11)
+HEADS["eagle3:own"] = small_heads.head("eagle3", TARGET, 8, own_embedding=True)
+FEW = small_models.llama(1, layers=3, vocabulary=6)  # six tokens: what is drafted blindly is accepted now and then
+
+
+def drafter(name, **options):
+    return small_heads.DRAFTERS[name.partition(":")[0]](TARGET, HEADS[name], **options)
+
+
+def own(prompt, tokens=40, target=TARGET):
+    return target.generate(prompt[None], max_new_tokens=tokens, do_sample=False, pad_token_id=0,
+                           eos_token_id=None)[0, len(prompt) :].tolist()
+
+
+def hidden_of(texts):
+    padded = pad_sequence([torch.tensor(text) for text in texts], batch_first=True)
+    return TARGET(padded, output_hidden_states=True)
+
+
+# -------------------------------------------------------------------------------------------------------- greedy output
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("shape", ["chain:1", "expansion:3,2,1"])
+def test_greedy_output_is_the_targets_own(name, shape):
+    done = live.decode(TARGET, drafter(name), PROMPTS, rows=3, shape=shape, max_new_tokens=17)
+    assert done.new_tokens == [own(prompt, 17) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("enough", [1, 2])
+def test_greedy_output_stays_where_look_up_takes_over_some_rounds(name, enough):
+    """Prompts of few tokens, so that matches come and go, in some rows of a batch and not in others."""
+    prompts = [torch.tensor([1, 2, 3, 1, 2, 3, 1]), torch.tensor([4, 5]), torch.tensor([7, 7, 7, 7])]
+    both = CombinedDrafter(SuffixAutomatonDrafter(), drafter(name), enough)
+    done = live.decode(TARGET, both, prompts, rows=3, shape="chain:3", max_new_tokens=25)
+    assert done.new_tokens == [own(prompt, 25) for prompt in prompts]
+    assert 0 < both.looked_up < both.rounds
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle3"])
+def test_eagle_drafts_the_same_behind_rounds_of_others(name):
+    """After rounds in which another's drafts were verified, its next draft is that of one who drafted all along."""
+    aside, always, shape = drafter(name), drafter(name), shapes.parse("kary:2@6")
+    text = PROMPTS[1].tolist()
+    for one in (aside, always):
+        one.start([torch.tensor(text)])
+        one.commit([[]], [3], hidden_of([text]))
+    text.append(3)
+    for accepted in ([], [1], [1, 2]):
+        other = [Draft(shapes.parse("chain:2"), torch.tensor([text[-1], 5, 6]), "top_k")]
+        kept = [text[-1], *other[0].tokens[accepted].tolist()]
+        outputs = hidden_of([[*text, 5, 6]])
+        outputs.hidden_states = tuple(states[:, len(text) - 1 :] for states in outputs.hidden_states)
+        always.propose(shape, None)
+        for one in (aside, always):
+            one.commit_of(other, [accepted], [9], outputs)
+        text += [*kept[1:], 9]
+    (mine,), (theirs,) = aside.propose(shape, None), always.propose(shape, None)
+    assert torch.equal(mine.tokens, theirs.tokens)
+    torch.testing.assert_close(aside.outputs, always.outputs)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_rows_that_end_leave_and_the_others_go_on(name):
+    written = [own(prompt, 20) for prompt in PROMPTS]
+    for eos in {written[1][9], written[3][0]}:
+        ends = [row[: row.index(eos) + 1] if eos in row else row for row in written]
+        done = live.decode(TARGET, drafter(name), PROMPTS, shape="kary:2@6", max_new_tokens=20, eos_token_id=eos)
+        assert done.new_tokens == ends
+
+
+@pytest.mark.parametrize("name, rule", [("medusa", "ddtree@9"), ("block", "ddtree@9"), ("eagle", "eagle2:3,4@9"),
+                                        ("eagle3:small", "dyspec@9"), ("eagle3", "opttree:4,4@9")])
+def test_grown_trees_are_verified_as_any_other(name, rule):
+    done = live.decode(TARGET, drafter(name), PROMPTS, shape=rule, max_new_tokens=17)
+    assert done.new_tokens == [own(prompt, 17) for prompt in PROMPTS]
+    assert max(found.drafted for found in done.rounds) == 9
+
+
+def test_a_drafter_without_hidden_states_says_so():
+    started = drafter("medusa")
+    started.start(PROMPTS)
+    with pytest.raises(ValueError, match="output_hidden_states=True"):
+        started.commit([[] for _ in PROMPTS], [1, 2, 3, 4])
+    with pytest.raises(ValueError, match="'dyspec:4@4' grows over one distribution a node, the head gives one a depth"):
+        started.propose(growth.parse("dyspec:4@4"), draws())
+    for made, rule in ((drafter("eagle"), "ddtree@4"), (drafter("eagle", proposal="iid"), "dyspec@4")):
+        with pytest.raises(ValueError, match="cannot grow a tree here"):
+            Rounds(made, 0).drafter.propose(growth.parse(rule), draws())
+    with pytest.raises(ValueError, match="temperature is 0"):
+        drafter("eagle", proposal="iid", temperature=0)
+
+
+# ---------------------------------------------------------------------------------------------- against plain oracles
+
+
+class Rounds:
+    """Rounds with accepted paths and bonus tokens of any choice, and the texts that they commit."""
+
+    def __init__(self, made, seed):
+        self.drafter, self.rng = made, random.Random(seed)
+        self.texts = [prompt.tolist() + [self.rng.randrange(1, small_models.VOCABULARY)] for prompt in PROMPTS]
+        made.start(PROMPTS)
+        made.commit([[] for _ in PROMPTS], [text[-1] for text in self.texts], hidden_of([p.tolist() for p in PROMPTS]))
+
+    def commit(self, drafts):
+        """Some path of each draft, with the hidden states that the target has along the whole text."""
+        accepted = [a_path(draft.tree, self.rng) for draft in drafts]
+        bonus = [self.rng.randrange(1, small_models.VOCABULARY) for _ in drafts]
+        size = max(draft.tree.size for draft in drafts)
+        nodes = [torch.full((len(drafts), size, TARGET.config.hidden_size), float("nan"), dtype=torch.float64)
+                 for _ in range(TARGET.config.num_hidden_layers + 1)]
+        for row, (draft, path) in enumerate(zip(drafts, accepted)):
+            before = len(self.texts[row])
+            self.texts[row] += draft.tokens[path].tolist()
+            hidden = hidden_of([self.texts[row]]).hidden_states
+            for layer, known in zip(nodes, hidden):
+                layer[row, [0, *path]] = known[0, before - 1 :]
+            self.texts[row].append(bonus[row])
+        outputs = type("Outputs", (), {"hidden_states": nodes})
+        self.drafter.commit(accepted, bonus, outputs)
+        if len(drafts) > 1 and self.rng.random() < 0.4:
+            staying = sorted(self.rng.sample(range(len(drafts)), len(drafts) - 1))
+            self.texts = [self.texts[row] for row in staying]
+            self.drafter.select(staying)
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.sampled_from(["eagle", "eagle3", "eagle3:small", "eagle3:own"]), st.lists(trees(8), min_size=2, max_size=3),
+       SEEDS)
+@torch.no_grad()
+def test_whatever_is_accepted_eagle_drafts_as_the_plain_oracle(name, forest, seed):
+    rounds = Rounds(drafter(name), seed)
+    for tree in forest:
+        calls = rounds.drafter.calls
+        drafts = rounds.drafter.propose(tree, draws())
+        assert rounds.drafter.calls - calls == max(1, tree.max_depth), "one forward a level"
+        for text, draft in zip(rounds.texts, drafts, strict=True):
+            assert draft.tree == tree
+            assert torch.equal(draft.tokens, plain_heads.eagle_tokens(HEADS[name], TARGET, text, tree))
+        rounds.commit(drafts)
+
+
+@settings(deadline=None, max_examples=6)
+@given(st.sampled_from(["eagle", "eagle3:small"]), st.lists(st.sampled_from(["eagle2:2,3@5", "dyspec:3@6", "beam:2@5"]),
+                                                            min_size=2, max_size=2), SEEDS)
+@torch.no_grad()
+def test_whatever_is_accepted_eagle_grows_as_the_plain_oracle(name, rules, seed):
+    rounds = Rounds(drafter(name), seed)
+    for rule in map(growth.parse, rules):
+        drafts = rounds.drafter.propose(rule, draws())
+        for text, draft in zip(rounds.texts, drafts, strict=True):
+            tree, tokens = plain_heads.eagle_grown(HEADS[name], TARGET, text, rule)
+            assert draft.tree == tree and draft.tokens.tolist() == tokens
+        rounds.commit(drafts)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.sampled_from(["iid", "without_replacement"]), trees(6), SEEDS)
+@torch.no_grad()
+def test_eagles_samples_come_from_its_own_distributions(proposal, tree, seed):
+    rounds = Rounds(drafter("eagle", proposal=proposal, temperature=1.3), seed)
+    drafts = rounds.drafter.propose(tree, draws(seed))
+    for text, draft in zip(rounds.texts, drafts):
+        for node in set(draft.tree.parents[1:].tolist()):
+            path = draft.tokens[list(draft.tree.path(node))[1:]].tolist()
+            expected = (plain_heads.eagle_logits(HEADS["eagle"], TARGET, text, path) / 1.3).softmax(-1)
+            torch.testing.assert_close(draft.probs[node].double(), expected)
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.lists(trees(8), min_size=2, max_size=3), SEEDS)
+@torch.no_grad()
+def test_the_blocks_cache_holds_the_text_before_the_root(forest, seed):
+    head, rounds = HEADS["block"], Rounds(drafter("block"), seed)
+    for tree in forest:
+        drafts = rounds.drafter.propose(tree, draws())
+        for text, draft in zip(rounds.texts, drafts, strict=True):
+            features, roots = (head.read(hidden_of([text[:-1]]).hidden_states),
+                               TARGET.get_input_embeddings()(torch.tensor([text[-1:]])))
+            states = head.states_along(features, roots, torch.tensor([len(text) - 1]))
+            (expected,) = marginals.fill(TARGET.lm_head(states[:, 0]), text[-1:], tree)
+            assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
+        rounds.commit(drafts)
+
+
+@torch.no_grad()
+def test_blocks_see_what_lies_before_them_and_nothing_else():
+    head, text = HEADS["block"], torch.randint(1, 20, (1, 12), generator=torch.Generator().manual_seed(0))
+    features = head.read(hidden_of(text.tolist()).hidden_states)
+    before = torch.tensor([2, 5, 9])
+    roots = TARGET.get_input_embeddings()(text[:, before])
+    together = head.states_along(features, roots, before)
+    for place, count in enumerate(before.tolist()):
+        alone = head.states_along(features[:, :count], roots[:, place : place + 1], before[place : place + 1])
+        torch.testing.assert_close(together[:, place], alone[:, 0])
+        changed = features.clone()
+        changed[:, count - 1] += 1
+        assert not torch.allclose(head.states_along(changed, roots, before)[:, place], together[:, place])
+
+
+@torch.no_grad()
+def test_medusa_reads_the_hidden_state_before_the_root():
+    head, rounds = HEADS["medusa"], Rounds(drafter("medusa"), 0)
+    for _ in range(3):
+        drafts = rounds.drafter.propose(shapes.parse("chain:7"), draws())
+        for text, draft in zip(rounds.texts, drafts):
+            newest = hidden_of([text[:-1]]).hidden_states[-1][0, -1]
+            expected = [int(TARGET.lm_head(stack(newest)).argmax()) for stack in head.stacks]
+            assert draft.tokens.tolist() == [text[-1], *expected] and draft.tree.budget == head.depth == 4
+        rounds.commit(drafts)
+
+
+@pytest.mark.parametrize("name", ["medusa", "block"])
+@pytest.mark.parametrize("shape", ["chain:0", "ddtree@0"])
+def test_no_budget_no_forward_of_a_head(name, shape):
+    own = drafter(name)
+    done = live.decode(TARGET, own, PROMPTS, shape=shape, max_new_tokens=5)
+    assert own.calls == 0 and done.new_tokens == live.decode(TARGET, drafter(name), PROMPTS, shape="chain:2",
+                                                             max_new_tokens=5).new_tokens
+
+
+def test_untrained_medusa_heads_repeat_the_targets_own_layer():
+    fresh = heads.MedusaHeads(heads.settings("medusa", TARGET.config)).double()
+    hidden = torch.randn(3, TARGET.config.hidden_size, dtype=torch.float64)
+    for state in fresh.states(hidden).unbind(1):
+        assert torch.equal(state, hidden)
+
+
+# ------------------------------------------------------------------------------------------------------------ marginals
+
+
+@settings(deadline=None, max_examples=25)
+@given(trees(12), st.integers(1, 4), SEEDS)
+def test_filling_gives_a_node_of_rank_r_its_depths_r_th_token(tree, depth, seed):
+    logits = torch.randn(2, depth, 15, generator=torch.Generator().manual_seed(seed % 1000))
+    for row, draft in enumerate(marginals.fill(logits, [3, 4], tree)):
+        kept = [choice for choice in tree.choices() if len(choice) <= depth]
+        assert sorted(draft.tree.choices()) == sorted(kept)
+        for node, choice in enumerate(draft.tree.choices(), start=1):
+            order = logits[row, len(choice) - 1].sort(descending=True).indices
+            assert draft.tokens[node] == order[choice[-1]]
+
+
+def test_a_grown_tree_follows_what_the_head_is_sure_of():
+    sure = torch.tensor([[0.0, 9.0, 1.0], [0.0, 1.0, 9.0], [9.0, 0.0, 1.0]])
+    unsure = torch.tensor([[2.0, 2.1, 1.9], [0.0, 0.1, 0.2], [0.1, 0.0, 0.0]])
+    deep, broad = marginals.grow(torch.stack([sure, unsure]), [1, 2], growth.parse("ddtree@3"))
+    assert deep.tree.max_depth == 3 and deep.tokens.tolist() == [1, 1, 2, 0]
+    assert broad.tree.max_depth == 1 and broad.tokens.tolist() == [2, 1, 0, 2]
+
+
+# ----------------------------------------------------------------------------------------------------------- read ahead
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replay_of_what_is_read_ahead_is_live_decoding_round_by_round(kind):
+    tokens, prompts = 40, small_models.prompts(6, (3, 9, 5, 1), vocabulary=6)
+    made, names = small_heads.DRAFTERS[kind](FEW, small_heads.head(kind, FEW, 2)), list("abcd")
+    recorded = replay.record(FEW, {"h": made}, prompts, names=names, kinds=names, max_new_tokens=tokens - 1, ahead=6)
+    for shape in map(shapes.parse, ("chain:5", "kary:3@20", "expansion:1,3,2,1")):
+        rounds = live.decode(FEW, made, prompts, shape=shape, max_new_tokens=tokens).rounds
+        walked = replay.chained(replay.walk(recorded, shape, "h"), recorded.lengths)
+        found = sorted((done.row, done.position - 1, done.accepted) for done in rounds)
+        assert found == list(zip(walked.rows.tolist(), walked.starts.tolist(), walked.accepted.tolist()))
+        ends = {(row, start): int(node) for row, start, node in zip(walked.rows, walked.starts, walked.nodes)}
+        choices = {0: (), **dict(enumerate(shape.choices(), start=1))}
+        assert all(choices[ends[done.row, done.position - 1]] == done.ranks for done in rounds)
+        assert walked.accepted.sum() > 1, "otherwise nothing was tested"
+
+
+@torch.no_grad()
+def test_what_is_read_ahead_is_what_a_round_from_there_drafts():
+    text = torch.randint(1, 20, (9,), generator=torch.Generator().manual_seed(3))
+    for name, start in zip(HEADS, itertools.cycle((1, 4))):
+        ranks, probs = drafter(name).read_ahead(TARGET, [text, text[:3]], [start, 2], 4)
+        count = len(text) - 1 - start
+        assert ((ranks[0] < 0) == (torch.arange(count)[:, None] + torch.arange(4) >= count)).all()
+        assert (ranks[1] == -1).all() and (probs[1] == 0).all(), "a text without roots"
+        for t, d in itertools.product(range(count), range(4)):
+            if t + d < count:
+                expected = said_ahead(name, text, start + t, d)
+                if expected is None:
+                    assert ranks[0, t, d] >= small_models.VOCABULARY and probs[0, t, d] == 0
+                    continue
+                token = text[start + t + d + 1]
+                assert ranks[0, t, d] == expected.sort(descending=True, stable=True).indices.tolist().index(token)
+                assert probs[0, t, d].item() == pytest.approx(expected.softmax(-1)[token].item(), abs=1e-6)
+
+
+def said_ahead(name, text, root, d):
+    """Plainly: the logits of the token d + 1 behind a root, where the round follows the text; None: a silent head."""
+    head = HEADS[name]
+    if name.startswith("eagle"):
+        return plain_heads.eagle_logits(head, TARGET, text[: root + 1].tolist(), text[root + 1 : root + 1 + d].tolist())
+    if d >= head.depth:
+        return None
+    hidden = hidden_of([text[:root].tolist()]).hidden_states
+    if name == "medusa":
+        return TARGET.lm_head(head.stacks[d](hidden[-1][0, -1]))
+    states = head.states_along(head.read(hidden), TARGET.get_input_embeddings()(text[None, root : root + 1]),
+                               torch.tensor([root]))
+    return TARGET.lm_head(states[0, 0, d])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_a_head_runs_with_the_activation_that_its_config_names(activation):
+    """Whatever runs its layer: C++ knows one activation alone."""
+    target = small_models.llama(3, dtype=torch.float32)
+    head = small_heads.head("eagle", target, hidden_act=activation)
+    x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
+    expected = head.layer(x, torch.arange(6)[None], plain_heads.attend)
+    torch.testing.assert_close(Behind([head.layer])(x, torch.arange(6), TreeCache(), None), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["eagle3", "block"])
+def test_what_a_head_makes_of_the_targets_states_is_time_in_a_model(kind):
+    drafter = small_heads.DRAFTERS[kind](TARGET, HEADS[kind])
+    drafter.start(PROMPTS[:1])
+    drafter.commit([[]], [1], TARGET(PROMPTS[0][None], output_hidden_states=True))
+    (draft,) = drafter.propose(shapes.chain(2), draws())
+    with clocked() as clock:
+        drafter.commit([[1]], [2], TARGET(draft.tokens[None], output_hidden_states=True))
+    assert clock.seconds > 0
+
+
+# --------------------------------------------------------------------------------------------------------- saved heads
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_head_comes_back(kind, tmp_path):
+    heads.save(HEADS[kind], tmp_path / kind)
+    back = heads.load(kind, tmp_path / kind, TARGET)
+    for name, tensor in HEADS[kind].state_dict().items():
+        torch.testing.assert_close(back.state_dict()[name], tensor, rtol=1e-2, atol=1e-2)
+    assert back.config.kind == kind and back.config.feature_layers == HEADS[kind].config.feature_layers
+    with pytest.raises(ValueError, match=f"holds a head of kind '{kind}', not"):
+        heads.load(next(other for other in KINDS if other != kind), tmp_path / kind, TARGET)
+    with pytest.raises(ValueError, match="hidden_size 32, this one has 48"):
+        heads.load(kind, tmp_path / kind, small_models.llama(0, hidden=48))
+    (tmp_path / kind / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="lacks model.safetensors; train the head"):
+        heads.load(kind, tmp_path / kind, TARGET)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_broken_of_a_saved_head_is_named(kind, tmp_path):
+    heads.save(HEADS[kind], tmp_path)
+    whole = json.loads((tmp_path / "config.json").read_text())
+    needed = {"medusa": "medusa_num_layers", "block": "block_size"}.get(kind, "feature_layers")
+    for told, message in (({name: value for name, value in whole.items() if name != needed}, f"lacks {needed}"),
+                          (whole | {"hidden_size": "x"}, "cannot be read as a head .*'hidden_size' expected int"),
+                          ([], "cannot be read as a head"), (whole, "cannot be read as a head .*header")):
+        (tmp_path / "config.json").write_text(json.dumps(told))
+        if told == whole:
+            (tmp_path / "model.safetensors").write_bytes(b"no header")
+        with pytest.raises(ValueError, match=message):
+            heads.load(kind, tmp_path, TARGET)
+
+
+def test_a_saved_head_that_reads_layers_which_the_target_has_not_is_refused(tmp_path):
+    heads.save(HEADS["eagle3"], tmp_path)
+    told = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(told | {"feature_layers": [1, 2, 99]}))
+    with pytest.raises(ValueError, match=r"reads the hidden states \[1, 2, 99\], this target of . layers has 0 to"):
+        heads.load("eagle3", tmp_path, TARGET)
+
+
+def test_heads_of_both_shipped_targets_fit_into_ten_mebibytes():
+    total = 0
+    for hidden, layers, query, key in ((384, 5, 6, 2), (192, 3, 3, 1)):
+        config = small_models.llama(0).config.__class__(
+            hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=query, num_key_value_heads=key,
+            head_dim=64, vocab_size=4096)
+        for kind in KINDS:
+            with torch.device("meta"):
+                total += 2 * sum(p.numel() for p in heads.KINDS[kind](heads.settings(kind, config)).parameters())
+    assert total < 10 * 2**20
+
+
+def test_unrolling_is_the_plain_forward_at_every_entry():
+    head, text = HEADS["eagle3"], torch.randint(1, 20, (1, 9), generator=torch.Generator().manual_seed(0))
+    features = head.read(hidden_of(text[:, :6].tolist()).hidden_states)
+    with torch.no_grad():
+        steps = list(heads.eagle.unroll(head, TARGET, features, text[:, 1:], 3))
+        for step, entry in itertools.product(range(3), range(6)):
+            known = features[:, : entry + 1]
+            for d in range(step + 1):
+                tokens = text[:, 1 : 1 + known.shape[1]]
+                place = torch.arange(known.shape[1])[None]
+                out = continued(head, known, embed(head, TARGET, tokens), place, plain_heads.attend)
+                known = torch.cat([known, out[:, -1:]], dim=1)
+            torch.testing.assert_close(steps[step][:, entry], out[:, -1])

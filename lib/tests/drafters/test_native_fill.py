@@ -1,0 +1,153 @@
+"""A tree that is filled in one call is, bit for bit, the tree that is filled a level at a time."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import attention
+from lib.decoding import generate, in_batches
+from lib.drafters import native_fill
+from lib.drafters.eagle import EagleDrafter
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.kernels.products import weights_refusal
+from lib.lab.forward_clock import clocked
+from lib.models.fused import FusedBlocks
+from lib.tests import small_heads, small_models
+from lib.trees import Tree, shapes
+
+KNOWN = 50  # tokens: of the last vector of logits a part is empty
+SHARES = st.sampled_from([0.0, 0.4, 1.0])  # of the deepest path that a round accepts
+GAPS = Tree([-1, 0, 0, 2, 2, 3, 1], [0, 1, 4, 0, 2, 3, 1])  # ranks that are left out, parents in any order
+SHAPES = st.sampled_from(["chain:1", "chain:4", "kary:2@6", "expansion:2,2,1", "independent:3@7", GAPS])
+
+
+def drafter(dtype, vocabulary=None) -> LanguageModelDrafter:
+    if refused := weights_refusal([torch.zeros(8, 8, dtype=dtype)]):
+        pytest.skip(refused)
+    return LanguageModelDrafter(small_models.llama(3, vocabulary=KNOWN, dtype=dtype), vocabulary=vocabulary)
+
+
+def deepest(tree: Tree) -> list[int]:
+    """The nodes from below the root to the first of the deepest."""
+    node, path = int(tree.depth.argmax()), []
+    while node:
+        path.insert(0, node)
+        node = int(tree.parents[node])
+    return path
+
+
+def rounds(drafter, prompts, plan):
+    """The drafts of rounds that accept shares of their deepest paths; then the cache's keys, and the calls."""
+    drafter.start(prompts)
+    drafter.commit([[] for _ in prompts], [7] * len(prompts))
+    said = []
+    for shape, shares in plan:
+        tree = shapes.parse(shape)
+        drafts, path = drafter.propose(tree, None), deepest(tree)
+        said.append([(draft.tree, draft.token_list, draft.proposal) for draft in drafts])
+        drafter.commit([path[: int(share * len(path))] for share in shares[: len(prompts)]],
+                       [3 + row for row in range(len(prompts))])
+    kept = [layer.keys[row, :, :length] for layer in drafter.cache.layers
+            for row, length in enumerate(drafter.cache.rows.as_list)]
+    return said, kept, drafter.calls, drafter.levels
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    plan=st.lists(st.tuples(SHAPES, st.tuples(SHARES, SHARES, SHARES)), min_size=1, max_size=4),
+    vocabulary=st.sampled_from([None, 17]),
+    seed=st.integers(0, 99),
+)
+def test_one_call_says_what_a_call_a_level_says(lengths, plan, dtype, vocabulary, seed):
+    at_once, by_level = drafter(dtype, vocabulary), drafter(dtype, vocabulary)
+    prompts = small_models.prompts(seed, lengths, vocabulary or KNOWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FusedBlocks, "fills", False)
+        said, kept, *counted = rounds(by_level, prompts, plan)
+    found, held, *count = rounds(at_once, prompts, plan)
+    assert found == said and count == counted
+    assert all(torch.equal(one, other) for one, other in zip(held, kept, strict=True))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    kind=st.sampled_from(["eagle", "eagle3"]),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    shape=SHAPES,
+    exact=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_head_fills_in_one_call_what_it_fills_a_level_at_a_time(kind, lengths, shape, exact, seed):
+    """In float32: in bfloat16 either way rounds on its own between the head's parts."""
+    if refused := weights_refusal([torch.zeros(8, 8)]):
+        pytest.skip(refused)
+    attention.register()
+    target = small_models.llama(seed, vocabulary=KNOWN, dtype=torch.float32)
+    head = small_heads.head(kind, target, seed)
+    if exact:  # as published weights are; on some processors such products are others
+        target, head = target.bfloat16().float(), head.bfloat16().float()
+    ids, mask = next(in_batches(small_models.prompts(seed, lengths, KNOWN), len(lengths)))
+
+    def drafts():
+        seen = []
+        done = generate(target, EagleDrafter(target, head), ids, shape=shape, attention_mask=mask, max_new_tokens=12,
+                        observe=lambda rows, drafts, decided: seen.append([draft.token_list for draft in drafts]))
+        return seen, done.new_tokens, [found.draft_calls for found in done.rounds]
+
+    found = drafts()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_fill, "features", lambda *asked: None)
+        assert drafts() == found
+
+
+def test_the_call_counts_as_time_in_a_model():
+    model = drafter(torch.float32)
+    model.start(small_models.prompts(0, [4]))
+    model.commit([[]], [5])
+    with clocked() as clock:
+        model.propose(shapes.chain(2), None)
+    assert clock.seconds > 0
+
+
+def test_of_equals_the_first_come_first():
+    model = drafter(torch.float32)
+    with torch.no_grad():  # three kinds of tokens: equal scores 17 and 16 places apart
+        model.model.lm_head.weight.copy_(model.model.lm_head.weight[torch.arange(KNOWN) % 3])
+    model.start(small_models.prompts(0, [4]))
+    model.commit([[]], [5])
+    first = model.propose(shapes.independent(40, 1), None)[0].token_list[1:]
+    best = {token % 3: place for place, token in reversed(list(enumerate(first)))}  # kind -> where its first one stands
+    assert first == sorted(first, key=lambda token: (best[token % 3], token)) and len(best) == 3
+
+
+@pytest.mark.parametrize("setting", [dict(keep_probs=True), dict(proposal="iid")], ids=repr)
+def test_what_needs_probabilities_goes_level_by_level(setting, monkeypatch):
+    monkeypatch.setattr(FusedBlocks, "fill", lambda *asked: pytest.fail("was asked for a tree without probabilities"))
+    model = LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), **setting)
+    model.start(small_models.prompts(0, [4]))
+    model.commit([[]], [5])
+
+    class First:
+        def categorical(self, probs, **kwargs):
+            return int(probs.argmax())
+
+    assert model.propose(shapes.chain(2), First())[0].probs is not None
+
+
+def test_a_rank_beyond_the_vocabulary_is_refused():
+    model = drafter(torch.float32, vocabulary=3)
+    model.start([torch.tensor([1, 2])])
+    model.commit([[]], [1])
+    with pytest.raises(ValueError, match="rank 3, the drafter knows 3 tokens"):
+        model.propose(shapes.independent(4, 1), None)
+
+
+def test_a_tree_that_leaves_the_window_is_refused():
+    model = LanguageModelDrafter(small_models.llama(3, dtype=torch.float32, window=16))
+    model.start(small_models.prompts(0, [10]))
+    model.commit([[]], [5])
+    with pytest.raises(ValueError, match="needs 17 positions, its window has 16"):
+        model.propose(shapes.chain(7), None)

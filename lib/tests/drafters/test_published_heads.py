@@ -1,0 +1,263 @@
+"""Published layouts: folders as Medusa and EAGLE write them load into the heads; broken ones are refused by key."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lib.drafters import make, published
+from lib.drafters.published.eagle import feature_layers
+from lib.studies.acceptance import live
+from lib.tests import small_models
+
+TARGET = small_models.llama(3, layers=6)
+PROMPTS = small_models.prompts(5, (3, 7))
+V, H, DRAFTED = small_models.VOCABULARY, 32, 10
+
+
+def numbers(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) / shape[-1] ** 0.5
+
+
+def medusa_tensors(heads=3, layers=2):
+    tensors = {}
+    for head in range(heads):
+        for layer in range(layers):
+            tensors |= {f"{head}.{layer}.linear.weight": numbers(H, H), f"{head}.{layer}.linear.bias": numbers(H)}
+        tensors[f"{head}.{layers}.weight"] = numbers(V, H)
+    return tensors
+
+
+def layer_tensors(prefix, inputs):
+    return {f"{prefix}.self_attn.{name}_proj.weight": numbers(rows, columns) for name, rows, columns in (
+                ("q", 32, inputs), ("k", 16, inputs), ("v", 16, inputs), ("o", H, 32))} | {
+            f"{prefix}.mlp.gate_proj.weight": numbers(48, H), f"{prefix}.mlp.up_proj.weight": numbers(48, H),
+            f"{prefix}.mlp.down_proj.weight": numbers(H, 48),
+            f"{prefix}.post_attention_layernorm.weight": torch.ones(H)}
+
+
+def eagle_tensors():
+    return {"embed_tokens.weight": numbers(V, H), "fc.weight": numbers(H, 2 * H), "fc.bias": numbers(H),
+            **layer_tensors("layers.0", H)}
+
+
+def eagle3_tensors():
+    chosen = torch.arange(0, 2 * DRAFTED, 2)
+    return {"fc.weight": numbers(H, 3 * H), "norm.weight": torch.ones(H), "lm_head.weight": numbers(DRAFTED, H),
+            "d2t": chosen - torch.arange(DRAFTED), "t2d": torch.isin(torch.arange(V), chosen),
+            **layer_tensors("midlayer", 2 * H), "midlayer.hidden_norm.weight": torch.ones(H),
+            "midlayer.input_layernorm.weight": torch.ones(H)}
+
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": H, "vocab_size": V,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "num_hidden_layers": 1,
+         "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "pad_token_id": 0, "torch_dtype": "float16"}
+LAYOUTS = {
+    "medusa": ({"medusa_num_heads": 2, "medusa_num_layers": 2, "base_model_name_or_path": "somebody/model"},
+               medusa_tensors(), "medusa_lm_head.safetensors"),
+    "eagle": (LLAMA | {"bias": True}, eagle_tensors(), "model.safetensors"),
+    "eagle3": (LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": DRAFTED, "eagle_config": {
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 4]}}, eagle3_tensors(), "model.safetensors"),
+}
+
+
+def write(folder, kind, config=None, tensors=None):
+    given, held, name = LAYOUTS[kind]
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(given if config is None else config))
+    held = held if tensors is None else tensors
+    save_file({key: tensor.contiguous() for key, tensor in held.items()}, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_published_heads_load_and_draft(kind, tmp_path):
+    drafter = make(kind, target=TARGET, folder=str(write(tmp_path / "head", kind)))
+    for name, tensor in drafter.head.state_dict().items():
+        where = published.medusa.published_name(name, 2) if kind == "medusa" else name
+        assert torch.equal(tensor, LAYOUTS[kind][1][where].to(tensor.dtype))
+    done = live.decode(TARGET, drafter, PROMPTS, shape="kary:2@6", max_new_tokens=9)
+    own = [TARGET.generate(prompt[None], max_new_tokens=9, do_sample=False, pad_token_id=0, eos_token_id=None)
+           for prompt in PROMPTS]
+    assert done.new_tokens == [row[0, len(prompt) :].tolist() for row, prompt in zip(own, PROMPTS)]
+
+
+def test_medusa_counts_the_heads_that_are_there_and_knows_whole_models(tmp_path):
+    whole = {f"medusa_head.{name}": tensor for name, tensor in medusa_tensors().items()}
+    whole["lm_head.weight"] = numbers(V, H)
+    for tensors in (None, whole):
+        head = published.load("medusa", write(tmp_path / "m", "medusa", tensors=tensors), TARGET)
+        assert head.depth == 3, "config.json says 2"
+        hidden = torch.randn(5, H, dtype=torch.float64)
+        expected, given = hidden, medusa_tensors()
+        for layer in range(2):
+            linear = expected @ given[f"1.{layer}.linear.weight"].double().T + given[f"1.{layer}.linear.bias"]
+            expected = expected + linear * linear.sigmoid()
+        found = head.logits(head.states(hidden), TARGET.lm_head)[:, 1]
+        torch.testing.assert_close(found, expected @ given["1.2.weight"].double().T)
+
+
+def test_medusa_heads_without_an_output_layer_share_the_targets(tmp_path):
+    tensors = {name: tensor for name, tensor in medusa_tensors().items() if "linear" in name}
+    head = published.load("medusa", write(tmp_path / "m", "medusa", tensors=tensors), TARGET)
+    states = head.states(torch.randn(5, H, dtype=torch.float64))
+    torch.testing.assert_close(head.logits(states, TARGET.lm_head), TARGET.lm_head(states))
+    tensors |= {"1.2.weight": numbers(V, H)}
+    with pytest.raises(ValueError, match=r"missing: 0\.2\.weight, 2\.2\.weight"):
+        published.load("medusa", write(tmp_path / "m", "medusa", tensors=tensors), TARGET)
+
+
+def test_the_nested_form_of_eagle_3_is_the_same_head(tmp_path):
+    config, tensors, _ = LAYOUTS["eagle3"]
+    own = ("draft_vocab_size", "eagle_config")
+    nested = {name: config[name] for name in own} | {"transformer_layer_config": {
+        name: value for name, value in config.items() if name not in own}}
+    renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+    usual = published.load("eagle3", write(tmp_path / "a", "eagle3"), TARGET)
+    found = published.load("eagle3", write(tmp_path / "b", "eagle3", config=nested, tensors=renamed), TARGET)
+    assert all(torch.equal(tensor, found.state_dict()[name]) for name, tensor in usual.state_dict().items())
+    assert found.config.feature_layers == usual.config.feature_layers
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_the_residual_of_eagle_3_is_the_feature_or_the_normed_one(normed, tmp_path):
+    config = LAYOUTS["eagle3"][0] | {"norm_before_residual": normed, "num_hidden_layers": 40}  # 40: the target's
+    head = published.load("eagle3", write(tmp_path / "head", "eagle3", config=config), TARGET)
+    features, embedded = torch.randn(2, 1, 5, H, dtype=torch.float64).unbind()
+    residual, read = head.enter(features, embedded)
+    assert torch.equal(residual, read[..., H:] if normed else features)
+
+
+def test_a_draft_vocabulary_maps_to_the_targets_tokens(tmp_path):
+    head = published.load("eagle3", write(tmp_path / "e", "eagle3"), TARGET)
+    states = torch.randn(2, H, dtype=torch.float64)
+    logits = head.logits(states, None)
+    drafted = states @ eagle3_tensors()["lm_head.weight"].double().T
+    torch.testing.assert_close(logits[:, : 2 * DRAFTED : 2], drafted)
+    assert (logits[:, 1::2] == float("-inf")).all() and (logits[:, 2 * DRAFTED :] == float("-inf")).all()
+    assert head.config.feature_layers == [2, 3, 5]
+
+
+def test_features_come_from_the_configs_layers_or_the_usual_ones():
+    ids = "eagle_aux_hidden_state_layer_ids"
+    assert feature_layers({}, TARGET.config) == [2, 3, 3]
+    assert feature_layers({"eagle_config": {ids: [0, 2, 4]}}, TARGET.config) == [1, 3, 5]
+    assert feature_layers({ids: [1, 3, 5]}, TARGET.config) == [1, 3, 5]
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_a_partial_or_wrong_layout_is_refused_with_its_keys(kind, tmp_path):
+    config, tensors, _ = LAYOUTS[kind]
+    lost = next(name for name in tensors if name.endswith(("gate_proj.weight", "1.0.linear.bias")))
+    wrong = {name: tensor for name, tensor in tensors.items() if name != lost} | {"extra.weight": numbers(2, 2)}
+    with pytest.raises(ValueError) as error:
+        published.load(kind, write(tmp_path / "a", kind, tensors=wrong), TARGET)
+    assert f"missing: {lost}; unexpected: extra.weight" in str(error.value)
+    name = next(name for name in tensors if name.endswith(("fc.weight", "0.0.linear.weight")))
+    with pytest.raises(ValueError, match=r"of another shape: .*\(3, 3\) for"):
+        published.load(kind, write(tmp_path / "b", kind, tensors=tensors | {name: numbers(3, 3)}), TARGET)
+    with pytest.raises(ValueError, match="hidden_size 48"):
+        other = {**LLAMA, **config, "hidden_size": 48}
+        published.load(kind, write(tmp_path / "c", kind, config=other), TARGET)
+
+
+def test_what_is_no_eagle_head_says_why(tmp_path):
+    with pytest.raises(ValueError, match="lacks hidden_size, vocab_size"):
+        published.load("eagle", write(tmp_path / "a", "eagle", config={"bias": True}), TARGET)
+    with pytest.raises(ValueError, match="has 2 layers"):
+        published.load("eagle", write(tmp_path / "b", "eagle", config=LLAMA | {"num_hidden_layers": 2}), TARGET)
+    doubled = eagle3_tensors() | {"d2t": torch.zeros(DRAFTED, dtype=torch.long)}
+    with pytest.raises(ValueError, match="its d2t and t2d differ"):
+        published.load("eagle3", write(tmp_path / "c", "eagle3", tensors=doubled), TARGET)
+
+
+def test_a_layer_under_both_of_its_names_is_refused(tmp_path):
+    tensors = eagle3_tensors()
+    name = next(name for name in tensors if name.startswith("midlayer."))
+    twice = tensors | {name.replace("midlayer.", "layers.0."): tensors[name] + 1}
+    with pytest.raises(ValueError, match=r"holds layers\.0\..* a second time as midlayer"):
+        published.load("eagle3", write(tmp_path / "head", "eagle3", tensors=twice), TARGET)
+
+
+@pytest.mark.parametrize("kind, wrong, message", [
+    ("medusa", {"medusa_num_heads": "5"}, "medusa_num_heads '5', which must count"),
+    ("medusa", {"medusa_num_layers": None}, "medusa_num_layers None, which must count"),
+    ("eagle", {"hidden_size": "32"}, "hidden_size '32', which must count"),
+    ("eagle", {"rms_norm_eps": None}, "'rms_norm_eps' expected float"),
+    ("eagle", {"num_attention_heads": 0}, "num_attention_heads 0, which must count"),
+    ("eagle", {"hidden_act": "no such"}, "not that of a Llama layer .'no such'"),
+    ("eagle", {"rope_scaling": {"type": "no such"}}, "not that of a Llama layer .'no such'"),
+    ("eagle3", {"draft_vocab_size": -3}, "draft_vocab_size -3, which must count"),
+    ("eagle3", {"transformer_layer_config": "x"}, "transformer_layer_config 'x', no object"),
+    ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["1"]}}, r"layer_ids \['1'\], no list"),
+    ("eagle", {"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
+    ("eagle3", {"vocab_size": None}, "lacks vocab_size"),
+    ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, r"hidden states \[2, 3, 7\], this "
+     "target of 6 layers has 0 to 6"),
+])
+def test_what_a_config_says_wrongly_is_named(kind, wrong, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        published.load(kind, write(tmp_path / "head", kind, config=LAYOUTS[kind][0] | wrong), TARGET)
+
+
+def test_the_usual_features_need_enough_layers(tmp_path):
+    """Of a target of two layers the third last would be counted from the end without a word."""
+    config = {name: value for name, value in LAYOUTS["eagle3"][0].items() if name != "eagle_config"}
+    with pytest.raises(ValueError, match=r"hidden states \[2, 1, -1\], this target of 2 layers"):
+        published.load("eagle3", write(tmp_path / "head", "eagle3", config=config), small_models.llama(3))
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_integers_are_no_weights(kind, tmp_path):
+    """Quantised weights without their scales would be read as numbers up to 127."""
+    rounded = {name: tensor.round().to(torch.int8) if tensor.is_floating_point() else tensor
+               for name, tensor in LAYOUTS[kind][1].items()}
+    with pytest.raises(ValueError, match="of another kind of number: .* torch.int8 for"):
+        published.load(kind, write(tmp_path / "a", kind, tensors=rounded), TARGET)
+    if kind == "eagle3":
+        maps = eagle3_tensors() | {"d2t": eagle3_tensors()["d2t"].float()}
+        with pytest.raises(ValueError, match="d2t torch.float32 for torch.int64"):
+            published.load(kind, write(tmp_path / "b", kind, tensors=maps), TARGET)
+
+
+def test_shards_are_read_together_and_a_lost_one_is_missed(tmp_path):
+    folder, (_, tensors, _) = write(tmp_path / "head", "eagle"), LAYOUTS["eagle"]
+    names = sorted(tensors)
+    (folder / "model.safetensors").unlink()
+    for part in range(3):
+        held = {name: tensors[name].contiguous() for name in names[part::3]}
+        save_file(held, folder / f"model-{part + 1:05}-of-00003.safetensors")
+    whole = published.load("eagle", write(tmp_path / "whole", "eagle"), TARGET).state_dict()
+    found = published.load("eagle", folder, TARGET).state_dict()
+    assert whole.keys() == found.keys() and all(torch.equal(whole[name], found[name]) for name in whole)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(ValueError, match="missing: " + ", ".join(names[1::3])):
+        published.load("eagle", folder, TARGET)
+
+
+def test_nothing_is_unpickled(tmp_path):
+    folder = write(tmp_path / "m", "medusa")
+    (folder / "medusa_lm_head.safetensors").unlink()
+    with pytest.raises(ValueError, match="has no safetensors"):
+        published.load("medusa", folder, TARGET)
+    (folder / "medusa_lm_head.pt").write_bytes(b"whatever")
+    with pytest.raises(ValueError, match="medusa_lm_head.pt: a pickle, which can run code"):
+        published.load("medusa", folder, TARGET)
+    (folder / "medusa_lm_head.safetensors").write_bytes(b"no header")
+    with pytest.raises(ValueError, match="broken safetensors"):
+        published.load("medusa", folder, TARGET)
+    (folder / "config.json").write_text("{half")
+    with pytest.raises(ValueError, match="config.json of .* is no JSON"):
+        published.load("medusa", folder, TARGET)
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match="no config.json"):
+        published.load("medusa", folder, TARGET)
+
+
+def test_a_place_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="there is no folder"):
+        published.load("eagle", str(tmp_path / "nowhere"), TARGET)
+    with pytest.raises(ValueError, match="not on this machine and the hub cannot be reached"):
+        published.load("eagle", "nobody/no-such-head-of-ours", TARGET)

@@ -1,0 +1,137 @@
+"""What figures say: everything asked for is drawn, nothing else, and wrong input is named."""
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from lib.lab import charts, theme
+from lib.lab.theme import STYLES, styles_of
+from lib.trees import drawing, shapes
+
+matplotlib.use("agg")
+TREE = shapes.expansion([2, 2, 1])
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    matplotlib.pyplot.close("all")
+
+
+def test_every_family_has_one_style_and_no_two_look_alike():
+    styles = styles_of(shapes.FAMILIES)
+    looks = {(style.colour, style.marker) for style in styles.values()}
+    assert len(looks) == len(shapes.FAMILIES)
+    assert styles_of(["optimal@32"])["optimal@32"] == STYLES["optimal"], "a budget does not change a strategy"
+    assert styles_of(["kary:7"])["kary:7"] == STYLES["kary"]
+
+
+def test_names_without_a_style_get_distinct_ones_in_the_order_given():
+    names = [f"drafter {number}" for number in range(16)]
+    styles = styles_of(["chain", *names])
+    assert len({(style.colour, style.dash) for name, style in styles.items() if name != "chain"}) == 16
+    assert styles_of(names)["drafter 3"] == styles["drafter 3"]
+
+
+def boxes(figure):
+    return {text.get_text(): to_hex(text.get_bbox_patch().get_facecolor()) for text in figure.axes[0].texts}
+
+
+def test_a_round_is_drawn_in_the_colours_of_its_roles():
+    labels = ["root", "a", "b", "aa", "ab", "ba", "$x$", "aaa", "aba", "baa", "bba"]
+    seen = boxes(drawing.draw_tree(TREE, labels=labels, accepted=[1, 3], bonus="bonus"))
+    roles = {name: to_hex(colour) for name, colour in theme.ROLES.items()}
+    assert seen["root"] == roles["root"] and seen["bonus"] == roles["bonus"]
+    assert {name for name, colour in seen.items() if colour == roles["accepted"]} == {"a", "aa"}
+    assert sum(colour == roles["rejected"] for colour in seen.values()) == len(labels) - 3
+    assert set(boxes(drawing.draw_tree(TREE, labels=labels)).values()) == {roles["root"], roles["drafted"]}
+
+
+def test_a_round_that_accepts_nothing_still_shows_its_bonus_token_at_the_root():
+    figure = drawing.draw_tree(shapes.chain(1), labels=["root", "no"], accepted=[], bonus="yes")
+    places = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
+    assert places["yes"][0] == places["no"][0] == places["root"][0] + 1
+
+
+def test_labels_that_do_not_fit_the_tree_are_named():
+    with pytest.raises(ValueError, match="2 labels for 11 nodes"):
+        drawing.draw_tree(TREE, labels=["a", "b"])
+
+
+def test_a_mask_is_the_trees_own_with_its_position_ids():
+    figure = drawing.draw_mask(TREE, prefix_length=7)
+    cells = figure.axes[0].images[0].get_array()
+    prefix = cells.shape[1] - TREE.size
+    assert np.array_equal(cells[:, prefix:] > 0, TREE.mask) and (cells[:, :prefix] > 0).all()
+    ids = figure.axes[0].child_axes[0].get_yticklabels()
+    assert [label.get_text() for label in ids] == [str(7 + depth) for depth in TREE.depth]
+
+
+def test_an_empty_prefix_is_not_drawn():
+    figure = drawing.draw_mask(TREE, prefix_length=0)
+    assert figure.axes[0].images[0].get_array().shape == (TREE.size, TREE.size)
+    assert not any("prefix" in label.get_text() for label in figure.axes[0].get_xticklabels())
+
+
+def test_a_lifted_row_leaves_the_others_pale():
+    cells = drawing.draw_mask(TREE, node=8).axes[0].images[0].get_array()
+    assert np.flatnonzero((cells > 0).any(axis=1)).tolist() == [8]
+    assert np.flatnonzero(cells[8]).tolist() == list(TREE.path(8))
+
+
+@pytest.mark.parametrize("tree", [shapes.chain(0), shapes.chain(64), shapes.star(64), shapes.kary(2, 5)])
+def test_cards_and_galleries_hold_extreme_shapes(tree):
+    card = drawing.shape_card(tree, prefix_length=128, node=tree.size - 1)
+    assert len(card.axes) == 2
+    gallery = drawing.gallery({"one": tree, "two": TREE}, notes={"one": "note"})
+    assert [axis.get_title(loc="left") or axis.get_title() for axis in gallery.axes] == ["one", "two"]
+
+
+def table():
+    rows = [(name, budget, kind, budget + place) for place, name in enumerate(("chain", "mine"))
+            for budget in (1, 2, 4) for kind in ("code", "prose")]
+    rows = pd.DataFrame(rows, columns=["family", "budget", "kind", "mean"])
+    return rows.assign(low=rows["mean"] - 0.5, high=rows["mean"] + 0.5)
+
+
+def test_lines_show_each_strategy_with_its_interval_and_order_the_legend_by_where_lines_end():
+    figure = charts.lines(table(), x="budget", y="mean", by="family", lower="low", upper="high", panels="kind",
+                         x_label="budget (nodes)", y_label="tokens", log_x=True)
+    assert [axis.get_title(loc="left") or axis.get_title() for axis in figure.axes] == ["code", "prose"]
+    for axis in figure.axes:
+        drawn = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
+        assert drawn == {"chain": [1, 2, 4], "mine": [2, 3, 5]}
+        bands = [collection.get_datalim(axis.transData) for collection in axis.collections]
+        assert sorted((band.y0, band.y1) for band in bands) == [(0.5, 4.5), (1.5, 5.5)]
+    assert [text.get_text() for text in figure.legends[0].texts] == ["mine", "chain"]
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(ValueError, match=r"columns \['median'\] are not in the table"):
+        charts.lines(table(), x="budget", y="median", by="family", x_label="", y_label="")
+
+
+def test_a_heat_map_frames_the_best_of_each_column_ties_too():
+    values = pd.DataFrame({1: [0.5, 0.5], 2: [0.7, 0.9]}, index=["chain", "optimal"])
+    axis = charts.heat_map(values, value_label="", x_label="", y_label="", best_of="column").axes[0]
+    assert sorted(patch.get_xy() for patch in axis.patches) == [(0, 0), (0, 1), (1, 1)]
+    with pytest.raises(ValueError, match="best_of is 'all'"):
+        charts.heat_map(values, value_label="", x_label="", y_label="", best_of="all")
+
+
+def test_a_figure_is_written_twice_alike_and_only_into_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    theme.use_theme()
+    theme.save(drawing.draw_tree(TREE), "", "tree")
+    assert not list(tmp_path.iterdir())
+    for run in ("first", "second"):
+        theme.save(drawing.draw_tree(TREE), run, "tree")
+    for name in ("tree.png", "tree.svg"):
+        assert (tmp_path / "first/figures" / name).read_bytes() == (tmp_path / "second/figures" / name).read_bytes()
+
+
+def test_as_many_names_as_there_are_drafters_look_different():
+    looks = theme.styles_of([f"drafter {place}" for place in range(24)]).values()
+    assert len({(look.colour, look.marker) for look in looks}) == 24

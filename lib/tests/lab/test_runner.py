@@ -1,0 +1,561 @@
+"""The runner on tiny notebooks: mistakes are found first, what is finished stays, what is stopped goes on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import chdir
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import v4
+from transformers import AutoTokenizer
+
+from lib import models
+from lib.__main__ import HOME, main
+from lib.lab import environment, execute, parameters, plan, provenance, readme, record, run
+from lib.lab.errors import StageFailed, UsageError
+from lib.models import prompts
+from lib.studies import parameters as values
+
+SHAPES = """\
+count = 2  # how many
+share = 0.5  # of them
+names = ["a", "b"]  # to greet
+file = ""  # to read
+run_dir = ""  # folder of the run"""
+WORK = """\
+from pathlib import Path
+for kind, ending in (("tables", "csv"), ("figures", "png")):
+    (Path(run_dir) / kind).mkdir(parents=True, exist_ok=True)
+    (Path(run_dir) / kind / f"made.{ending}").write_text(str(count))
+(Path(run_dir) / "figures" / "09_made.png").write_text(str(count))"""
+BROKEN = """\
+from pathlib import Path
+try:
+    Path("whole" if Path("broken").exists() else ".").stat()
+except OSError as cause:
+    raise ValueError("no such tree; take another") from cause"""
+REPORT = """\
+import os
+from IPython.display import Markdown, display
+display(Markdown("**In short** trees pay"))
+print('code is hidden', os.environ['HF_HUB_OFFLINE'])"""
+README = f"# Trees\n{readme.BEGIN}\nold news\n{readme.END}\nThe rest.\n"
+
+
+def notebook(*cells: str, constants: str = "run_dir = ''", **metadata) -> nbformat.NotebookNode:
+    first = v4.new_code_cell(constants, metadata={"tags": ["parameters"]})
+    made = v4.new_notebook(cells=[v4.new_markdown_cell("# What is it?"), first, *map(v4.new_code_cell, cells)])
+    made.metadata.update(metadata, kernelspec={"name": "python3", "display_name": "Python 3", "language": "python"})
+    return made
+
+
+@pytest.fixture
+def layout(tmp_path) -> plan.Layout:
+    """A project of three notebooks, in a folder with a space in its name."""
+    home = tmp_path / "a project"
+    (home / "notebooks" / "params").mkdir(parents=True)
+    for name, made in (("01_shapes", notebook(WORK, constants=SHAPES)), ("02_broken", notebook(BROKEN)),
+                       ("09_report", notebook(REPORT))):
+        nbformat.write(made, home / "notebooks" / f"{name}.ipynb")
+    for name, text in (("quick", "about: fast\nseconds: {01_shapes: 2, 02_broken: 60, 09_report: 70}"),
+                       ("cpu", "01_shapes:\n  count: 5\n  share: 1\n02_broken:\n"), ("gpu", "online: true")):
+        (home / "notebooks" / "params" / f"{name}.yaml").write_text(text)
+    (home / "README.md").write_text(README)
+    return plan.Layout(home)
+
+
+# ------------------------------------------------------------------------------------------------------------ planning
+
+
+def test_without_words_all_notebooks_run_with_the_default_profile(layout):
+    made = plan.make(layout, [])
+    assert [stage.name for stage in made.stages] == ["01_shapes", "02_broken", "09_report"]
+    assert made.run == "cpu" and made.profile.name == "cpu"
+    assert dict(made.stages[0].values) == {"count": 5, "share": 1.0, "run_dir": "../data/runs/cpu"}
+    assert isinstance(made.stages[0].values["share"], float)
+
+
+@pytest.mark.parametrize("word", ["1", "01", "01_shapes", "shapes", "notebooks/01_shapes.ipynb"])
+def test_a_notebook_is_named_by_number_or_name(layout, word):
+    made = plan.make(layout, ["quick", word])
+    assert [stage.name for stage in made.stages] == ["01_shapes"]
+    assert (made.run, made.stages[0].seconds) == ("quick", 2)
+
+
+def test_settings_reach_every_notebook_that_has_the_parameter_and_name_another_run(layout):
+    made = plan.make(layout, [], settings=["count=7", "names=x;y,z"])
+    assert made.stages[0].values["count"] == 7 and made.stages[0].values["names"] == ["x", "y,z"]
+    assert "count" not in made.stages[1].values
+    assert made.run == "cpu-count=7-names=x-y-z"
+    assert plan.make(layout, [], settings=["count=7"], run="mine").run == "mine"
+    long = {plan.make(layout, [], settings=[f"file={'x' * 99}{end}"]).run for end in "ab"}
+    assert len(long) == 2 and max(map(len, long)) == 80
+
+
+def test_a_profile_of_ones_own_is_a_file(layout, tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text("01_shapes:\n  names: [q]\n")
+    made = plan.make(layout, [str(own)])
+    assert made.run == "mine" and made.stages[0].values["names"] == ["q"]
+
+
+def test_a_path_is_meant_from_where_the_command_is_given(layout, tmp_path):
+    (tmp_path / "my.jsonl").write_text("{}")
+    made = plan.make(layout, [], settings=["file=my.jsonl"], cwd=tmp_path)
+    assert (layout.notebooks / made.stages[0].values["file"]).resolve() == (tmp_path / "my.jsonl").resolve()
+    assert plan.make(layout, [], settings=["file=Some/model"], cwd=tmp_path).stages[0].values["file"] == "Some/model"
+
+
+@pytest.mark.parametrize(("words", "options", "complaint"), [
+    (["quik"], {}, "'quik' is neither a profile.*did you mean quick"),
+    (["03_timing"], {}, "'03_timing' is neither"),
+    (["quick", "cpu"], {}, "one profile at a time"),
+    (["quick", "test"], {}, "'test' goes with no profile"),
+    ([], {"settings": ["cuont=3"]}, "--set cuont: no notebook has such a parameter: did you mean count"),
+    ([], {"settings": ["count"]}, "write --set name=value"),
+    ([], {"settings": ["count=three"]}, "--set count is a whole number such as 2, not 'three'"),
+    ([], {"settings": ["count=2.5"]}, "--set count is a whole number"),
+    ([], {"settings": ["share=yes"]}, "--set share is a number such as 0.5, not 'yes'"),
+    ([], {"settings": ["file=none.jsonl"]}, "there is no file none.jsonl"),
+    ([], {"settings": ["run_dir=x"]}, "use --run NAME"),
+    (["02"], {"settings": ["count=3"]}, "of the notebooks of this command none has it, but 01_shapes"),
+    ([], {"start": "7"}, "no notebook is called '7': there are 01_shapes, 02_broken, 09_report"),
+    (["01"], {"start": "02"}, "--from 02_broken: it is not among the notebooks of this command"),
+    ([], {"run": "../x"}, "a run's name has letters"),
+    (["01"], {"reference": True}, "--reference takes all notebooks"),
+])
+def test_a_wrong_command_is_named_with_the_nearest_right_one(layout, words, options, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        plan.make(layout, words, **options)
+    assert not layout.runs.exists()
+
+
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("01_shapes:\n  cuont: 3\n", "profile quick, 01_shapes: no parameter is called 'cuont': did you mean count"),
+    ("01_shapes:\n  count: many\n", "count is a whole number such as 2, not 'many'"),
+    ("01_shapes:\n  names: a\n", "names is a list"),
+    ("01_shapes:\n  names: [[a]]\n", "names is a flat list"),
+    ("01_shape:\n  count: 3\n", "no notebook is called '01_shape': did you mean 01_shapes"),
+    ("01_shapes: 3\n", "a section holds lines of"),
+    ("- 3\n", "one section a notebook"),
+    ("a: [\n", "cannot be read"),
+    ("seconds: 5\n", "seconds is 5; give notebooks with numbers"),
+    ("seconds: {01_shapes: soon}\n", "seconds is .*; give notebooks with numbers"),
+    ("about: [fast]\n", r"about is \['fast'\], online False; give a text"),
+    ("online: perhaps\n", "online 'perhaps'; give a text, and true"),
+])
+def test_a_wrong_profile_says_where_it_is_wrong(layout, text, complaint):
+    (layout.notebooks / "params" / "quick.yaml").write_text(text)
+    with pytest.raises(UsageError, match=complaint):
+        plan.make(layout, ["quick"])
+
+
+@pytest.mark.parametrize(("default", "text", "value"), [
+    (2, "-3", -3), (0.5, "1e-3", 1e-3), (0.5, "2", 2.0), (False, "True", True), (False, "false", False),
+    ("", "12", "12"), ("x", "TARGET|DRAFTER", "TARGET|DRAFTER"),
+    ([1], "1,2, 4", [1, 2, 4]), ([0.6], "[0.5, 1]", [0.5, 1.0]), ([1], "", []), (["a"], "chain", ["chain"]),
+    (["a"], "chain;expansion:2,2,1", ["chain", "expansion:2,2,1"]), (["a"], "1,2", ["1", "2"]), ([], "1,2", [1, 2]),
+    ([], "kary:2,3;", ["kary:2,3"]), (["a"], '["kary:2,3", "b"]', ["kary:2,3", "b"]),
+])
+def test_text_becomes_what_the_default_is(default, text, value):
+    found = parameters.parsed("name", default, text)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(("default", "text"), [(True, "1"), (2, "true"), ([1], "1,x"), (0.5, "[1]"), (3, "")])
+def test_text_of_another_kind_is_refused(default, text):
+    with pytest.raises(UsageError, match="not"):
+        parameters.parsed("name", default, text)
+
+
+def test_a_parameters_cell_that_computes_is_refused(layout):
+    nbformat.write(notebook(constants="a = 1\nb = a + 1"), layout.notebooks / "03_more.ipynb")
+    with pytest.raises(UsageError, match="03_more.ipynb.*'b = a \\+ 1'"):
+        plan.make(layout, [])
+
+
+# ---------------------------------------------------------------------------------------------- what values name
+
+
+def refusal(*settings: str, cwd: Path | None = None) -> str:
+    """What is said of these settings of the project's own notebooks before anything runs."""
+    with pytest.raises(UsageError) as refused:
+        values.check(plan.make(plan.Layout(HOME), ["quick"], settings=settings, cwd=cwd))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(("setting", "complaint"), [
+    ("pairs=typo/typo", "02_acceptance: pair 'typo/typo' is unknown; choose one of base/small"),
+    ("pairs=small/base", "did you mean base/small?"),
+    ("pairs=", "no pair is named"),
+    ("pairs=./no/target|./no/drafter", "there is no folder ./no/target"),
+    ("prompts=no_such_folder/prompts", "no prompts at"),
+    ("judge_prompts=1000", "kinds code, prose.* have fewer than 1 \\+ 1000 prompts"),
+    ("device=abacus", "device 'abacus' with dtype 'float32' cannot be used here"),
+    ("dtype=float7", "dtype is 'float7'; give one of"),
+    ("dtypes=float7", "03_attention_timing: dtype is 'float7'"),
+    ("heads=medusa,hydra", "06_advice: head is of kind 'hydra'; choose one of medusa"),
+    ("drafters=topk", "05_drafters: drafter is 'topk'; choose one of top_k"),
+    ("policy=topk", "07_speed: drafter is 'topk'"),
+    ("text=prose", "protocol is 'prose'; choose 'continuation' or"),
+    ("families=kary:two", "01_shapes: shape 'kary:two' has parameters 'two'"),
+    ("families=frequent", "01_shapes: shape 'frequent' is unknown"),
+    ("live_shapes=kary:2", "02_acceptance: shape 'kary:2' has 1 parameters where 2 belong"),
+    ("growth_rules=eagle", "growth rule 'eagle' is unknown"),
+    ("families=expansion:2,2,1", "01_shapes: families has 2 where a name belongs; put a semicolon behind each name"),
+    ("live_shapes=kary:2,3", "02_acceptance: live_shapes has 3 where a name belongs"),
+    ("growth_rules=eagle2:8,8", "growth_rules has 8 where a name belongs"),
+    ("temperatures=", "02_acceptance: temperatures is empty; give at least one value, such as 0.0"),
+    ("temperatures=0.6,1", r"02_acceptance: temperatures is \[0.6, 1.0\]; add 0, which 09_report begins with"),
+    ("growth_rules=", "growth_rules is empty"),
+    ("temperatures=0,1,0", "02_acceptance: temperatures names 0.0 twice; name each once"),
+    ("budget=128", "01_shapes: budget is 128, beyond max_budget 64"),
+    ("max_budget=3", "01_shapes: max_budget is 3, too little"),
+    ("live_temperatures=1,0", "04_rules: live_temperatures is 0.0; give more than 0"),
+    ("test_temperature=-1", "04_rules: test_temperature is -1.0"),
+    ("budgets=4,0", "02_acceptance: budgets is 0; give a whole number of at least 1"),
+    ("starts=0", "starts is 0; give a whole number of at least 1"),
+    ("kv_heads=0", "03_attention_timing: kv_heads is 0"),
+    ("batches=8", "07_speed: batches begins with 8; put 1 first"),
+    ("seed=-1", "02_acceptance: seed is -1; give a whole number of at least 0"),
+])
+def test_what_a_value_names_is_looked_up_before_anything_runs(setting, complaint):
+    assert re.search(complaint, refusal(setting))
+
+
+def test_a_refusal_has_the_words_of_the_function_that_the_notebook_would_call(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "my.jsonl").write_text('{"question_id": 1, "category": "a", "turns": ["x"]}\n{"question_id": 2}\n')
+    with chdir(HOME / "notebooks"):
+        folder, file = (os.path.relpath(tmp_path / name) for name in ("empty", "my.jsonl"))
+        with pytest.raises(models.PairError) as unreadable:
+            models.load_pairs([f"{folder}|small"])
+        with pytest.raises(ValueError, match="line 2 lacks category, turns") as malformed:
+            prompts.load(file, AutoTokenizer.from_pretrained(models.SHIPPED / "tiny"))
+    assert str(unreadable.value) in refusal("pairs=./empty|small", cwd=tmp_path)
+    assert str(malformed.value) in refusal("prompts=my.jsonl", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("setting", ["families=expansion:2,1;", "families=", "more_shapes=", "node=0", "most_kinds=0",
+                                     "greedy_by_rank=0,1", "temperatures=1"])
+def test_what_a_notebook_takes_is_not_refused(setting):
+    own = {"families=expansion:2,1;": "01", "node=0": "01", "greedy_by_rank=0,1": "01", "temperatures=1": "02"}
+    words = ["quick", own[setting]] if setting in own else ["quick"]
+    values.check(plan.make(plan.Layout(HOME), words, settings=[setting]))
+
+
+def test_a_temperature_below_zero_is_refused():
+    assert "give 0 (greedy) or more" in refusal("temperatures=0,-1")
+
+
+def test_both_folders_of_a_pair_are_meant_from_where_the_command_is_given():
+    made = plan.make(plan.Layout(HOME), ["quick"], settings=["pairs=models/base|small"], cwd=HOME / "data")
+    values.check(made)
+    named = {stage.values["pairs"][0] for stage in made.stages if "pairs" in stage.values}
+    assert named == {"../data/models/base|small"}
+
+
+def test_a_wrong_name_starts_no_run(capsys):
+    assert main(["quick", "--run", "never", "--set", "pairs=typo/typo"], HOME) == 2
+    assert "pair 'typo/typo' is unknown" in capsys.readouterr().err
+    assert not (HOME / "data" / "runs" / "never").exists()
+
+
+# ----------------------------------------------------------------------------------------------- fingerprints, records
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """No hardware facts, which need a slow import."""
+    monkeypatch.setattr(record, "device", lambda: "cpu")
+    monkeypatch.setattr(provenance, "machine", lambda device: {"device": device})
+
+
+def marks(layout: plan.Layout, **options) -> dict[str, str]:
+    made = plan.make(layout, [], **options)
+    return record.fingerprints(made, record.about(made, {"stages": {}}))
+
+
+def test_a_change_reaches_its_notebook_and_all_after_it(layout, quick):
+    first = marks(layout)
+    assert marks(layout) == first
+    (layout.home / "data" / "models").mkdir(parents=True)
+    assert marks(layout) == first
+    nbformat.write(notebook("changed = 1"), layout.notebooks / "02_broken.ipynb")
+    second = marks(layout)
+    assert [name for name in first if first[name] != second[name]] == ["02_broken", "09_report"]
+    third = marks(layout, settings=["count=9"])
+    assert all(second[name] != third[name] for name in second)
+    (layout.home / "data" / "models" / "config.json").write_text("{}")
+    assert all(second[name] != mark for name, mark in marks(layout).items())
+
+
+def test_a_notebook_that_names_what_it_reads_is_not_touched_by_others(layout, quick):
+    nbformat.write(notebook(BROKEN, upstream=[]), layout.notebooks / "02_broken.ipynb")
+    first, second = marks(layout), marks(layout, settings=["count=9"], run="cpu")
+    assert [name for name in first if first[name] != second[name]] == ["01_shapes", "09_report"]
+
+
+def test_files_that_parameters_name_count_by_content(layout, quick, tmp_path):
+    (tmp_path / "my.jsonl").write_text("{}")
+    first = marks(layout, settings=["file=my.jsonl"], cwd=tmp_path)
+    (tmp_path / "my.jsonl").write_text("{ }")
+    assert marks(layout, settings=["file=my.jsonl"], cwd=tmp_path)["01_shapes"] != first["01_shapes"]
+
+
+def test_code_counts_with_all_that_it_imports():
+    names = {path.name for path in provenance.closure(["lib.lab.tables"])}
+    assert {"__init__.py", "tables.py", "schema.py"} <= names and "stats.py" not in names
+    assert provenance.imports("def f():\n    from lib.a import b\nimport os.path") == {"lib.a", "lib.a.b", "os.path"}
+    assert provenance.closure(["numpy"]) == []
+
+
+def test_a_fingerprint_follows_each_of_its_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "machine", lambda device: {"device": device})
+    weights = tmp_path / "weights"
+    weights.write_text("1")
+    parts = {"code": ["lib.lab.tables"], "files": [weights], "parameters": {"count": 1}}
+    first = provenance.fingerprint(**parts)
+    assert first == provenance.fingerprint(**parts) and len(first) == 12
+    others = [parts | {"code": ["lib.lab.stats"]}, parts | {"parameters": {"count": 2}}, parts | {"device": "cuda"}]
+    weights.write_text("2")
+    others.append(parts)
+    assert len({first, *(provenance.fingerprint(**other) for other in others)}) == 5
+
+
+def test_files_of_one_name_count_apart_and_a_moved_project_stays_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "machine", lambda device: {})
+
+    def mark(home, said):
+        files = {home / where: text for where, text in zip(("heads/base/eagle", "heads/small/eagle", "models"), said)}
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return provenance.fingerprint(files=files)
+
+    first = mark(tmp_path / "here", "123")
+    assert mark(tmp_path / "there" / "deeper", "123") == first
+    assert len({first, *(mark(tmp_path / "here", said) for said in ("023", "103", "120", "213"))}) == 5
+
+
+def test_the_record_names_no_place_of_this_machine(layout, quick):
+    made = plan.make(layout, [], command=["cpu"])
+    text = json.dumps(record.about(made, {"stages": {}}))
+    assert str(layout.home) not in text and str(HOME) not in text
+    assert set(json.loads(text)) >= {"commit", "versions", "machine", "models", "prompts", "parameters", "seeds"}
+
+
+def test_a_run_has_one_writer(tmp_path):
+    with record.locked(tmp_path):
+        with pytest.raises(UsageError, match="being made right now"):
+            with record.locked(tmp_path):
+                pass
+    with record.locked(tmp_path):
+        pass
+
+
+# ------------------------------------------------------------------------------------------------------------- running
+
+
+def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(layout, quick, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (layout.notebooks / "broken").touch()
+    assert main(["cpu"], layout.home) == 1
+    said = capsys.readouterr().out
+    assert said.index("3 of 3 notebooks to run") < said.index("01_shapes done in")
+    assert "02_broken stopped in cell" in said and "ValueError: no such tree; take another" in said
+    assert '\n  at ----> 5     raise ValueError("no such' in said, "the cell's line, not that of its cause"
+    assert "to go on from there: ./run_notebooks.sh cpu" in said
+    folder = layout.runs / "cpu"
+    assert (folder / "executed" / "02_broken.failed.ipynb").exists() and not (folder / "report.html").exists()
+    assert list(record.load(folder)["stages"]) == ["01_shapes"]
+
+    (folder / "tables" / "shapes.csv").write_text("what a run left before this table was compressed")
+    (layout.notebooks / "broken").unlink()
+    assert main(["cpu", "--reference", "--run", "cpu"], layout.home) == 0
+    said = capsys.readouterr().out
+    assert "2 of 3 notebooks to run" in said and said.strip().endswith(str(folder / "report.html"))
+    assert sorted(path.name for path in (folder / "executed").iterdir()) == [
+        "01_shapes.ipynb", "02_broken.ipynb", "09_report.ipynb"]
+    page = (folder / "report.html").read_text()
+    assert "code is hidden 1" in page and "os.environ" not in page and "What is it?" in page
+    read = nbformat.read(folder / "executed" / "01_shapes.ipynb", as_version=4)
+    assert "papermill" not in read.metadata and str(layout.home) not in nbformat.writes(read)
+    for path in ("data/results/reference/tables/made.csv", "data/results/reference/run.json", "figures/09_made.png",
+                 "notebooks/executed/report.html", "notebooks/executed/09_report.ipynb"):
+        assert (layout.home / path).exists()
+    assert (layout.home / "figures" / "09_made.png").read_text() == "5"
+    assert not (layout.home / "figures" / "made.png").exists(), "the report does not show it"
+    assert not (layout.home / "data" / "results" / "reference" / "tables" / "shapes.csv").exists()
+    assert (layout.home / "README.md").read_text() == README.replace("old news", "**In short** trees pay")
+
+    assert main(["cpu"], layout.home) == 0
+    assert "0 of 3 notebooks to run" in capsys.readouterr().out
+
+
+def test_from_runs_again_what_follows_and_leaves_what_was_before(layout, quick, monkeypatch, capsys):
+    ran = []
+
+    def fake(made, stage, show_progress=False):
+        ran.append(stage.name)
+        record.executed(made, stage.name).parent.mkdir(parents=True, exist_ok=True)
+        execute.write_clean(notebook(), record.executed(made, stage.name))
+
+    monkeypatch.setattr(execute, "run", fake)
+    assert main(["quick"], layout.home) == 0
+    monkeypatch.setattr("lib.lab.provenance.machine", lambda device="cpu": {"device": "another"})
+    assert main(["quick", "--from", "02"], layout.home) == 0
+    assert ran == ["01_shapes", "02_broken", "09_report", "02_broken", "09_report"]
+    assert "about 2 min 10 s" in capsys.readouterr().out
+    made = plan.make(layout, ["quick"], start="02", command=["quick", "--from", "02"])
+    kept = record.load(made.folder)
+    machines = [provenance.machine_of(kept, name)["device"] for name in ("01_shapes", "02_broken", "07_speed")]
+    assert machines[0] != "another" == machines[1] == machines[2], "a stage's machine is the one that it was run on"
+    del kept["stages"]["09_report"]
+    record.save(made.folder, kept)
+    assert run.resuming(made) == ["./run_notebooks.sh", "quick", "--from", "09_report"]
+
+
+def test_machines_are_told_with_their_stages_where_they_are_several():
+    one = dict(processor="A", vector_units="AVX512", matrix_units="none", cores=2, threads=2)
+    other = one | dict(processor="B", gpu="G")
+    stages = {"03_c": {"machine": one}, "01_a": {"machine": one}, "02_b": {"machine": other}}
+    assert provenance.machines({"machine": other, "stages": stages}) == (
+        "01_a, 03_c: A (AVX512, matrix units: none), 2 cores, 2 threads; "
+        "02_b: B (AVX512, matrix units: none), 2 cores, 2 threads, G")
+    del stages["02_b"]
+    assert provenance.machines({"machine": other, "stages": stages}).startswith("A (AVX512")
+
+
+def test_a_killed_kernel_is_said_to_have_ended(layout, quick):
+    nbformat.write(notebook("import os; os.kill(os.getpid(), 9)"), layout.notebooks / "02_broken.ipynb")
+    made = plan.make(layout, ["02"])
+    with pytest.raises(StageFailed, match="02_broken stopped because its process ended.*too little memory"):
+        execute.run(made, made.stages[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_run_ends_its_kernel_and_goes_on(layout, quick, capsys, number):
+    sleeper = "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(60)"
+    nbformat.write(notebook(sleeper), layout.notebooks / "02_broken.ipynb")
+    code = ("import signal, sys, pathlib; from lib import provenance; from lib.lab import record, __main__ as cli;"
+            "signal.signal(signal.SIGINT, signal.default_int_handler);"  # whoever runs the tests may ignore it
+            "provenance.machine = lambda device: {'device': device}; record.device = lambda: 'cpu';"
+            "sys.exit(cli.main(['cpu'], pathlib.Path(sys.argv[1])))")
+    environ = os.environ | {"PYTHONPATH": str(HOME)}
+    command = [sys.executable, "-c", code, str(layout.home)]
+    runner = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+    pid = layout.notebooks / "pid"
+    _wait(lambda: pid.exists() and pid.read_text())
+    runner.send_signal(number)
+    said = runner.communicate(timeout=30)[0]
+    _wait(lambda: not _alive(int(pid.read_text())))
+    if number == signal.SIGINT:
+        assert runner.returncode == 130 and "to go on from there: ./run_notebooks.sh cpu" in said
+    nbformat.write(notebook(), layout.notebooks / "02_broken.ipynb")
+    assert main(["cpu"], layout.home) == 0
+    assert "2 of 3 notebooks to run" in capsys.readouterr().out
+
+
+def _wait(condition, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[-1][0] != "Z" if Path("/proc").exists() else True
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+# ----------------------------------------------------------------------------------------------------------- the shell
+
+
+def shell(*words: str, cwd: Path) -> subprocess.CompletedProcess:
+    environ = os.environ | {"VIRTUAL_ENV": sys.prefix}
+    return subprocess.run([HOME / "run_notebooks.sh", *words], cwd=cwd, env=environ, capture_output=True, text=True)
+
+
+def test_the_script_works_from_any_folder_and_hands_its_status_on(tmp_path):
+    wrong = shell("quick", "--set", "no_such_parameter=1", cwd=tmp_path)
+    assert wrong.returncode == 2 and "no notebook has such a parameter" in wrong.stderr
+
+
+def test_a_report_of_notebooks_that_the_run_never_had_is_refused(layout, quick, capsys):
+    nbformat.write(notebook(WORK, constants=SHAPES), layout.notebooks / "02_acceptance.ipynb")
+    assert main(["quick", "09", "--run", "new"], layout.home) == 2
+    assert "run new never had 02_acceptance; run them too" in capsys.readouterr().err
+    assert main(["quick", "02_acceptance", "09", "--run", "new"], layout.home) == 0
+
+
+def test_a_run_that_cannot_be_kept_or_read_is_refused(layout, capsys):
+    layout.runs.parent.mkdir(parents=True)
+    layout.runs.write_text("no folder")
+    assert main(["01"], layout.home) == 2 and "make that folder writable" in capsys.readouterr().err
+    layout.runs.unlink()
+    (layout.runs / "cpu").mkdir(parents=True)
+    (layout.runs / "cpu" / "run.json").write_text("{")
+    assert main(["01"], layout.home) == 2 and "delete it to make the run cpu anew" in capsys.readouterr().err
+
+
+def test_arguments_that_pytest_refuses_are_a_wrong_command(layout):
+    assert main(["test", "--no-such-flag"], layout.home) == 2
+
+
+def test_help_names_what_there_is(layout, capsys):
+    assert main(["--help"], layout.home) == 0
+    said = capsys.readouterr().out
+    assert "cpu, gpu, quick" in said and "01_shapes, 02_broken, 09_report" in said and "--reference" in said
+
+
+def test_the_profiles_that_come_along_fit_the_notebooks():
+    layout = plan.Layout(HOME)
+    assert {"quick", "cpu", "full", "gpu"} <= set(layout.profiles())
+    for profile in layout.profiles():
+        made = plan.make(layout, [profile])
+        if profile != "gpu":  # which asks for a device that may not be here
+            values.check(made)
+
+
+def test_quick_is_what_the_notebooks_say_themselves():
+    for stage in plan.make(plan.Layout(HOME), ["quick"]).stages:
+        assert set(stage.values) <= {parameters.RUN_DIR}
+
+
+def test_what_is_required_is_named_with_version_and_reason():
+    lines = [line for line in (HOME / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert all("==" in line and "  # " in line for line in lines)
+    assert environment.lacks(environment.wanted("\n".join(lines))) == []
+    lacks = environment.lacks([("no-such-package", "1"), ("pytest", "0.0")])
+    assert lacks[0] == "no-such-package is not installed" and lacks[1].endswith("not 0.0")
+
+
+def test_every_package_that_prompts_are_cut_from_is_required_by_version():
+    lines = (HOME / "data" / "prompts" / "family.jsonl").read_text().splitlines()
+    sources = {row["source"]["package"] for row in map(json.loads, lines) if "source" in row}
+    required = {name.lower() for name, _ in environment.wanted((HOME / "requirements.txt").read_text())}
+    assert not {name for name in sources if name.lower() not in required}, "add these to requirements.txt"
+
+
+def test_a_readme_or_report_without_its_part_is_refused():
+    with pytest.raises(UsageError, match="README.md lacks the lines"):
+        readme.with_findings("# Trees", notebook())
+    with pytest.raises(UsageError, match="no output that begins with"):
+        readme.with_findings(README, notebook())
+
+
+def test_the_committed_readme_says_what_the_committed_report_says():
+    home = Path(__file__).resolve().parents[3]
+    report = nbformat.read(home / "notebooks" / "executed" / "09_report.ipynb", as_version=4)
+    text = (home / "README.md").read_text(encoding="utf-8")
+    assert readme.with_findings(text, report) == text

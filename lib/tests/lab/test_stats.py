@@ -1,0 +1,165 @@
+"""Intervals that hold what they promise: against closed forms, by simulation, and against a plain bootstrap."""
+
+import time
+from statistics import NormalDist
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.lab import stats
+
+
+def draws(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def rounds_of_prompts(generator: np.random.Generator, prompts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Accepted tokens and rounds by prompt; prompts differ in length and in how well they are drafted."""
+    rounds = generator.integers(5, 40, prompts)
+    rate = generator.beta(4, 4, prompts)
+    return generator.binomial(rounds, rate), rounds
+
+
+def test_an_estimate_is_worded_with_the_interval_that_it_has():
+    row = pd.Series({"value": 0.5, "low": -0.25, "high": 1.0})
+    assert stats.worded(row) == "0.50 [-0.25, 1.00]" and stats.worded(row, "+.1f") == "+0.5 [-0.2, +1.0]"
+    assert stats.worded(row.replace(-0.25, np.nan)) == "0.50"
+    assert stats.in_words(pd.DataFrame([row])) == ["0.50 [-0.25, 1.00]"]
+
+
+def test_value_is_the_ratio_of_sums_and_not_the_mean_of_ratios():
+    found = stats.ratio([10, 1], [10, 2], draws())
+    assert found.value == pytest.approx(11 / 12)
+    assert (found.n_prompts, found.n_rounds) == (2, 12)
+    assert stats.mean([1.0, 0.5], draws()).value == pytest.approx(0.75)
+
+
+def test_interval_of_a_mean_is_that_of_student():
+    values = draws(3).normal(5, 2, 40)
+    found = stats.mean(values, draws(), resamples=40_000)
+    half = 2.0227 * values.std(ddof=1) / 40**0.5  # t quantile of 39 degrees of freedom
+    assert found.low == pytest.approx(values.mean() - half, abs=0.06 * half)
+    assert found.high == pytest.approx(values.mean() + half, abs=0.06 * half)
+
+
+@pytest.mark.parametrize(("prompts", "quantile"), [(5, 2.7764), (10, 2.2622), (30, 2.0452)])
+def test_tails_follow_the_quantiles_of_student(prompts, quantile):
+    expected = NormalDist().cdf(-quantile * (prompts / (prompts - 1)) ** 0.5)
+    assert stats._tail(0.95, prompts) == pytest.approx(expected, rel=0.02, abs=1e-4)
+
+
+@pytest.mark.parametrize("prompts", [10, 30])
+def test_ratio_of_sums_is_covered_as_often_as_promised(prompts):
+    generator = draws(1)
+    simulated = [rounds_of_prompts(generator, prompts) for _ in range(1500)]
+    found = [stats.ratio(accepted, rounds, generator, resamples=600) for accepted, rounds in simulated]
+    covered = np.mean([one.low <= 0.5 <= one.high for one in found])
+    assert 0.93 <= covered <= 0.97
+
+
+def test_paired_difference_is_covered_and_narrower_than_the_unpaired_one():
+    generator, covered, widths, apart = draws(2), [], [], []
+    for _ in range(600):
+        level, rounds = generator.normal(2, 1, 25), np.full(25, 20)
+        base, better = (rounds * (level + lift) + generator.normal(0, 2, 25) for lift in (0, 0.3))
+        found = stats.difference(better, rounds, base, rounds, generator, resamples=500)
+        covered.append(found.low <= 0.3 <= found.high)
+        widths.append(found.high - found.low)
+        alone = stats.ratio(better, rounds, generator, resamples=500)
+        apart.append(alone.high - alone.low)
+    assert 0.92 <= np.mean(covered) <= 0.98
+    assert np.mean(widths) < 0.3 * np.mean(apart)
+
+
+def test_settings_at_once_equal_settings_one_by_one():
+    generator = draws(4)
+    top, bottom = generator.integers(0, 9, (3, 12)), generator.integers(1, 9, (3, 12))
+    together = stats.ratio(top, bottom, draws(5))
+    for setting in range(3):
+        alone = stats.ratio(top[setting], bottom[setting], draws(5))
+        for field in ("value", "low", "high", "n_rounds"):
+            assert getattr(together, field)[setting] == getattr(alone, field)
+
+
+def test_against_a_plain_bootstrap():
+    accepted, rounds = rounds_of_prompts(draws(6), 30)
+    found = stats.ratio(accepted, rounds, draws(7), resamples=20_000)
+    generator, plain = draws(8), []
+    for _ in range(5000):
+        chosen = generator.integers(0, 30, 30)
+        plain.append(accepted[chosen].sum() / rounds[chosen].sum())
+    tail = stats._tail(0.95, 30)
+    low, high = np.quantile(plain, [tail, 1 - tail])
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.01), pytest.approx(high, abs=0.01))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=2, max_size=8), st.floats(0.5, 4))
+def test_interval_holds_the_value_and_scales_with_it(pairs, factor):
+    top, bottom = np.array(pairs, dtype=float).T
+    found, scaled = stats.ratio(top, bottom, draws()), stats.ratio(factor * top, bottom, draws())
+    assert found.low - 1e-12 <= found.value <= found.high + 1e-12
+    assert scaled.low == pytest.approx(factor * found.low) and scaled.high == pytest.approx(factor * found.high)
+
+
+def test_one_prompt_has_a_value_but_no_interval():
+    found = stats.ratio([3], [4], draws())
+    assert found.value == 0.75 and np.isnan(found.low) and np.isnan(found.high)
+    assert "0.75 [nan, nan]" in str(found)
+
+
+def test_nothing_to_divide_by_is_nan_and_no_prompts_are_an_error():
+    assert np.isnan(stats.ratio([0, 0], [0, 0], draws()).value)
+    with pytest.raises(ValueError, match="at least one prompt"):
+        stats.ratio([], [], draws())
+
+
+def table(prompts: int = 20) -> pd.DataFrame:
+    generator, rows = draws(9), []
+    for family, lift in (("chain", 0.0), ("kary:2", 0.2)):
+        for stretch in ("before", "loop"):
+            for prompt in range(prompts):
+                rounds = int(generator.integers(5, 20))
+                rows.append((family, 8, f"p{prompt}", stretch, rounds, int(generator.binomial(rounds, 0.5 + lift))))
+    return pd.DataFrame(rows, columns=["family", "budget", "prompt", "stretch", "rounds", "accepted"])
+
+
+def test_summary_adds_rows_of_a_prompt_and_keeps_the_order_of_settings():
+    rows = table()
+    found = stats.summarise(rows, ["family", "budget"], "accepted", "rounds", draws())
+    assert list(found.columns) == ["family", "budget", "value", "low", "high", "n_prompts", "n_rounds"]
+    assert list(found.family) == ["chain", "kary:2"] and (found.n_prompts == 20).all()
+    chain = rows[rows.family == "chain"]
+    assert found.value[0] == chain.accepted.sum() / chain.rounds.sum() and found.n_rounds[0] == chain.rounds.sum()
+
+
+def test_settings_on_different_prompts_keep_their_own():
+    rows = table()
+    rows = rows[~((rows.family == "kary:2") & (rows.prompt == "p3"))]
+    found = stats.summarise(rows, ["family"], "accepted", "rounds", draws())
+    assert list(found.n_prompts) == [20, 19]
+    paired = stats.compare(rows, ["budget"], "family", "chain", "accepted", "rounds", draws())
+    assert list(paired.family) == ["kary:2"] and list(paired.n_prompts) == [19]
+    own, base = (rows[(rows.family == family) & (rows.prompt != "p3")] for family in ("kary:2", "chain"))
+    own_rate, base_rate = (part.accepted.sum() / part.rounds.sum() for part in (own, base))
+    assert paired.value[0] == pytest.approx(own_rate - base_rate)
+    quotient = stats.compare(rows, ["budget"], "family", "chain", "accepted", "rounds", draws(), relative=True)
+    assert quotient.low[0] > 1 and paired.low[0] > 0
+
+
+def test_unknown_base_is_named_with_what_there_is():
+    with pytest.raises(ValueError, match="family = 'star'.*chain"):
+        stats.compare(table(), ["budget"], "family", "star", "accepted", "rounds", draws())
+
+
+def test_thousands_of_settings_are_quick():
+    generator, prompts, many = draws(10), 60, 4000
+    accepted, rounds = generator.integers(1, 50, (2, many * prompts))
+    setting, prompt = np.divmod(np.arange(many * prompts), prompts)
+    rows = pd.DataFrame({"setting": setting, "prompt": prompt, "accepted": accepted, "rounds": rounds})
+    start = time.process_time()
+    assert len(stats.summarise(rows, ["setting"], "accepted", "rounds", generator)) == many
+    assert time.process_time() - start < 20

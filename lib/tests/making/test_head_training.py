@@ -1,0 +1,190 @@
+"""Training of heads: every kind learns what the target says, depth by depth, in less memory; a stopped run goes on."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib.drafters import heads
+from lib.lab import tables
+from lib.lab.counted_bytes import CountedBytes
+from lib.making import command, data, head_memory, loop, losses
+from lib.making import heads as training
+from lib.making.corpus import mixture
+from lib.models import SHIPPED, PairError
+from lib.studies.drafters import head_figures
+from lib.tests import small_heads, small_models
+
+TARGET = small_models.llama(3, layers=3, dtype=torch.float32).requires_grad_(False)
+KINDS = tuple(heads.KINDS)
+
+
+def new_head(kind, seed=0):
+    torch.manual_seed(seed)
+    return heads.KINDS[kind](heads.settings(kind, TARGET.config))
+
+
+def streams():
+    """A language with a rule: each token is followed by one of two."""
+    rng, made = np.random.default_rng(0), {}
+    for kind in ("a", "b"):
+        stream = [1]
+        for choice in rng.integers(0, 2, 999):
+            stream.append(1 + (2 * stream[-1] + choice) % (small_models.VOCABULARY - 1))
+        made[kind] = np.array(stream, dtype=np.uint16)
+    return made
+
+
+def draw(step, length=24):
+    return data.windows(streams(), {"a": 0.5, "b": 0.5}, 8, length + 1, seed=1, step=step)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_learns_what_the_target_says(kind, tmp_path):
+    plan = loop.Plan(steps=40, rows=8, length=24, learning_rate=1e-2, seed=0)
+    head, held_out = small_heads.head(kind, TARGET), {"a": streams()["a"]}
+    training.train(head, TARGET, kind, draw, plan, tmp_path, held_out, curve_every=20, compiled=False)
+    curve = pd.read_csv(tmp_path / "curve.csv")
+    depths = head.depth if kind in ("medusa", "block") else losses.STEPS
+    assert curve["step"].unique().tolist() == [20, 40] and len(curve) == 2 * depths
+    before = training.reading(small_heads.head(kind, TARGET), TARGET, kind, held_out, 24).set_index("depth")
+    after = curve[curve["step"] == 40].set_index("depth")
+    assert after["nats"].mean() < before["nats"].mean() and after["nats"][1] < before["nats"][1]
+    assert after["agreement"][1] >= before["agreement"][1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lessons_compare_a_head_with_the_target_at_the_same_token(kind):
+    """A head that said what the target says would have its states: the targets' are those of the tokens spoken of."""
+    tokens = draw(0)
+    last = losses.listen(TARGET, tokens[:, :-1])[-1]
+    head = small_heads.head(kind, TARGET)
+    lesson = losses.READINGS[kind](head, TARGET, tokens, torch.Generator().manual_seed(2))
+    for depth, (state, wanted) in enumerate(zip(lesson.states, lesson.wanted)):
+        assert state.shape == wanted.shape
+        if kind == "block":
+            first = 1 + int(torch.randint(losses.STRIDE, (), generator=torch.Generator().manual_seed(2)))
+            torch.testing.assert_close(wanted[:, 0], last[:, first + depth])
+        else:
+            torch.testing.assert_close(wanted[:, 0], last[:, depth + 1])
+
+
+def test_eagle_one_regresses_features_and_counts_classification_a_tenth():
+    lesson = losses.eagle(small_heads.head("eagle", TARGET), TARGET, draw(0), torch.Generator().manual_seed(0))
+    (state,), (wanted,) = lesson.states, lesson.wanted
+    output = TARGET.get_output_embeddings()
+    difference = (state - wanted).abs()
+    smooth = torch.where(difference < 1, difference**2 / 2, difference - 0.5).mean()
+    p, q = output(wanted).softmax(-1), output(state).softmax(-1)
+    expected = smooth + 0.1 * -(p * q.log()).sum(-1).mean()
+    assert lesson.loss(output)(state, 0).item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle3", "block"])
+def test_depths_apart_give_the_same_gradients(kind):
+    gradients = []
+    for backward in head_memory.WAYS.values():
+        head = small_heads.head(kind, TARGET)
+        lesson = losses.LESSONS[kind](head, TARGET, draw(0), torch.Generator().manual_seed(0))
+        backward(lesson.states, lesson.loss(TARGET.get_output_embeddings()))
+        gradients.append([p.grad for p in head.parameters() if p.grad is not None])
+    for together, separate in zip(*gradients, strict=True):
+        torch.testing.assert_close(together, separate)
+
+
+def test_depths_apart_need_the_logits_of_one_depth():
+    wide = small_models.llama(0, vocabulary=2048, dtype=torch.float32).requires_grad_(False)
+    table = head_memory.peaks(wide, KINDS, rows=2, length=32).pivot(index="kind", columns="way")
+    depths, peak = table["depths"]["apart"], table["peak_bytes"]
+    several = depths[depths > 1].index
+    assert set(several) == {"medusa", "eagle3", "block"}
+    assert (peak["apart"][several] < 0.6 * peak["together"][several]).all()
+    assert peak["apart"]["eagle"] == pytest.approx(peak["together"]["eagle"], rel=0.1), "one depth: nothing to spare"
+    for kind in several:
+        spared = peak["together"][kind] - peak["apart"][kind]
+        assert spared > 0.7 * (depths[kind] - 1) * table["logit_bytes"]["apart"][kind]
+
+
+def test_counted_bytes_are_those_alive_at_once():
+    with CountedBytes() as counted:
+        kept = torch.ones(1000)
+        for _ in range(3):
+            made = kept * 2
+            view = made[:10]
+            del made
+            assert counted.live == 8000, "a view keeps the whole"
+            del view
+        assert (counted.live, counted.peak) == (4000, 8000)
+
+
+def test_curves_and_memory_are_drawn_and_fit_their_tables():
+    points = training.reading(small_heads.head("medusa", TARGET), TARGET, "medusa", streams(), 24).assign(step=20)
+    curve = pd.concat([points, points.assign(step=40)])
+    figure = head_figures.curves({"medusa": curve, "block": curve})
+    assert [axis.get_title() for axis in figure.axes] == ["medusa", "block"]
+    assert all(len(axis.lines) == 4 for axis in figure.axes)
+    peaks = head_memory.peaks(TARGET, ("medusa", "eagle"), rows=2, length=24)
+    assert len(head_figures.memory(peaks).axes[0].patches) == 4
+    tables.write("", "head_curves", curve.assign(target="t", head="medusa"), "mark")
+    tables.write("", "head_memory", peaks.assign(target="t"), "mark")
+
+
+def test_a_stopped_training_goes_on_where_it_was(tmp_path):
+    plan = loop.Plan(steps=6, rows=8, length=24, learning_rate=1e-2, seed=0)
+
+    def until(stop):
+        def drawing(step):
+            if step == stop:
+                raise KeyboardInterrupt
+            return draw(step)
+        return drawing
+
+    whole, parts = new_head("eagle"), new_head("eagle")
+    training.train(whole, TARGET, "eagle", draw, plan, tmp_path / "whole", {}, checkpoint_every=2, compiled=False)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(parts, TARGET, "eagle", until(5), plan, tmp_path / "parts", {}, checkpoint_every=2,
+                       compiled=False)
+    fresh = new_head("eagle", seed=5)
+    training.train(fresh, TARGET, "eagle", draw, plan, tmp_path / "parts", {}, checkpoint_every=2, compiled=False)
+    for expected, found in zip(whole.parameters(), fresh.parameters()):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_curve_forgets_what_a_stopped_run_had_said_beyond(tmp_path):
+    for step, nats in ((100, 3.0), (200, 2.0), (300, 1.5), (200, 2.1)):
+        training.extend_curve(tmp_path / "curve.csv", step, pd.DataFrame([dict(kind="a", nats=nats)]))
+    curve = pd.read_csv(tmp_path / "curve.csv")
+    assert list(zip(curve["step"], curve["nats"])) == [(100, 3.0), (200, 2.1)]
+
+
+def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, capsys):
+    made = {kind: streams()["a"] for kind in mixture.KINDS}
+    data.save_streams(data.Streams(made, made), tmp_path)
+    shutil.copy(SHIPPED / "base" / "tokenizer.json", tmp_path / "tokenizer.json")
+    TARGET.save_pretrained(tmp_path / "little")
+    monkeypatch.setitem(training.PLANS, "medusa", loop.Plan(9, 2, 16, 5e-3, seed=0))
+    monkeypatch.setattr("lib.making.own_text.PROMPT_TOKENS", 8)
+    monkeypatch.setattr("lib.making.own_text.NEW_TOKENS", 12)
+    for steps in ("2", "4"):
+        words = ["heads", "--target", "little", "--kind", "medusa", "--folder", str(tmp_path), "--steps", steps]
+        command.main(words)
+    assert "step=4" in capsys.readouterr().out
+    folder = tmp_path / "heads" / "little" / "medusa"
+    assert pd.read_csv(folder / "curve.csv")["step"].unique().tolist() == [2, 4]
+    assert heads.load("medusa", folder, TARGET).depth == 4
+    nothing = pd.DataFrame(columns=["kind", "member", "nats_a_token"])
+    monkeypatch.setattr(command.family, "losses", lambda names, folder: nothing)
+    command.publish(tmp_path, tmp_path / "shipped")
+    kept = tmp_path / "shipped" / "heads" / "little" / "medusa"
+    assert {path.name for path in kept.iterdir()} == {"config.json", "model.safetensors", "curve.csv"}
+    with pytest.raises(ValueError, match="kind 'hydra'; choose one of medusa"):
+        training.make("little", "hydra", tmp_path)
+
+
+def test_a_target_that_is_not_there_is_told_before_the_corpus_is_read(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PairError, match="empty is of no type that this transformers knows"):
+        training.make(str(tmp_path / "empty"), "medusa", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]

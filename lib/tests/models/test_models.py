@@ -1,0 +1,368 @@
+"""Pairs from folders that are made here: they load, padding is cut, and what cannot work says so in one message."""
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
+from tokenizers.models import BPE
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    T5Config,
+)
+
+from lib import decoding, models, replay
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.lookup import LookupDrafter
+from lib.models import PairError, checks, sizes
+from lib.trees import Tree
+
+TEXT = ["the cat sat on the mat and the dog sat on the log", "a tree of tokens is drafted and then verified"] * 4
+SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+             max_position_embeddings=128, bos_token_id=0, eos_token_id=0, tie_word_embeddings=True)
+
+
+def make_tokenizer(texts=TEXT, size=300, extra=(), names=("<|end|>",)):
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(names), initial_alphabet=alphabet,
+                                  show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=names[0])
+    fast.add_special_tokens({"additional_special_tokens": list(extra)})
+    return fast
+
+
+def make_folder(path, config, tokenizer, seed=0):
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))  # else a random model repeats its last token for ever
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, tokenizer):
+    """A target whose vocabulary is padded beyond its tokens, and drafters with more, less and no padding."""
+    home = tmp_path_factory.mktemp("models")
+    size = len(tokenizer)
+    return {name: make_folder(home / name, LlamaConfig(vocab_size=size + padding, **SMALL), tokenizer, seed)
+            for seed, (name, padding) in enumerate({"target": 8, "less": 3, "more": 20, "none": 0}.items())}
+
+
+def same_folder_with(path, source, **files):
+    shutil.copytree(source, path)
+    for name, content in files.items():
+        (path / name.replace("__", ".")).write_bytes(content)
+    return str(path)
+
+
+def edited(path, source, **changes):
+    """A copy of a folder whose config.json says something else."""
+    content = json.loads((Path(source) / "config.json").read_text()) | changes
+    return same_folder_with(path, source, config__json=json.dumps(content).encode())
+
+
+def message(name, **keywords):
+    with pytest.raises(PairError) as caught:
+        models.load_pair(name, **keywords)
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------ what works
+
+
+@pytest.mark.parametrize("drafter", ["less", "more", "none", "target"])
+def test_vocabularies_that_differ_by_padding_just_work(folders, tokenizer, drafter):
+    pair = models.load_pair(f"{folders['target']}|{folders[drafter]}", dtype="float64")
+    expected = len(tokenizer) + min(8, {"less": 3, "more": 20, "none": 0, "target": 8}[drafter])
+    assert pair.vocabulary == pair.target.config.vocab_size == pair.draft_model.config.vocab_size == expected
+    prompt = torch.tensor([pair.tokenizer("the cat sat")["input_ids"]])
+    whole = AutoModelForCausalLM.from_pretrained(folders["target"], dtype=torch.float64)
+    torch.testing.assert_close(pair.target(prompt).logits, whole(prompt).logits[..., :expected])
+    for rule, temperature in (("greedy", 0.0), ("naive", 1.0)):
+        done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", rule=rule, max_new_tokens=12,
+                                 temperature=temperature, generator=torch.Generator().manual_seed(0))
+        assert len(done.new_tokens[0]) == 12 and max(done.new_tokens[0]) < expected
+    own = pair.target.generate(prompt, max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0)
+    done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", max_new_tokens=9)
+    assert torch.equal(done.sequences, own)
+    assert len(set(done.new_tokens[0])) > 2, "a text that only repeats itself shows little"
+    rows = dict(names=["a"], kinds=["k"])
+    assert replay.record(pair.target, {"d": pair.draft_model}, [prompt[0]], **rows, max_new_tokens=5).positions == 5
+
+
+def test_a_pair_says_what_results_depend_on(folders):
+    pair = models.load_pair(f"{folders['target']} | {folders['none']}", dtype=torch.bfloat16)
+    assert (pair.target_name, pair.drafter_name) == ("target", "none") and pair.revisions == [None, None]
+    assert pair.folders == [folders["target"], folders["none"]] and pair.window == 128 and pair.eos_token_ids == (0,)
+    assert pair.target.dtype == pair.draft_model.dtype == torch.bfloat16 and not pair.target.training
+    assert pair.target.config._attn_implementation == "tree"
+
+
+def test_a_drafter_may_have_a_dtype_of_its_own():
+    """What is drafted in bfloat16 and verified in float32 is the float32 target's own text."""
+    pair = models.load_pair("small/tiny", dtype="float32|bfloat16")
+    assert (pair.target.dtype, pair.draft_model.dtype) == (torch.float32, torch.bfloat16)
+    prompt = pair.tokenizer("def area(width, height):\n", return_tensors="pt")["input_ids"]
+    own = pair.target.generate(prompt, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
+    done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", max_new_tokens=24)
+    assert torch.equal(done.sequences, own)
+    for wrong in ("float32|int3", "float32|float32|float32"):
+        with pytest.raises(PairError, match="dtype is"):
+            models.load_pair("small/tiny", dtype=wrong)
+
+
+def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders):
+    names = ["target|more", "target|less", "more|none"]
+    pairs = models.load_pairs(["|".join(folders[part] for part in name.split("|")) for name in names])
+    assert pairs[0].target is pairs[1].target and pairs[0].draft_model is pairs[2].target
+    assert len({model.config.vocab_size for pair in pairs for model in (pair.target, pair.draft_model)}) == 1
+
+
+@pytest.mark.parametrize("config", [
+    Qwen3Config(vocab_size=320, head_dim=8, **SMALL),
+    GPT2Config(vocab_size=320, n_embd=32, n_layer=1, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0),
+    GPTNeoXConfig(vocab_size=320, **{name: SMALL[name] for name in SMALL if name != "num_key_value_heads"})],
+    ids=lambda config: config.model_type)
+def test_other_architectures_decode_as_themselves(tmp_path, tokenizer, config):
+    target = make_folder(tmp_path / "t", config, tokenizer, 1)
+    config.vocab_size = 310
+    drafter = make_folder(tmp_path / "d", config, tokenizer, 2)
+    pair = models.load_pair(f"{target}|{drafter}", dtype="float64")
+    assert pair.vocabulary == 310
+    prompt = torch.tensor([pair.tokenizer("a tree of tokens")["input_ids"]])
+    own = pair.target.generate(prompt, max_new_tokens=10, do_sample=False, eos_token_id=None, pad_token_id=0)
+    rng = random.Random(7)
+    for nodes in (1, 3, 6, 9, 12):
+        tree = Tree([-1] + [rng.randrange(node) for node in range(1, nodes + 1)])
+        for drafter in (LanguageModelDrafter(pair.draft_model), LookupDrafter()):
+            done = decoding.generate(pair.target, drafter, prompt, shape=tree, max_new_tokens=10)
+            assert torch.equal(done.sequences, own), tree
+
+
+def test_every_name_stands_for_two_models():
+    for name, (target, drafter) in models.PAIRS.items():
+        assert target != drafter and (target.count("/") == drafter.count("/") == (name not in models.FAMILY))
+    assert [str(s) for s in models.sources("qwen3")] == list(models.PRESETS["qwen3"])
+    pinned, plain = models.sources("me/big@v1.2|me/small")
+    assert (pinned.where, pinned.revision, pinned.short, str(pinned)) == ("me/big", "v1.2", "big@v1.2", "me/big@v1.2")
+    assert plain.revision is None and not plain.is_folder
+
+
+def test_a_folder_keeps_its_at_sign(tmp_path, folders):
+    odd = same_folder_with(tmp_path / "kept@home", folders["none"])
+    assert models.sources(f"{odd}|{folders['target']}")[0] == models.Source(odd)
+    assert models.load_pair(f"{odd}|{folders['target']}").target_name == "kept@home"
+
+
+@pytest.mark.parametrize("name", models.FAMILY)
+def test_a_shipped_pair_loads_where_its_weights_are(name):
+    missing = [member for member in name.split("/") if not (models.SHIPPED / member / "model.safetensors").exists()]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not trained yet")
+    pair = models.load_pair(name)
+    text = "def add(a, b):\n    return"
+    assert pair.tokenizer.decode(pair.tokenizer(text)["input_ids"]) == text
+    assert pair.name == name and pair.vocabulary == len(pair.tokenizer)
+
+
+# -------------------------------------------------------------------------------------------------- what does not
+
+
+@pytest.mark.parametrize("name, says", [
+    ("base/tinny", "'base/tinny' is unknown; did you mean base/tiny"),
+    ("tiny/base", "did you mean base/tiny"),
+    ("qwen9000|", "or write 'TARGET|DRAFTER'"),
+    ("base|small|tiny", "'base|small|tiny' is unknown"),
+    ("./nowhere|me/small", "no folder ./nowhere"),
+    ("me/big@|me/small", "names no revision behind its @"),
+])
+def test_a_name_that_means_nothing(name, says):
+    assert says in message(name)
+
+
+def test_a_shipped_model_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setattr("lib.models.registry.SHIPPED", tmp_path)
+    assert "the shipped model 'base' is not in" in message("base/tiny")
+
+
+def test_different_tokenizers(tmp_path, folders):
+    other = make_tokenizer(["quite other words were read here"] * 8)
+    apart = make_folder(tmp_path / "other", LlamaConfig(vocab_size=310, **SMALL), other)
+    said = message(f"{folders['target']}|{apart}")
+    assert "target and other have different tokenizers" in said and "ids differ" in said and " is '" in said
+
+
+def test_added_tokens_may_have_other_names_but_need_embeddings(tmp_path, folders, tokenizer):
+    config = LlamaConfig(vocab_size=len(tokenizer) + 8, **SMALL)
+    chat = make_folder(tmp_path / "chat", config, make_tokenizer(extra=["<|user|>", "<|bot|>"]), 5)
+    other = make_folder(tmp_path / "chat2", config, make_tokenizer(extra=["<|human|>"]), 6)
+    assert models.load_pair(f"{chat}|{other}").vocabulary == len(tokenizer) + 8
+    assert models.load_pair(f"{folders['target']}|{chat}")
+    said = message(f"{chat}|{folders['none']}")
+    assert f"none has embeddings for {len(tokenizer)} tokens" in said
+    assert "chat writes 2 more, such as '<|user|>'" in said
+
+
+@pytest.mark.parametrize("config, says", [
+    (MistralConfig(vocab_size=310, sliding_window=16, **SMALL), "sliding window of 16"),
+    (LlamaConfig(vocab_size=310, **SMALL, layer_types=["full_attention", "linear_attention"]), "linear_attention"),
+    (T5Config(vocab_size=310, d_model=8, num_layers=1, num_heads=1), "encoder-decoder"),
+], ids=["sliding", "linear", "encoder-decoder"])
+def test_attention_that_cannot_host_a_tree(tmp_path, folders, config, says):
+    config.save_pretrained(tmp_path / "odd")
+    said = message(f"{tmp_path / 'odd'}|{folders['none']}")
+    assert says in said and f"({config.model_type})" in said and "choose a model with full attention" in said
+
+
+def test_unknown_types_and_code_of_its_own(tmp_path, folders):
+    unknown = edited(tmp_path / "new", folders["none"], model_type="tomorrow", architectures=["TomorrowLM"])
+    assert "is of no type that this transformers knows" in message(f"{unknown}|{folders['none']}")
+    own = edited(tmp_path / "own", folders["none"], model_type="mine",
+                 auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})
+    (Path(own) / "evil.py").write_text("raise SystemExit('ran')")
+    assert "code of its own, which never runs here" in message(f"{own}|{folders['none']}")
+
+
+def test_weights_that_are_missing_broken_pickled_or_of_another_config(tmp_path, folders):
+    def said(folder):
+        return message(f"{folder}|{folders['none']}")
+
+    bare = same_folder_with(tmp_path / "bare", folders["none"])
+    (Path(bare) / "model.safetensors").unlink()
+    assert "no readable safetensors" in said(bare)
+    torch.save({"a": torch.ones(1)}, Path(bare) / "pytorch_model.bin")
+    assert "no readable safetensors" in said(bare) and "save it again" in said(bare)
+    broken = same_folder_with(tmp_path / "broken", folders["none"], model__safetensors=b"\0" * 40)
+    assert "no readable safetensors" in said(broken)
+    deeper = edited(tmp_path / "deeper", folders["none"], num_hidden_layers=3)
+    assert "lacks weights for model.layers.2" in said(deeper)
+    narrower = edited(tmp_path / "narrower", folders["none"], intermediate_size=24)
+    assert "narrower has weights of other shapes than its config.json says" in said(narrower)
+    silent = same_folder_with(tmp_path / "silent", folders["none"])
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (Path(silent) / file).unlink()
+    assert "silent cannot be read as a model" in said(silent) or "tokenizer" in said(silent)
+    garbled = same_folder_with(tmp_path / "garbled", folders["none"], config__json=b"{nonsense")
+    assert "cannot be read as a model" in said(garbled)
+    (tmp_path / "empty").mkdir()
+    assert "config.json" in said(tmp_path / "empty")
+
+
+def test_dtype_device_and_memory(monkeypatch, folders):
+    pair = f"{folders['target']}|{folders['none']}"
+    assert "dtype is 'int3'; give one of float32" in message(pair, dtype="int3")
+    assert "device 'warp' with dtype 'float32'" in message(pair, device="warp")
+    if not torch.cuda.is_available():
+        said = message(pair, dtype="bfloat16", device="cuda")
+        assert "device 'cuda' with dtype 'bfloat16' cannot be used here" in said
+    monkeypatch.setattr(checks, "free_memory", lambda device: 50_000)
+    assert "the weights of target in float32 and none in float32 need 0.0 GiB, 0.0 GiB are free on cpu" in message(pair)
+    monkeypatch.undo()
+
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", full)
+    assert f"{folders['target']} did not fit into the memory of cpu" in message(pair)
+
+
+HUB = """
+import http.server, json, os, sys, threading
+
+ANSWERS = {"gone": (401, "RepoNotFound"), "gated": (403, "GatedRepo"), "pinned": (404, "RevisionNotFound")}
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    def answer(self):
+        code, kind = next((ANSWERS[name] for name in ANSWERS if name in self.path), (404, "EntryNotFound"))
+        self.send_response(code)
+        self.send_header("X-Error-Code", kind)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    do_GET = do_HEAD = do_POST = answer
+    def log_message(self, *args): pass
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_port}"
+from lib import models
+import huggingface_hub
+
+def said(name):
+    try:
+        models.load_pair(f"{name}|me/small")
+    except models.PairError as error:
+        return str(error)
+
+found = {name: said(name) for name in ("me/gone", "me/gated", "me/pinned@v9", "me/blank", "me/-.-/x")}
+huggingface_hub.constants.HF_HUB_OFFLINE = True
+found["offline"] = said("me/any")
+print(json.dumps(found))
+"""
+
+
+def test_what_the_hub_says_becomes_one_message_each(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"} | {
+        "HF_HOME": str(tmp_path), "PYTHONPATH": str(Path(models.__file__).parents[2]), "no_proxy": "*"}
+    done = subprocess.run([sys.executable, "-c", HUB], capture_output=True, text=True, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert "me/gone is neither a folder here nor a public model" in said["me/gone"]
+    assert "me/gated is gated; accept its licence" in said["me/gated"]
+    assert "me/pinned@v9 is no revision that the hub has" in said["me/pinned@v9"]
+    assert "me/blank" in said["me/blank"] and "config.json" in said["me/blank"]
+    assert "no folder me/-.-/x" in said["me/-.-/x"]
+    assert "me/any is not on this machine and the hub cannot be reached" in said["offline"]
+
+
+def test_a_published_size_has_its_makers_number_of_parameters_and_the_same_random_weights_each_time():
+    with torch.device("meta"):
+        counts = {name: sum(each.numel() for each in LlamaForCausalLM(sizes.config(name)).parameters())
+                  for name in sizes.SIZES}
+    billions = {name: round(count / 1e9, 3) for name, count in counts.items()}
+    assert billions == {"llama-3-70b": 70.554, "llama-3-8b": 8.03, "llama-3.2-1b": 1.236, "llama-68m": 0.068,
+                        "smollm2-1.7b": 1.711, "smollm2-135m": 0.135}
+    state = torch.get_rng_state()
+    one, other = (models.load_pair("random:llama-68m@1|random:llama-68m@1", dtype="bfloat16") for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(one.target.lm_head.weight, other.target.lm_head.weight)
+    assert one.folders == [] and one.target_name == "random:llama-68m@1" and one.target is one.draft_model
+
+
+@pytest.mark.parametrize("name, why", [
+    ("random:llama-9b|base", "size 'llama-9b' is unknown; choose one of llama-3-70b"),
+    ("random:llama-68m@3|random:llama-68m", "asks for '3' layers; give 1 to 2"),
+    ("random:llama-68m|random:llama-68m@", "names no revision behind its @")])
+def test_a_size_that_there_is_not_is_refused_before_anything_is_made(name, why):
+    with pytest.raises(models.PairError, match=re.escape(why)):
+        models.check_pairs([name])
+
+
+def test_random_weights_are_not_quantised():
+    with pytest.raises(models.PairError, match="random weights"):
+        models.load_pair("random:llama-68m@1|random:llama-68m@1", quantize="int8")

@@ -1,0 +1,66 @@
+"""int8 weights: what rounding does, which layers it reaches, and that losslessness holds against what was rounded."""
+
+import pytest
+import torch
+
+from lib.decoding import generate, in_batches
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.models import PairError, load_pair
+from lib.models.int8_linear import Int8Linear, rounded
+from lib.models.quantize import kinds_of, quantize_int8
+from lib.studies.drafters import footprint
+from lib.tests import small_models
+
+PROMPTS = small_models.prompts(2, (3, 11, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_rounded_weight_is_within_half_a_step(dtype):
+    weight = torch.randn(7, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
+    weight[3] = 0
+    quantised, scale = rounded(weight)
+    error = (quantised.double() * scale[:, None] - weight).abs().amax(1)
+    assert quantised.dtype == torch.int8 and (error <= scale * 0.5001).all() and not quantised[3].any()
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+def test_the_layer_is_the_product_with_its_rounded_weight(dtype, tolerance):
+    linear = torch.nn.Linear(64, 48).to(dtype)
+    layer, x = Int8Linear(linear), torch.randn(2, 5, 64).to(dtype)
+    expected = x.double() @ (layer.weight.double() * layer.scale.double()[:, None]).T + linear.bias.double()
+    assert layer(x).dtype == dtype
+    torch.testing.assert_close(layer(x).double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_greedy_output_is_the_quantised_targets_own():
+    target, drafter = small_models.llama(0), small_models.related(small_models.llama(0), 1, noise=0.3)
+    before = footprint.weights(target)
+    for model in (target, drafter):
+        quantize_int8(model)
+    assert footprint.weights(target) < before / 2 and isinstance(target.lm_head, torch.nn.Linear)
+    ids, mask = next(in_batches(PROMPTS, 3))
+    settings = dict(attention_mask=mask, shape="kary:2@6", max_new_tokens=16)
+    done = generate(target, LanguageModelDrafter(drafter), ids, **settings)
+    for prompt, tokens in zip(PROMPTS, done.new_tokens):
+        own = target.generate(prompt[None], max_new_tokens=16, do_sample=False, pad_token_id=0, eos_token_id=None)
+        assert own[0, len(prompt) :].tolist() == tokens
+
+
+def test_load_quantises_what_it_is_told():
+    pair = load_pair("small/tiny", quantize="int8|none", dtype="bfloat16")
+    assert any(isinstance(module, Int8Linear) for module in pair.target.modules())
+    assert not any(isinstance(module, Int8Linear) for module in pair.draft_model.modules())
+    plain = load_pair("small/tiny", dtype="bfloat16")
+    assert footprint.weights(pair.target) < footprint.weights(plain.target)
+    ids = torch.arange(5, 25)[None]
+    ours, theirs = (each.target(ids).logits.float() for each in (pair, plain))
+    assert torch.nn.functional.cosine_similarity(ours, theirs, dim=-1).min() > 0.99
+
+
+def test_what_cannot_be_quantised_is_refused_by_name():
+    assert kinds_of("int8") == ("int8", "int8") and kinds_of("none|int8") == ("none", "int8")
+    wrongs = {"int3": "quantize is 'int3'", None: "quantize is None", "int8|int8|int8": "give one of",
+              "int4": "is for GPUs"}
+    for wrong, message in wrongs.items():
+        with pytest.raises(PairError, match=message):
+            load_pair("small/tiny", quantize=wrong)

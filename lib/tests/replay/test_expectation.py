@@ -1,0 +1,147 @@
+"""Expected acceptance from chances along the text, against the enumeration of every draft, coin and text."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from lib import replay
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.lab import stats
+from lib.replay import acceptance, expectation
+from lib.replay import chances as acceptance_chances
+from lib.studies.acceptance import live, recording
+from lib.tests import small_models
+from lib.trees import Tree
+from lib.trees.shapes import parse
+from lib.verify import warp
+from lib.verify.proof import enumeration
+from lib.verify.proof.small_languages import Logits
+
+V = 3
+UNEVEN = Tree.from_choices([(0,), (1,), (2,), (1, 0)])  # a child's place decides what hangs below it
+SAMPLES = 4000  # of what was rejected, so that a comparison is exact but for those
+
+
+def every_text(depth, seed=0, agreement=0.6, temperature=1.0):
+    """Two languages, and a trace whose rows are all texts of so many tokens, with each text's probability."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = Logits.random(V, depth, generator)
+    target, drafter = (one.language(temperature) for one in (logits, logits.related(agreement, generator)))
+    texts = list(product(range(V), repeat=depth))
+    paths = [text[:step] for text in texts for step in range(depth)]
+    said = torch.tensor([token for text in texts for token in text])
+    p, q = (torch.stack([language(path) for path in paths]) for language in (target, drafter))
+    chances = acceptance_chances.chances(p, q, said, 3, torch.Generator().manual_seed(1))
+    many = (values.repeat_interleave(SAMPLES, 0) for values in (p, q, said))
+    sampled = acceptance_chances.without_replacement(*many, 3, torch.Generator().manual_seed(1), samples=1)
+    chances["without_replacement|3"] = sampled.view(len(said), SAMPLES, 3).mean(1) / p.gather(1, said[:, None])
+    shape = len(texts), depth
+    zeros = np.zeros(shape, np.float32)
+    made = replay.Trace(
+        np.array([(0, *text) for text in texts], dtype=np.int32),
+        np.full(len(texts), depth),
+        np.full(len(texts), depth),
+        p.gather(1, said[:, None]).numpy().reshape(shape),
+        zeros,
+        {"d": np.zeros(shape, np.int32)},
+        {"d": q.gather(1, said[:, None]).numpy().reshape(shape)},
+        {"d": zeros},
+        tuple("".join(map(str, text)) for text in texts),
+        ("k",) * len(texts),
+        {"target": "t", "protocol": acceptance.REAL_TEXT, "temperature": temperature},
+        {f"d|{name}": values.numpy().reshape(*shape, -1) for name, values in chances.items()},
+    )
+    weights = np.array([float(np.prod([target(text[:i])[token] for i, token in enumerate(text)])) for text in texts])
+    return target, drafter, made, weights
+
+
+@pytest.mark.parametrize("shape", ["star:3", UNEVEN, "chain:2"])
+@pytest.mark.parametrize(
+    "rule, proposal, close",
+    [("multi_step", "iid", 1e-9), ("k_seq", "iid", 1e-6), ("without_replacement", "without_replacement", 0.01)],
+)
+def test_the_expected_length_is_what_enumeration_finds(rule, proposal, close, shape):
+    tree = parse(shape)
+    for seed, agreement in ((0, 0.6), (1, 0.0)):
+        target, drafter, made, weights = every_text(tree.max_depth, seed, agreement)
+        law = enumeration.law(rule, target, drafter, tree, proposal)
+        found = expectation.survival(made, tree, "d", rule)[:, 0, 1:].sum(-1) @ weights
+        assert found == pytest.approx(law.accepted_length, abs=close)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_block_verification_is_a_running_minimum(length):
+    for seed in range(2):
+        target, drafter, made, weights = every_text(length, seed)
+        law = enumeration.law("block", target, drafter, parse(f"chain:{length}"), "iid")
+        block = expectation.block_survival(made, length, "d")
+        assert block[:, 0, 1:].sum(-1) @ weights == pytest.approx(law.accepted_length, abs=1e-9)
+        by_token = expectation.survival(made, parse(f"chain:{length}"), "d", "multi_step")
+        assert (block >= by_token - 1e-12).all()
+
+
+def test_rounds_in_expectation_add_up():
+    _, _, made, _ = every_text(4)
+    made = replay.Trace(**{**vars(made), "about": made.about | {"protocol": acceptance.CONTINUATION}})
+    for tree in (parse("kary:2,2"), parse("chain:1"), parse("chain:6")):
+        survive = expectation.survival(made, tree, "d", "multi_step")
+        starts = expectation._chained_starts(survive)
+        assert (survive[..., 1:] <= survive[..., :-1] + 1e-12).all() and (starts[:, 0] == 1).all()
+        # Every transition is a round's first, or was accepted by the round before: no token is said twice or never.
+        covered = starts.copy()
+        for start in range(4):
+            for depth in range(1, tree.max_depth + 1):
+                if start + depth < 4:
+                    covered[:, start + depth] += starts[:, start] * survive[:, start, depth]
+        # A round that accepts d tokens and adds one covers d + 1: those behind its first are its accepted ones.
+        assert np.allclose(covered, 1)
+        table = expectation.tally(made, survive)
+        assert (table["accepted"] <= table["rounds"] * tree.max_depth + 1e-9).all()
+
+
+def test_missing_siblings_are_named():
+    _, _, made, _ = every_text(2)
+    with pytest.raises(ValueError, match="no chances of rule 'multi_step' for 4 children of 'd'.*siblings=4"):
+        expectation.survival(made, parse("star:4"), "d", "multi_step")
+    with pytest.raises(ValueError, match="siblings is 2 at temperature 0.0"):
+        replay.read(small_models.llama(0), {}, [torch.tensor([1])], [[1, 2]], names="a", kinds="k", siblings=2)
+
+
+def test_live_decoding_finds_the_expected_length():
+    target = small_models.llama(0, hidden=16, layers=1)
+    model = small_models.related(target, 1, noise=0.3)
+    asked = recording.split_prompts(
+        [str(i) for i in range(60)], ["k"] * 60, small_models.prompts(0, [5] * 60), choose=0, judge=60
+    )
+    names = {"names": asked.names, "kinds": asked.kinds}
+    about = {"protocol": acceptance.CONTINUATION, "target": "t"}
+    made = replay.record(
+        target, {"d": model}, asked.ids, **names, max_new_tokens=24, temperature=1.0, about=about, siblings=2,
+        generator=torch.Generator().manual_seed(0),
+    )
+    for rule, proposal in (("multi_step", "iid"), ("without_replacement", "without_replacement")):
+        expected = expectation.tally(made, expectation.survival(made, parse("kary:2,2"), "d", rule))
+        done = live.decode(
+            target, LanguageModelDrafter(model, proposal=proposal), asked.ids, rows=60, shape="kary:2,2", rule=rule,
+            temperature=1.0, max_new_tokens=25, generator=torch.Generator().manual_seed(1),
+        )
+        drawn = live.tally(done, asked.names, asked.kinds)
+        rng = np.random.default_rng(0)
+        ours, theirs = (
+            stats.ratio(*(frame.groupby("prompt")[name].sum() for name in ("accepted", "rounds")), rng)
+            for frame in (expected, drawn)
+        )
+        spread = (ours.high - ours.low + theirs.high - theirs.low) / 2
+        assert abs(ours.value - theirs.value) < 1.5 * spread, (rule, ours, theirs)
+
+
+def test_chances_are_shares_of_what_the_target_says():
+    generator = torch.Generator().manual_seed(0)
+    p, q = (warp(2 * torch.randn(40, 6, generator=generator, dtype=torch.float64), 1.0) for _ in range(2))
+    said = torch.multinomial(p, 1, generator=generator)[:, 0]
+    for name, values in acceptance_chances.chances(p, q, said, 4, generator).items():
+        assert (values >= 0).all() and (values.sum(-1) <= 1 + 1e-9).all(), name
+    same = acceptance_chances.chances(p, p, said, 2, generator)
+    assert torch.allclose(same["multi_step|2"].sum(-1), torch.ones(40, dtype=torch.float64))

@@ -1,0 +1,174 @@
+"""Replay against a plain walk, against live decoding round by round, and its bookkeeping of ends and loops."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import models, replay
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.replay import frequent_paths
+from lib.replay.rank_paths import rank_paths
+from lib.studies.acceptance import live, replay_speed
+from lib.trees import Tree, shapes
+
+
+def synthetic(rng, rows=5, width=24, ranks=4, ahead=None):
+    """A trace of random ranks; with `ahead`, of a drafter whose ranks depend on where a round started."""
+    lengths = rng.integers(0, width + 1, rows)
+    table = rng.integers(0, ranks, (rows, width, ahead or 1)).astype(np.int32)
+    table[np.add.outer(np.arange(width), np.arange(ahead or 1))[None] >= lengths[:, None, None]] = -1
+    table = table if ahead else table[:, :, 0]
+    tokens = rng.integers(0, 50, (rows, width + 1)).astype(np.int32)
+    zeros = np.zeros((rows, width), np.float32)
+    return replay.Trace(
+        tokens,
+        lengths,
+        lengths,
+        zeros,
+        zeros,
+        {"d": table},
+        {"d": zeros},
+        {"d": zeros},
+        tuple(map(str, range(rows))),
+        ("k",) * rows,
+    )
+
+
+@st.composite
+def trees(draw, most=20):
+    choices = {()}
+    for _ in range(draw(st.integers(0, most))):
+        parent = draw(st.sampled_from(sorted(choices)))
+        choices.add(parent + (draw(st.integers(0, 4)),))
+    return Tree.from_choices(choices - {()})
+
+
+def plain_walk(ranks, tree):
+    """The accepted length of a round that meets these ranks, one node at a time."""
+    node, accepted = 0, 0
+    for rank in ranks:
+        below = [child for child in tree.children(node) if tree.rank[child] == rank]
+        if not below:
+            break
+        node, accepted = below[0], accepted + 1
+    return accepted, node
+
+
+def met(ranks, start, length):
+    """The ranks that a round starting there meets, whichever kind of drafter they are of."""
+    return ranks[start:length] if ranks.ndim == 1 else [rank for rank in ranks[start] if rank >= 0]
+
+
+@settings(deadline=None, max_examples=60)
+@given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 1, 3, 6]))
+def test_walk_is_the_plain_walk_and_the_trie_is_the_walk(tree, seed, ahead):
+    recorded = synthetic(np.random.default_rng(seed), ahead=ahead)
+    found = replay.walk(recorded, tree)
+    expected = [
+        (row, start, *plain_walk(met(recorded.ranks["d"][row], start, length), tree))
+        for row, length in enumerate(recorded.lengths)
+        for start in range(length)
+    ]
+    assert [*zip(found.rows, found.starts, found.accepted, found.nodes)] == expected
+    left = recorded.lengths[found.rows] - found.starts
+    assert np.array_equal(found.cut, found.accepted >= left)
+    fast = replay.rounds(recorded, tree)
+    assert all(np.array_equal(one, other) for one, other in zip(vars(found).values(), vars(fast).values()))
+    assert np.array_equal(replay.accepted_lengths(recorded, tree), found.accepted)
+
+
+@settings(deadline=None, max_examples=40)
+@given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 4]), st.booleans())
+def test_a_tree_costs_its_own_nodes(tree, seed, ahead, before_loops):
+    recorded = synthetic(np.random.default_rng(seed), ahead=ahead)
+    recorded = replay.Trace(**{**vars(recorded), "loops": recorded.lengths // 2})
+    everywhere = replay.walk(recorded, tree)
+    keep = everywhere.starts < recorded.loops[everywhere.rows] if before_loops else everywhere.starts >= 0
+    counts = rank_paths(recorded, before_loops=before_loops).counts(tree)
+    assert np.array_equal(counts, np.bincount(everywhere.nodes[keep], minlength=tree.size) @ tree.mask)
+    assert counts[1:].sum() == everywhere.accepted[keep].sum()
+
+
+def test_paths_end_where_their_text_does():
+    zeros = synthetic(np.random.default_rng(0), rows=4, width=9, ranks=1)
+    paths = rank_paths(zeros)
+    assert paths.counts(shapes.chain(12)).tolist() == [
+        int(np.maximum(zeros.lengths - depth + 1, 0).sum()) if depth else zeros.positions for depth in range(13)
+    ]
+
+
+def test_ranks_a_start_deep_are_grown_from_as_others_are():
+    recorded = synthetic(np.random.default_rng(2), rows=40, width=12, ranks=3, ahead=2)
+    grown = frequent_paths.frequent(recorded, 9)
+    assert grown.max_depth <= 2
+    rival = shapes.at_budget("kary:3", 9)
+    assert replay.accepted_lengths(recorded, grown).sum() >= replay.accepted_lengths(recorded, rival).sum()
+
+
+@settings(deadline=None, max_examples=60)
+@given(trees(), st.integers(0, 2**32 - 1))
+def test_chained_rounds_follow_one_another(tree, seed):
+    recorded = synthetic(np.random.default_rng(seed))
+    found = replay.chained(replay.walk(recorded, tree), recorded.lengths)
+    expected = []
+    for row, length in enumerate(recorded.lengths):
+        start = 0
+        while start < length:
+            accepted, _ = plain_walk(recorded.ranks["d"][row, start:length], tree)
+            expected.append((row, start, accepted))
+            start += accepted + 1
+    assert [*zip(found.rows, found.starts, found.accepted)] == expected
+
+
+def test_chained_efficiency_can_differ_where_uniform_starts_tie():
+    ranks = np.tile([0, 0, 1], 40)[None].astype(np.int32)
+    zeros = np.zeros(ranks.shape, np.float32)
+    recorded = replay.Trace(
+        np.zeros((1, 121), np.int32),
+        np.array([120]),
+        np.array([120]),
+        zeros,
+        zeros,
+        {"d": ranks},
+        {"d": zeros},
+        {"d": zeros},
+        ("p",),
+        ("k",),
+    )
+    efficiency = {}
+    for name, tree in {"chain": Tree.from_choices([(0,), (0, 0)]), "star": Tree.from_choices([(0,), (1,)])}.items():
+        everywhere = replay.walk(recorded, tree)
+        assert everywhere.accepted.mean() == pytest.approx(1, abs=0.01)
+        efficiency[name] = replay.chained(everywhere, recorded.lengths).accepted.mean() + 1
+    assert efficiency == {"chain": 3.0, "star": 2.0}
+
+
+def test_a_drafter_that_the_trace_lacks_is_named():
+    recorded = synthetic(np.random.default_rng(0))
+    with pytest.raises(ValueError, match="no drafter 'x'; it has d"):
+        replay.accepted_lengths(recorded, shapes.parse("kary:2@16"), "x")
+    both = replace(recorded, ranks=recorded.ranks | {"e": recorded.ranks["d"]})
+    with pytest.raises(ValueError, match="name one; it has d, e"):
+        replay.accepted_lengths(both, shapes.parse("kary:2@16"))
+
+
+@pytest.mark.parametrize("name", models.FAMILY)
+def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
+    pair = models.load_pair(name, dtype="float64")  # where ranks do not tie to rounding
+    texts = ("def add(a, b):\n    return", "The harbour at dawn was")
+    ids = [pair.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in texts]
+    recorded = replay.record(
+        pair.target, {"d": pair.draft_model}, ids, names="ab", kinds="kk", max_new_tokens=10,
+        eos_token_id=pair.eos_token_ids,
+    )
+    trees = replay_speed.random_trees(9, np.random.default_rng(len(name)))
+    for tree in (next(trees), next(trees)):
+        done = live.decode(
+            pair.target, LanguageModelDrafter(pair.draft_model), ids, shape=tree, max_new_tokens=11, eos_token_id=pair.eos_token_ids
+        )
+        found = replay.chained(replay.rounds(recorded, tree), recorded.lengths)
+        replayed = zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist(), found.cut.tolist())
+        assert [*replayed] == sorted((one.row, one.position - 1, one.accepted, one.cut) for one in done.rounds)

@@ -1,0 +1,272 @@
+"""Traces: what is shared is what would have been computed apart, a stop loses nothing, and files are small."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from lib import decoding, replay
+from lib.drafters.ahead import rank_of
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.lookup import LookupDrafter
+from lib.replay import prefill, reading
+from lib.tests import small_models
+from lib.tests.replay.test_replay import synthetic
+from lib.trees import shapes
+
+TARGET = small_models.llama(0)
+DRAFTER = small_models.related(TARGET, 1, noise=0.3)
+LONG, OTHER = small_models.prompts(0, (20, 7))
+PROMPTS = [LONG[:6], LONG[:13], OTHER, LONG, OTHER, LONG[:13]]  # starts in two texts, one of them twice
+NAMES, KINDS = tuple("abcdef"), ("k",) * 6
+
+
+class Heads:
+    """A stand-in for drafters that speak of several tokens ahead: ranks tell row, start and depth."""
+
+    def read_ahead(self, target, texts, starts, depth):
+        counts = [len(text) - 1 - start for text, start in zip(texts, starts)]
+        ranks = torch.full((len(texts), max(1, *counts), depth), -1, dtype=torch.int32)
+        for row, count in enumerate(counts):
+            for t in range(count):
+                for d in range(min(depth, count - t)):
+                    ranks[row, t, d] = (int(texts[row][starts[row] + t]) + d) % 3  # known from the root and the depth
+        return ranks, (ranks >= 0).float() / 2
+
+
+def test_trunks_are_what_no_longer_text_begins_with():
+    kept, place = prefill.trunks(PROMPTS)
+    assert sorted(kept) == [2, 3] and [kept[at] for at in place] == [3, 3, 2, 3, 2, 3]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("rows, eos", [(32, None), (4, 3), (1, [3, 5])])
+def test_texts_that_begin_alike_are_continued_as_if_apart(temperature, rows, eos):
+    both = [
+        function(
+            TARGET,
+            PROMPTS,
+            max_new_tokens=12,
+            temperature=temperature,
+            rows=rows,
+            eos_token_id=eos,
+            generator=torch.Generator().manual_seed(5),
+        )
+        for function in (decoding.continuations, prefill.continuations)
+    ]
+    assert both[0] == both[1] and max(map(len, both[0])) > 1
+
+
+def test_nothing_is_continued_by_nothing():
+    assert prefill.continuations(TARGET, PROMPTS, max_new_tokens=0) == [[]] * 6
+
+
+def test_reading_from_shared_prefixes_is_reading_whole_texts():
+    written = [[1, 2, 3, 4], [5], [6, 7], [8, 9, 1], [2] * 9, [3, 1]]
+    with torch.inference_mode():
+        shared, whole = (read(TARGET, PROMPTS, written) for read in (reading.branched_logits, reading.plain_logits))
+    assert shared.dtype == torch.float64 and shared.shape == (sum(len(row) - 1 for row in written), 24)
+    assert torch.allclose(shared, whole, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_what_models_thought_of_each_token_is_kept(temperature):
+    written = [[1, 2, 3, 4], [5], [6, 7], [8, 9, 1], [2] * 9, [3, 1]]
+    made = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, written, names=NAMES, kinds=KINDS, temperature=temperature)
+    for model, probs, entropy in ((TARGET, made.target_probs, made.target_entropy),
+                                  (DRAFTER, made.probs["d"], made.entropy["d"])):
+        with torch.inference_mode():
+            logits = reading.plain_logits(model, PROMPTS, written) / (temperature or 1.0)
+        law = torch.distributions.Categorical(logits=logits)
+        inside = np.arange(probs.shape[1])[None] < made.lengths[:, None]
+        said = torch.tensor([token for row in written for token in row[1:]])
+        assert np.allclose(probs[inside], law.log_prob(said).exp(), atol=1e-6) and not probs[~inside].any()
+        assert np.allclose(entropy[inside], law.entropy(), atol=1e-5) and not entropy[~inside].any()
+
+
+def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
+    written = [[1, 2, 3, 4], [5], [6, 7], [8, 9, 1], [2] * 9, [3, 1]]
+    models = {"d": DRAFTER, "h": Heads()}
+    at_once = replay.read(TARGET, models, PROMPTS, written, names=NAMES, kinds=KINDS, temperature=1.0)
+    monkeypatch.setattr(reading, "AT_ONCE", 1)
+    one_by_one = replay.read(TARGET, models, PROMPTS, written, names=NAMES, kinds=KINDS, temperature=1.0)
+    for name in ("tokens", "lengths", "loops"):
+        assert np.array_equal(getattr(at_once, name), getattr(one_by_one, name))
+    assert np.array_equal(at_once.ranks["d"], one_by_one.ranks["d"])
+    assert np.array_equal(at_once.ranks["h"], one_by_one.ranks["h"]) and at_once.ranks["h"].shape == (6, 8, 8)
+    assert np.allclose(at_once.alpha["d"], one_by_one.alpha["d"], atol=1e-6)
+    assert "h" not in at_once.alpha
+
+
+def test_ranks_from_where_the_round_started_are_replayed():
+    written = [[1, 2, 3, 4, 7, 8], [5], [6, 7], [8, 9, 1]]
+    made = replay.read(TARGET, {"h": Heads()}, PROMPTS[:4], written, names=NAMES[:4], kinds=KINDS[:4], ahead=3)
+    # A root r meets the ranks r, r + 1, r + 2, each modulo 3, up to its text's end.
+    tree = shapes.parse("kary:3@39")
+    assert replay.accepted_lengths(made, tree).tolist() == [3, 3, 3, 2, 1, 1, 2, 1]
+    assert replay.accepted_lengths(made, shapes.chain(3)).tolist() == [0, 0, 1, 0, 0, 1, 0, 1]
+
+
+class Wrong(Heads):
+    def read_ahead(self, target, texts, starts, depth):
+        ranks, probs = super().read_ahead(target, texts, starts, depth)
+        return ranks.clamp_min(0), probs
+
+
+def test_a_wrong_reading_ahead_is_refused():
+    with pytest.raises(ValueError, match="read_ahead of Wrong must give rank -1 behind a row's end"):
+        replay.read(TARGET, {"h": Wrong()}, PROMPTS[:2], [[1, 2], [3, 4]], names="ab", kinds="kk")
+
+
+def test_what_no_trace_decides_is_refused_before_anything_is_written():
+    for drafter in (LanguageModelDrafter(DRAFTER), LookupDrafter()):
+        with pytest.raises(ValueError, match=f"'d' is a {type(drafter).__name__}.*give a language model itself"):
+            replay.record(TARGET, {"d": drafter}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=10**9)
+
+
+REFUSED = [
+    (dict(prompts=[], names="", kinds=""), "there is no prompt"),
+    (dict(prompts=[torch.tensor([1]), torch.tensor([], dtype=torch.long)]), "prompt 1 has shape \\(0,\\)"),
+    (dict(prompts=[torch.tensor([1]), torch.tensor([24])]), "prompt 1 has token 24, the target knows 0 to 23"),
+    (dict(names="a"), "1 names and 2 kinds for 2 prompts"),
+    (dict(max_new_tokens=-1), "max_new_tokens is -1"),
+    (dict(rows=0), "rows 0"),
+    (dict(max_new_tokens=252), "need 259 positions, the window of the target has 256"),
+    (dict(temperature=1.0), "temperature is 1.0 but generator is None"),
+    (dict(drafters={"d": small_models.llama(1, vocabulary=20)}), "'d' knows 20 tokens, the target 24: load both"),
+]
+
+
+@pytest.mark.parametrize("asked, said", REFUSED, ids=[said for _, said in REFUSED])
+def test_what_cannot_be_recorded_is_refused_by_name(asked, said):
+    good = dict(drafters={"d": DRAFTER}, prompts=PROMPTS[::2][:2], names="ab", kinds="kk", max_new_tokens=3)
+    asked = good | asked
+    with pytest.raises(ValueError, match=said):
+        replay.record(TARGET, asked.pop("drafters"), asked.pop("prompts"), **asked)
+
+
+def test_a_drafter_with_more_padding_than_the_target_is_ranked_among_the_targets_tokens():
+    wider = small_models.llama(2, vocabulary=30)
+    made = replay.record(TARGET, {"d": wider}, PROMPTS[:1], names="a", kinds="k", max_new_tokens=9)
+    text = torch.cat([PROMPTS[0], torch.from_numpy(made.tokens[0].astype(int))])
+    with torch.inference_mode():
+        scores = wider(text[None]).logits[0, 5:-1, :24][1:]
+    order = scores.argsort(descending=True, stable=True)
+    assert made.ranks["d"][0].tolist() == [row.tolist().index(said) for row, said in zip(order, text[7:].tolist())]
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_stopped_recording_goes_on_behind_its_last_batch(tmp_path, temperature):
+    asked = dict(names=NAMES, kinds=KINDS, max_new_tokens=9, temperature=temperature, rows=2)
+    whole = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, generator=torch.Generator().manual_seed(1), **asked)
+    said = []
+
+    def stop_at_second(line, last):
+        said.append(line)
+        if len(said) == 2:
+            raise Stopped
+
+    asked |= {"parts": tmp_path}
+    with pytest.raises(Stopped):
+        replay.record(
+            TARGET, {"d": DRAFTER}, PROMPTS, generator=torch.Generator().manual_seed(1), report=stop_at_second, **asked
+        )
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    generator = torch.Generator().manual_seed(1)
+    asked |= {"generator": generator, "report": lambda line, last: said.append(line)}
+    again = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, **asked)
+    assert len(kept) == 2 and all((tmp_path / name).stat().st_mtime_ns == time for name, time in kept.items())
+    assert np.array_equal(again.tokens, whole.tokens) and np.array_equal(again.ranks["d"], whole.ranks["d"])
+    assert again.about == whole.about and again.prompts == whole.prompts
+    assert said[-1] == f"6 of 6 continuations, {whole.positions} positions"
+    asked["generator"] = torch.Generator().manual_seed(1)
+    other = replay.record(DRAFTER, {"d": TARGET}, PROMPTS, **asked)
+    assert not np.array_equal(other.tokens, whole.tokens)  # of other models: what is there is not taken
+
+
+@pytest.mark.parametrize("damage, said", [
+    (lambda path: path.write_bytes(path.read_bytes()[:60]), "record the trace again"),
+    (lambda path: path.write_bytes(b""), "record the trace again"),
+    (lambda path: save_file({"w": np.zeros(3)}, path), "is no trace: it lacks about, "),
+    (lambda path: replay.save(synthetic(np.random.default_rng(0)), path), None),
+], ids=["cut short", "empty", "no trace", "another trace"])
+def test_a_damaged_file_is_named_and_a_damaged_batch_recorded_anew(tmp_path, damage, said):
+    asked = dict(names=NAMES, kinds=KINDS, max_new_tokens=3, rows=3, parts=tmp_path)
+    whole = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, **asked)
+    path = min(tmp_path.iterdir())
+    damage(path)
+    if said:
+        with pytest.raises(ValueError, match=f"{path}.*{said}"):
+            replay.load(path)
+    again = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, **asked)
+    assert np.array_equal(again.tokens, whole.tokens) and again.prompts == whole.prompts
+
+
+def test_batches_of_other_names_are_not_taken(tmp_path):
+    asked = dict(kinds=KINDS, max_new_tokens=3, rows=3, parts=tmp_path)
+    replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, **asked)
+    assert replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=tuple("uvwxyz"), **asked).prompts == tuple("uvwxyz")
+
+
+def test_a_trace_names_what_made_it():
+    made = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=2)
+    about = json.loads(json.dumps(made.about))
+    assert about["dtype"] == "float64" and "torch" in about["versions"] and len(about["prompts"]) == 64
+    assert len(set(about["models"].values())) == 2
+    other = replay.record(TARGET, {"d": TARGET}, PROMPTS[:2], names="ab", kinds="kk", max_new_tokens=2).about
+    assert other["models"]["d"] == about["models"]["target"] and other["prompts"] != about["prompts"]
+
+
+def test_a_saved_trace_comes_back_small(tmp_path):
+    made = synthetic(np.random.default_rng(0), rows=250, width=160, ranks=4096)
+    made = replay.Trace(**{**vars(made), "chances": {"d|multi_step|2": np.full((250, 160, 2), 0.25, np.float32)}})
+    path = tmp_path / "t.safetensors"
+    replay.save(made, path)
+    read = replay.load(path)
+    assert made.positions > 19_000 and path.stat().st_size < 2e6
+    with safe_open(path, "numpy") as file:
+        assert file.get_tensor("ranks.d").dtype == np.int16 and file.get_tensor("tokens").dtype == np.int8
+    for name, kind in {"tokens": np.int32, "lengths": np.int64, "loops": np.int64}.items():
+        assert np.array_equal(getattr(read, name), getattr(made, name)) and getattr(read, name).dtype == kind
+    assert np.array_equal(read.ranks["d"], made.ranks["d"]) and read.ranks["d"].dtype == np.int32
+    assert read.kinds == made.kinds and (read.chances["d|multi_step|2"] == 0.25).all()
+    assert [file.name for file in tmp_path.iterdir()] == ["t.safetensors"]
+
+
+def test_rows_are_selected_and_joined():
+    made = synthetic(np.random.default_rng(1), rows=8, ahead=3)
+    halves = made.select(np.arange(8) < 3), made.select(np.arange(3, 8))
+    again = replay.join(halves)
+    assert halves[0].prompts == ("0", "1", "2") and again.prompts == made.prompts
+    assert np.array_equal(again.ranks["d"], made.ranks["d"]) and np.array_equal(again.lengths, made.lengths)
+    narrow = replay.Trace(**{**vars(halves[0]), "tokens": halves[0].tokens[:, :5]})
+    assert (replay.join([narrow, halves[1]]).tokens[:3, 5:] == -1).all()
+    with pytest.raises(ValueError, match="one trace keeps .*ranks of d.* and another does not"):
+        replay.join([made, replay.Trace(**{**vars(made), "ranks": {}})])
+    with pytest.raises(ValueError, match="no trace to join"):
+        replay.join([])
+
+
+@pytest.mark.parametrize(
+    "tokens, start",
+    [
+        ([1, 2, 3] + [7, 8] * 8, 5),  # the first cycle is news, its repetition is not
+        ([5] * 12, 1),
+        ([*range(30)], 29),
+        ([1, 2, 3] * 2, 5),  # twice is no loop
+    ],
+)
+def test_loops_are_found_where_they_begin(tokens, start):
+    assert replay.loop_start(tokens) == start
+
+
+def test_rank_counts_what_scores_higher_and_ties_by_index():
+    scores = torch.tensor([[1.0, 3.0, 3.0, 2.0]]).repeat(4, 1)
+    assert rank_of(scores, torch.arange(4)).tolist() == [3, 0, 1, 2]

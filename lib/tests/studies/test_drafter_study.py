@@ -1,0 +1,218 @@
+"""The drafter study on tiny models: its rows against the rounds, its summaries against hand-made tables."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib.decoding import NoDrafter
+from lib.drafters import heads
+from lib.drafters.early_exit import EarlyExitDrafter
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.lookup import LookupDrafter
+from lib.drafters.recycling import RecyclingDrafter
+from lib.lab import tables, theme
+from lib.models.prompts import PromptSet
+from lib.studies.acceptance import live
+from lib.studies.drafters import choice, figures, findings, footprint, measure
+from lib.tests import small_heads, small_models
+
+TARGET = small_models.llama(3, layers=2)
+OTHERS = {name: small_models.related(TARGET, seed, noise=0.4) for name, seed in (("one", 4), ("two", 5))}
+PROMPTS = small_models.prompts(5, (9, 5, 7))
+ASKED = PromptSet(("a", "b", "c"), ("code", "story", "story"), tuple(PROMPTS), "")
+
+
+def a_pair(name):
+    return SimpleNamespace(name=f"target/{name}", target=TARGET, target_name="target", drafter_name=name,
+                           draft_model=OTHERS[name], eos_token_ids=(),
+                           vocabulary=small_models.VOCABULARY)
+
+
+PAIRS = [a_pair("one"), a_pair("two")]
+
+
+def measured(**changed):
+    settings = dict(specs=[], shape_names=["chain:3", "kary:2@6"], new_tokens=10, seed=0) | changed
+    specs, shape_names = settings.pop("specs"), settings.pop("shape_names")
+    return list(measure.measure(PAIRS, ASKED, specs, shape_names, **settings))
+
+
+def test_every_drafter_is_measured_once_a_prompt_and_shape_and_says_what_plain_decoding_says():
+    parts = measured()
+    rows = pd.DataFrame([row for part in parts for row in part])
+    assert len(parts) == 3 and rows["identical"].all()
+    labels = set(rows["drafter"]) - {"none"}
+    assert {"model one", "model two", "lookup:frequent", "merged", "early_exit:1", "oracle"} <= labels
+    table = tables.Table("", "drafters", "x")
+    table.extend(rows)
+    per_setting = rows.groupby(["prompt", "drafter", "shape"])[["rounds", "cut", "tokens"]].sum()
+    assert len(per_setting) == 3 * (1 + 2 * len(labels))
+    assert (per_setting["tokens"] <= 9).all(), "the first token is the prefill's"
+
+
+def test_a_row_is_its_rounds():
+    rows = pd.DataFrame([row for part in measured(specs=["top_k"], shape_names=["kary:2@6"]) for row in part])
+    own = rows[(rows["drafter"] == "model one")]
+    done = live.decode(TARGET, LanguageModelDrafter(OTHERS["one"]), PROMPTS, shape="kary:2@6", max_new_tokens=10,
+                       rows=1)
+    full = [found for found in done.rounds if not found.cut]
+    assert own["rounds"].sum() == len(full) and own["accepted"].sum() == sum(found.accepted for found in full)
+    for depth in (1, 2):
+        assert own[f"accepted_{depth}"].sum() == sum(found.accepted >= depth for found in full)
+    assert (own["reached_1"] == own["rounds"]).all() and (own["reached_3"] == 0).all()
+
+
+def test_what_is_done_is_not_done_again():
+    parts = measured(specs=["lookup"], shape_names=["chain:2"], done={("target", "a"), ("target", "c")})
+    assert [{row["prompt"] for row in part} for part in parts] == [{"b"}]
+
+
+def test_trained_heads_take_part_by_their_folders(monkeypatch, tmp_path):
+    monkeypatch.setattr(heads.store, "SHIPPED", tmp_path)
+    for kind in ("medusa", "eagle"):
+        heads.save(small_heads.head(kind, TARGET), tmp_path / "target" / kind)
+    heads.save(small_heads.head("medusa", TARGET, seed=1), tmp_path / "target" / "medusa-second")
+    (tmp_path / "target" / "notes").mkdir()
+    assert measure.heads_of("target") == ["eagle", "medusa", "medusa-second"]
+    names = ["medusa-second", "eagle"]
+    rows = pd.DataFrame([row for part in measured(specs=names, shape_names=["kary:2@6"]) for row in part])
+    beside = {"none", "model one", "model two", "lookup"}
+    assert set(rows["drafter"]) == {*beside, *names} and rows["identical"].all()
+    assert (rows.loc[rows["drafter"].isin(names), "weight_bytes"] > 0).all()
+
+
+def test_whoever_is_asked_for_stands_beside_every_model_and_look_up():
+    assert list(measure.candidates(PAIRS, ["recycling", "lookup"])) == [
+        "model one", "model two", "lookup", "recycling"]
+
+
+def test_an_unknown_drafter_is_refused():
+    with pytest.raises(ValueError, match="drafter is 'guess'"):
+        measured(specs=["guess"])
+
+
+def test_weights_count_once_and_not_the_targets():
+    model = OTHERS["one"]
+    assert footprint.own_weights(LanguageModelDrafter(model), TARGET) == footprint.weights(model)
+    assert footprint.own_weights(LanguageModelDrafter(TARGET), TARGET) == 0
+    assert footprint.own_weights(EarlyExitDrafter(TARGET), TARGET) == 0
+    drafter = RecyclingDrafter(1000, 8)
+    assert drafter.matrix.nbytes <= footprint.held(drafter) < drafter.matrix.nbytes + 4000
+    short, long = LookupDrafter(), LookupDrafter()
+    short.start([torch.arange(10)])
+    long.start([torch.arange(1000)])
+    assert footprint.held(long) > 10 * footprint.held(short) > footprint.held(NoDrafter())
+    cached = LanguageModelDrafter(model)
+    cached.start(PROMPTS)
+    assert footprint.held(cached) >= cached.cache_bytes > 0
+
+
+# ---------------------------------------------------------------------------------------------------------- summaries
+
+
+def made(drafter, shape, prompt, kind, *, tokens, ms, rounds=10, drafted=40):
+    by_depth = {f"{what}_{depth}": (rounds if what == "reached" else tokens - rounds) if depth == 1 else 0
+                for depth in range(1, 9) for what in ("reached", "accepted")}
+    return {"target": "target", "drafter": drafter, "shape": shape, "prompt": prompt, "kind": kind, "cut": 0,
+            "stretch": "before", "rounds": rounds, "drafted": drafted, "accepted": tokens - rounds, "tokens": tokens,
+            "draft_calls": 0, "draft_ms": 0.2 * ms, "verify_ms": 0.7 * ms, "commit_ms": 0.1 * ms, "budget": 4,
+            "weight_bytes": 10, "held_bytes": 10, "target_bytes": 100, "identical": True,
+            "prompt_tokens": 50} | by_depth
+
+
+def by_hand():
+    rows = []
+    for number, prompt in enumerate("abcd"):
+        kind = "code" if number < 2 else "story"
+        rows.append(made("none", "root", prompt, kind, tokens=10, ms=10.0, drafted=0))
+        rows.append(made("model one", "chain:3", prompt, kind, tokens=15, ms=10.0 if kind == "code" else 20.0))
+        rows.append(made("lookup", "chain:3", prompt, kind, tokens=12, ms=10.0))
+        rows.append(made("oracle", "chain:3", prompt, kind, tokens=20, ms=10.0))
+    return findings.clean(pd.DataFrame(rows))
+
+
+RNG = np.random.default_rng
+
+
+def test_speed_cost_and_advice_by_hand():
+    rows = by_hand()
+    speed = findings.speedups(rows, ["kind"], RNG(0)).set_index(["kind", "drafter"])["value"]
+    assert speed["code", "model one"] == pytest.approx(1.5) and speed["story", "model one"] == pytest.approx(0.75)
+    cost = findings.costs(rows).set_index("drafter").loc["lookup"]
+    assert cost["draft"] == pytest.approx(0.25) and cost["verify"] == pytest.approx(1.0)  # a step is 0.8 ms
+    assert cost["expected"] == pytest.approx(1.2 / 1.25) and cost["memory"] == pytest.approx(0.2)
+    told = findings.advice(rows, RNG(0)).set_index("kind")
+    assert told["setting"].to_dict() == {"code": "model one, chain:3", "story": "lookup, chain:3"}
+    assert told.loc["code", "value"] == pytest.approx(1.5) and (told["n_prompts"] == 1).all()
+
+
+def test_advice_may_be_to_draft_nothing():
+    rows = by_hand()
+    slow = rows[~rows["drafter"].isin(["lookup"]) & (rows["kind"] == "story")]
+    told = findings.advice(slow, RNG(0))
+    assert told["setting"].tolist() == ["none"] and told["value"].tolist() == [1.0]
+
+
+def test_depth_is_conditional():
+    found = findings.by_depth(by_hand(), ["drafter"], RNG(0))
+    assert set(found["depth"]) == {1}
+    assert found.set_index("drafter")["value"].to_dict() == {"model one": 0.5, "lookup": 0.2, "oracle": 1.0}
+
+
+def test_measured_stands_beside_claimed():
+    rows = by_hand()
+    shown = rows.assign(kind=findings.labelled(rows["kind"], True))
+    tasks = findings.task_table(shown, "model one, chain:3", "lookup, chain:3", RNG(0))
+    assert tasks["claimed EAGLE"].tolist() == ["2-3", "1.5"] and findings.beside_eagle(rows, "a") == "a"
+    assert findings.beside_eagle(rows.assign(drafter="eagle"), "model one") == "eagle"
+    assert list(tasks.index) == ["code", "story (generated)"] and tasks["claimed look-up"].tolist() == ["1.5-2", "1.0"]
+    pairs = findings.pair_table(rows, "chain:3", RNG(0))
+    assert pairs.loc[("measured", "target/one"), "memory added"] == "20%" and ("claimed", "70B/1B") in pairs.index
+    lengths = findings.length_table(rows, "model one", RNG(0))
+    assert list(lengths.index) == [3, 5, 8, 12] and lengths.loc[3, "calls saved"] == pytest.approx(1 / 3)
+    assert lengths.loc[3, "claimed speedup"] == 1.8 and lengths["speedup"].isna().sum() == 3
+    with pytest.raises(ValueError, match="'none' has no chain"):
+        findings.length_table(rows, "none", RNG(0))
+
+
+def test_orders_of_the_literature_are_judged_where_both_are_there():
+    rows = by_hand()
+    more = pd.concat([rows, rows[rows["drafter"] == "model one"].assign(drafter="medusa"),
+                      rows[rows["drafter"] == "lookup"].assign(drafter="sam")])
+    found = findings.orders(more, "model one", RNG(0)).set_index("claim")["here"].to_dict()
+    assert found == {"medusa is accepted more than lookup": "holds",
+                     "sam is accepted more than lookup": "cannot be told"}
+
+
+def test_choosing_is_between_chance_and_hindsight():
+    rows = by_hand()
+    table = choice.speeds(rows, "chain:3")
+    assert set(table) == {"none", "model one", "lookup"}
+    tokens = rows.groupby("prompt")["prompt_tokens"].first()
+    found = choice.simulate(table, tokens, short="model one", long="lookup", requests=60, orders=5, seed=0)
+    gain = found.groupby("chooser")["gain"].sum() / found.groupby("chooser")["requests"].sum()
+    assert gain["in hindsight"] == gain.max() and gain["Thompson sampling"] > 1
+    assert (found[found["chooser"] == "in hindsight"]["best"] == 60).all()
+
+
+def test_figures_show_every_drafter():
+    rows = by_hand()
+    costs, speed = findings.costs(rows), findings.speedups(rows, [], RNG(0))
+    drawn = costs[costs["drafter"] != "none"]
+    for figure in (figures.cost_against_gain(drawn), figures.speedups(speed, costs)):
+        shown = " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+        assert all(name in shown for name in drawn["drafter"])
+        theme.close(figure)
+
+
+def test_what_heads_learnt_late_is_told_from_their_curves():
+    """One head still rises over the second half of its steps, one stands still; kinds count alike."""
+    rows = [dict(head=head, kind=kind, depth=depth, step=step, agreement=start + rise * step / 400 - 0.1 * (depth - 1))
+            for head, start, rise in (("rising", 0.2, 0.4), ("still", 0.3, 0.0)) for kind in ("a", "b")
+            for depth in (1, 2) for step in (100, 200, 300, 400)]
+    found = findings.learning(pd.DataFrame(rows))
+    assert list(found.index) == ["rising", "still"]
+    assert np.allclose(found.loc["rising"], [0.6, 0.5, 0.2]) and np.allclose(found.loc["still"], [0.3, 0.2, 0.0])

@@ -1,0 +1,183 @@
+"""Explorers without a browser: a control is moved, and what is shown must follow."""
+
+from types import SimpleNamespace
+
+import matplotlib
+import pytest
+
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.studies.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer
+from lib.studies.explorers.shape_explorer import ShapeExplorer
+from lib.tests import small_models
+from lib.tests.letters import Letters
+from lib.trees import shapes
+
+matplotlib.use("agg")
+ACCEPTANCE = [0.6, 0.2, 0.1]
+
+
+@pytest.fixture
+def explorer():
+    return ShapeExplorer(ACCEPTANCE, family="kary:2", budget=6, max_budget=32, prefix_length=10)
+
+
+@pytest.mark.parametrize(("control", "value"), [("family", "chain"), ("budget", 9), ("prefix_length", 99), ("node", 4)])
+def test_every_control_changes_the_picture(explorer, control, value):
+    before = bytes(explorer.picture.value)
+    getattr(explorer, control).value = value
+    after = bytes(explorer.picture.value)
+    assert after != before and after.startswith(b"\x89PNG")
+
+
+def test_tree_and_numbers_follow_the_controls(explorer):
+    assert explorer.tree == shapes.kary(2, 2) and "6 nodes, depth 2, 4 leaves" in explorer.numbers.value
+    explorer.family.value, explorer.budget.value = "optimal", 9
+    assert explorer.tree == shapes.optimal(ACCEPTANCE, 9)
+    assert f"{shapes.expected_accepted(explorer.tree, ACCEPTANCE):.2f} accepted" in explorer.numbers.value
+    explorer.node.value = 3
+    seen = ", ".join(map(str, explorer.tree.path(3)))
+    assert f"sees the prefix and nodes {seen}" in explorer.numbers.value
+    assert f"= {10 + explorer.tree.depth[3]}," in explorer.numbers.value
+    explorer.prefix_length.value = 0
+    assert f"sees nodes {seen}" in explorer.numbers.value  # where there is no prefix none is seen
+
+
+def test_the_figure_is_the_one_that_the_notebook_shows_statically(explorer):
+    left, right = explorer.figure().axes
+    assert left.get_title(loc="left") + left.get_title() == "kary:2@6"
+    assert left.get_ylabel() == "position id = 10 + depth"
+    assert "who attends" in (right.get_title(loc="left") + right.get_title())
+
+
+def test_a_smaller_budget_keeps_the_node_inside_the_tree(explorer):
+    explorer.node.value = 6
+    explorer.budget.value = 2
+    assert (explorer.node.max, explorer.node.value) == (2, 2)
+    explorer.budget.value = 0
+    assert explorer.node.value == 0 and "0 nodes" in explorer.numbers.value
+
+
+def test_an_explorer_opens_on_the_last_of_the_families_that_it_is_given():
+    assert ShapeExplorer(ACCEPTANCE, families=["chain", "kary:4"], budget=4).tree == shapes.star(4)
+
+
+def test_explorers_leave_no_open_figures(explorer):
+    matplotlib.pyplot.close("all")
+    for budget in range(1, 6):
+        explorer.budget.value = budget
+    assert not matplotlib.pyplot.get_fignums()
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    target = small_models.llama(0)
+    names = ("near", 0.1), ("far", 2.0)
+    return [SimpleNamespace(name=f"t/{name}", target=target, tokenizer=Letters(), eos_token_ids=(),
+                            draft_model=small_models.related(target, 1, noise))
+            for name, noise in names]
+
+
+def asked_for(*kinds):
+    """As many prompts as kinds."""
+    names = tuple(f"p{place}" for place in range(len(kinds)))
+    return SimpleNamespace(names=names, kinds=kinds, ids=tuple(small_models.prompts(5, (6, 9, 7)[: len(kinds)])))
+
+
+@pytest.fixture
+def rounds(pairs):
+    asked = asked_for("story", "story", "code")
+    return RoundsExplorer(pairs, asked, shape="kary:2@6", new_tokens=12, acceptance_by_rank=ACCEPTANCE)
+
+
+def test_rounds_are_stepped_through_by_buttons_and_slider(rounds):
+    last, pictures = rounds.round.max, []
+    assert last == len(rounds.steps) > 2
+    assert (rounds.round.value, rounds.back.disabled, rounds.forward.disabled) == (1, True, False)
+    while not rounds.forward.disabled:
+        pictures.append(bytes(rounds.picture.value))
+        rounds.forward.click()
+    assert rounds.step is rounds.steps[-1] and len(pictures) == last - 1 and len(set(pictures)) == last - 1
+    rounds.forward.click()
+    assert rounds.round.value == last
+    rounds.back.click()
+    assert rounds.step is rounds.steps[-2] and f"Round {last - 1} of {last}" in rounds.numbers.value
+    rounds.round.value = 1
+    assert bytes(rounds.picture.value) == pictures[0]
+
+
+@pytest.mark.parametrize(("control", "value"), [
+    ("pair", "t/far"), ("kind", "code"), ("prompt", 1), ("shape", "chain:3"), ("shape", "optimal@5"),
+    ("temperature", 1.0), ("new_tokens", 5)])
+def test_every_control_decodes_anew_and_shows_the_first_round(rounds, control, value):
+    rounds.forward.click()
+    before = rounds.steps
+    getattr(rounds, control).value = value
+    assert rounds.steps is not before and rounds.steps != before
+    assert (rounds.round.value, rounds.round.max, rounds.message.value) == (1, len(rounds.steps), "")
+    assert "Round 1 of" in rounds.numbers.value and rounds.text.value.startswith("<div")
+
+
+def test_a_prompt_can_be_typed(rounds):
+    rounds.kind.value = TYPED
+    assert "Type a prompt" in rounds.message.value and rounds.prompt.layout.display == "none"
+    rounds.typed.value = "abcabc"
+    assert rounds.message.value == "" and rounds.step.text[0][0] == "abcabc"
+    rounds.typed.value = "  "
+    assert "the prompt is empty" in rounds.message.value
+    rounds.kind.value = "story"
+    assert rounds.message.value == "" and rounds.typed.layout.display == "none"
+    assert rounds.step.text[0][0] != "abcabc"
+
+
+@pytest.mark.parametrize(("control", "value", "says"), [
+    ("shape", "kary:two@4", "give whole numbers"), ("shape", "bush@4", "unknown"), ("shape", "", "unknown"),
+    ("shape", "kary:4,4", f"at most {MOST_NODES}"), ("shape", "chain:128", None),
+    ("new_tokens", 600, "window has 256")])
+def test_what_is_wrong_is_said_and_what_was_shown_stays(rounds, control, value, says):
+    steps, picture = rounds.steps, rounds.picture.value
+    getattr(rounds, control).value = value
+    if says is None:
+        assert rounds.message.value == "" and rounds.step.tree == shapes.parse(value)
+        return
+    assert says in rounds.message.value and "last decoding that worked" in rounds.message.value
+    assert rounds.steps is steps and rounds.picture.value == picture
+    getattr(rounds, control).value = {"shape": "chain:2", "new_tokens": 9}[control]
+    assert rounds.message.value == "" and rounds.steps is not steps
+
+
+def test_a_growth_rule_draws_another_tree_every_round(rounds):
+    rounds.shape.value = "dyspec@6"
+    assert rounds.message.value == "" and all(step.tree.budget == 6 for step in rounds.steps)
+    assert len({tuple(step.tree.parents) for step in rounds.steps}) > 1
+    rounds.shape.value = "eagle2:4@6"
+    assert "not complete: write it as in" in rounds.message.value
+
+
+def test_an_error_of_any_kind_is_a_message_and_no_traceback(rounds, monkeypatch):
+    def fail(self, prompts):
+        raise RuntimeError("out of <memory>")
+
+    monkeypatch.setattr(LanguageModelDrafter, "start", fail)
+    rounds.shape.value = "chain:4"
+    assert "RuntimeError: out of &lt;memory&gt;" in rounds.message.value
+
+
+def test_an_explorer_that_cannot_begin_says_why_and_recovers(pairs):
+    explorer = RoundsExplorer(pairs, asked_for("story"), shape="optimal@8", new_tokens=6)
+    assert "grown from data" in explorer.message.value and explorer.shown.layout.display == "none"
+    explorer.forward.click()
+    explorer.shape.value = "chain:2"
+    assert explorer.shown.layout.display is None and explorer.message.value == ""
+
+
+def test_a_text_that_ends_at_once_has_no_round_to_show(pairs, rounds):
+    first = Letters.ids(rounds.steps[0].text[1][0])[0]
+    ending = SimpleNamespace(**vars(pairs[0]) | {"eos_token_ids": (first,)})
+    assert "before any round" in RoundsExplorer([ending], rounds.prompts).message.value
+
+
+def test_the_rounds_explorer_leaves_no_open_figures(rounds):
+    matplotlib.pyplot.close("all")
+    rounds.forward.click()
+    rounds.shape.value = "star:3"
+    assert not matplotlib.pyplot.get_fignums()

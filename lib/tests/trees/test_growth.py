@@ -1,0 +1,242 @@
+"""Growth rules against plain ones: the heap, brute force over all trees, literal loops; and their names."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.trees import Tree, growth, shapes
+from lib.trees.growth.best_first import best_first
+from lib.trees.growth.candidates import Candidates, path
+from lib.trees.growth.marginals import DDTree
+from lib.trees.growth.smart import Costs, Smart
+
+SEEDS = st.integers(0, 2**32 - 1)
+VOCABULARY = 5
+
+
+def chances(seed: int, rank_path, coarse: bool = False) -> np.ndarray:
+    """A node's children, best first: some distribution that depends on the whole path; coarse ones tie often."""
+    rng = np.random.default_rng([seed, len(rank_path), *rank_path])
+    weights = rng.integers(1, 4, VOCABULARY) if coarse else rng.exponential(1.0, VOCABULARY) ** 3
+    return np.sort(weights / weights.sum())[::-1]
+
+
+def level_by_level(rule, seed, coarse=False):
+    """What a rule grows, and how many nodes each of its forwards took."""
+    taken = []
+
+    def children(candidates, nodes):
+        taken.append(len(nodes))
+        return np.stack([chances(seed, path(candidates, node), coarse) for node in nodes])
+
+    return growth.grow(rule, children).tree, taken
+
+
+def reach_of(tree: Tree, seed: int, coarse=False) -> float:
+    """The sum of path products over the drafted nodes."""
+    return sum(np.prod([chances(seed, choice[:depth], coarse)[choice[depth]] for depth in range(len(choice))])
+               for choice in tree.choices())
+
+
+@settings(deadline=None, max_examples=60)
+@given(SEEDS, st.integers(0, 24), st.integers(1, 6), st.booleans())
+def test_best_first_by_level_is_the_heap_node_by_node(seed, budget, depth, coarse):
+    heap = best_first(partial(chances, seed, coarse=coarse), budget, depth)
+    tree, taken = level_by_level(growth.parse(f"dyspec:{depth}@{budget}"), seed, coarse)
+    assert tree == heap, "ties included"
+    assert len(taken) <= min(depth, budget), "one forward a level"
+    parents = len(set(tree.parents[1:].tolist()))
+    assert sum(taken) >= parents
+    wide, forwards = level_by_level(growth.parse(f"opttree:{max(budget, 1)},{depth}@{budget}"), seed, coarse)
+    assert wide == heap and sum(forwards) >= sum(taken), "OPT-Tree of delta 0 expands more for the same tree"
+
+
+@settings(deadline=None, max_examples=15)
+@given(SEEDS)
+def test_no_tree_of_so_many_nodes_reaches_more_than_the_best_first_one(seed):
+    def every_tree(tree, budget):
+        """All trees of `budget` nodes, ranks up to 2, by adding one node after another."""
+        if len(tree) == budget:
+            yield tree
+            return
+        for parent in [(), *sorted(tree)]:
+            for rank in range(3):
+                if parent + (rank,) not in tree:
+                    yield from every_tree(tree | {parent + (rank,)}, budget)
+
+    tree, _ = level_by_level(growth.parse("dyspec@3"), seed)
+    most = max(reach_of(Tree.from_choices(other), seed) for other in set(every_tree(frozenset(), 3)))
+    assert reach_of(tree, seed) == pytest.approx(most)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SEEDS, st.integers(1, 4), st.integers(1, 5), st.integers(1, 40))
+def test_eagle_expands_the_best_of_a_level_and_reranks_all(seed, width, depth, budget):
+    level, everything = [((), 1.0)], []
+    for _ in range(min(depth, budget)):  # by the book: sorted lists of (path, reach)
+        level = [(node + (rank,), reach * chance) for node, reach in level
+                 for rank, chance in enumerate(chances(seed, node)[:width])]
+        everything += level
+        level = sorted(level, key=lambda item: (-item[1], item[0]))[:width]
+    kept = sorted(everything, key=lambda item: (-item[1], len(item[0]), item[0]))[:budget]
+
+    def children(candidates, nodes):
+        return np.stack([chances(seed, path(candidates, node))[:width] for node in nodes])
+
+    rule = growth.parse(f"eagle2:{width},{depth}@{budget}")
+    assert growth.grow(rule, children).tree == Tree.from_choices(node for node, _ in kept)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SEEDS, st.integers(1, 4), st.integers(0, 17))
+def test_a_beam_keeps_the_best_paths_of_every_level(seed, width, budget):
+    tree, taken = level_by_level(growth.parse(f"beam:{width}@{budget}"), seed)
+    beam, found = [((), 1.0)], []
+    while len(found) < budget:
+        paths = [(node + (rank,), reach * chance) for node, reach in beam
+                 for rank, chance in enumerate(chances(seed, node))]
+        beam = sorted(paths, key=lambda item: -item[1])[: min(width, budget - len(found))]
+        found += [node for node, _ in beam]
+    assert tree == Tree.from_choices(found) and tree.budget == budget
+    assert len(taken) == -(-budget // width)
+
+
+@settings(deadline=None, max_examples=30)
+@given(SEEDS, st.floats(0.01, 1.0), st.integers(1, 20))
+def test_optree_stops_where_a_level_gains_too_little(seed, delta, budget):
+    full, _ = level_by_level(growth.parse(f"opttree@{budget}"), seed)
+    rule = growth.OptTree(budget, 16, budget, delta)
+    tree, taken = level_by_level(rule, seed)
+    sums = [reach_of(best_first(partial(chances, seed), budget, depth), seed) for depth in range(1, len(taken) + 1)]
+    gains = np.diff([0.0, *sums])
+    assert (gains[:-1] > delta).all(), "every level but the last was worth another"
+    assert gains[-1] <= delta or len(taken) == min(16, budget) or tree == full
+    assert reach_of(tree, seed) <= reach_of(full, seed) + 1e-12
+
+
+# -------------------------------------------------------------------------------------------------------------- costs
+
+
+@settings(deadline=None, max_examples=60)
+@given(SEEDS, st.floats(0.0, 0.5), st.floats(0.005, 0.5))
+def test_the_marginal_rule_keeps_nodes_while_each_makes_a_round_faster(seed, draft, slope):
+    rng = np.random.default_rng(seed)
+    costs = Costs(tuple(1 + np.cumsum(np.sort(rng.uniform(0, slope, 31)))), draft)  # convex: dearer node by node
+    gains = np.sort(rng.uniform(0, 1, 30))[::-1]
+    count, speed = costs.best_prefix(gains, 0, 1.0, 2)
+    expected, tokens, seconds = 0, 1.0, 2 * draft + costs.target[0]
+    while expected < 30:  # the rule as it is written: benefit over cost against the present speed
+        dearer = costs.target[expected + 1] - costs.target[expected]
+        if gains[expected] / dearer <= tokens / seconds:
+            break
+        tokens, seconds, expected = tokens + gains[expected], seconds + dearer, expected + 1
+    assert count == expected and speed == pytest.approx(tokens / seconds)
+
+
+def test_a_free_tree_is_the_best_first_one_and_a_dear_one_stays_at_its_root():
+    free = Costs((1.0,) * 25, 0.0)
+    for seed in range(5):
+        tree, _ = level_by_level(growth.parse("smart:6@24", costs=free), seed)
+        assert reach_of(tree, seed) <= reach_of(best_first(partial(chances, seed), 24, 6), seed) + 1e-12
+        assert tree.budget == 24
+        steep = Costs(tuple(1.0 + 9 * n for n in range(25)), 1.0)
+        dear, taken = level_by_level(growth.parse("smart@24", costs=steep), seed)
+        assert dear.budget == 0 and taken == [1], "the first forward tells that nothing pays"
+        chain, _ = level_by_level(growth.parse("smart:6@24", costs=Costs((1.0, 1.0, *[99.0] * 23), 0.0)), seed)
+        assert chain == shapes.chain(1), "a step in the costs is not worth climbing"
+
+
+def test_dearer_nodes_and_dearer_levels_give_smaller_trees():
+    def size(slope, draft):
+        costs = Costs(tuple(1 + slope * n for n in range(33)), draft)
+        grown = [level_by_level(Smart(16, 32, costs), seed)[0] for seed in range(8)]
+        return sum(tree.budget for tree in grown), sum(tree.max_depth for tree in grown)
+
+    assert size(0.01, 0.05)[0] > size(0.05, 0.05)[0] > size(0.2, 0.05)[0]
+    assert size(0.02, 0.0)[1] > size(0.02, 0.1)[1] > size(0.02, 0.6)[1]
+
+
+@pytest.mark.parametrize("target, draft", [((1.0,), 0.0), ((1.0, 0.5), 0.0), ((0.0, 1.0), 0.0), ((1.0, 2.0), -1.0),
+                                           ((1.0, np.nan), 0.0), ((1.0, 2.0), np.inf)])
+def test_costs_that_cannot_be_are_refused(target, draft):
+    with pytest.raises(ValueError, match="positive times for 0, 1, 2, ... drafted nodes"):
+        Costs(target, draft)
+
+
+# ---------------------------------------------------------------------------------------------------------- marginals
+
+
+@settings(deadline=None, max_examples=60)
+@given(SEEDS, st.integers(0, 30), st.integers(1, 4), st.integers(1, 6), st.booleans())
+def test_the_lazy_heap_over_marginals_is_best_first_growth_that_does_not_know_its_branch(
+        seed, budget, depths, ranks, coarse):
+    rng = np.random.default_rng(seed)
+    weights = rng.integers(1, 4, (depths, ranks)) if coarse else rng.exponential(1.0, (depths, ranks))
+    marginals = np.sort(weights / weights.sum(1, keepdims=True), axis=1)[:, ::-1]
+    tree = DDTree(budget).tree(marginals)
+    assert tree == best_first(lambda node: marginals[len(node)], budget, depths)
+    by_level = growth.grow(growth.DySpec(depths, budget), lambda candidates, nodes: np.tile(
+        marginals[candidates.depth[-1]], (len(nodes), 1)))
+    assert by_level.tree == tree
+
+
+def test_marginals_must_fall():
+    with pytest.raises(ValueError, match="must be float\\[depths, ranks\\] and not rise"):
+        DDTree(3).tree(np.array([[0.2, 0.8]]))
+
+
+# -------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("name", ["eagle2:4,6@32", "opttree:8,6@64", "opttree:8,6,0.25@64", "dyspec:7@32", "beam:4@30",
+                                  "ddtree@9"])
+def test_a_rule_is_what_its_name_says(name):
+    rule = growth.parse(name)
+    assert rule.name == name and growth.parse(rule.name) == rule and growth.parse(rule) is rule
+    assert growth.shape_or_growth(name) == rule == growth.at_budget(*_parts(name))
+
+
+def _parts(name):
+    family, _, budget = name.partition("@")
+    return family, int(budget)
+
+
+def test_what_a_name_leaves_out_has_defaults():
+    assert growth.parse("opttree@32") == growth.OptTree(32, 16, 32) and growth.parse("dyspec@8") == growth.DySpec(8, 8)
+    assert growth.shape_or_growth("kary:2@6") == shapes.parse("kary:2@6")
+    assert growth.shape_or_growth(shapes.star(2)) == shapes.star(2)
+
+
+@pytest.mark.parametrize("name, message", [
+    ("eagle3:4,6@32", "growth rule 'eagle3:4,6' is unknown.*eagle2:4,6@32"),
+    ("eagle2:4@32", "'eagle2:4@32' is not complete.*eagle2:4,6@32"),
+    ("dyspec", "'dyspec' is not complete"),
+    ("beam:x@4", "has numbers 'x'"),
+    ("beam:inf@4", "has numbers 'inf'"),
+    ("opttree:4,4,nan@4", "has numbers '4,4,nan'"),
+    ("beam:2.5@4", "width is 2.5"),
+    ("smart@16", "weighs costs: pass"),
+])
+def test_a_name_that_says_nothing_is_refused(name, message):
+    with pytest.raises(ValueError, match=message):
+        growth.parse(name)
+
+
+def test_neither_shape_nor_rule():
+    with pytest.raises(ValueError, match="neither a shape \\(chain.*nor a growth rule \\(eagle2"):
+        growth.shape_or_growth("tree:4@3")
+    for wrong in (None, 5, [-1, 0, 0]):
+        with pytest.raises(ValueError, match="give a name such as 'kary:2@16', a Tree, or a growth rule"):
+            growth.shape_or_growth(wrong)
+    with pytest.raises(ValueError, match="costs are known for 4 drafted nodes, the budget is 8"):
+        growth.parse("smart@8", costs=Costs((1.0,) * 5, 0.1))
+
+
+def test_candidates_are_levels():
+    seen = Candidates.root().with_children([0], np.array([[0.6, 0.4]])).with_children([1], np.array([[1.0, 0.0]]))
+    assert seen.newest.tolist() == [3, 4] and seen.reach.tolist() == [1, 0.6, 0.4, 0.6, 0]
+    assert seen.best(3).tolist() == [1, 3, 2], "of equals the shallower first"
+    assert seen.tree(seen.best(2)).tree == Tree.from_choices([(0,), (0, 0)]) and path(seen, 4) == (0, 1)

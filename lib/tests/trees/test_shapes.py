@@ -1,0 +1,209 @@
+"""Shapes against their definitions, the two grown ones against brute force and against each other."""
+
+from functools import lru_cache
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.trees import Tree, shapes
+
+ACCEPTANCE = [0.6, 0.2, 0.08, 0.05, 0.03, 0.02]
+probabilities = st.floats(0, 1, allow_subnormal=False)
+
+
+@pytest.mark.parametrize(("tree", "parents"), [
+    (shapes.chain(0), [-1]),
+    (shapes.chain(3), [-1, 0, 1, 2]),
+    (shapes.star(3), [-1, 0, 0, 0]),
+    (shapes.independent(2, 3), [-1, 0, 0, 1, 2, 3, 4]),
+    (shapes.kary(2, 2), [-1, 0, 0, 1, 1, 2, 2]),
+    (shapes.comb(3, 2), [-1, 0, 0, 0, 1, 1, 1]),
+    (shapes.expansion([2, 2, 1]), [-1, 0, 0, 1, 1, 2, 2, 3, 4, 5, 6]),
+    (shapes.expansion([1, 1, 3, 1, 1, 1, 1, 1]), [-1, 0, 1, 2, 2, 2] + list(range(3, 18))),
+])
+def test_small_shapes_are_what_their_names_say(tree, parents):
+    assert tree == Tree(parents)
+
+
+@pytest.mark.parametrize("branching", [[2, 2, 1], [1, 1, 3, 1, 1, 1, 1, 1], [4], [3, 1, 2]])
+def test_an_expansion_has_its_branching_at_every_depth(branching):
+    tree = shapes.expansion(branching)
+    assert np.bincount(tree.depth).tolist() == [1, *np.cumprod(branching)]
+    for node in range(tree.size):
+        expected = branching[tree.depth[node]] if tree.depth[node] < len(branching) else 0
+        assert len(tree.children(node)) == expected
+
+
+@pytest.mark.parametrize("family", shapes.FAMILIES)
+def test_every_family_has_exactly_its_budget_and_contains_what_is_smaller(family):
+    smaller = set()
+    for budget in range(65):
+        tree = shapes.at_budget(family, budget, acceptance=ACCEPTANCE)
+        choices = set(tree.choices())
+        assert tree.budget == len(choices) == budget
+        assert (np.diff(tree.depth) >= 0).all(), "nodes stand level by level"
+        if family != "optimal":  # ties between optimal trees may fall differently from one budget to the next
+            assert smaller < choices or budget == 0
+        smaller = choices
+        assert tree == shapes.parse(f"{family}@{budget}", acceptance=ACCEPTANCE)
+
+
+@pytest.mark.parametrize(("fixed", "family"), [
+    (shapes.chain(5), "chain"), (shapes.star(5), "star"), (shapes.independent(4, 8), "independent:4"),
+    (shapes.kary(2, 4), "kary:2"), (shapes.kary(3, 2), "kary:3"), (shapes.comb(3, 4), "comb:3"),
+    (shapes.expansion([2, 2, 1]), "expansion:2,2,1"),
+    (shapes.expansion([1, 1, 3, 1, 1, 1, 1, 1]), "expansion:1,1,3,1,1,1,1,1"),
+])
+def test_a_family_at_the_budget_of_a_fixed_shape_is_that_shape(fixed, family):
+    assert shapes.at_budget(family, fixed.budget) == fixed
+
+
+def test_a_cut_level_is_dealt_from_the_left():
+    assert shapes.at_budget("independent:4", 6).choices() == [(0,), (1,), (2,), (3,), (0, 0), (1, 0)]
+    assert shapes.at_budget("kary:2", 4).choices() == [(0,), (1,), (0, 0), (0, 1)]
+    assert shapes.at_budget("expansion:2", 5).choices() == [(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]
+
+
+@pytest.mark.parametrize(("name", "tree"), [
+    ("chain:5", shapes.chain(5)), ("independent:4x8", shapes.independent(4, 8)), ("kary:2,3", shapes.kary(2, 3)),
+    ("comb:3,4", shapes.comb(3, 4)), ("star:4", shapes.star(4)), (" expansion:2,2,1", shapes.expansion([2, 2, 1])),
+    ("optimal:2@6", shapes.optimal(ACCEPTANCE, 6, max_depth=2)), ("sparse@6", shapes.sparse(ACCEPTANCE, 6)),
+    (shapes.chain(2), shapes.chain(2)),
+])
+def test_names_stand_for_trees(name, tree):
+    assert shapes.parse(name, acceptance=ACCEPTANCE) == tree
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("chian:5", "'chian:5' is unknown: the families are chain, "), ("chain", "0 parameters where 1 belong"),
+    ("chain:x", "parameters 'x': give whole numbers"), ("kary:2", "1 parameters where 2 belong"),
+    ("kary:2@x", "budget 'x'"), ("kary@4", "0 parameters where 1 belong"), ("chain:3@4", "1 parameters where 0 belong"),
+    ("sparse", "needs a budget: write 'sparse@16'"), ("optimal@4", "pass acceptance="),
+    ("kary:0@4", "branching is 0"), ("expansion:2,0,1@9", "branching is 0"), (7, "'7' is unknown"),
+    ("expansion", "where one or more belong"), ("kary:9,9", "has [0-9]+ nodes or more"), ("chain@99999", "99999 nodes"),
+    *((name, "65536 at most") for name in ("chain:9999999999", "independent:2x9999999999", "kary:2,20000",
+                                           "kary:1,9999999999", "comb:3,9999999999", "star:9999999999")),
+    ("optimal:1,2@4", "2 parameters where 0 or 1 belong"), ("sparse:3@4", "1 parameters where 0 belong"),
+])
+def test_a_wrong_name_says_how_to_write_it(name, message):
+    with pytest.raises(ValueError, match=message):
+        shapes.parse(name)
+
+
+@lru_cache
+def all_ordered_trees(size, depth, most_children):
+    """Every tree of `size` nodes whose children take the first ranks, as a tuple of the children's trees."""
+    if size == 1:
+        return [()]
+    if depth == 0:
+        return []
+    return list(all_forests(size - 1, depth - 1, most_children, most_children))
+
+
+@lru_cache
+def all_forests(nodes, depth, places, most_children):
+    if nodes == 0:
+        return [()]
+    if places == 0:
+        return []
+    return [(first, *rest) for size in range(1, nodes + 1) for first in all_ordered_trees(size, depth, most_children)
+            for rest in all_forests(nodes - size, depth, places - 1, most_children)]
+
+
+def expected_by_recursion(children, acceptance):
+    return sum(acceptance[rank] * (1 + expected_by_recursion(child, acceptance)) for rank, child in enumerate(children))
+
+
+def best_first(acceptance, budget, max_depth):
+    """Sum of the largest path products of a tree that takes children by rank, one node at a time."""
+    tree, open_nodes = [], [(acceptance[0], (0,))] if max_depth > 0 else []
+    while len(tree) < budget:
+        value, path = max(open_nodes)
+        open_nodes.remove((value, path))
+        tree.append(value)
+        if path[-1] + 1 < len(acceptance):
+            parent = np.prod([acceptance[rank] for rank in path[:-1]])
+            open_nodes.append((parent * acceptance[path[-1] + 1], path[:-1] + (path[-1] + 1,)))
+        if len(path) < max_depth:
+            open_nodes.append((value * acceptance[0], path + (0,)))
+    return sum(tree)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(probabilities, min_size=1, max_size=4), st.integers(0, 7), st.none() | st.integers(0, 4))
+def test_optimal_is_the_best_of_all_trees(acceptance, budget, max_depth):
+    depth = budget if max_depth is None else max_depth
+    everything = all_ordered_trees(budget + 1, depth, len(acceptance))
+    if not everything:
+        with pytest.raises(ValueError, match=f"no tree of {budget} nodes"):
+            shapes.optimal(acceptance, budget, max_depth)
+        return
+    tree = shapes.optimal(acceptance, budget, max_depth)
+    best = max(expected_by_recursion(children, acceptance) for children in everything)
+    assert tree.budget == budget and tree.max_depth <= depth
+    assert all(tree.rank[list(tree.children(node))].tolist() == list(range(len(tree.children(node))))
+               for node in range(tree.size)), "ranks have no gaps"
+    assert shapes.expected_accepted(tree, acceptance) == pytest.approx(best)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.floats(0.01, 1), min_size=3, max_size=8), st.integers(1, 40), st.none() | st.integers(4, 9))
+def test_optimal_equals_growth_by_path_product_when_acceptance_falls_with_rank(acceptance, budget, max_depth):
+    falling = sorted(acceptance, reverse=True)
+    tree = shapes.optimal(falling, budget, max_depth)
+    grown = best_first(falling, budget, budget if max_depth is None else max_depth)
+    assert shapes.expected_accepted(tree, falling) == pytest.approx(grown)
+    if max_depth is None:
+        assert shapes.expected_accepted(shapes.sparse(falling, budget), falling) == pytest.approx(grown)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(probabilities, min_size=2, max_size=2), min_size=1, max_size=3), st.integers(0, 5))
+def test_sparse_is_the_best_of_all_sets_of_nodes_with_their_parents(acceptance, budget):
+    depths = len(acceptance)
+    paths = [path for depth in range(1, depths + 1) for path in np.ndindex(*[2] * depth)]
+    if budget > len(paths):
+        with pytest.raises(ValueError, match=f"budget {budget} is more than the {len(paths)} nodes"):
+            shapes.sparse(acceptance, budget)
+        return
+    closed = [nodes for nodes in combinations(paths, budget) if all(len(p) == 1 or p[:-1] in nodes for p in nodes)]
+    values = [sum(np.prod([acceptance[d][r] for d, r in enumerate(path)]) for path in nodes) for nodes in closed]
+    tree = shapes.sparse(acceptance, budget)
+    assert tree.budget == budget
+    assert shapes.expected_accepted(tree, acceptance) == pytest.approx(max(values))
+
+
+def test_sparse_leaves_gaps_where_a_lower_rank_is_taken_more_often():
+    assert shapes.sparse([[0.5, 0.1, 0.3]], 2).choices() == [(0,), (2,)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.floats(0.05, 0.95), st.integers(1, 20), st.integers(1, 8))
+def test_expected_length_has_its_closed_forms(first, length, count):
+    chain = shapes.expected_accepted(shapes.chain(length), [first])
+    assert chain + 1 == pytest.approx((1 - first ** (length + 1)) / (1 - first)), "Leviathan et al. 2023, eq. 1"
+    by_rank = [first * 0.5**rank for rank in range(8)]
+    assert shapes.expected_accepted(shapes.star(count), by_rank) == pytest.approx(sum(by_rank[:count]))
+
+
+def test_expected_length_is_what_a_simulated_target_accepts():
+    generator = np.random.default_rng(0)
+    tree, rounds = shapes.expansion([2, 2, 1]), 20_000
+    others = 1 - sum(ACCEPTANCE)
+    nodes = {(): 0} | {choice: node for node, choice in enumerate(tree.choices(), 1)}
+    takes = generator.choice(len(ACCEPTANCE) + 1, size=(rounds, tree.max_depth), p=[*ACCEPTANCE, others])
+    accepted = [next(depth for depth in range(len(row) + 1) if depth == len(row) or tuple(row[:depth + 1]) not in nodes)
+                for row in takes]
+    error = np.std(accepted) / np.sqrt(rounds)
+    assert shapes.expected_accepted(tree, ACCEPTANCE) == pytest.approx(np.mean(accepted), abs=4 * error)
+
+
+@pytest.mark.parametrize(("acceptance", "message"), [
+    ([], "shape"), ([0.5, 1.5], "holds 1.5"), ([-0.1], "holds -0.1"), ([float("nan")], "holds nan"), ([[0.5]], "shape"),
+])
+def test_what_is_no_acceptance_is_named(acceptance, message):
+    with pytest.raises(ValueError, match=message):
+        shapes.optimal(acceptance, 1)

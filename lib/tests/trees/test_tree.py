@@ -1,0 +1,123 @@
+"""A tree against the plainest definition of each of its parts, and its refusals."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.trees import NO_PARENT, ROOT, Tree
+
+
+@st.composite
+def drawn_parents(draw, most=24):
+    size = draw(st.integers(1, most))
+    return [NO_PARENT] + [draw(st.integers(0, node - 1)) for node in range(1, size)]
+
+
+@st.composite
+def drawn_trees(draw):
+    """Any parents, with ranks that have gaps and need not follow the order of the nodes."""
+    parents = draw(drawn_parents())
+    free = {parent: draw(st.permutations(range(len(parents) + 3))) for parent in set(parents)}
+    return Tree(parents, [0] + [free[parent].pop() for parent in parents[1:]])
+
+
+def ancestors_by_walking(parents, node):
+    path = [node]
+    while parents[path[-1]] != NO_PARENT:
+        path.append(parents[path[-1]])
+    return tuple(reversed(path))
+
+
+@settings(deadline=None, max_examples=150)
+@given(drawn_parents())
+def test_every_part_follows_from_walking_up_the_parents(parents):
+    tree = Tree(parents)
+    walks = [ancestors_by_walking(parents, node) for node in range(len(parents))]
+    assert (tree.size, tree.budget) == (len(parents), len(parents) - 1)
+    assert [tree.path(node) for node in range(tree.size)] == walks
+    assert tree.depth.tolist() == [len(walk) - 1 for walk in walks]
+    assert tree.max_depth == max(tree.depth)
+    assert [set(np.flatnonzero(row)) for row in tree.mask] == [set(walk) for walk in walks]
+    assert tree.leaves.tolist() == [node for node in range(tree.size) if node not in parents]
+    assert tree.paths() == [walks[leaf] for leaf in tree.leaves]
+    for node in range(tree.size):
+        children = [child for child in range(tree.size) if parents[child] == node]
+        assert list(tree.children(node)) == children
+        assert tree.rank[children].tolist() == list(range(len(children)))
+
+
+@settings(deadline=None, max_examples=150)
+@given(drawn_trees(), st.randoms(use_true_random=False))
+def test_choices_name_the_tree_whatever_their_order(tree, random):
+    choices = tree.choices()
+    shuffled = random.sample(choices, len(choices))
+    again = Tree.from_choices(shuffled)
+    assert sorted(again.choices()) == sorted(choices)
+    assert again.choices() == sorted(choices, key=lambda choice: (len(choice), choice))
+    assert again == Tree.from_choices(choices) and hash(again) == hash(Tree.from_choices(choices))
+
+
+@settings(deadline=None, max_examples=50)
+@given(drawn_trees())
+def test_children_stand_by_rank_and_copies_are_equal(tree):
+    for node in range(tree.size):
+        ranks = tree.rank[list(tree.children(node))]
+        assert (np.diff(ranks) > 0).all()
+    for twin in (copy.deepcopy(tree), pickle.loads(pickle.dumps(tree)), Tree(tree.parents, tree.rank)):
+        assert twin == tree and hash(twin) == hash(tree)
+
+
+def test_a_root_alone_is_a_tree_with_one_leaf():
+    tree = Tree([NO_PARENT])
+    assert (tree.budget, tree.max_depth, tree.leaves.tolist()) == (0, 0, [ROOT])
+    assert tree.paths() == [(ROOT,)] and tree.choices() == []
+    assert tree == Tree.from_choices([])
+    assert tree != Tree([NO_PARENT, 0]) and tree != "tree"
+
+
+def test_rank_tells_trees_apart():
+    assert Tree([-1, 0, 0], [0, 0, 2]) != Tree([-1, 0, 0])
+    assert Tree.from_choices([(2,), (0,)]) == Tree([-1, 0, 0], [0, 0, 2])
+
+
+def test_nothing_can_be_changed():
+    parents = np.array([-1, 0, 0])
+    tree = Tree(parents)
+    parents[2] = 1
+    assert tree.parents.tolist() == [-1, 0, 0], "the tree keeps its own copy"
+    for array in (tree.parents, tree.rank, tree.depth, tree.mask, tree.leaves):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 7
+    with pytest.raises(AttributeError):
+        tree.parents = parents
+
+
+@pytest.mark.parametrize(("parents", "rank", "message"), [
+    ([0, 0], None, r"parents\[0\] is 0"),
+    ([-1, 0, 2], None, r"parents\[2\] is 2: .* 0 to 1"),
+    ([-1, 0, -1], None, r"parents\[2\] is -1"),
+    ([], None, "parents has shape"),
+    ([[-1, 0]], None, "parents has shape"),
+    ([-1, 0.5], None, "parents has dtype float64"),
+    ([-1, 0, 0], [0, 1, 1], r"rank\[2\] is 1, as is that of its sibling 1"),
+    ([-1, 0], [1, 0], r"rank\[0\] is 1"),
+    ([-1, 0], [0, -1], r"rank\[1\] is -1"),
+    ([-1, 0], [0], "1 entries for 2 nodes"),
+])
+def test_what_is_no_tree_is_named(parents, rank, message):
+    with pytest.raises(ValueError, match=message):
+        Tree(parents, rank)
+
+
+@pytest.mark.parametrize(("choices", "message"), [
+    ([(0,), (0,)], r"\(0,\) is given twice"),
+    ([(1, 0)], r"\(1, 0\) has no parent: add \(1,\)"),
+    ([()], "is the root"),
+])
+def test_choices_that_are_no_tree_are_named(choices, message):
+    with pytest.raises(ValueError, match=message):
+        Tree.from_choices(choices)

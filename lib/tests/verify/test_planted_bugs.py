@@ -1,0 +1,211 @@
+"""The proof can fail: every known way to get verification wrong is planted here, and the enumeration sees it.
+
+Each variant is a rule as the field has shipped it at some time. Beside each stands the same code without the bug,
+which passes: what is caught is the bug, not the retelling.
+"""
+
+import pytest
+import torch
+
+from lib.tests.plain_rules import normalised
+from lib.trees import Tree, shapes
+from lib.verify import Draft
+from lib.verify.proof import enumeration
+from lib.verify.proof.hard_languages import random_pair
+from lib.verify.siblings import multi_step
+
+TREES = [shapes.star(2), shapes.star(3), shapes.chain(2), shapes.expansion([2, 1])]
+SEEN = 1e-3  # the smallest distance that counts as caught; errors found are 10 to 1000 times larger
+
+
+def largest_distance(rule, proposal, *, seeds=range(12), unwarped=None):
+    found = []
+    for seed in seeds:
+        target, drafter = random_pair(seed)
+        for tree in TREES:
+            run = rule if unwarped is None else rule(target)
+            law = enumeration.law(run, target, drafter, tree, proposal)
+            found.append(enumeration.distance(law, target, tree.max_depth + 1))
+    return max(found)
+
+
+def top_down(among):
+    """A rule from among(p, q, {child: token}, draws) -> (child or None, what to emit from)."""
+
+    def rule(draft, target, draws):
+        tokens, node, accepted = draft.tokens.tolist(), 0, []
+        while True:
+            children = {child: tokens[child] for child in draft.tree.children(node)}
+            child, rest = among(target[node], draft.probs[node], children, draws)
+            if child is None:
+                return accepted, draws.categorical(rest)
+            accepted.append(child)
+            node = child
+
+    return rule
+
+
+def siblings(
+    *,
+    zeroed=True,
+    residual=lambda p, q: normalised((p - q).clamp_min(0), p),
+    updated=True,
+    number=lambda draws: draws.uniform
+):
+    """Sequoia's rule among siblings, with parts that can be taken out."""
+
+    def among(p, q, children, draws):
+        uniform = number(draws)
+        for child, token in children.items():
+            if q[token] > 0 and uniform() < p[token] / q[token]:
+                return child, None
+            p = residual(p, q) if updated else p
+            if zeroed:
+                q = q.clone()
+                q[token] = 0
+                q = normalised(q, q) if q.sum() > 0 else uniform_but(q, list(children.values()), token)
+        return None, p
+
+    return among
+
+
+def uniform_but(q, order, last):
+    left = torch.ones_like(q)
+    left[order[: order.index(last) + 1]] = 0
+    return normalised(left, left)
+
+
+def one_number(draws):
+    number = draws.uniform()
+    return lambda: number
+
+
+def merged_without_counts(draft, target, draws):
+    return multi_step(Draft(draft.tree, draft.tokens, "iid", draft.probs), target, draws)
+
+
+def sorted_siblings(draft, target, draws):
+    """Ranks by probability in place of draw order, as a tree that is sorted for its mask has them."""
+    rank = draft.tree.rank.copy()
+    for node in range(draft.tree.size):
+        children = sorted(draft.tree.children(node), key=lambda child: -float(draft.probs[node][draft.tokens[child]]))
+        rank[children] = range(len(children))
+    again = Draft(Tree(draft.tree.parents, rank), draft.tokens, draft.proposal, draft.probs)
+    return top_down(siblings())(again, target, draws)
+
+
+def a_decision_a_path(draft, target, draws):
+    """Every root-to-leaf path sampled naively by itself, the longest taken: a shared node is decided once a path."""
+    best = ([], None)
+    for path in draft.tree.paths():
+        kept = []
+        for parent, child in zip(path, path[1:]):
+            if not draws.uniform() < target[parent][draft.tokens[child]]:
+                break
+            kept.append(child)
+        if len(kept) > len(best[0]):
+            best = (kept, None)
+    last = best[0][-1] if best[0] else 0
+    rest = target[last].clone()
+    rest[draft.tokens[list(draft.tree.children(last))]] = 0
+    return best[0], draws.categorical(normalised(rest, target[last]))
+
+
+def unwarped_bonus(target):
+    """Verification under the warped target, the bonus token from the one before warping (here, its temperature
+    doubled)."""
+
+    def rule(draft, probs, draws):
+        tokens, node, accepted = draft.tokens.tolist(), 0, []
+        while True:
+            children = {child: tokens[child] for child in draft.tree.children(node)}
+            if not children:
+                return accepted, draws.categorical(normalised(probs[node] ** 0.5, None))
+            child, rest = siblings()(probs[node], draft.probs[node], children, draws)
+            if child is None:
+                return accepted, draws.categorical(rest)
+            accepted.append(child)
+            node = child
+
+    return rule
+
+
+def one_number_a_round(draft, target, draws):
+    number = draws.uniform()
+    return top_down(siblings(number=lambda _: lambda: number))(draft, target, draws)
+
+
+def softmax_residual(p, q):
+    return torch.softmax((p - q).clamp_min(0), -1)
+
+
+BUGS = {
+    "softmax q on top-k children": (top_down(siblings()), "top_k"),
+    "siblings sorted instead of in draw order": (sorted_siblings, "without_replacement"),
+    "repeats merged without their count": (merged_without_counts, "iid"),
+    "one decision a path": (a_decision_a_path, "top_k"),
+    "softmax of the residual": (top_down(siblings(residual=softmax_residual)), "without_replacement"),
+    "one number for all siblings": (top_down(siblings(number=one_number)), "without_replacement"),
+    "one number for the whole round": (one_number_a_round, "without_replacement"),
+    "q not zeroed after a rejection": (top_down(siblings(zeroed=False)), "without_replacement"),
+    "p not updated after a rejection": (top_down(siblings(updated=False)), "without_replacement"),
+    "samples without replacement taken for independent ones": (top_down(siblings(zeroed=False)), "without_replacement"),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_caught(name):
+    rule, proposal = BUGS[name]
+    assert largest_distance(rule, proposal) > SEEN
+
+
+def test_a_bonus_from_the_unwarped_distribution_is_caught():
+    assert largest_distance(unwarped_bonus, "without_replacement", unwarped=True) > SEEN
+
+
+def test_the_same_code_without_a_bug_passes():
+    assert largest_distance(top_down(siblings()), "without_replacement") < 1e-12
+
+
+def test_distinct_ones_of_independent_samples_are_samples_without_replacement():
+    """No bug, though it looks like one: in the order first drawn, each new token has the law of q without the earlier
+    ones."""
+    assert largest_distance(top_down(siblings()), "iid") < 1e-12
+
+
+def test_randomness_reused_between_rounds_is_caught():
+    """Two rounds that share a number: each is right by itself, and the tokens of both together are not."""
+    target, drafter = random_pair(0)
+    rule = top_down(siblings())
+
+    def two_rounds(shared):
+        def both(draws):
+            number, said = draws.uniform(), ()
+            source = _Shared(draws, number) if shared else draws
+            for _ in range(2):
+                draft = enumeration.fill(
+                    lambda path: drafter((*said, *path)), shapes.chain(1), "without_replacement", draws
+                )
+                probs = torch.stack([target((*said, *path)) for path in enumeration.tokens_of(draft)])
+                accepted, bonus = rule(draft, probs, source)
+                # Only the first token of each round: the rest of an accepted path is drawn anew.
+                said += (int(draft.tokens[1]) if accepted else int(bonus),)
+            return said
+
+        law = torch.zeros(3, 3, dtype=torch.float64)
+        for chance, said in enumeration.outcomes(both):
+            law[said] += chance
+        return law
+
+    truth = enumeration.joint(target, 2)
+    assert enumeration.total_variation(two_rounds(shared=False), truth) < 1e-12
+    assert enumeration.total_variation(two_rounds(shared=True), truth) > SEEN
+    assert torch.allclose(two_rounds(shared=True).sum(1), truth.sum(1), atol=1e-12)
+
+
+class _Shared:
+    def __init__(self, draws, number):
+        self.number, self.categorical = number, draws.categorical
+
+    def uniform(self):
+        return self.number

@@ -1,0 +1,135 @@
+"""Samples of several drafters in one tree: the law of a round by enumeration, and the loop on small models."""
+
+from collections import defaultdict
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from lib.decoding import generate
+from lib.drafters.first_levels import cut
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.merged import MergedDrafter
+from lib.lab import tables
+from lib.studies.acceptance import live, merging
+from lib.tests import small_models
+from lib.trees import shapes
+from lib.verify import Draft, GeneratorDraws, verify
+from lib.verify.proof.enumeration import Law, distance, drafts, tokens_of
+from lib.verify.proof.forks import outcomes, settle
+from lib.verify.several import merge_samples, multi_step
+
+VOCABULARY = 3
+
+
+def language(seed, sharpness=1.0):
+    """Random conditionals: a path of tokens -> float64[V]."""
+    return lambda path: torch.softmax(sharpness * torch.randn(
+        VOCABULARY, generator=torch.Generator().manual_seed(seed + hash(path) % 9973), dtype=torch.float64), 0)
+
+
+def law_of(rule, target, sources, shape):
+    """The exact law of a round on the merged drafts of these languages."""
+    emitted, length = defaultdict(float), 0.0
+    for parts in product(*(list(drafts(source, shape, "iid")) for source in sources)):
+        chance, merged = 1.0, merge_samples([draft for _, draft in parts])
+        for part, _ in parts:
+            chance *= part
+        paths = tokens_of(merged)
+        probs = torch.stack([target(path) for path in paths])
+        for share, (accepted, bonus) in outcomes(lambda draws: rule(merged, probs, draws)):
+            length += chance * share * len(accepted)
+            for token, part in settle(bonus):
+                emitted[(*(paths[accepted[-1]] if accepted else ()), token)] += chance * share * part
+    return Law(dict(emitted), length, 0.0)
+
+
+@pytest.mark.parametrize("shape", [shapes.chain(2), shapes.star(2)])
+@pytest.mark.parametrize("seed", range(3))
+def test_samples_of_two_drafters_leave_the_targets_law(shape, seed):
+    target, sources = language(seed, 1.5), [language(seed + 100), language(seed + 200, 2.0)]
+    assert distance(law_of(multi_step, target, sources, shape), target, 3) < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_first_levels_keep_each_drafters_proposal(seed):
+    """A policy that cuts a row's merged draft must not leave the mixture in the place of who drew what."""
+    def shorter(draft, probs, draws):
+        first, kept = cut(draft, 1)
+        accepted, bonus = multi_step(first, probs[kept], draws)
+        return [kept[node] for node in accepted], bonus
+
+    target, sources = language(seed, 1.5), [language(seed + 100), language(seed + 200, 2.0)]
+    assert distance(law_of(shorter, target, sources, shapes.chain(2)), target, 3) < 1e-12
+
+
+def test_one_proposal_for_all_would_be_biased():
+    """What keeping the proposals apart is for: with their mixture in their place the law may be another one."""
+    def mixed(draft, probs, draws):
+        return multi_step(Draft(draft.tree, draft.tokens, "iid", draft.probs, draft.counts), probs, draws)
+
+    found = [distance(law_of(mixed, language(seed), [language(seed + 100), language(seed + 200, 2.0)], shapes.chain(1)),
+                      language(seed), 2) for seed in range(6)]
+    assert max(found) > 1e-4
+
+
+def test_each_drafter_keeps_its_proposal_and_its_counts():
+    model = small_models.llama(3)
+    other = small_models.related(model, 4, noise=0.4)
+    merged = MergedDrafter([LanguageModelDrafter(each, proposal="iid") for each in (model, other)])
+    merged.start(small_models.prompts(5, (3, 9)))
+    merged.commit([[], []], [1, 2])
+    for row, draft in enumerate(merged.propose(shapes.kary(2, 2), GeneratorDraws(torch.Generator().manual_seed(0)))):
+        for source, apart in zip(draft.sources, merged.apart, strict=True):
+            own = dict(zip(tokens_of(apart[row]), range(apart[row].tree.size)))
+            for node, path in enumerate(tokens_of(draft)):
+                assert int(source.counts[node]) == (apart[row].times_drawn()[own[path]] if path in own else 0)
+                if path in own:
+                    torch.testing.assert_close(source.probs[node], apart[row].probs[own[path]])
+        with pytest.raises(ValueError, match="merges samples of 2 drafters"):
+            verify("k_seq", draft, torch.full((draft.tree.size, small_models.VOCABULARY), 1 / small_models.VOCABULARY),
+                   GeneratorDraws(torch.Generator()))
+
+
+def test_merged_samples_decode_under_their_rule():
+    model = small_models.llama(3)
+    merged = MergedDrafter([LanguageModelDrafter(small_models.related(model, seed, noise=0.4), proposal="iid")
+                            for seed in (4, 5)])
+    done = live.decode(model, merged, small_models.prompts(5, (3, 9, 5)), shape="kary:2@6", rule="multi_step",
+                       temperature=1.0, max_new_tokens=12, generator=torch.Generator().manual_seed(0))
+    assert [len(row) for row in done.new_tokens] == [12] * 3 and any(found.accepted for found in done.rounds)
+
+
+def test_what_cannot_be_merged_is_refused():
+    model = small_models.llama(3)
+    with pytest.raises(ValueError, match="iid, top_k"):
+        MergedDrafter([LanguageModelDrafter(model, proposal="iid"), LanguageModelDrafter(model)])
+    chosen = next(draft for _, draft in drafts(language(1), shapes.chain(1), "top_k"))
+    with pytest.raises(ValueError, match="proposals are top_k"):
+        merge_samples([chosen])
+
+
+def test_what_merging_spares_is_counted_for_each_prompt(tmp_path):
+    target, prompts = small_models.llama(0), small_models.prompts(5, (3, 9, 5))
+    models = [small_models.related(target, seed, noise=0.4) for seed in (4, 5, 6)]
+    pair = SimpleNamespace(target=target, target_name="t", vocabulary=small_models.VOCABULARY, eos_token_ids=())
+    asked = SimpleNamespace(names=["a", "b", "c"], kinds=["x", "x", "y"], ids=prompts)
+    rows = merging.measure(pair, models, asked, ["kary:2,2"], new_tokens=8)
+    tables.write(tmp_path, "merging", rows, "mark")
+    assert rows.groupby("drafters")["prompt"].apply(list).to_dict() == {2: ["a", "b", "c"], 3: ["a", "b", "c"]}
+    assert (rows["sequences"] == rows["rounds"] * rows["drafters"] * 4 * 2).all()
+    assert (rows["trees"] == rows["rounds"] * rows["drafters"] * 6).all() and (rows["merged"] <= rows["trees"]).all()
+
+    alone = MergedDrafter([LanguageModelDrafter(model) for model in models[:2]])
+    generate(target, alone, prompts[1][None], shape="kary:2,2", max_new_tokens=8)
+    second = rows.query("drafters == 2 and prompt == 'b'").iloc[0]
+    assert (second["rounds"], second["merged"]) == (alone.sharing.rounds, alone.sharing.merged)
+
+    found = merging.summary(rows, np.random.default_rng(0)).loc[("kary:2,2", 2)]
+    two = rows[rows["drafters"] == 2][["rounds", "sequences", "merged", "node_bytes"]].sum()
+    assert found["value"] == pytest.approx(1 - two["merged"] / two["sequences"])
+    assert found["low"] <= found["value"] <= found["high"]
+    assert found["kib"] == pytest.approx((16 - two["merged"] / two["rounds"]) * second["node_bytes"] / 1024)
+    assert merging.needed(merging.summary(rows, np.random.default_rng(0)).head(1)) == f"{1 - found['value']:.0%}"

@@ -1,0 +1,155 @@
+"""Shapes grown from measured acceptance: the sparse and the optimal tree, and the length that the model expects."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.trees.tree import Tree
+
+Path = tuple[int, ...]  # a node as the ranks that lead to it
+
+
+def sparse(acceptance_by_depth_and_rank, budget: int) -> Tree:
+    """The `budget` nodes of largest path product, grown greedily (Medusa, section 2.3.3); ranks may have gaps.
+
+    acceptance_by_depth_and_rank: float[D, R] in [0, 1], row d for depth d + 1; float[R] serves every depth alike.
+    Ties go to the shallower node, then to the better ranks. ValueError if D and R leave too few nodes.
+    """
+    acceptance = probabilities(acceptance_by_depth_and_rank, dimensions=(1, 2))
+    budget = whole_number(budget, "budget", least=0)
+    if acceptance.ndim == 1:
+        acceptance = np.tile(acceptance, (budget, 1))
+    chosen, frontier = [], []
+
+    def offer_children(path: Path, product: float) -> None:
+        if len(path) < len(acceptance):
+            for rank, probability in enumerate(acceptance[len(path)]):
+                child = path + (rank,)
+                heapq.heappush(frontier, (-product * probability, len(child), child))
+
+    offer_children((), 1.0)
+    while len(chosen) < budget and frontier:
+        negative_product, _, path = heapq.heappop(frontier)
+        chosen.append(path)
+        offer_children(path, -negative_product)
+    if len(chosen) < budget:
+        raise ValueError(f"budget {budget} is more than the {len(chosen)} nodes that acceptance of shape "
+                         f"{acceptance.shape} (depths, ranks) allows: give more depths or ranks, or a smaller budget")
+    return Tree.from_choices(chosen)
+
+
+def optimal(acceptance_by_rank, budget: int, max_depth: int | None = None) -> Tree:
+    """The tree of `budget` nodes with the largest expected accepted length (Sequoia, Alg. 1; its p_k by child rank).
+
+    acceptance_by_rank: float[R] in [0, 1], entry r the chance that the target takes the child of rank r. Children take
+    the first ranks without gaps. ValueError if R and max_depth leave too few nodes.
+    """
+    acceptance = probabilities(acceptance_by_rank, dimensions=(1,))
+    budget = whole_number(budget, "budget", least=0)
+    layers = [_best_subtrees(acceptance, budget + 1, below=None)] if max_depth is None else _layers(
+        acceptance, budget + 1, whole_number(max_depth, "max_depth", least=0))
+    if np.isneginf(layers[-1].value[budget + 1]):
+        raise ValueError(f"no tree of {budget} nodes has at most {len(acceptance)} children a node and depth "
+                         f"{max_depth}: give more ranks, a larger max_depth, or a smaller budget")
+    choices = []
+    pending = [((), budget + 1, len(layers) - 1)]
+    while pending:
+        path, size, layer = pending.pop()
+        for rank, child_size in enumerate(layers[layer].split(size)):
+            choices.append(path + (rank,))
+            pending.append((path + (rank,), child_size, layer if max_depth is None else layer - 1))
+    return Tree.from_choices(choices)
+
+
+@dataclass(frozen=True)
+class _Subtrees:
+    """Best subtrees by size (their root counted): value float[N + 1]; taken int64[B + 1, N + 1] last child's size."""
+
+    value: np.ndarray
+    branches: np.ndarray
+    taken: np.ndarray
+
+    def split(self, size: int) -> list[int]:
+        """Sizes of the children's subtrees, by rank."""
+        sizes = []
+        for branch in range(int(self.branches[size]), 0, -1):
+            sizes.append(int(self.taken[branch, size]))
+            size -= sizes[-1]
+        return sizes[::-1]
+
+
+def _best_subtrees(acceptance: np.ndarray, largest: int, below: np.ndarray | None) -> _Subtrees:
+    """T[size, b] = max over m of T[size - m, b - 1] + P[b] Tmax[m]; Tmax of one level further down is `below`.
+
+    Without a limit on depth (`below` is None) a subtree's value is its own table, which is complete for m < size.
+    """
+    branches_most = min(len(acceptance), largest - 1)
+    table = np.full((branches_most + 1, largest + 1), -np.inf)
+    taken = np.zeros((branches_most + 1, largest + 1), dtype=np.int64)
+    table[0, 1] = 1.0
+    value = np.full(largest + 1, -np.inf)
+    value[1] = 1.0
+    below = value if below is None else below
+    for size in range(2, largest + 1):
+        for branch in range(1, min(branches_most, size - 1) + 1):
+            last_child = np.arange(1, size)
+            with np.errstate(invalid="ignore"):
+                gain = np.where(np.isneginf(below[1:size]), -np.inf, acceptance[branch - 1] * below[1:size])
+            candidates = table[branch - 1, size - last_child] + gain
+            best = int(candidates.argmax())
+            table[branch, size], taken[branch, size] = candidates[best], last_child[best]
+        value[size] = table[:, size].max()
+    return _Subtrees(value, table.argmax(axis=0), taken)
+
+
+def _layers(acceptance: np.ndarray, largest: int, max_depth: int) -> list[_Subtrees]:
+    layers = [_best_subtrees(acceptance[:0], largest, below=None)]  # depth 0: the node alone
+    for _ in range(min(max_depth, largest - 1)):
+        layers.append(_best_subtrees(acceptance, largest, below=layers[-1].value))
+    return layers
+
+
+def reach(tree: Tree, acceptance) -> np.ndarray:
+    """float[m]: each node's chance of being accepted under the rank model, the product of acceptance along its path.
+
+    acceptance: float[R] by rank, or float[D, R] by depth and rank; what lies beyond it is never accepted.
+    The model takes each step's acceptance as independent of the path (Sequoia, Prop. 3.4).
+    """
+    acceptance = probabilities(acceptance, dimensions=(1, 2))
+    if acceptance.ndim == 1:
+        acceptance = np.tile(acceptance, (tree.max_depth, 1))
+    depths, ranks = acceptance.shape
+    reach = np.ones(tree.size)
+    for node in range(1, tree.size):
+        depth, rank = tree.depth[node], tree.rank[node]
+        step = acceptance[depth - 1, rank] if depth <= depths and rank < ranks else 0.0
+        reach[node] = reach[tree.parents[node]] * step
+    return reach
+
+
+def expected_accepted(tree: Tree, acceptance) -> float:
+    """Mean accepted length under the rank model: the sum of `reach` over the drafted nodes."""
+    return float(reach(tree, acceptance)[1:].sum())
+
+
+def whole_number(value, name: str, least: int = 1) -> int:
+    """The value as an integer. ValueError, with the name, where it is none or less than `least`."""
+    if int(value) != value or value < least:
+        raise ValueError(f"{name} is {value}: give a whole number of at least {least}")
+    return int(value)
+
+
+def probabilities(values, dimensions: tuple[int, ...]) -> np.ndarray:
+    """The values as float64 of one of so many dimensions. ValueError for other shapes, and for values outside [0, 1].
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim not in dimensions or array.size == 0:
+        wanted = " or ".join({1: "[ranks]", 2: "[depths, ranks]"}[d] for d in dimensions)
+        raise ValueError(f"acceptance has shape {array.shape}: give {wanted}")
+    outside = ~((array >= 0) & (array <= 1))
+    if outside.any():
+        raise ValueError(f"acceptance holds {array[outside][0]}: give probabilities from 0 to 1")
+    return array

@@ -1,0 +1,123 @@
+"""Nodes that a drafter has thought of while a tree grows, what a growth rule is, and the loop between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from lib.trees.tree import NO_PARENT, ROOT, Tree
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All nodes thought of so far, level by level; in a level by parent, then by rank. Node 0 is the root.
+
+    parents, rank, depth int64[c]; reach float64[c]: the product of the drafter's probabilities along the node's path,
+    1 for the root, its estimate of the chance that the node is accepted. A child never reaches more than its parent.
+    """
+
+    parents: np.ndarray
+    rank: np.ndarray
+    depth: np.ndarray
+    reach: np.ndarray
+
+    @classmethod
+    def root(cls) -> Candidates:
+        """The root alone."""
+        return cls(np.array([NO_PARENT]), np.array([0]), np.array([0]), np.array([1.0]))
+
+    @property
+    def newest(self) -> np.ndarray:
+        """int64[]: the nodes of the deepest level."""
+        return np.arange(np.searchsorted(self.depth, self.depth[-1]), len(self.depth))
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return 1 + np.argsort(-self.reach[1:], kind="stable")  # stable: ties go to the shallower, then to the first
+
+    def best(self, count: int) -> np.ndarray:
+        """int64[<= count]: the drafted nodes of largest reach, in that order; they and the root are a tree."""
+        return self._order[:count]
+
+    def best_of(self, nodes: np.ndarray, count: int) -> np.ndarray:
+        """int64[<= count]: those of `nodes` with the largest reach, the first of equals, in node order."""
+        return np.sort(nodes[np.argsort(-self.reach[nodes], kind="stable")[:count]])
+
+    def with_children(self, nodes: Sequence[int], probs: np.ndarray) -> Candidates:
+        """These and the children of `nodes` (of the deepest level, in node order), one level deeper.
+
+        probs float[len(nodes), width]: the drafter's probabilities of each node's best tokens, non-increasing.
+        """
+        nodes, (_, width) = np.asarray(nodes, dtype=np.int64), probs.shape
+        return Candidates(
+            np.concatenate([self.parents, np.repeat(nodes, width)]),
+            np.concatenate([self.rank, np.tile(np.arange(width), len(nodes))]),
+            np.concatenate([self.depth, np.full(len(nodes) * width, self.depth[-1] + 1)]),
+            np.concatenate([self.reach, (self.reach[nodes, None] * probs).ravel()]),
+        )
+
+    def tree(self, kept: np.ndarray) -> Grown:
+        """The tree of the root and of these drafted nodes, which must hold every node's parent."""
+        nodes = np.concatenate([[ROOT], np.sort(kept)])
+        parents = np.searchsorted(nodes, self.parents[nodes])
+        parents[0] = NO_PARENT
+        return Grown(Tree(parents, self.rank[nodes]), nodes)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A grown tree, and for each of its nodes the candidate that it was, int64[m]."""
+
+    tree: Tree
+    nodes: np.ndarray
+
+
+class Growth(Protocol):
+    """A growth rule: a frozen value without state, asked before every forward and at the end.
+
+    name: as `growth.parse` reads it. budget: most drafted nodes of a tree. max_depth: most levels, which is the most
+    forwards of the drafter. width: children that a node is given (fewer where the vocabulary is smaller).
+    """
+
+    name: str
+    budget: int
+    max_depth: int
+    width: int
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        """int64[]: nodes of the deepest level that the next forward gives children, in node order; none: it is over."""
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """int64[<= budget]: the drafted nodes that the tree keeps."""
+
+
+def next_level(rule: Growth, candidates: Candidates) -> np.ndarray:
+    """What to expand next, int64[]: the root first, then as the rule says; no tree of n nodes is deeper than n."""
+    depth = candidates.depth[-1]
+    if depth >= min(rule.max_depth, rule.budget):
+        return np.zeros(0, dtype=np.int64)
+    return np.array([ROOT]) if depth == 0 else rule.expand(candidates)
+
+
+def grow(rule: Growth, children: Callable[[Candidates, np.ndarray], np.ndarray]) -> Grown:
+    """A tree grown level by level, one call of `children` a level.
+
+    children(candidates, nodes) gives float[len(nodes), width]: the probabilities of each node's best tokens.
+    """
+    candidates = Candidates.root()
+    while len(nodes := next_level(rule, candidates)):
+        candidates = candidates.with_children(nodes, children(candidates, nodes))
+    return candidates.tree(rule.keep(candidates))
+
+
+def path(candidates: Candidates, node: int) -> tuple[int, ...]:
+    """The ranks that lead from the root to a node."""
+    ranks: list[int] = []
+    while node != ROOT:
+        ranks.append(int(candidates.rank[node]))
+        node = int(candidates.parents[node])
+    return tuple(reversed(ranks))

@@ -1,0 +1,125 @@
+"""Growth rules by name, and one reader for whatever a drafter can be asked to draft."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lib.trees import shapes
+from lib.trees.grown_shapes import whole_number
+from lib.trees.growth.best_first import DySpec
+from lib.trees.growth.candidates import Growth
+from lib.trees.growth.layered import Beam, Eagle2, OptTree
+from lib.trees.growth.marginals import DDTree
+from lib.trees.growth.smart import Costs, Smart
+from lib.trees.tree import Tree
+
+DEPTH = 16  # levels at most, where a name does not say
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A family of rules: `build(budget, *numbers)`, how many numbers its name may have, an example, a few words.
+
+    costs: whether `build` also takes costs=. by_depth: whether it grows over one distribution a depth, and so is for
+    drafters that give these.
+    """
+
+    build: Callable[..., Growth | DDTree]
+    takes: range
+    example: str
+    about: str
+    costs: bool = False
+    by_depth: bool = False
+
+
+def _opttree(budget: int, most: float | None = None, depth: float = DEPTH, delta: float = 0.0) -> OptTree:
+    return OptTree(budget if most is None else _whole(most), _depth(depth, budget), budget, delta)
+
+
+RULES: dict[str, Rule] = {
+    "eagle2": Rule(lambda budget, width, depth: Eagle2(_whole(width), _depth(depth, budget), budget), range(2, 3),
+                   "eagle2:4,6@32", "best WIDTH of each of DEPTH levels expanded, all reranked (EAGLE-2)"),
+    "opttree": Rule(_opttree, range(4), "opttree@32 or opttree:32,8,0.1@64",
+                    "best WIDTH of each level expanded until a level gains at most DELTA (OPT-Tree)"),
+    "dyspec": Rule(lambda budget, depth=DEPTH: DySpec(_depth(depth, budget), budget), range(2), "dyspec@32",
+                   "largest path products, best first (DySpec)"),
+    "beam": Rule(lambda budget, width: Beam(_whole(width), budget), range(1, 2), "beam:4@32",
+                 "best WIDTH paths of each level"),
+    "smart": Rule(lambda budget, depth=DEPTH, *, costs: Smart(_depth(depth, budget), budget, costs), range(2),
+                  "smart@32", "grown while it makes a round faster (SMART)", costs=True),
+    "ddtree": Rule(DDTree, range(1), "ddtree@32", "largest products of one distribution a depth (DDTree)",
+                   by_depth=True),
+}
+
+
+def parse(rule: str | Growth | DDTree, *, costs: Costs | None = None) -> Growth | DDTree:
+    """The growth rule that a name stands for, "FAMILY:NUMBERS@BUDGET"; a rule passes through.
+
+    "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N", "smart:DEPTH@N" (with
+    costs), "ddtree@N"; what opttree, dyspec and smart leave out is WIDTH = N, DEPTH = 16 and DELTA = 0. ValueError
+    names what is wrong.
+    """
+    if not isinstance(rule, str):
+        return rule
+    name, _, budget = rule.partition("@")
+    family, numbers = _split(name)
+    known = RULES[family]
+    if len(numbers) not in known.takes or not budget.isdecimal():
+        raise ValueError(f"growth rule {rule!r} is not complete: write it as in {known.example!r} ({known.about})")
+    if not known.costs:
+        return known.build(int(budget), *numbers)
+    if costs is None:
+        raise ValueError(f"growth rule {rule!r} weighs costs: pass growth.parse(..., costs=), or the rule itself")
+    return known.build(int(budget), *numbers, costs=costs)
+
+
+def at_budget(name: str, budget: int, *, costs: Costs | None = None) -> Growth | DDTree:
+    """A family with its numbers ("eagle2:4,6") at a budget."""
+    return parse(f"{name}@{budget}", costs=costs)
+
+
+def shape_or_growth(wanted: str | Tree | Growth | DDTree) -> Tree | Growth | DDTree:
+    """What a drafter is to draft: a static shape or a growth rule, by name or as it is."""
+    if not isinstance(wanted, str):
+        if not hasattr(wanted, "budget"):
+            raise ValueError(f"shape is {wanted!r}; give a name such as 'kary:2@16', a Tree, or a growth rule")
+        return wanted
+    family = wanted.partition("@")[0].partition(":")[0].strip()
+    if family in RULES:
+        return parse(wanted)
+    static = list(dict.fromkeys(name.partition(":")[0] for name in shapes.FAMILIES))
+    if family not in static:
+        raise ValueError(f"{wanted!r} is unknown: it is neither a shape ({', '.join(static)}) nor a growth rule "
+                         f"({', '.join(RULES)}); write 'kary:2@16' or 'eagle2:4,6@32'")
+    return _static(wanted)
+
+
+@lru_cache(maxsize=256)
+def _static(name: str) -> Tree:
+    """One object a name: what is kept of a tree is then found without comparing trees."""
+    return shapes.parse(name)
+
+
+def _split(name: str) -> tuple[str, list[float]]:
+    family, colon, written = name.strip().partition(":")
+    if family not in RULES:
+        examples = ", ".join(repr(rule.example) for rule in RULES.values())
+        raise ValueError(f"growth rule {name!r} is unknown: write one of {examples}")
+    try:
+        numbers = [float(number) for number in written.split(",")] if colon else []
+    except ValueError:
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"growth rule {name!r} has numbers {written!r}: write {RULES[family].example!r}")
+    return family, numbers
+
+
+def _whole(number: float) -> int:
+    return whole_number(number, "width")
+
+
+def _depth(number: float, budget: int) -> int:
+    return min(whole_number(number, "depth"), budget)

@@ -1,0 +1,199 @@
+"""Static shapes of a draft tree: each by its own parameters, each family at any budget, and all of them by name."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lib.trees.grown_shapes import Path, expected_accepted, optimal, reach, sparse, whole_number
+from lib.trees.tree import NO_PARENT, ROOT, Tree
+
+__all__ = ["FAMILIES", "at_budget", "chain", "comb", "expansion", "expected_accepted", "independent", "kary", "optimal",
+           "parse", "reach", "sparse", "split_name", "star"]
+
+# The families that figures and tables compare, each at any budget, and what each is in a few words.
+FAMILIES = {
+    "chain": "one path of favourites",
+    "star": "candidates for the next token alone",
+    "independent:2": "two chains that share the root",
+    "independent:4": "four chains that share the root",
+    "kary:2": "complete binary tree",
+    "kary:3": "complete ternary tree",
+    "comb:3": "a chain with two alternatives beside each node",
+    "expansion:2,2,1": "SpecInfer <2,2,1>, then chains",
+    "expansion:1,1,3,1,1,1,1,1": "SpecInfer <1,1,3,1,1,1,1,1>, then chains",
+    "sparse": "largest path products by depth and rank (Medusa)",
+    "optimal": "longest expected path by rank (Sequoia)",
+}
+ENDLESS = sys.maxsize
+MOST_NODES = 1 << 16  # far beyond what a forward can verify; a typed "kary:9,9" must not fill the memory
+
+
+def chain(length: int) -> Tree:
+    """One path of favourites, as in Leviathan et al. 2023; length 0 drafts nothing."""
+    return expansion([1] * _levels(length, "length", least=0))
+
+
+def independent(count: int, length: int) -> Tree:
+    """`count` chains of `length` nodes that share the root alone: the drafter's best first tokens, each continued."""
+    return expansion([whole_number(count, "count")] + [1] * (_levels(length, "length") - 1))
+
+
+def kary(branching: int, depth: int) -> Tree:
+    """The complete tree in which every node above `depth` has `branching` children."""
+    return expansion([whole_number(branching, "branching")] * _levels(depth, "depth"))
+
+
+def expansion(branching_by_depth: Sequence[int]) -> Tree:
+    """<k1, k2, ...>: every node at depth d has k_(d+1) children (SpecInfer, section 3)."""
+    branching = [whole_number(branches, "branching") for branches in branching_by_depth]
+    nodes, width = 0, 1
+    for branches in branching:
+        width *= branches
+        nodes = _few_enough(nodes + width)
+    return _level_order(lambda path: branching[len(path)], nodes)
+
+
+def star(count: int) -> Tree:
+    """`count` candidates for the next token and nothing below: width without depth, the opposite of a chain."""
+    return expansion([whole_number(count, "count")])
+
+
+def comb(branching: int, depth: int) -> Tree:
+    """A chain of favourites with `branching` - 1 alternatives beside each, which lead nowhere further."""
+    return _level_order(_comb(branching), branching * whole_number(depth, "depth"))
+
+
+def at_budget(name: str, budget: int, *, acceptance=None) -> Tree:
+    """A family at a budget: exactly `budget` drafted nodes, for any budget from 0 on.
+
+    "chain", "star", "independent:COUNT", "kary:BRANCHING", "comb:BRANCHING" and "expansion:K1,K2,..." give their first
+    nodes in level order, left to right, so that chains are dealt in turn and a smaller budget is the beginning of a
+    larger one; an expansion goes on as chains below its last level (k = 1). "sparse", "optimal" and "optimal:MAX_DEPTH"
+    are grown from `acceptance`: float[R] by rank, for "sparse" also float[D, R] by depth and rank.
+    """
+    key, arguments = split_name(name)
+    family = _REGISTRY[key]
+    _check_count(name, arguments, family.family_takes)
+    budget = whole_number(budget, "budget", least=0)
+    if family.grow is not None:
+        if acceptance is None:
+            raise ValueError(f"shape {name!r} is grown from data: pass acceptance=, the acceptance by rank")
+        return family.grow(acceptance, budget, *arguments)
+    return _level_order(family.children(*arguments), budget)
+
+
+def parse(shape: str | Tree, *, acceptance=None) -> Tree:
+    """The tree that a name stands for; a Tree passes through.
+
+    Fixed shapes are "chain:5", "star:4", "independent:4x8" (count, length), "kary:2,3" (branching, depth), "comb:3,4",
+    "expansion:2,2,1"; FAMILY@BUDGET is `at_budget`, as in "kary:2@16" or "optimal@32". ValueError names what is wrong.
+    """
+    if isinstance(shape, Tree):
+        return shape
+    name, at, budget = str(shape).partition("@")
+    if at:
+        if not budget.isdecimal():
+            raise ValueError(f"shape {shape!r} has budget {budget!r}: give a whole number after the @, as in 'chain@8'")
+        return at_budget(name, int(budget), acceptance=acceptance)
+    key, arguments = split_name(name)
+    family = _REGISTRY[key]
+    if family.fixed is None:
+        raise ValueError(f"shape {shape!r} needs a budget: write '{name}@16'")
+    _check_count(name, arguments, family.fixed_takes)
+    return family.fixed(*arguments)
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How a family is made: `fixed` from its own parameters, `children` of a path without end, `grow` from data.
+
+    Each comes with how many whole numbers a name may give it.
+    """
+
+    fixed: Callable[..., Tree] | None = None
+    fixed_takes: range = range(1, 2)
+    children: Callable[..., Callable[[Path], int]] | None = None
+    grow: Callable[..., Tree] | None = None
+    family_takes: range = range(1, 2)
+
+
+def _check_count(name: str, arguments: list[int], takes: range) -> None:
+    if len(arguments) not in takes:
+        wanted = "one or more" if takes.stop == ENDLESS else " or ".join(map(str, takes))
+        raise ValueError(f"shape {name!r} has {len(arguments)} parameters where {wanted} belong: write a fixed shape "
+                         f"({_EXAMPLES}) or a family at a budget ('kary:2@16', 'chain@8', 'optimal@32')")
+
+
+def _expansion(*branching: int) -> Callable[[Path], int]:
+    for branches in branching:
+        whole_number(branches, "branching")
+    return lambda path: branching[len(path)] if len(path) < len(branching) else 1
+
+
+def _kary(branching: int) -> Callable[[Path], int]:
+    whole_number(branching, "branching")
+    return lambda path: branching
+
+
+def _comb(branching: int) -> Callable[[Path], int]:
+    whole_number(branching, "branching")
+    return lambda path: 0 if any(path) else branching
+
+
+def _star() -> Callable[[Path], int]:
+    return lambda path: 0 if path else ENDLESS
+
+
+def _levels(count, name: str, least: int = 1) -> int:
+    """How many levels a shape is asked for, each of at least one node."""
+    return _few_enough(whole_number(count, name, least))
+
+
+def _few_enough(nodes: int) -> int:
+    """A number of nodes itself. ValueError where it is beyond `MOST_NODES`, before anything of that size is made."""
+    if nodes > MOST_NODES:
+        raise ValueError(f"the shape has {nodes} nodes or more, {MOST_NODES} at most can be drafted: give fewer "
+                         "branches, levels or budget")
+    return nodes
+
+
+def _level_order(children_of: Callable[[Path], int], nodes: int) -> Tree:
+    """The first `nodes` drafted nodes, level by level and left to right, where `children_of(path)` counts children."""
+    nodes, parents, level = _few_enough(nodes), [NO_PARENT], [(ROOT, ())]
+    while len(parents) <= nodes:
+        below = []
+        for parent, path in level:
+            missing = nodes + 1 - len(parents)
+            for rank in range(min(children_of(path), missing) if missing else 0):
+                below.append((len(parents), path + (rank,)))
+                parents.append(parent)
+        level = below
+    return Tree(parents)
+
+
+_REGISTRY = {
+    "chain": _Family(chain, children=lambda: _expansion(1), family_takes=range(1)),
+    "star": _Family(star, children=_star, family_takes=range(1)),
+    "independent": _Family(independent, range(2, 3), children=lambda count: _expansion(count)),
+    "kary": _Family(kary, range(2, 3), children=_kary),
+    "comb": _Family(comb, range(2, 3), children=_comb),
+    "expansion": _Family(lambda *branching: expansion(branching), range(1, ENDLESS), children=_expansion,
+                         family_takes=range(1, ENDLESS)),
+    "sparse": _Family(grow=sparse, family_takes=range(1)),
+    "optimal": _Family(grow=optimal, family_takes=range(2)),
+}
+_EXAMPLES = "'chain:5', 'star:4', 'independent:4x8', 'kary:2,3', 'comb:3,4', 'expansion:2,2,1'"
+
+
+def split_name(name: str) -> tuple[str, list[int]]:
+    """A name's family and its whole-number parameters: "kary:2,3" is "kary" and [2, 3]."""
+    family, colon, parameters = name.strip().partition(":")
+    if family not in _REGISTRY:
+        raise ValueError(f"shape {name!r} is unknown: the families are {', '.join(_REGISTRY)}; write {_EXAMPLES}")
+    pieces = re.split("[x,]", parameters) if colon else []
+    if not all(piece.strip().isdecimal() for piece in pieces):
+        raise ValueError(f"shape {name!r} has parameters {parameters!r}: give whole numbers, as in {_EXAMPLES}")
+    return family, [int(piece) for piece in pieces]

@@ -1,0 +1,143 @@
+"""What a verification rule emits, exactly: every draft and every decision of the rule, each with its probability.
+
+The rule that is enumerated is the rule that runs. It asks its `draws` for randomness; here they fork instead of
+drawing. Conditional distributions are functions of the path: a tuple of tokens behind the root -> float64[V].
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
+from lib.verify.proof.forks import outcomes, settle
+from lib.verify.residual import without
+from lib.verify.rules import verify
+
+Language = Callable[[tuple[int, ...]], Tensor]
+Path = tuple[int, ...]
+ROOT_TOKEN = 0  # what the root says does not matter: conditionals are functions of the path behind it
+
+
+@dataclass(frozen=True)
+class Law:
+    """What a round emits: the accepted tokens and the bonus token as one tuple, with its probability.
+
+    `accepted_length` is the exact mean of a, `drafted` of n (repeats of a sample are one node).
+    """
+
+    emitted: dict[Path, float]
+    accepted_length: float
+    drafted: float
+
+    def extended(self, target: Language, length: int) -> Tensor:
+        """float64[V, ..., V]: the joint law of the first `length` tokens if the target goes on where the round
+        ended."""
+        vocabulary = len(target(()))
+        law = torch.zeros([vocabulary] * length, dtype=torch.float64)
+        for path, probability in self.emitted.items():
+            law[path[:length]] += probability * joint(target, length, path[:length])
+        return law
+
+
+def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree, proposal: str, **settings) -> Law:
+    """The exact law of a round; rule: a name, or a function as rules are. Work grows as drafts times decisions of the
+    rule."""
+    run = rule if callable(rule) else lambda *given: verify(rule, *given, **settings)
+    emitted: dict[Path, float] = defaultdict(float)
+    accepted_length = drafted = 0.0
+    for chance, draft in drafts(drafter, shape, proposal):
+        paths = tokens_of(draft)
+        probs = torch.stack([target(path) for path in paths])
+        drafted += chance * draft.tree.budget
+        for share, (accepted, bonus) in outcomes(lambda draws: run(draft, probs, draws)):
+            path = paths[accepted[-1]] if accepted else ()
+            accepted_length += chance * share * len(accepted)
+            for token, part in settle(bonus):
+                emitted[(*path, token)] += chance * share * part
+    return Law(dict(emitted), accepted_length, drafted)
+
+
+def drafts(drafter: Language, shape: Tree, proposal: str) -> Iterator[tuple[float, Draft]]:
+    """Every draft of a shape with its probability; drafts that are equal once, with the sum."""
+    chances: dict[tuple, float] = defaultdict(float)
+    kept: dict[tuple, Draft] = {}
+    for chance, draft in outcomes(lambda draws: fill(drafter, shape, proposal, draws)):
+        key = (draft.tree, *draft.tokens.tolist(), *draft.times_drawn())
+        chances[key] += chance
+        kept.setdefault(key, draft)
+    for key, draft in kept.items():
+        yield chances[key], draft
+
+
+def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:
+    """A shape filled with tokens: the drafter's best, or samples, whose repeats are one node with the first one's
+    subtree."""
+    paths, counts, parents, slots = [()], [1], [-1], {ROOT: ROOT}
+    for slot in range(shape.size):
+        if slot not in slots:  # a repeat, or nothing was left to draw
+            continue
+        children = shape.children(slot)
+        node = slots[slot]
+        tokens = _siblings(drafter(paths[node]), shape.rank[list(children)].tolist(), proposal, draws)
+        for token in dict.fromkeys(tokens):
+            slots[children[tokens.index(token)]] = len(paths)
+            paths.append((*paths[node], token))
+            parents.append(node)
+            counts.append(tokens.count(token))
+    tokens = torch.tensor([ROOT_TOKEN] + [path[-1] for path in paths[1:]])
+    return Draft(Tree(parents), tokens, proposal, torch.stack([drafter(path) for path in paths]), torch.tensor(counts))
+
+
+def _siblings(q: Tensor, ranks: list[int], proposal: str, draws: Draws) -> list[int]:
+    """The tokens of children of these ranks, in their order; fewer where the vocabulary ends."""
+    if proposal == "top_k":
+        best = q.sort(descending=True, stable=True).indices.tolist()
+        return [best[rank] for rank in ranks if rank < len(best)]
+    tokens: list[int] = []
+    for _ in range(len(ranks) if proposal == "iid" else min(len(ranks), len(q))):
+        tokens.append(int(draws.categorical(q)))
+        if proposal == "without_replacement":
+            q = without(q, tokens)
+    return tokens
+
+
+def tokens_of(draft: Draft) -> list[Path]:
+    """The tokens behind the root on the way to each node."""
+    tokens = draft.tokens.tolist()
+    return [tuple(tokens[step] for step in draft.tree.path(node)[1:]) for node in range(draft.tree.size)]
+
+
+def joint(language: Language, length: int, path: Path = ()) -> Tensor:
+    """float64[V, ..., V]: the law of the tokens that follow a path, up to `length` tokens in all."""
+    if len(path) == length:
+        return torch.ones((), dtype=torch.float64)
+    probs = language(path)
+    return torch.stack(
+        [
+            (
+                p * joint(language, length, (*path, token))
+                if p > 0
+                else torch.zeros([len(probs)] * (length - len(path) - 1), dtype=torch.float64)
+            )
+            for token, p in enumerate(probs)
+        ]
+    )
+
+
+def total_variation(one: Tensor, other: Tensor) -> float:
+    """Half the sum of absolute differences: the largest error in the probability of any event."""
+    return float((one - other).abs().sum()) / 2
+
+
+def distance(found: Law, target: Language, length: int) -> float:
+    """Total variation distance between the target's next `length` tokens and those of a round that the target
+    continues.
+
+    Zero for a lossless rule, whatever length; a depth beyond that of the tree is needed to see every error of a lossy
+    one.
+    """
+    return total_variation(found.extended(target, length), joint(target, length))
