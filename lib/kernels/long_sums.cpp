@@ -1,4 +1,4 @@
-// Sums over a long distribution in one reading (lib/verify/long_sums.py calls them).
+// Sums over a long distribution in one pass (lib/verify/draws.py calls them).
 
 #include <algorithm>
 #include <cstdint>
@@ -21,13 +21,13 @@ template <class F> void block_sums(int64_t size, double* sums, F mass) {
 
 }  // namespace
 
-// Of max(p - times q, share p) over p, q [size]; without a q, of p.
+// The sum of max(p - times q, share p) over p, q [size]; without a q, of p.
 extern "C" void rest_sums(const float* p, const float* q, int64_t size, float times, float share, double* sums) {
   if (q) return block_sums(size, sums, [=](int64_t i) { return std::max(p[i] - times * q[i], share * p[i]); });
   block_sums(size, sums, [=](int64_t i) { return p[i]; });
 }
 
-// Of p times its bits, read as an integer.
+// The sum of p times its bits, read as an integer.
 extern "C" void bit_sums(const float* p, int64_t size, double* sums) {
   block_sums(size, sums, [=](int64_t i) {
     int32_t bits;

@@ -1,7 +1,8 @@
 """Verification rules: draft, warped target probabilities and random draws in; accepted path and bonus token out.
 
-Start at `rules` (the registry and `verify`) and `draft` (what a rule is given). `warping` makes the target's
-distribution at a temperature, `draws` supplies randomness, `proof` checks the rules by enumeration.
+Start at `plain` (the definition of every rule), `rules` (the registry and `verify`) and `draft` (the input of a rule).
+`residual_rules`, `k_seq` and `lossy` have the fast forms. `warping` makes the target's distribution at a temperature,
+`draws` draws from it, `proof` checks the rules by enumeration.
 """
 
 from lib import lazy_exports

@@ -1,15 +1,16 @@
-"""What a rule is given: a draft, and draws."""
+"""The input of a verification rule, a draft (a tree with tokens, and how they were chosen) and random draws; and the
+descent through a draft."""
 
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Callable, Collection, Iterable, Protocol
+from typing import Callable, Collection, Iterable, Protocol, Sequence
 
 import torch
 from torch import Tensor
 
 from lib.trees.tree import ROOT, Tree
-from lib.verify.masses import Masses
+from lib.verify.draws import Masses
 
 PROPOSALS = ("top_k", "iid", "without_replacement")
 
@@ -18,12 +19,13 @@ PROPOSALS = ("top_k", "iid", "without_replacement")
 class Draft:
     """A tree with its tokens, and how they were chosen.
 
-    tokens int64[m], the root's first. proposal: "top_k" (children by probability: one-hot), "iid" (independent
-    samples) or "without_replacement"; the tree's rank is the order of probability, or for samples the order of
-    drawing. probs float[m, V]: row u is the distribution that the children of u were drawn from, after the drafter's
-    own temperature (rows of leaves are unused); for "top_k" the drafter's confidence, which only lossy rules ask for,
-    or None. counts int64[m]: how often a node's token was drawn, for "iid", whose repeats are one node; None: each
-    once.
+    tokens: int64[m], the root's token first.
+    proposal: "top_k" (the most probable children: one-hot), "iid" (independent samples) or "without_replacement". The
+        tree's rank is the order of probability; for samples it is the order of drawing.
+    probs: float[m, V]; row u is the distribution that the children of u were drawn from, after the drafter's own
+        temperature (rows of leaves are not used). For "top_k" it is the drafter's confidence, which only lossy rules
+        read, or None.
+    counts: int64[m], how often each node's token was drawn: repeated "iid" samples share one node. None: once each.
     """
 
     tree: Tree
@@ -38,25 +40,28 @@ class Draft:
             raise ValueError(f"proposal is {self.proposal!r}; choose one of {', '.join(PROPOSALS)}")
         if self.tokens.shape != (size,):
             raise ValueError(
-                f"tokens are {tuple(self.tokens.shape)} for a tree of {size} nodes; give one a node, the root's first"
+                f"tokens have shape {tuple(self.tokens.shape)} for a tree of {size} nodes; give one token per node, "
+                "the root's first"
             )
         if self.proposal != "top_k" and self.probs is None:
             raise ValueError(
-                f"proposal {self.proposal!r} comes without probs; sampled children need the distribution "
-                "that they were drawn from"
+                f"proposal {self.proposal!r} comes without probs; give the distributions that the children were drawn "
+                "from"
             )
         if self.probs is not None and (self.probs.dim() != 2 or len(self.probs) != size):
             raise ValueError(
-                f"probs are {tuple(self.probs.shape)} for a tree of {size} nodes; give one row a node: [{size}, V]"
+                f"probs have shape {tuple(self.probs.shape)} for a tree of {size} nodes; give one row per node: "
+                f"[{size}, V]"
             )
         if self.counts is not None and self.counts.shape != (size,):
             raise ValueError(
-                f"counts are {tuple(self.counts.shape)} for a tree of {size} nodes; give one a node, 1 for the root"
+                f"counts have shape {tuple(self.counts.shape)} for a tree of {size} nodes; give one count per node, 1 "
+                "for the root"
             )
 
     @cached_property
     def token_list(self) -> list[int]:
-        """`tokens` on the host, brought there once."""
+        """`tokens` on the host; transferred once."""
         return self.tokens.tolist()
 
     def tokens_of(self, nodes: Iterable[int]) -> list[int]:
@@ -67,52 +72,155 @@ class Draft:
         """How often each node's token was drawn: its count, or once."""
         return [1] * self.tree.size if self.counts is None else self.counts.tolist()
 
+    def samples(self, node: int) -> list[tuple[int, Tensor]]:
+        """Each draw of a node's children, repeats included: the child, and q float[V] that it was drawn from."""
+        counts = self.times_drawn()
+        return [(child, self.probs[node]) for child in self.tree.children(node) for _ in range(counts[child])]
+
+    def follow(self, next_token: Callable[[int], int]) -> tuple[list[int], int]:
+        """Descends from the root to the child whose token is next_token(node), as long as there is one.
+
+        Returns the nodes of the path, root excluded, and the next token after the last of them.
+        """
+        tokens, node, path = self.token_list, ROOT, []
+        while True:
+            token = next_token(node)
+            node = next((child for child in self.tree.children(node) if tokens[child] == token), None)
+            if node is None:
+                return path, token
+            path.append(node)
+
     def along(self, tokens: Iterable[int]) -> list[int]:
         """The nodes below the root along these tokens, as far as the tree has them."""
-        held, node, path = self.token_list, ROOT, []
-        for token in tokens:
-            node = next((child for child in self.tree.children(node) if held[child] == token), None)
-            if node is None:
-                break
-            path.append(node)
-        return path
+        remaining = iter(tokens)
+        return self.follow(lambda node: next(remaining, None))[0]
 
     def part(self, tree: Tree, nodes: list[int]) -> "Draft":
-        """The draft of some of its nodes, which are a tree with its root: `tree`, whose node i is nodes[i]."""
-        rest = {name: None if rows is None else rows[nodes]
-                for name, rows in (("tokens", self.tokens), ("probs", self.probs), ("counts", self.counts))}
-        return replace(self, tree=tree, **rest)
+        """The draft of some of its nodes, which form `tree` together with the root: node i of it is nodes[i]."""
+        rows = {name: None if values is None else values[nodes]
+                for name, values in (("tokens", self.tokens), ("probs", self.probs), ("counts", self.counts))}
+        return replace(self, tree=tree, **rows)
 
-    def proposals(self) -> Tensor:
-        """`probs`, for a rule that compares with them. ValueError where the drafter gave none."""
+    def proposal_probs(self) -> Tensor:
+        """`probs`, for a rule that needs them. ValueError if the drafter gave none."""
         if self.probs is None:
             raise ValueError(
                 f"the draft is {self.proposal!r} and comes without probs; this rule compares with the drafter's "
-                "probabilities: let the drafter give them"
+                "probabilities: use a drafter that gives them"
             )
         return self.probs
 
     def entries(self, probs: Tensor) -> Callable[[int], float]:
-        """child -> what probs float[m, V] give its token behind its parent; nothing else of them is read.
+        """child -> the entry of its token in its parent's row of probs float[m, V]; nothing else of probs is read.
 
-        From a CPU one by one, as they are asked for; from other devices all in one transfer.
+        On a CPU entries are read one by one on demand; from other devices all are transferred at once.
         """
         parents, tokens = self.tree.parents, self.token_list
         if probs.device.type == "cpu" and probs.dtype in (torch.float32, torch.float64):
-            held = probs.numpy(force=True)
-            return lambda child: held.item(parents[child], tokens[child])
+            table = probs.numpy(force=True)
+            return lambda child: table.item(parents[child], tokens[child])
         drafted = probs[torch.tensor(parents[1:], device=probs.device), self.tokens[1:].to(probs.device)]
         return [math.nan, *drafted.tolist()].__getitem__
 
 
+@dataclass(frozen=True)
+class Source:
+    """One drafter's share of a merged draft of m nodes.
+
+    probs float[m, V]: the distributions that it drew children from. counts int64[m]: how often it drew each node.
+    """
+
+    probs: Tensor
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class MergedDraft(Draft):
+    """Independent samples of several drafters as one tree; `sources` keeps each drafter's proposal apart.
+
+    The siblings were drawn from different distributions. A rule that compares all of them with one q would be biased,
+    and is refused; `probs` is the mean of the proposals, for display only.
+    """
+
+    sources: tuple[Source, ...] = ()
+
+    def samples(self, node: int) -> list[tuple[int, Tensor]]:
+        """Each draw of a node's children by each drafter: the child, and q float[V] of the drafter that drew it."""
+        return [(child, source.probs[node]) for source in self.sources for child in self.tree.children(node)
+                for _ in range(int(source.counts[child]))]
+
+    def part(self, tree: Tree, nodes: list[int]) -> "MergedDraft":
+        """As for any draft, with each drafter's proposal."""
+        sources = tuple(Source(source.probs[nodes], source.counts[nodes]) for source in self.sources)
+        return replace(super().part(tree, nodes), sources=sources)
+
+    def proposal_probs(self) -> Tensor:
+        """Refused: the siblings have no common distribution."""
+        raise ValueError(f"the draft merges samples of {len(self.sources)} drafters, but this rule compares with one; "
+                         "verify with 'multi_step', which knows the drafter of each sample, or with 'naive'")
+
+
+def merge_samples(drafts: Sequence[Draft]) -> MergedDraft:
+    """The union of drafts of one root, all of them independent samples ("iid"); equal prefixes become one path."""
+    if any(draft.proposal != "iid" for draft in drafts):
+        raise ValueError(f"proposals are {', '.join(draft.proposal for draft in drafts)}; only \"iid\" samples of "
+                         "several drafters can be merged")
+    place = {(): ROOT}
+    parents, tokens, nodes_of = [-1], [int(drafts[0].tokens[ROOT])], []
+    for draft in drafts:
+        paths = {ROOT: ()}
+        for node in range(1, draft.tree.size):
+            above = paths[int(draft.tree.parents[node])]
+            paths[node] = (*above, int(draft.tokens[node]))
+            if paths[node] not in place:
+                place[paths[node]] = len(parents)
+                parents.append(place[above])
+                tokens.append(paths[node][-1])
+        nodes_of.append([place[paths[node]] for node in range(draft.tree.size)])
+    sources = tuple(_source(draft, nodes, len(parents)) for draft, nodes in zip(drafts, nodes_of))
+    counts = sum(source.counts for source in sources)
+    counts[ROOT] = 1
+    mean = sum(source.probs for source in sources) / len(drafts)
+    return MergedDraft(Tree(parents), torch.tensor(tokens), "iid", mean, counts, sources)
+
+
+def _source(draft: Draft, nodes: list[int], size: int) -> Source:
+    probs = draft.probs.new_zeros(size, draft.probs.shape[-1])
+    probs[nodes] = draft.probs
+    counts = torch.zeros(size, dtype=torch.long)
+    counts[nodes] = torch.tensor(draft.times_drawn())
+    return Source(probs, counts)
+
+
 class Draws(Protocol):
-    """Randomness as the rules and drafters ask for it, one number at a time, so that it can be drawn or enumerated."""
+    """Randomness for rules and drafters, one number at a time, so that it can be drawn or enumerated."""
 
     def uniform(self):
-        """A number in [0, 1), comparable with <= and <."""
+        """A number in [0, 1) that can be compared with <, <=, > and >=."""
 
     def categorical(
         self, probs: Tensor | Masses, *, without: Collection[int] = (), otherwise: Tensor | None = None
     ) -> int:
-        """An index of probs float[V], which need not sum to one, in proportion to it, but none of `without`; where
-        that leaves no mass, an index of `otherwise` float[V]."""
+        """An index of probs float[V], with chances in proportion to probs (any sum), but none of `without`.
+
+        Where no mass is left, an index of `otherwise` float[V].
+        """
+
+
+# (node, its children) -> (the accepted child, None), or (None, the bonus token) if no child is accepted
+Decide = Callable[[int, tuple[int, ...]], tuple[int | None, int | None]]
+
+
+def descend(draft: Draft, target_probs: Tensor, draws: Draws, decide: Decide) -> tuple[list[int], int]:
+    """The path that `decide` takes from the root, and the bonus token that it gives where it takes no child.
+
+    At a node without children, the path ends with a token drawn from the target's distribution there.
+    """
+    node, accepted = ROOT, []
+    while children := draft.tree.children(node):
+        child, bonus = decide(node, children)
+        if child is None:
+            return accepted, bonus
+        accepted.append(child)
+        node = child
+    return accepted, draws.categorical(target_probs[node])

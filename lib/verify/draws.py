@@ -1,19 +1,89 @@
-"""Draws from a generator."""
+"""Drawing tokens from long distributions: masses that are summed per block of tokens, and draws from a generator."""
 
+import ctypes
 import math
-from typing import Collection
+from ctypes import c_float, c_int64, c_void_p
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Collection, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.verify.masses import BLOCK, Masses
+BLOCK = 512  # tokens per block: a block's masses are summed before any of them is read alone
+LONG = 1 << 14  # vocabulary from which the C++ sums repay their compilation
+AHEAD = 64  # numbers drawn per call of the generator: one call costs as much as many numbers
 
-AHEAD = 64  # numbers drawn at once: each call of the generator costs as much as many numbers
+
+class Masses:
+    """max(p - times q, share p) for p, q float[V], or p alone without q; `instead` replaces the mass of some tokens.
+
+    The masses are never stored as a whole; they are computed per block.
+    """
+
+    def __init__(
+        self, p: Tensor, q: Tensor | None = None, times: float = 0, share: float = 0, instead: Mapping[int, float] = {}
+    ):
+        self.p, self.q, self.times, self.share, self.instead = p, q, times, share, instead
+
+    @cached_property
+    def sums(self) -> np.ndarray:
+        """float64[V // BLOCK + 1]: the sum of each block; the last block holds the V % BLOCK remaining tokens."""
+        whole = len(self.p) // BLOCK
+        sums, changed = np.zeros(whole + 1), {token // BLOCK for token in self.instead}
+        if native_sums_fit(*(row for row in (self.p, self.q) if row is not None)):
+            native = rest_sums(self.p, self.q, self.times, self.share)
+            sums[: len(native)] = native
+        else:
+            if whole:
+                sums[:whole] = self._all().unfold(0, BLOCK, BLOCK).sum(-1).numpy(force=True)
+            changed.add(whole)
+        for place in changed:
+            sums[place] = self.block(place).sum()
+        return sums
+
+    @cached_property
+    def mass(self) -> float:
+        """The sum of all masses."""
+        return float(self.sums.sum())
+
+    def block(self, place: int) -> np.ndarray:
+        """float64[BLOCK], or shorter for the last block: the masses of one block, as a copy."""
+        first = place * BLOCK
+        masses = _host_copy(self.p, first)
+        if self.q is not None:
+            masses = np.maximum(masses - self.times * _host_copy(self.q, first), self.share * masses)
+        for token, mass in self.instead.items():
+            if 0 <= token - first < len(masses):
+                masses[token - first] = mass
+        return masses
+
+    def dense(self) -> Tensor:
+        """float[V]: all masses, as a copy."""
+        masses = self._all().clone()
+        masses[list(self.instead)] = masses.new_tensor(list(self.instead.values()))
+        return masses
+
+    def tolist(self) -> list[float]:
+        """All masses."""
+        return self.dense().tolist()
+
+    def _all(self) -> Tensor:
+        if self.q is None:
+            return self.p
+        left = torch.sub(self.p, self.q, alpha=self.times)
+        return left.clamp_min_(0) if self.share == 0 else torch.maximum(left, self.share * self.p)
+
+
+def _host_copy(row: Tensor, first: int) -> np.ndarray:
+    """float64[BLOCK], or shorter: a copy of the entries of row float[V] from `first` on."""
+    piece = row.numpy()[first : first + BLOCK] if row.device.type == "cpu" else row[first : first + BLOCK].cpu().numpy()
+    return piece.astype(np.float64)
 
 
 class GeneratorDraws:
-    """Draws from a torch.Generator; None is allowed where nothing random is asked for."""
+    """Draws from a torch.Generator; the generator may be None where nothing random is drawn."""
 
     def __init__(self, generator: torch.Generator | None):
         self.generator = generator
@@ -26,18 +96,18 @@ class GeneratorDraws:
         return self._ahead.pop()
 
     def prepare(self) -> None:
-        """Has numbers at hand; those that are left over are dropped."""
+        """Draws the next AHEAD numbers; numbers left over from before are dropped."""
         device = self.generator.device if self.generator is not None else "cpu"
         self._ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator, device=device).tolist()
 
     def categorical(
         self, probs: Tensor | Masses, *, without: Collection[int] = (), otherwise: Tensor | None = None
     ) -> int:
-        """An index of probs float[V], as `Draws` has it: by inversion, with one uniform number, first among blocks of
-        tokens, then in one block.
+        """An index of probs float[V], as `Draws.categorical` defines it, by inversion of one uniform number.
 
-        Sums of blocks cost one read of the vocabulary; a running sum over every token would cost seven. ValueError
-        where there is no mass, or none that is finite, and no `otherwise`.
+        The block is drawn first, then a token of the block: block sums read the vocabulary once, where a running sum
+        over all tokens takes as long as seven reads. ValueError if the mass is zero or not finite and `otherwise` is
+        None.
         """
         masses = Masses(probs, instead=dict.fromkeys(without, 0.0)) if isinstance(probs, Tensor) else probs
         sums = masses.sums.copy()
@@ -49,18 +119,55 @@ class GeneratorDraws:
             block = masses.block(place).cumsum()
             if block[-1] > 0:
                 return place * BLOCK + _invert(block, share)[0]
-            sums[place] = 0.0  # its sum was rounding
+            sums[place] = 0.0  # the block's sum was rounding error
 
 
 def _invert(ends: np.ndarray, share: float) -> tuple[int, float]:
-    """The entry in which a running sum, whose values behind each entry are `ends`, passes `share` of it all, and how
-    far into that entry it is, as a share."""
+    """The entry in which a running sum `ends` passes `share` of its total, and the share of that entry passed."""
     whole = float(ends[-1])
     if not 0 < whole < math.inf:
         raise ValueError(
             f"probabilities sum to {whole}; a token can only be drawn where they are finite and not all zero"
         )
-    goal = min(share * whole, math.nextafter(whole, 0))  # the product may round up to the whole, where no token is
+    goal = min(share * whole, math.nextafter(whole, 0))  # the product may round up to the total, where no token is
     index = int(ends.searchsorted(goal, side="right"))
     before = float(ends[index - 1]) if index else 0.0
     return index, (goal - before) / (float(ends[index]) - before)
+
+
+# ------------------------------------------------------------------------------------- sums in C++ (`long_sums.cpp`)
+
+
+def native_sums_fit(*rows: Tensor) -> bool:
+    """Whether rows float[V] are long, contiguous and float32 on a CPU that runs the C++; compiles it at first use."""
+    long = rows[0].shape[0] >= LONG and rows[0].device.type == "cpu"
+    return long and all(row.dtype == torch.float32 and row.is_contiguous() for row in rows) and _library() is not None
+
+
+def rest_sums(p: Tensor, q: Tensor | None, times: float, share: float) -> np.ndarray:
+    """float64[ceil(V / BLOCK)]: block sums of max(p - times q, share p), or of p without q, for rows that fit."""
+    sums = np.empty(-(-len(p) // BLOCK))
+    _library().rest_sums(p.data_ptr(), None if q is None else q.data_ptr(), len(p), times, share, sums.ctypes.data)
+    return sums
+
+
+def bit_sum(p: Tensor) -> float:
+    """The sum of p times its bits, read as an integer, for a row that fits."""
+    sums = np.empty(-(-len(p) // BLOCK))
+    _library().bit_sums(p.data_ptr(), len(p), sums.ctypes.data)
+    return float(sums.sum())
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """The compiled sums; None where the machine cannot compile or run them."""
+    from lib.kernels import build  # only long vocabularies need it
+
+    source = Path(build.__file__).with_name("long_sums.cpp")
+    if build.unavailable(source):
+        return None
+    library = build.library(source)
+    library.rest_sums.argtypes = [c_void_p, c_void_p, c_int64, c_float, c_float, c_void_p]
+    library.bit_sums.argtypes = [c_void_p, c_int64, c_void_p]
+    library.rest_sums.restype = library.bit_sums.restype = None
+    return library

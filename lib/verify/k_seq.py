@@ -1,29 +1,29 @@
 """SpecTr's K-SEQ: k independent samples of one distribution, each accepted by the same, scaled-down ratio."""
 
 import math
+from functools import cached_property
 from typing import Callable
 
 import torch
 from torch import Tensor
 
-from lib.verify.descent import descend
-from lib.verify.draft import Draft, Draws
-from lib.verify.masses import Masses
-from lib.verify.overlap import Overlap
-from lib.verify.siblings import any_of
+from lib.verify.draft import Draft, Draws, descend
+from lib.verify.draws import Masses
+from lib.verify.residual_rules import take_any
 
 MOST_READS = 60
-HALVINGS = 12  # of an interval, by which a curve and a place on it are found: finer than that curve is right
-STEEPEST = 64.0  # of the curves: p is q
+HALVINGS = 12  # of an interval, when a curve and a place on it are sought: the curve itself is no more exact
+STEEPEST = 64.0  # largest exponent of the curves, which p = q has
 
 
 def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """K-SEQ (SpecTr, Sun et al. 2023) among the k draws of each family of siblings, repeats counted.
+    """K-SEQ (SpecTr, Sun et al. 2023) among the k draws of each family of siblings, repeats included.
 
     With b(rho) = sum min(p / rho, q), rho in [1, k] solves 1 - (1 - b)^k = rho b. A draw of x is accepted if
-    U < p(x) / (rho q(x)); if none is, emit from p - min(p / rho, q) (1 - (1 - b)^k) / b, normalised.
+    U < p(x) / (rho q(x)); if none is, the bonus token is drawn from p - min(p / rho, q) (1 - (1 - b)^k) / b,
+    normalised.
     """
-    counts, p_at, q_at = draft.times_drawn(), draft.entries(target_probs), draft.entries(draft.proposals())
+    counts, p_at, q_at = draft.times_drawn(), draft.entries(target_probs), draft.entries(draft.proposal_probs())
 
     def decide(node: int, children: tuple[int, ...]):
         left = {child: counts[child] for child in children}
@@ -31,8 +31,8 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
         p, q = target_probs[node], draft.probs[node].to(target_probs)
         rho, shared = scale(Overlap(p, q), k)
         while left:
-            child = any_of(left, draws)
-            # What was drawn has q > 0; where it has not, nothing is owed to the draft.
+            child = take_any(left, draws)
+            # A drawn token has q > 0; if rounding made it 0, the draw is rejected.
             if q_at(child) > 0 and draws.uniform() < p_at(child) / q_at(child) / rho:
                 return child, None
         return None, draws.categorical(rest(p, q, rho, shared, k), otherwise=p)
@@ -40,11 +40,28 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], 
     return descend(draft, target_probs, draws, decide)
 
 
-def scale(overlap: Overlap, k: int) -> tuple[float, float]:
-    """The rho in [1, k] with 1 - (1 - b)^k = rho b, and rho b. rho is rounded up by so much that half of the digits of
-    the chance of acceptance are right: any that is not below it is lossless.
+class Overlap:
+    """sum min(p, rho q) of p, q float[V], for several rho."""
 
-    Each rho that is tried reads the vocabulary: k, then where a curve through its value crosses, then secants.
+    def __init__(self, p: Tensor, q: Tensor):
+        self.p, self.q = p, q
+
+    @cached_property
+    def p_mass(self) -> float:
+        """The sum of p."""
+        return Masses(self.p).mass
+
+    def at(self, rho: float) -> float:
+        """The sum for one rho, at most 1: the mass of p without that of (p - rho q)+."""
+        return min(1.0, max(0.0, self.p_mass - Masses(self.p, self.q, rho).mass))
+
+
+def scale(overlap: Overlap, k: int) -> tuple[float, float]:
+    """The rho in [1, k] with 1 - (1 - b)^k = rho b, and rho b. Any rho that is not below the solution is lossless, and
+    this one is rounded up until half of the digits of the chance of acceptance are right.
+
+    Each tried rho costs one read of the vocabulary: first k, then the crossing of a curve through its value, then
+    secants.
     """
     close = torch.finfo(overlap.p.dtype).eps ** 0.5
     low, high, at, shared = 1.0, float(k), float(k), overlap.at(k)
@@ -66,14 +83,16 @@ def scale(overlap: Overlap, k: int) -> tuple[float, float]:
 
 
 def rest(p: Tensor, q: Tensor, rho: float, shared: float, k: int) -> Masses:
-    """What is emitted where none of k draws is accepted, not normalised; shared: rho b. With a = (1 - (1 - b)^k) / b,
-    which is at most rho, p - min(p / rho, q) a is the larger one of p - a q and (1 - a / rho) p."""
+    """The distribution of the bonus token if none of k draws is accepted, not normalised; shared: rho b.
+
+    With a = (1 - (1 - b)^k) / b, which is at most rho, p - min(p / rho, q) a = max(p - a q, (1 - a / rho) p).
+    """
     a = rho * accepted_by_any(shared / rho, k) / shared if shared > 0 else 0.0
     return Masses(p, q, a, max(0.0, 1 - a / rho))
 
 
 def excess(rho: float, shared: float, k: int) -> float:
-    """rho b - (1 - (1 - b)^k) for rho b = shared: what is 0 at the rho that is looked for."""
+    """rho b - (1 - (1 - b)^k) for rho b = shared: 0 at the solution, above 0 for a larger rho."""
     return shared - accepted_by_any(shared / rho, k)
 
 
@@ -83,14 +102,14 @@ def accepted_by_any(b: float, k: int) -> float:
 
 
 def _crossing(at: float, shared: float, k: int, close: float) -> float:
-    """The rho in [1, k] at which the excess passes half of `close`, if rho b is the curve rho (1 + rho^a)^(-1/a)
-    through one value, which is 0 at 0, begins with slope 1 and ends at 1, as rho b does where p and q have no zeros."""
+    """The rho in [1, k] at which the excess passes half of `close`, if rho b were the curve rho (1 + rho^a)^(-1/a)
+    through the known value. Like rho b for p and q without zeros, the curve starts at 0 with slope 1 and ends at 1."""
     a = _halved(1 / STEEPEST, STEEPEST, lambda a: at * (1 + at**a) ** (-1 / a) >= shared)
     return _halved(1.0, float(k), lambda rho: excess(rho, rho * (1 + rho**a) ** (-1 / a), k) > close / 2)
 
 
 def _halved(low: float, high: float, beyond: Callable[[float], bool]) -> float:
-    """The number between low and high from which on `beyond` holds, by halving their ratio."""
+    """The number between low and high from which on `beyond` holds, by bisection of their ratio."""
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if beyond(middle) else (middle, high)

@@ -1,6 +1,6 @@
-"""Rules that do not keep the target's law: longer paths for a distribution that is only near the target's.
+"""Rules that do not keep the target's distribution: longer paths, for text that is only close to the target's.
 
-What each emits where it accepts no further, and which path it takes where several qualify, is part of its definition.
+Each definition includes the distribution of the bonus token, and the path that is taken where several qualify.
 """
 
 import math
@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from lib.trees.tree import ROOT
-from lib.verify import long_sums
-from lib.verify.descent import descend
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft, Draws, descend
+from lib.verify.draws import bit_sum, native_sums_fit
 
 LINEAR_ERROR = 0.062  # nats: log2(1 + x) - x is at most 0.0861, which is 0.0597 nats, and some rounding
 
@@ -20,12 +19,12 @@ LINEAR_ERROR = 0.062  # nats: log2(1 + x) - x is at most 0.0861, which is 0.0597
 def typical(
     draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float = 0.09, delta: float = 0.3
 ) -> tuple[list[int], int]:
-    """Medusa's typical acceptance (Cai et al. 2024, section 2.3.1): a token qualifies if p >= min(epsilon, delta
+    """Medusa's typical acceptance (Cai et al. 2024, section 2.3.1): x qualifies if p(x) >= min(epsilon, delta
     exp(-H(p))).
 
-    Taken is the deepest node of which it and all its ancestors qualify; among equally deep ones that of the largest
-    product of p along its path, then the first in node order. The bonus token is drawn from p there, and may be a
-    child that did not qualify. H in nats.
+    Accepted is the deepest node that qualifies together with all its ancestors; among equally deep nodes the one with
+    the largest product of p along its path, then the first in node order. The bonus token is drawn from p there, and
+    may be a child that did not qualify. H in nats.
     """
     tree, p_at = draft.tree, draft.entries(target_probs)
     likelihood = {ROOT: 1.0}
@@ -44,8 +43,8 @@ def typical(
 
 
 def ample(p: Tensor, delta: float) -> Callable[[float], bool]:
-    """chance -> whether chance >= delta exp(-H(p)), p float[V]; logarithms are taken only where bounds of H leave it
-    open."""
+    """chance -> whether chance >= delta exp(-H(p)), p float[V]; logarithms are computed only if bounds of H do not
+    decide it."""
     most = entropy_at_most(p)
     least, sure = delta * math.exp(-most), delta * math.exp(LINEAR_ERROR - most)
     return lambda chance: chance >= sure or chance >= least and chance >= delta * math.exp(-entropy(p))
@@ -57,22 +56,24 @@ def entropy(p: Tensor) -> float:
 
 
 def entropy_at_most(p: Tensor) -> float:
-    """H(p) in nats and at most LINEAR_ERROR more, p float[V]: a floating-point number's bits, read as an integer, are
-    its binary logarithm with a line between powers of two (Mitchell 1962), at a tenth of a logarithm's time."""
+    """An upper bound of H(p) in nats, at most LINEAR_ERROR above it, p float[V].
+
+    The bits of a floating-point number, read as an integer, are its binary logarithm with straight lines between
+    powers of two (Mitchell 1962), in a tenth of a logarithm's time.
+    """
     p = p if p.dtype == torch.float64 else p.float()
     integer, digits, bias = (torch.int64, 52, 1023) if p.dtype == torch.float64 else (torch.int32, 23, 127)
-    mean_bits = long_sums.bit_sum(p) if long_sums.fit(p) else float(torch.dot(p.view(integer).to(p.dtype), p))
+    mean_bits = bit_sum(p) if native_sums_fit(p) else float(torch.dot(p.view(integer).to(p.dtype), p))
     return math.log(2) * (bias - mean_bits / 2**digits)
 
 
 def deterministic(draft: Draft, target_probs: Tensor, draws: Draws, *, share: float = 1.0) -> tuple[list[int], int]:
-    """Accept x if p(x) >= share q(x), without randomness; q is the drafter's probability, for top-k children its
-    confidence.
+    """Accept x if p(x) >= share q(x), without randomness; for top-k children q is the drafter's confidence.
 
-    Children are looked at by rank or in draw order, the first that qualifies is taken. None: the bonus token is drawn
-    from p, and may be a child that did not qualify.
+    Children are tried by rank or in draw order, and the first that qualifies is accepted. If none does, the bonus token
+    is drawn from p, and may be a child that did not qualify.
     """
-    p, q = draft.entries(target_probs), draft.entries(draft.proposals())
+    p, q = draft.entries(target_probs), draft.entries(draft.proposal_probs())
 
     def decide(node: int, children: tuple[int, ...]):
         child = next((child for child in children if p(child) >= share * q(child)), None)
@@ -82,29 +83,26 @@ def deterministic(draft: Draft, target_probs: Tensor, draws: Draws, *, share: fl
 
 
 def conservative(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """`deterministic` with half of the drafter's probability: accept x if p(x) >= q(x) / 2.
-
-    As there, the first child that qualifies is taken, and where none does the bonus token is drawn from p.
-    """
+    """`deterministic` with half of the drafter's probability: accept x if p(x) >= q(x) / 2."""
     return deterministic(draft, target_probs, draws, share=0.5)
 
 
 def threshold(
     draft: Draft, target_probs: Tensor, draws: Draws, *, single: float = 0.3, total: float = 1.0
 ) -> tuple[list[int], int]:
-    """Naive sampling with the door ajar, as SGLang's speculative_accept_threshold_single and _acc offer it.
+    """Naive sampling with thresholds, as SGLang's speculative_accept_threshold_single and _acc set them.
 
-    One U a family: children are looked at by rank or in draw order, with s the sum of p over those seen so far, this
-    one included; x is accepted if U < s / total or p(x) >= single. None: the bonus token is drawn from p without the
-    children. With single > 1 and total = 1 it is naive sampling in law.
+    One U per family: children are tried by rank or in draw order, with s the sum of p over the children tried so far,
+    this one included; x is accepted if U < s / total or p(x) >= single. If none is, the bonus token is drawn from p
+    without the children. With single > 1 and total = 1 the law is that of naive sampling.
     """
-    tokens, p_at = draft.tokens.tolist(), draft.entries(target_probs)
+    tokens, p_at = draft.token_list, draft.entries(target_probs)
 
     def decide(node: int, children: tuple[int, ...]):
-        coin, seen = draws.uniform(), 0.0
+        number, seen = draws.uniform(), 0.0
         for child in children:
             seen += p_at(child)
-            if p_at(child) >= single or coin < seen / total:
+            if p_at(child) >= single or number < seen / total:
                 return child, None
         p = target_probs[node]
         return None, draws.categorical(p, without=[tokens[child] for child in children], otherwise=p)

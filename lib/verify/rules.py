@@ -1,59 +1,91 @@
-"""The registry of rules: what each is called, whether it is lossless, and which drafts it is valid for."""
+"""The registry of rules: the name of each, whether it is lossless, and the drafts that it is valid and made for."""
 
 from dataclasses import dataclass
-from typing import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Callable
 
 from torch import Tensor
 
-from lib.verify import k_seq, lossy, naive, several, siblings, whole_path
 from lib.verify.draft import PROPOSALS, Draft, Draws
 
+if TYPE_CHECKING:  # for readers of the source, such as fingerprints of code; a rule's module is loaded when it is used
+    from lib.verify import k_seq, lossy, plain, residual_rules  # noqa: F401
+
+Verify = Callable[[Draft, Tensor, Draws], tuple[list[int], int]]
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A verification rule: its function, whether its output has the target's law, and what it is valid for.
+    """A verification rule; its functions have the rule's name.
 
-    proposals: how the children may have been chosen. shapes: "any" or "chain".
+    module: of lib.verify, with the fast form; "plain", which has the definitions, for a rule that needs no other.
+    lossless: whether the emitted tokens have the target's distribution.
+    proposals: the ways of choosing children that it is valid for.
+    made_for: the one of them that it was published for.
+    shapes: "any" or "chain".
     """
 
     name: str
-    function: Callable[[Draft, Tensor, Draws], tuple[list[int], int]]
+    module: str
     lossless: bool
     proposals: frozenset[str]
+    made_for: str
     shapes: str
     paper: str
 
+    @property
+    def plain(self) -> Verify:
+        """The rule in the form in which its paper states it."""
+        return getattr(import_module("lib.verify.plain"), self.name)
+
+    @property
+    def fast(self) -> Verify:
+        """The rule in the form that decodes."""
+        return getattr(import_module(f"lib.verify.{self.module}"), self.name)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it needs a temperature above 0."""
+        return self.name != "greedy"
+
 
 _RULES = (
-    Rule("greedy", naive.greedy, True, ANY, "any", "Leviathan et al. 2023, temperature 0"),
-    Rule("naive", naive.naive, True, ANY, "any", "Miao et al. 2024, naive sampling"),
-    Rule("multi_step", several.multi_step, True, IID, "any", "Miao et al. 2024, Alg. 2"),
-    Rule("without_replacement", siblings.without_replacement, True, DISTINCT, "any", "Chen et al. 2024, Alg. 2"),
-    Rule("k_seq", k_seq.k_seq, True, IID, "any", "Sun et al. 2023 (SpecTr), K-SEQ"),
-    Rule("block", whole_path.block, True, ANY, "chain", "Sun et al. 2024, block verification"),
-    Rule("traversal", whole_path.traversal, True, ANY, "any", "Weng et al. 2025, traversal verification"),
-    Rule("typical", lossy.typical, False, ANY, "any", "Cai et al. 2024, section 2.3.1"),
-    Rule("deterministic", lossy.deterministic, False, ANY, "any", "p >= q, as weblogs give it"),
-    Rule("conservative", lossy.conservative, False, ANY, "any", "p >= q / 2, as weblogs give it"),
-    Rule("threshold", lossy.threshold, False, ANY, "any", "SGLang, speculative_accept_threshold_single and _acc"),
+    Rule("greedy", "plain", True, ANY, "top_k", "any", "Leviathan et al. 2023, temperature 0"),
+    Rule("naive", "plain", True, ANY, "top_k", "any", "Miao et al. 2024, naive sampling"),
+    Rule("multi_step", "residual_rules", True, IID, "iid", "any", "Miao et al. 2024, Alg. 2"),
+    Rule("k_seq", "k_seq", True, IID, "iid", "any", "Sun et al. 2023 (SpecTr), K-SEQ"),
+    Rule("without_replacement", "residual_rules", True, DISTINCT, "without_replacement", "any",
+         "Chen et al. 2024, Alg. 2"),
+    Rule("block", "residual_rules", True, ANY, "iid", "chain", "Sun et al. 2024, block verification"),
+    Rule("traversal", "residual_rules", True, ANY, "without_replacement", "any",
+         "Weng et al. 2025, traversal verification"),
+    Rule("typical", "lossy", False, ANY, "top_k", "any", "Cai et al. 2024, section 2.3.1"),
+    Rule("deterministic", "lossy", False, ANY, "top_k", "any", "p >= q, from blog posts"),
+    Rule("conservative", "lossy", False, ANY, "top_k", "any", "p >= q / 2, from blog posts"),
+    Rule("threshold", "lossy", False, ANY, "top_k", "any", "SGLang, speculative_accept_threshold_single and _acc"),
 )
 RULES = {rule.name: rule for rule in _RULES}
 
 
-def verify(name: str, draft: Draft, target_probs: Tensor, draws: Draws, **settings) -> tuple[list[int], int]:
-    """Accepted nodes, root excluded, in the order of the path; and the bonus token.
+def simplest_rule(proposal: str) -> str:
+    """The lossless rule for sampling on any tree that was made for a proposal; of several the first of RULES."""
+    return next(rule.name for rule in RULES.values()
+                if rule.lossless and rule.sampled and rule.shapes == "any" and rule.made_for == proposal)
 
-    target_probs float[m, V]: at every node the warped target's distribution of the next token. settings: what a rule
-    can be told, such as a threshold. ValueError for an unknown rule, a proposal or shape that it is not valid for, or
-    probabilities of another size than the tree or the drafter's.
+
+def verify(name: str, draft: Draft, target_probs: Tensor, draws: Draws, **settings) -> tuple[list[int], int]:
+    """The accepted nodes, root excluded, in the order of the path; and the bonus token.
+
+    target_probs float[m, V]: the warped target's distribution of the next token at each node. settings: the rule's own
+    keywords, such as a threshold. ValueError for an unknown rule, for a proposal or shape that the rule is not valid
+    for, or if sizes of tree, target and drafter differ.
     """
     if name not in RULES:
         raise ValueError(f"rule is {name!r}; choose one of {', '.join(RULES)}")
     rule = RULES[name]
     _check(rule, draft, target_probs)
-    return rule.function(draft, target_probs, draws, **settings)
+    return rule.fast(draft, target_probs, draws, **settings)
 
 
 def _check(rule: Rule, draft: Draft, target_probs: Tensor) -> None:
@@ -69,11 +101,11 @@ def _check(rule: Rule, draft: Draft, target_probs: Tensor) -> None:
         )
     if target_probs.dim() != 2 or len(target_probs) != tree.size:
         raise ValueError(
-            f"target_probs is {tuple(target_probs.shape)} for a tree of {tree.size} nodes; "
-            f"give one row a node: [{tree.size}, V]"
+            f"target_probs has shape {tuple(target_probs.shape)} for a tree of {tree.size} nodes; "
+            f"give one row per node: [{tree.size}, V]"
         )
     if tree.budget and draft.probs is not None and draft.probs.shape[-1] != target_probs.shape[-1]:
         raise ValueError(
             f"the drafter's probabilities are over {draft.probs.shape[-1]} tokens, the target's over "
-            f"{target_probs.shape[-1]}; cut both to the tokens that the two share"
+            f"{target_probs.shape[-1]}; cut both to their common tokens"
         )

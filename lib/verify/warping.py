@@ -1,4 +1,4 @@
-"""The one place where logits become the distribution that is drafted against, verified against and sampled from."""
+"""From logits to the distribution that drafting, verification and sampling all use."""
 
 import math
 
@@ -7,23 +7,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NOTHING = math.log(1e-30)
+NEGLIGIBLE = math.log(1e-30)
 
 
 def warp(logits: Tensor, temperature: float, top_k: int | None = None, top_p: float | None = None) -> Tensor:
-    """Probabilities [..., V] of logits [..., V]: divided by temperature, cut to the top k, then to the nucleus of
-    mass p.
+    """Probabilities [..., V] of logits [..., V] at a temperature, cut to the top k, then to the nucleus of mass p.
 
     Temperature 0 puts all mass on the best token, the first of equals. Tokens that tie with the k-th best stay. The
-    nucleus is the smallest set of best tokens whose mass reaches p. Half-precision logits give float32, in which a
-    token less likely than 1e-30 of the best has none. ValueError for settings out of range.
+    nucleus is the smallest set of best tokens whose mass reaches p. Half-precision logits give float32; in float32 on
+    a CPU, tokens less likely than 1e-30 times the best get probability 0. ValueError for settings out of range.
     """
     _check(temperature, top_k, top_p)
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     if temperature == 0:
         return torch.zeros_like(logits).scatter_(-1, best_token(logits)[..., None], 1.0)
-    probs = torch.softmax(_above_nothing(logits / temperature), dim=-1)
+    probs = torch.softmax(_without_negligible(logits / temperature), dim=-1)
     if top_k is not None and top_k < probs.shape[-1]:
         floor = probs.topk(top_k, dim=-1).values[..., -1:]
         probs = torch.where(probs >= floor, probs, 0.0)
@@ -37,17 +36,17 @@ def warp(logits: Tensor, temperature: float, top_k: int | None = None, top_p: fl
     return probs
 
 
-def _above_nothing(scaled: Tensor) -> Tensor:
-    """Logits [..., V] without what no float32 sum can notice: below 1e-30 of the best it is minus infinity.
+def _without_negligible(scaled: Tensor) -> Tensor:
+    """Logits [..., V] with minus infinity for tokens less likely than 1e-30 times the best, too rare for float32 sums.
 
-    Many processors take ten times as long over numbers below the normal ones, in each reading of the probabilities.
+    Many processors read numbers below the normal range ten times slower, and rules read the probabilities often.
     """
     if scaled.dtype != torch.float32 or scaled.device.type != "cpu" or not scaled.numel():
         return scaled
     least, most = scaled.aminmax()
-    if not most - least > -NOTHING:
+    if not most - least > -NEGLIGIBLE:
         return scaled
-    return F.threshold_(scaled - scaled.amax(-1, keepdim=True), NOTHING, -math.inf)
+    return F.threshold_(scaled - scaled.amax(-1, keepdim=True), NEGLIGIBLE, -math.inf)
 
 
 def best_token(scores: Tensor) -> Tensor:
@@ -56,12 +55,12 @@ def best_token(scores: Tensor) -> Tensor:
 
 
 def best_token_list(scores: Tensor) -> list:
-    """`best_token` on the host, nested as the scores [..., V] are: one transfer, and no tensor on a CPU."""
+    """`best_token` as nested lists on the host, in one transfer."""
     return (scores.argmax(-1) if scores.device.type != "cpu" else _largest(scores)).tolist()
 
 
 def _largest(scores: Tensor) -> np.ndarray:
-    """By numpy, whose argmax uses the processor's vectors where torch's does not."""
+    """By numpy, whose argmax is vectorised on a CPU; that of torch is not."""
     wide = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
     return wide.detach().numpy().argmax(-1)
 

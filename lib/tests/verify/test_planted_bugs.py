@@ -1,21 +1,24 @@
-"""The proof can fail: every known way to get verification wrong is planted here, and the enumeration sees it.
+"""The proof can fail: known bugs of verification are planted here, and the enumeration detects each of them.
 
-Each variant is a rule as the field has shipped it at some time. Beside each stands the same code without the bug,
-which passes: what is caught is the bug, not the retelling.
+Each variant is a rule as some implementation has shipped it. The same code without the bug passes, so that the tests
+detect the bug and not the second implementation.
 """
 
 import pytest
 import torch
 
-from lib.tests.plain_rules import normalised
 from lib.trees import Tree, shapes
 from lib.verify import Draft
 from lib.verify.proof import enumeration
-from lib.verify.proof.hard_languages import random_pair
-from lib.verify.siblings import multi_step
+from lib.verify.proof.languages import random_pair
+from lib.verify.residual_rules import multi_step
 
 TREES = [shapes.star(2), shapes.star(3), shapes.chain(2), shapes.expansion([2, 1])]
 SEEN = 1e-3  # the smallest distance that counts as caught; errors found are 10 to 1000 times larger
+
+
+def normalised(mass, otherwise):
+    return mass / mass.sum() if mass.sum() > 0 else otherwise
 
 
 def largest_distance(rule, proposal, *, seeds=range(12), unwarped=None):
@@ -30,7 +33,7 @@ def largest_distance(rule, proposal, *, seeds=range(12), unwarped=None):
 
 
 def top_down(among):
-    """A rule from among(p, q, {child: token}, draws) -> (child or None, what to emit from)."""
+    """A rule from among(p, q, {child: token}, draws) -> (child, or None and the distribution of the bonus token)."""
 
     def rule(draft, target, draws):
         tokens, node, accepted = draft.tokens.tolist(), 0, []
@@ -52,7 +55,7 @@ def siblings(
     updated=True,
     number=lambda draws: draws.uniform
 ):
-    """Sequoia's rule among siblings, with parts that can be taken out."""
+    """Sequoia's rule among siblings, with parts that can be removed."""
 
     def among(p, q, children, draws):
         uniform = number(draws)
@@ -85,7 +88,7 @@ def merged_without_counts(draft, target, draws):
 
 
 def sorted_siblings(draft, target, draws):
-    """Ranks by probability in place of draw order, as a tree that is sorted for its mask has them."""
+    """Siblings in order of probability instead of draw order, as in a tree that was sorted for its mask."""
     rank = draft.tree.rank.copy()
     for node in range(draft.tree.size):
         children = sorted(draft.tree.children(node), key=lambda child: -float(draft.probs[node][draft.tokens[child]]))
@@ -95,7 +98,7 @@ def sorted_siblings(draft, target, draws):
 
 
 def a_decision_a_path(draft, target, draws):
-    """Every root-to-leaf path sampled naively by itself, the longest taken: a shared node is decided once a path."""
+    """Each root-to-leaf path verified by itself, the longest accepted: a shared node is decided once per path."""
     best = ([], None)
     for path in draft.tree.paths():
         kept = []
@@ -112,8 +115,8 @@ def a_decision_a_path(draft, target, draws):
 
 
 def unwarped_bonus(target):
-    """Verification under the warped target, the bonus token from the one before warping (here, its temperature
-    doubled)."""
+    """Verification under the warped target, but the bonus token from the target before warping (here, at twice the
+    temperature)."""
 
     def rule(draft, probs, draws):
         tokens, node, accepted = draft.tokens.tolist(), 0, []
@@ -168,13 +171,12 @@ def test_the_same_code_without_a_bug_passes():
 
 
 def test_distinct_ones_of_independent_samples_are_samples_without_replacement():
-    """No bug, though it looks like one: in the order first drawn, each new token has the law of q without the earlier
-    ones."""
+    """Not a bug: in the order first drawn, each new token has the law of q without the earlier ones."""
     assert largest_distance(top_down(siblings()), "iid") < 1e-12
 
 
 def test_randomness_reused_between_rounds_is_caught():
-    """Two rounds that share a number: each is right by itself, and the tokens of both together are not."""
+    """Two rounds that share a random number: each has the right law by itself, but their joint law is wrong."""
     target, drafter = random_pair(0)
     rule = top_down(siblings())
 

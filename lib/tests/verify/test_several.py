@@ -9,17 +9,18 @@ import pytest
 import torch
 
 from lib.decoding import generate
-from lib.drafters.first_levels import cut
+from lib.drafters.drafter import first_levels
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.lab import tables
-from lib.studies.acceptance import live, merging
+from lib.studies.acceptance import further_findings, live, summary
 from lib.tests import small_models
 from lib.trees import shapes
 from lib.verify import Draft, GeneratorDraws, verify
+from lib.verify.draft import merge_samples
 from lib.verify.proof.enumeration import Law, distance, drafts, tokens_of
 from lib.verify.proof.forks import outcomes, settle
-from lib.verify.several import merge_samples, multi_step
+from lib.verify.residual_rules import multi_step
 
 VOCABULARY = 3
 
@@ -55,9 +56,9 @@ def test_samples_of_two_drafters_leave_the_targets_law(shape, seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_first_levels_keep_each_drafters_proposal(seed):
-    """A policy that cuts a row's merged draft must not leave the mixture in the place of who drew what."""
+    """A merged draft that is cut to its first levels still has the proposal of each drafter."""
     def shorter(draft, probs, draws):
-        first, kept = cut(draft, 1)
+        first, kept = first_levels(draft, 1)
         accepted, bonus = multi_step(first, probs[kept], draws)
         return [kept[node] for node in accepted], bonus
 
@@ -66,7 +67,7 @@ def test_first_levels_keep_each_drafters_proposal(seed):
 
 
 def test_one_proposal_for_all_would_be_biased():
-    """What keeping the proposals apart is for: with their mixture in their place the law may be another one."""
+    """Without the separate proposals, with their mixture instead, the law may differ from the target's."""
     def mixed(draft, probs, draws):
         return multi_step(Draft(draft.tree, draft.tokens, "iid", draft.probs, draft.counts), probs, draws)
 
@@ -82,7 +83,7 @@ def test_each_drafter_keeps_its_proposal_and_its_counts():
     merged.start(small_models.prompts(5, (3, 9)))
     merged.commit([[], []], [1, 2])
     for row, draft in enumerate(merged.propose(shapes.kary(2, 2), GeneratorDraws(torch.Generator().manual_seed(0)))):
-        for source, apart in zip(draft.sources, merged.apart, strict=True):
+        for source, apart in zip(draft.sources, (each.drafts for each in merged.drafters), strict=True):
             own = dict(zip(tokens_of(apart[row]), range(apart[row].tree.size)))
             for node, path in enumerate(tokens_of(draft)):
                 assert int(source.counts[node]) == (apart[row].times_drawn()[own[path]] if path in own else 0)
@@ -116,7 +117,7 @@ def test_what_merging_spares_is_counted_for_each_prompt(tmp_path):
     models = [small_models.related(target, seed, noise=0.4) for seed in (4, 5, 6)]
     pair = SimpleNamespace(target=target, target_name="t", vocabulary=small_models.VOCABULARY, eos_token_ids=())
     asked = SimpleNamespace(names=["a", "b", "c"], kinds=["x", "x", "y"], ids=prompts)
-    rows = merging.measure(pair, models, asked, ["kary:2,2"], new_tokens=8)
+    rows = live.merging(pair, models, asked, ["kary:2,2"], new_tokens=8)
     tables.write(tmp_path, "merging", rows, "mark")
     assert rows.groupby("drafters")["prompt"].apply(list).to_dict() == {2: ["a", "b", "c"], 3: ["a", "b", "c"]}
     assert (rows["sequences"] == rows["rounds"] * rows["drafters"] * 4 * 2).all()
@@ -127,9 +128,10 @@ def test_what_merging_spares_is_counted_for_each_prompt(tmp_path):
     second = rows.query("drafters == 2 and prompt == 'b'").iloc[0]
     assert (second["rounds"], second["merged"]) == (alone.sharing.rounds, alone.sharing.merged)
 
-    found = merging.summary(rows, np.random.default_rng(0)).loc[("kary:2,2", 2)]
+    found = summary.merging(rows, np.random.default_rng(0)).loc[("kary:2,2", 2)]
     two = rows[rows["drafters"] == 2][["rounds", "sequences", "merged", "node_bytes"]].sum()
     assert found["value"] == pytest.approx(1 - two["merged"] / two["sequences"])
     assert found["low"] <= found["value"] <= found["high"]
     assert found["kib"] == pytest.approx((16 - two["merged"] / two["rounds"]) * second["node_bytes"] / 1024)
-    assert merging.needed(merging.summary(rows, np.random.default_rng(0)).head(1)) == f"{1 - found['value']:.0%}"
+    caption = further_findings.merging(rows, np.random.default_rng(0))
+    assert caption.claim.startswith("One tree needs ") and f"{1 - found['value']:.0%}" in caption.claim

@@ -1,6 +1,10 @@
-"""Rules over large vocabularies, on their plain oracles; warping and drawing; and what is refused by name."""
+"""Rules over large vocabularies; warping and drawing; refusals that name the thing; what a call loads."""
 
+import inspect
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,22 +12,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.lab.tables import Table
+from lib.decoding.decide import Decider
+from lib.decoding.records import Hooks
+from lib.lab import provenance
 from lib.studies.rules import verification_cost
-from lib.tests import plain_rules
 from lib.trees import Tree, shapes
 from lib.verify import RULES, Draft, GeneratorDraws, k_seq, lossy, verify, warp
-from lib.verify.masses import BLOCK, Masses
-from lib.verify.overlap import Overlap
+from lib.verify.draft import PROPOSALS
+from lib.verify.draws import BLOCK, Masses
 from lib.verify.proof import enumeration
-from lib.verify.proof.hard_languages import HARD, random_pair
+from lib.verify.proof.languages import HARD, random_pair
+from lib.verify.rules import simplest_rule
 from lib.verify.warping import best_token
 
 VOCABULARIES = st.sampled_from([2, 7, 511, 1023, 1024, 1025, 1536, 3000])
 
 
 class Listed:
-    """Draws that were written down beforehand; a token is what stands at a share of the running sum."""
+    """Draws from a given list of numbers; a token is drawn by inversion of the running sum."""
 
     def __init__(self, *numbers):
         self.numbers = list(numbers)
@@ -32,7 +38,7 @@ class Listed:
         return self.numbers.pop(0)
 
     def categorical(self, probs, *, without=(), otherwise=None):
-        probs = probs if isinstance(probs, torch.Tensor) else probs.written()
+        probs = probs if isinstance(probs, torch.Tensor) else probs.dense()
         left = probs.index_fill(0, torch.tensor(without, dtype=torch.long), 0)
         left = left if left.sum() > 0 else otherwise
         return int(torch.searchsorted(left.cumsum(-1), self.numbers.pop(0) * left.sum(), right=True))
@@ -48,24 +54,7 @@ def random_round(seed, shape, proposal, vocabulary=40):
     return Draft(draft.tree, draft.tokens, proposal, draft.probs.double(), draft.counts), target.double()
 
 
-# -----------------------------------------------------------------------------------------------------------------
-# rules
-
-
-@pytest.mark.parametrize(
-    "name, proposal, shape",
-    [
-        ("without_replacement", "without_replacement", "kary:3@30"),
-        ("without_replacement", "without_replacement", "star:12"),
-        ("multi_step", "iid", "kary:3@30"),
-        ("traversal", "without_replacement", "kary:2@20"),
-        ("traversal", "without_replacement", "chain:6"),
-    ],
-)
-def test_rules_decide_as_their_printed_forms_with_the_same_draws(name, proposal, shape):
-    for seed in range(40):
-        draft, target = random_round(seed, shape, proposal)
-        assert verify(name, draft, target, seeded(seed)) == getattr(plain_rules, name)(draft, target, seeded(seed))
+# ----------------------------------------------------------------------------------------------------------- rules
 
 
 @settings(deadline=None, max_examples=60)
@@ -87,7 +76,7 @@ def test_bounds_of_the_entropy_hold_it(vocabulary, seed, dtype, spread):
 def test_the_scale_of_k_seq_solves_its_equation_from_above(vocabulary, k, seed):
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.softmax(2 * torch.randn(2, vocabulary, dtype=torch.float64, generator=generator), -1)
-    rho, shared = k_seq.scale(Overlap(p, q), k)
+    rho, shared = k_seq.scale(k_seq.Overlap(p, q), k)
     assert 1 <= rho <= k and shared == pytest.approx(float(torch.minimum(p, rho * q).sum()), abs=1e-12)
     assert -1e-12 <= k_seq.excess(rho, shared, k) <= 2e-8
 
@@ -116,6 +105,19 @@ def test_greedy_follows_the_best_token_and_takes_logits_too():
     assert verify("greedy", draft, logits, GeneratorDraws(None)) == ([1], 1)
 
 
+def test_the_loop_descends_as_the_greedy_rule_does():
+    """`Draft.follow` is the one descent, whether the next token comes from logits, a list per node, or a text."""
+    for seed in range(20):
+        draft, target = random_round(seed, "kary:3@30", "top_k", vocabulary=6)
+        best = best_token(target).tolist()
+        path, bonus = verify("greedy", draft, target, GeneratorDraws(None))
+        assert draft.follow(best.__getitem__) == (path, bonus)
+        assert Decider("greedy", (0.0, None, None), None, Hooks()).round([0], [[]], [draft], target[None]) == [
+            (path, bonus)
+        ]
+        assert draft.along([*draft.tokens_of(path), bonus, 1]) == path
+
+
 def test_a_root_alone_is_plain_decoding():
     p = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
     for name, rule in RULES.items():
@@ -127,19 +129,19 @@ def test_a_root_alone_is_plain_decoding():
 
 
 def test_lossy_rules_by_hand():
-    tree = Tree([-1, 0, 0, 1, 2])  # tokens 0 and 1 behind the root, 2 behind each
+    tree = Tree([-1, 0, 0, 1, 2])  # tokens 0 and 1 after the root, 2 after each
     draft = Draft(tree, torch.tensor([0, 0, 1, 2, 2]), "top_k", torch.tensor([[0.6, 0.4, 0.0]] + [[0.0, 0.5, 0.5]] * 4))
     target = torch.tensor([[0.3, 0.5, 0.2], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.2, 0.3, 0.5], [0.4, 0.4, 0.2]])
     # p >= q: 0.3 < 0.6, 0.5 >= 0.4; then 0.8 >= 0.5
     assert verify("deterministic", draft, target, Listed(0.5)) == ([2, 4], 1)
-    # p >= q / 2 takes the first child already; behind it 0.1 < 0.25, and the bonus is drawn from p there
+    # p >= q / 2 takes the first child already; after it 0.1 < 0.25, and the bonus is drawn from p there
     assert verify("conservative", draft, target, Listed(0.5)) == ([1], 0)
-    # 0.3 >= 0.3 takes the first child; behind it the coin 0.9 >= 0.1, and the bonus is no child
+    # 0.3 >= 0.3 takes the first child; after it the number 0.9 >= 0.1, and the bonus is no child
     assert verify("threshold", draft, target, Listed(0.9, 0.9, 0.95)) == ([1], 1)
     assert verify("threshold", draft, target, Listed(0.9, 0.05, 0.95), single=0.6) == ([], 2)
     # all four qualify at epsilon 0.09: both leaves are deepest, 0.5 * 0.8 is the likelier path
     assert verify("typical", draft, target, Listed(0.5)) == ([2, 4], 1)
-    # entropy: 0.1 qualifies behind node 1 where exp(-H) is small enough only
+    # entropy: 0.1 qualifies after node 1 where exp(-H) is small enough only
     assert verify("typical", draft, target, Listed(0.5), epsilon=0.4, delta=0.9) == ([2, 4], 1)
 
 
@@ -157,7 +159,7 @@ def test_the_settings_of_a_rule_matter():
         ("without_replacement", {"proposal": "iid"}, "only for without_replacement"),
         ("k_seq", {"proposal": "without_replacement"}, "only for iid"),
         ("block", {}, "defined for chains"),
-        ("naive", {"rows": 2}, "target_probs is"),
+        ("naive", {"rows": 2}, "target_probs has shape"),
         ("naive", {"vocabulary": 5}, "over 4 tokens, the target's over 5"),
         ("deterministic", {"probs": None}, "comes without probs"),
     ],
@@ -173,10 +175,10 @@ def test_what_a_rule_is_not_for_is_refused_by_name(name, changed, message):
     "given_, message",
     [
         (dict(proposal="best"), "proposal is 'best'"),
-        (dict(tokens=torch.zeros(2)), "one a node"),
+        (dict(tokens=torch.zeros(2)), "one token per node"),
         (dict(proposal="iid", probs=None), "comes without probs"),
-        (dict(probs=torch.zeros(2, 5)), "one row a node"),
-        (dict(counts=torch.ones(2)), "counts are"),
+        (dict(probs=torch.zeros(2, 5)), "one row per node"),
+        (dict(counts=torch.ones(2)), "counts have shape"),
     ],
 )
 def test_a_draft_that_does_not_fit_is_refused(given_, message):
@@ -188,8 +190,7 @@ def test_a_draft_that_does_not_fit_is_refused(given_, message):
         Draft(**whole)
 
 
-# ------------------------------------------------------------------------------------------------------ warping,
-# drawing
+# ------------------------------------------------------------------------------------------------ warping, drawing
 
 
 @settings(deadline=None, max_examples=60)
@@ -221,10 +222,11 @@ def test_warping_cuts_and_scales(vocabulary, seed, temperature, top_k, top_p):
     assert np.allclose(found.numpy(), wanted, atol=1e-9)
 
 
+@settings(deadline=None)
 @given(vocabulary=st.integers(1, 300), seed=st.integers(0, 999), spread=st.sampled_from([1.0, 20.0, 40.0, 200.0]),
        hidden=st.booleans())
 def test_float32_probabilities_are_normal_numbers_or_nothing(vocabulary, seed, spread, hidden):
-    """Whatever the range of the logits, tokens that were ruled out before among them; and nothing else has changed."""
+    """For any range of logits, including minus infinity; all other probabilities stay the same."""
     logits = spread * torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(seed))
     if hidden:
         logits[:, 1::2] = -math.inf
@@ -301,7 +303,7 @@ def test_an_overlap_is_the_sum_of_the_smaller_ones_in_any_order_of_scales(vocabu
     p, q = torch.softmax(3 * torch.randn(2, vocabulary, dtype=torch.float64, generator=generator), -1)
     for zeros, one in zip(torch.rand(2, vocabulary, generator=generator) < 0.3, (p, q)):
         one[zeros] = 0
-    overlap = Overlap(p, q)
+    overlap = k_seq.Overlap(p, q)
     for rho in scales:
         assert overlap.at(rho) == pytest.approx(float(torch.minimum(p, rho * q).sum()), abs=1e-12)
 
@@ -316,7 +318,7 @@ def test_an_overlap_is_the_sum_of_the_smaller_ones_in_any_order_of_scales(vocabu
     st.booleans(),
 )
 def test_masses_are_what_they_say_by_block_and_in_all(vocabulary, seed, dtype, times, share, alone):
-    """A long vocabulary in float32 is read by C++ where the machine can compile it, all others by torch."""
+    """C++ sums a long vocabulary in float32 where the machine can compile it, torch sums all others."""
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.softmax(3 * torch.randn(2, vocabulary, dtype=dtype, generator=generator), -1)
     instead = {int(token): 0.5 * int(token) for token in torch.randint(vocabulary, (3,), generator=generator)}
@@ -339,13 +341,13 @@ def test_a_block_whose_sum_was_rounding_is_not_drawn_from():
     assert draws.categorical(masses) == BLOCK
 
 
-SAMPLED = [(name, how) for name, rule in RULES.items() for how in rule.proposals if rule.lossless and name != "greedy"]
+SAMPLED = [(name, how) for name, rule in RULES.items() for how in rule.proposals if rule.lossless and rule.sampled]
 
 
 @pytest.mark.parametrize("off", [-1e-5, 1e-5])
 @pytest.mark.parametrize("name, how", SAMPLED)
 def test_rows_that_do_not_quite_sum_to_one_change_the_law_by_no_more(name, how, off):
-    """As rows of float32 over a long vocabulary do; where p was q, what is left is rounding, and still a token of p."""
+    """Rows of float32 over a long vocabulary sum to nearly one; where p equals q, the bonus token is still one of p."""
     for pair in [random_pair(seed) for seed in (0, 1, 2, 5)] + list(HARD.values()):
         target, drafter = pair
         rows = [lambda path: (1 + off) * target(path), lambda path: (1 - off) * drafter(path)]
@@ -357,7 +359,7 @@ def test_rows_that_do_not_quite_sum_to_one_change_the_law_by_no_more(name, how, 
 
 @pytest.mark.parametrize("name", ["multi_step", "without_replacement", "k_seq", "block", "traversal"])
 def test_a_drafter_that_is_the_target_but_for_rounding_gives_tokens_of_the_target(name):
-    """Rows of float32 over 20,000 tokens, cut to a nucleus, both a little off one and nearly equal."""
+    """Rows of float32 over 20,000 tokens, cut to a nucleus, with sums a little off one and nearly equal."""
     shape = "chain:4" if name == "block" else "star:6"
     how = next(how for how in ("without_replacement", "iid") if how in RULES[name].proposals)
     for seed in range(6):
@@ -380,24 +382,39 @@ def test_the_generator_alone_decides():
     assert verify("traversal", draft, target, seeded(9)) == verify("traversal", draft, target, seeded(9))
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# cost
+# --------------------------------------------------------------------------------------------------------- registry
 
 
-def test_the_benchmark_counts_the_rows_that_cannot_be_done_without():
-    found = verification_cost.table(
-        Table("", "rules_cost", "test"),
-        ["greedy", "naive", "block", "k_seq", "deterministic"],
-        ["chain:4", "star:3"],
-        vocabulary=2000,
-        generator=torch.Generator().manual_seed(0),
-        rounds=3,
-        repeats=3,
-    ).set_index(["rule", "shape"])
-    assert ("block", "star:3") not in found.index
-    for rule in ("greedy", "naive"):  # the target's row at every node of the accepted path, and no row of the drafter
-        assert 1 <= found.loc[(rule, "star:3"), "rows_read"] <= 2
-    assert found.loc[("deterministic", "star:3"), "rows_read"] == 1  # single entries, and one row for the bonus token
-    assert (found[["verify_us", "read_us", "times_read"]] > 0).all(axis=None)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_row_of_the_registry_names_what_is_there(rule):
+    assert rule.plain.__name__ == rule.fast.__name__ == rule.name
+    assert rule.plain.__module__ == "lib.verify.plain" and rule.plain.__doc__
+    assert rule.made_for in rule.proposals
 
 
+def test_the_simplest_rule_of_each_proposal():
+    assert [simplest_rule(proposal) for proposal in PROPOSALS] == ["naive", "multi_step", "without_replacement"]
+
+
+def test_the_source_of_the_registry_imports_every_rule():
+    """Otherwise a change of a rule would change no fingerprint, and a stopped run would resume with old rows."""
+    files = {str(path) for path in provenance.closure(["lib.verify.rules"])}
+    assert {inspect.getsourcefile(form) for rule in RULES.values() for form in (rule.plain, rule.fast)} <= files
+
+
+VERIFY_ONCE = """
+import sys, torch
+from lib import verify
+from lib.trees import Tree
+draft = verify.Draft(Tree([-1, 0]), torch.tensor([1, 2]), "iid", torch.full((2, 4), 0.25))
+verify.verify("multi_step", draft, torch.full((2, 4), 0.25), verify.GeneratorDraws(torch.Generator()))
+print(*(module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "lib"), sep="\\n")
+"""
+
+
+def test_one_verification_loads_only_what_it_needs():
+    done = subprocess.run([sys.executable, "-c", VERIFY_ONCE], capture_output=True, text=True, check=True,
+                          cwd=provenance.HOME)
+    files = [Path(line) for line in done.stdout.splitlines()]
+    assert len(files) <= 14
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 1300

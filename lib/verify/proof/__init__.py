@@ -1,1 +1,5 @@
-"""Verification rules by enumeration: laws of what they emit, on small and on hard languages, and what bounds them."""
+"""Proofs of verification rules by enumeration: the law of what they emit, on small languages, and bounds for any rule.
+
+Start at `enumeration` (the exact law of a round); `forks` enumerates random draws, `languages` has the languages,
+`bounds` the most that a lossless rule can accept.
+"""

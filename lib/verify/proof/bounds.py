@@ -1,26 +1,27 @@
-"""What no verification rule can beat: optimal transport between what is drafted and what the target says."""
+"""Upper bounds for every lossless verification rule: optimal transport between drafts and the target's text."""
 
 from collections import defaultdict
 
 import numpy as np
 import torch
+from scipy.optimize import linprog
 from torch import Tensor
 
 from lib.trees.tree import Tree
 from lib.verify.proof.enumeration import Language, Path, drafts, tokens_of
-from lib.verify.proof.linear_program import maximise
 
-NEGLIGIBLE = 1e-10  # chances that rounding in the linear program would swallow
-LARGEST_SUBSETS = 12  # vocabulary beyond which subsets are too many to be looked at
+NEGLIGIBLE = 1e-10  # chances that are lost in the rounding of the linear programme
+MOST_TOKENS = 12  # largest vocabulary whose subsets are enumerated
+CLOSE = 1e-7  # largest difference between the two values that bracket the maximum of a linear programme
 
 
 def best_acceptance(p: Tensor, q: Tensor, count: int, proposal: str) -> float:
     """The largest chance that one of `count` siblings is accepted by a lossless rule: one level, one node.
 
     min over sets H of tokens of P(H) + 1 - Pr(all siblings in H) (Sun et al. 2023; Hu et al. 2025). p, q float64[V].
-    For "iid" the least set holds the tokens of smallest p / q, so that any vocabulary will do; for
-    "without_replacement" all subsets are looked at. It bounds rules that decide siblings alone; rules about whole
-    paths can beat it.
+    For "iid" the minimal set holds the tokens of smallest p / q, so that any vocabulary is possible; for
+    "without_replacement" all subsets are enumerated. It bounds rules that decide about siblings; rules about whole
+    paths can accept more. ValueError for a vocabulary with too many subsets.
     """
     if proposal == "top_k":
         return float(p[q.sort(descending=True, stable=True).indices[:count]].sum())
@@ -28,21 +29,21 @@ def best_acceptance(p: Tensor, q: Tensor, count: int, proposal: str) -> float:
         order = (p / q).nan_to_num(nan=torch.inf, posinf=torch.inf).argsort()
         inside_p, inside_q = p[order].cumsum(0), q[order].cumsum(0).clamp_max(1)
         return min(1.0, float((inside_p + 1 - inside_q**count).min()))
-    if len(p) > LARGEST_SUBSETS:
+    if len(p) > MOST_TOKENS:
         raise ValueError(
-            f"the vocabulary has {len(p)} tokens; draws without replacement are bounded over all subsets of at most "
-            f"{LARGEST_SUBSETS}: take a smaller one"
+            f"the vocabulary has {len(p)} tokens; the bound for draws without replacement enumerates the subsets of at "
+            f"most {MOST_TOKENS}: take a smaller one"
         )
     drawn = _drawn_sets(q.tolist(), count)
     sets = range(1 << len(p))
     inside_p = _sums(p.tolist())
-    inside = [sum(chance for found, chance in drawn.items() if found | one == one) for one in sets]
+    inside = [sum(chance for drawn_set, chance in drawn.items() if drawn_set | one == one) for one in sets]
     return min(inside_p[one] + 1 - inside[one] for one in sets)
 
 
 def _drawn_sets(q: list[float], count: int) -> dict[int, float]:
-    """The law of the set (as bits) of `count` draws without replacement; uniform among the rest where no mass is
-    left."""
+    """The law of the set (as bits) of `count` draws without replacement; uniform among the other tokens where q has no
+    mass left."""
     law = {0: 1.0}
     for _ in range(min(count, len(q))):
         grown: dict[int, float] = {}
@@ -57,7 +58,7 @@ def _drawn_sets(q: list[float], count: int) -> dict[int, float]:
 
 
 def _sums(values: list[float]) -> np.ndarray:
-    """The sum of the values in every subset, by its bits."""
+    """float64[2^n]: the sum of the values in every subset, by its bits."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])
@@ -67,14 +68,13 @@ def _sums(values: list[float]) -> np.ndarray:
 def best_accepted_length(
     target: Language, drafter: Language, shape: Tree, proposal: str, *, most_entries: int = 40_000_000
 ) -> float:
-    """The largest expected accepted length of any lossless rule: the joint transport over whole trees and emitted
-    paths.
+    """The largest expected accepted length of any lossless rule: the joint transport of whole trees to emitted paths.
 
     A rule sends every draft D to one of its nodes, where it stops: mass s(D, y) >= 0, sum over y in D of s(D, y) =
-    P(D). With a(y) the mass that stops at y or below it, what follows an accepted y must have the target's law: a(y
-    t) <= p(t | y) a(y) for every token t; the rest of p(t | y) a(y) is what bonus tokens give. Largest is the sum of
-    depth(y) s(D, y), a linear program; `most_entries` limits its table. ValueError where it is larger. What has a
-    chance below NEGLIGIBLE is left out of the program and counted as if all of it were accepted.
+    P(D). With a(y) the mass that stops at y or below it, the tokens after an accepted y must have the target's law:
+    a(y t) <= p(t | y) a(y) for every token t; bonus tokens give the rest of p(t | y) a(y). The linear programme
+    maximises the sum of depth(y) s(D, y). Drafts and paths with a chance below NEGLIGIBLE are left out and counted as
+    if all of them were accepted. ValueError if the programme has more than `most_entries` entries.
     """
     masses, left_out = _supplies(target, drafter, shape, proposal)
     stops = [(drafted, path) for drafted in masses for path in sorted(drafted)]
@@ -83,7 +83,7 @@ def best_accepted_length(
     entries = (count + 1) * (len(stops) + count + 1)
     if entries > most_entries:
         raise ValueError(
-            f"the transport over {shape} needs {entries} entries where {most_entries} are the most; "
+            f"the transport for {shape} needs {entries} entries, more than {most_entries}; "
             "take a smaller vocabulary or tree"
         )
     rows, limits = np.zeros((count, len(stops))), np.zeros(count)
@@ -101,13 +101,36 @@ def best_accepted_length(
             for token, chance in enumerate(target(above).tolist()):
                 if (*above, token) in demand:
                     rows[demand[*above, token], column] -= chance
-    return maximise(np.array([float(len(path)) for _, path in stops]), rows, limits).bound + left_out * shape.max_depth
+    depths = np.array([float(len(path)) for _, path in stops])
+    return maximum(depths, rows, limits, sum(masses.values())) + left_out * shape.max_depth
+
+
+def maximum(gain: np.ndarray, rows: np.ndarray, limits: np.ndarray, most: float) -> float:
+    """An upper bound, tight to CLOSE, of gain @ x over x >= 0 with rows @ x <= limits, where these imply sum x <= most.
+
+    gain float64[n], rows float64[r, n], limits float64[r]. The bound is that of the dual: any prices >= 0 have
+    gain @ x <= prices @ limits + most * max(gain - prices @ rows), however they were found. RuntimeError if the solver
+    fails, or if its own value is further than CLOSE below the bound.
+    """
+    if not len(gain):
+        return 0.0
+    tight = {"primal_feasibility_tolerance": NEGLIGIBLE, "dual_feasibility_tolerance": NEGLIGIBLE}
+    solved = linprog(-gain, A_ub=rows, b_ub=limits, method="highs", options=tight)
+    if not solved.success:
+        raise RuntimeError(f"the linear programme was not solved: {solved.message}; make the problem smaller")
+    prices = (-solved.ineqlin.marginals).clip(0)
+    bound = float(prices @ limits + most * (gain - prices @ rows).max(initial=0))
+    if abs(bound + solved.fun) > CLOSE * (1 + abs(bound)):
+        raise RuntimeError(
+            f"the linear programme has the value {-solved.fun}, but its dual gives {bound}; make the problem smaller"
+        )
+    return bound
 
 
 def _supplies(
     target: Language, drafter: Language, shape: Tree, proposal: str
 ) -> tuple[dict[frozenset[Path], float], float]:
-    """The chance of each set of drafted paths that the target may say, and the chance of all that is left out."""
+    """The chance of each set of drafted paths that the target may emit, and the chance of all that is left out."""
     masses: dict[frozenset[Path], float] = defaultdict(float)
     rare: dict[Path, float] = {}
     left_out = 0.0
@@ -115,14 +138,14 @@ def _supplies(
         if chance < NEGLIGIBLE:
             left_out += chance
             continue
-        said = {path: chance_of(target, path) for path in tokens_of(draft)[1:]}
-        rare |= {path: likely for path, likely in said.items() if likely < NEGLIGIBLE}
-        masses[frozenset(said.keys() - rare.keys())] += chance
+        likely = {path: chance_of(target, path) for path in tokens_of(draft)[1:]}
+        rare |= {path: value for path, value in likely.items() if value < NEGLIGIBLE}
+        masses[frozenset(likely.keys() - rare.keys())] += chance
     return masses, left_out + sum(rare.values())
 
 
 def chance_of(language: Language, path: Path) -> float:
-    """The probability that a language says these tokens."""
+    """The probability of these tokens in a language."""
     chance = 1.0
     for length, token in enumerate(path):
         chance *= float(language(path[:length])[token])

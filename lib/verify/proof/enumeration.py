@@ -1,7 +1,7 @@
-"""What a verification rule emits, exactly: every draft and every decision of the rule, each with its probability.
+"""The exact law of what a verification rule emits: every draft and every decision of the rule, with its probability.
 
-The rule that is enumerated is the rule that runs. It asks its `draws` for randomness; here they fork instead of
-drawing. Conditional distributions are functions of the path: a tuple of tokens behind the root -> float64[V].
+The enumerated function is the one that decodes: its `draws` fork here instead of drawing. A language is a function
+from a path, the tuple of tokens after the root, to the distribution float64[V] of the next token.
 """
 
 from collections import defaultdict
@@ -19,14 +19,14 @@ from lib.verify.rules import verify
 
 Language = Callable[[tuple[int, ...]], Tensor]
 Path = tuple[int, ...]
-ROOT_TOKEN = 0  # what the root says does not matter: conditionals are functions of the path behind it
+ROOT_TOKEN = 0  # any token: conditional distributions depend on the path after the root alone
 
 
 @dataclass(frozen=True)
 class Law:
-    """What a round emits: the accepted tokens and the bonus token as one tuple, with its probability.
+    """The law of a round: the probability of each tuple of accepted tokens and bonus token.
 
-    `accepted_length` is the exact mean of a, `drafted` of n (repeats of a sample are one node).
+    `accepted_length` is the mean number of accepted nodes, `drafted` that of drafted nodes (repeats share a node).
     """
 
     emitted: dict[Path, float]
@@ -34,8 +34,7 @@ class Law:
     drafted: float
 
     def extended(self, target: Language, length: int) -> Tensor:
-        """float64[V, ..., V]: the joint law of the first `length` tokens if the target goes on where the round
-        ended."""
+        """float64[V, ..., V]: the joint law of the first `length` tokens if the target continues after the round."""
         vocabulary = len(target(()))
         law = torch.zeros([vocabulary] * length, dtype=torch.float64)
         for path, probability in self.emitted.items():
@@ -44,8 +43,10 @@ class Law:
 
 
 def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree, proposal: str, **settings) -> Law:
-    """The exact law of a round; rule: a name, or a function as rules are. Work grows as drafts times decisions of the
-    rule."""
+    """The exact law of a round; rule: a name, or a function with the arguments of a rule.
+
+    The work is proportional to the number of drafts times the decisions of the rule.
+    """
     run = rule if callable(rule) else lambda *given: verify(rule, *given, **settings)
     emitted: dict[Path, float] = defaultdict(float)
     accepted_length = drafted = 0.0
@@ -62,7 +63,7 @@ def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree, 
 
 
 def drafts(drafter: Language, shape: Tree, proposal: str) -> Iterator[tuple[float, Draft]]:
-    """Every draft of a shape with its probability; drafts that are equal once, with the sum."""
+    """Every draft of a shape with its probability; equal drafts are one."""
     chances: dict[tuple, float] = defaultdict(float)
     kept: dict[tuple, Draft] = {}
     for chance, draft in outcomes(lambda draws: fill(drafter, shape, proposal, draws)):
@@ -74,11 +75,10 @@ def drafts(drafter: Language, shape: Tree, proposal: str) -> Iterator[tuple[floa
 
 
 def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:
-    """A shape filled with tokens: the drafter's best, or samples, whose repeats are one node with the first one's
-    subtree."""
+    """A shape filled with the drafter's best tokens or samples; repeats share a node, with the first one's subtree."""
     paths, counts, parents, slots = [()], [1], [-1], {ROOT: ROOT}
     for slot in range(shape.size):
-        if slot not in slots:  # a repeat, or nothing was left to draw
+        if slot not in slots:  # a repeat, or no token was left to draw
             continue
         children = shape.children(slot)
         node = slots[slot]
@@ -93,7 +93,7 @@ def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:
 
 
 def _siblings(q: Tensor, ranks: list[int], proposal: str, draws: Draws) -> list[int]:
-    """The tokens of children of these ranks, in their order; fewer where the vocabulary ends."""
+    """The tokens of children of these ranks, in their order; fewer where the vocabulary is smaller."""
     if proposal == "top_k":
         best = q.sort(descending=True, stable=True).indices.tolist()
         return [best[rank] for rank in ranks if rank < len(best)]
@@ -106,26 +106,19 @@ def _siblings(q: Tensor, ranks: list[int], proposal: str, draws: Draws) -> list[
 
 
 def tokens_of(draft: Draft) -> list[Path]:
-    """The tokens behind the root on the way to each node."""
+    """The tokens of the path to each node, the root's excluded."""
     tokens = draft.tokens.tolist()
     return [tuple(tokens[step] for step in draft.tree.path(node)[1:]) for node in range(draft.tree.size)]
 
 
 def joint(language: Language, length: int, path: Path = ()) -> Tensor:
-    """float64[V, ..., V]: the law of the tokens that follow a path, up to `length` tokens in all."""
+    """float64[V, ..., V]: the joint law of the tokens after a path, up to `length` tokens with the path."""
     if len(path) == length:
         return torch.ones((), dtype=torch.float64)
     probs = language(path)
-    return torch.stack(
-        [
-            (
-                p * joint(language, length, (*path, token))
-                if p > 0
-                else torch.zeros([len(probs)] * (length - len(path) - 1), dtype=torch.float64)
-            )
-            for token, p in enumerate(probs)
-        ]
-    )
+    impossible = torch.zeros([len(probs)] * (length - len(path) - 1), dtype=torch.float64)
+    return torch.stack([p * joint(language, length, (*path, token)) if p > 0 else impossible
+                        for token, p in enumerate(probs)])
 
 
 def total_variation(one: Tensor, other: Tensor) -> float:
@@ -133,11 +126,9 @@ def total_variation(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().sum()) / 2
 
 
-def distance(found: Law, target: Language, length: int) -> float:
-    """Total variation distance between the target's next `length` tokens and those of a round that the target
-    continues.
+def distance(law: Law, target: Language, length: int) -> float:
+    """Total variation between the target's next `length` tokens and those of a round that the target continues.
 
-    Zero for a lossless rule, whatever length; a depth beyond that of the tree is needed to see every error of a lossy
-    one.
+    Zero for a lossless rule at any length; to see every error of a lossy rule, length must exceed the tree's depth.
     """
-    return total_variation(found.extended(target, length), joint(target, length))
+    return total_variation(law.extended(target, length), joint(target, length))

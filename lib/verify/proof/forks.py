@@ -1,19 +1,18 @@
-"""Randomness that is enumerated instead of drawn: a function is run once for every way in which its draws can fall
-out."""
+"""Enumerated randomness: a function runs once for every combination of outcomes of its random draws."""
 
 from typing import Callable, Collection, Iterator, TypeVar
 
 from torch import Tensor
 
-from lib.verify.masses import Masses
+from lib.verify.draws import Masses
 
 Result = TypeVar("Result")
 
 
 def outcomes(function: Callable[["Forks"], Result]) -> Iterator[tuple[float, Result]]:
-    """Every result of function(draws) that has a probability above 0, with it; they sum to one.
+    """Every result of function(draws) with its probability, where that is above 0; the probabilities sum to one.
 
-    The function is run again from its beginning for each, so it must depend on nothing random but its draws.
+    The function runs from its beginning for each, so its draws must be its only source of randomness.
     """
     waiting: list[list[int]] = [[]]
     while waiting:
@@ -24,7 +23,7 @@ def outcomes(function: Callable[["Forks"], Result]) -> Iterator[tuple[float, Res
 
 
 class Forks:
-    """Draws that take a given way at their first forks, and note all other ways behind it."""
+    """Draws that take a given way at their first forks, and record the other ways of all later forks."""
 
     def __init__(self, way: list[int]):
         self.way, self.taken = way, 0
@@ -32,13 +31,13 @@ class Forks:
         self.other_ways: list[list[int]] = []
 
     def uniform(self) -> "Uniform":
-        """A number of which only comparisons are known."""
+        """A number that can only be compared."""
         return Uniform(self)
 
     def categorical(
         self, probs: Tensor | Masses, *, without: Collection[int] = (), otherwise: Tensor | None = None
     ) -> "Token":
-        """An index as `Draws` has it, decided only when it is looked at. ValueError where nothing can be drawn."""
+        """An index as `Draws` defines it, decided when it is used. ValueError if nothing can be drawn."""
         weights = {index: weight for index, weight in enumerate(probs.tolist()) if weight > 0 and index not in without}
         if not weights and otherwise is not None:
             return self.categorical(otherwise)
@@ -47,7 +46,7 @@ class Forks:
         return Token(self, weights)
 
     def fork(self, weights: list[float]) -> int:
-        """Which of several ways is taken; their chances are in proportion to weights."""
+        """The index of the way that is taken; the chances of the ways are in proportion to weights."""
         possible = [index for index, weight in enumerate(weights) if weight > 0]
         if len(possible) == 1:
             return possible[0]
@@ -61,9 +60,9 @@ class Forks:
 
 
 class Uniform:
-    """A uniform number in [0, 1) that is known to lie in an interval; a comparison inside it forks, and narrows it.
+    """A uniform number known to lie in an interval; a comparison with a number inside it forks, and narrows it.
 
-    So a number that is compared twice is one number. Its being equal to what it is compared with has no probability.
+    A number that is compared twice therefore stays one number. Equality has probability 0.
     """
 
     def __init__(self, draws: Forks):
@@ -87,9 +86,9 @@ class Uniform:
 
 
 class Token:
-    """An index drawn in proportion to weights: a comparison tells it apart, use as an index decides it.
+    """An index drawn in proportion to weights: a comparison decides whether it is equal, use as an index decides it.
 
-    What nobody looks at, such as a bonus token, costs no fork: `settle` gives it with its chances.
+    A token that is never used, such as the bonus token, needs no fork: `settle` gives its chances.
     """
 
     def __init__(self, draws: Forks, weights: dict[int, float]):
@@ -114,7 +113,7 @@ class Token:
 
 
 def settle(token: "int | Token") -> list[tuple[int, float]]:
-    """The indices that a drawn token may be, with their chances given all that was decided."""
+    """The possible values of a drawn token, with their chances given the decisions so far."""
     if not isinstance(token, Token):
         return [(int(token), 1.0)]
     total = sum(token.weights.values())
