@@ -9,8 +9,7 @@ from lib import lazy_exports
 __getattr__, __all__ = lazy_exports(
     __name__,
     batch=("in_batches", "stack"),
-    hooks=("Hooks", "Observer"),
     loop=("generate",),
-    plain=("NoDrafter", "continuations"),
-    records=("Generation", "Round"),
+    plain=("continuations",),
+    records=("Generation", "Hooks", "Observer", "Round"),
 )

@@ -1,4 +1,4 @@
-"""Drafts of many rows as one batch; what depends on a tree alone is made once a tree."""
+"""Drafts of many rows as one batch; tensors that depend on a tree alone are made once per tree."""
 
 from functools import lru_cache
 from typing import Iterator, Sequence
@@ -17,8 +17,8 @@ def geometry(tree: Tree, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def stack(drafts: list[Draft], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows' trees as one batch: tokens int64[B, m], depth int64[B, m], mask bool[B, m, m]; padding sees itself
-    alone.
+    """The rows' trees as one batch: tokens int64[B, m], depth int64[B, m], mask bool[B, m, m]; padding attends to
+    itself alone.
 
     Where all rows have the same tree, depth is [m] and the mask [m, m].
     """
@@ -38,7 +38,7 @@ def stack(drafts: list[Draft], device: torch.device) -> tuple[Tensor, Tensor, Te
 
 
 def in_batches(prompts: Sequence[Tensor], rows: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Prompts int64[T] right-padded in batches of so many rows: tokens int64[B, T] and their mask bool[B, T]."""
+    """Prompts int64[T] right-padded in batches of `rows` rows: tokens int64[B, T] and their mask bool[B, T]."""
     for first in range(0, len(prompts), rows):
         batch = list(prompts[first : first + rows])
         padded = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)

@@ -1,26 +1,26 @@
 """Tree speculation in transformers' own `generate`: model.generate(**inputs, custom_generate=tree_speculation(...)).
 
-`generate` prepares inputs, logits processors and stopping criteria as ever; the callable decodes with draft trees. A
-processor that looks at the text before a token is given each tree node's own path.
+`generate` prepares inputs, logits processors and stopping criteria as usual; the callable decodes with draft trees. A
+processor that reads the text before a token gets each tree node's own path.
 """
 
-import sys
+import inspect
 from copy import copy
 from dataclasses import dataclass
+from types import FrameType
 
 import torch
 from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
 
-from lib.attention.operator import TREE, can_host_tree
-from lib.attention.switch import using_attention
-from lib.decoding.hooks import Hooks
+from lib.attention.registration import TREE, can_host_tree, using_attention
 from lib.decoding.loop import generate
+from lib.decoding.records import Hooks
 from lib.trees.tree import Tree
 
-# Processors that need to know a row's place in the batch, or remember what they saw: a tree asks for many at once.
+# Processors that depend on a row's place in the batch or on earlier calls: all nodes of a tree share one call.
 REFUSED_PROCESSORS = frozenset(
     {
         "PrefixConstrainedLogitsProcessor",
@@ -31,6 +31,8 @@ REFUSED_PROCESSORS = frozenset(
         "SynthIDTextWatermarkLogitsProcessor",
     }
 )
+# Arguments of `generate` that transformers (seen in 5.23) keeps from callables, as names of its local variables.
+KEPT_BACK = ("streamer", "assistant_model", "kwargs")
 UNKNOWN_KEYWORDS = ("inputs_embeds", "token_type_ids", "encoder_outputs", "pixel_values")
 
 
@@ -38,33 +40,35 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
     """A callable for `custom_generate`: speculation with this drafter (see `lib.drafters`) and shape.
 
     rule: how sampled texts are verified (see `lib.verify.RULES`); without sampling it is "greedy". The drafter's model
-    has attn_implementation "tree"; the target may have any, and has it again afterwards. Stop strings come as a
+    has attn_implementation "tree"; the target may have any, and has it again afterwards. Give stop strings as a
     StopStringCriteria: transformers keeps `tokenizer` from callables, and refuses its own `stop_strings` without one.
+    ValueError names an argument of `generate` that draft trees cannot honour, such as a cache of the caller's.
     """
 
     def custom_generate(
         model, input_ids, logits_processor, stopping_criteria, generation_config, streamer=None, **model_kwargs
     ):
-        # transformers 5.23 keeps these arguments from callables; it has already given the streamer the prompt.
-        caller = sys._getframe(1).f_locals
-        streamer = streamer or caller.get("streamer")
-        model_kwargs["assistant_model"] = caller.get("assistant_model")
+        kept = _kept_back(inspect.currentframe().f_back)
+        streamer = streamer or kept["streamer"]  # `generate` has already given it the prompt
+        model_kwargs["assistant_model"] = kept["assistant_model"]
         model_kwargs["streamer"] = streamer if len(input_ids) > 1 else None
+        if kept["kwargs"] is not None:  # the caller's cache alone: transformers has prepared an empty one otherwise
+            model_kwargs["past_key_values"] = kept["kwargs"].get("past_key_values")
         _refuse(model, generation_config, logits_processor, model_kwargs)
         processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
-        ends, longest, asked = _divided(stopping_criteria)
-        call = _Call(input_ids.cpu(), processors, asked, streamer)
+        ends, longest, others = _divided(stopping_criteria)
+        call = _Call(input_ids.cpu(), processors, others, streamer)
         sampled = generation_config.do_sample
         with using_attention(model, TREE):
             done = generate(
                 model,
                 drafter,
-                input_ids.cpu(),
-                attention_mask=_on_cpu(model_kwargs.get("attention_mask")),
+                input_ids,
+                attention_mask=model_kwargs.get("attention_mask"),
                 shape=shape,
                 rule=rule if sampled else "greedy",
                 temperature=1.0 if sampled else 0.0,  # the processors have warped already
-                max_new_tokens=max(1, longest - input_ids.shape[1]),  # a length is asked for behind a token
+                max_new_tokens=max(1, longest - input_ids.shape[1]),  # criteria of length are evaluated after a token
                 eos_token_id=ends,
                 generator=_seeded() if sampled else None,
                 hooks=call.hooks(),
@@ -81,8 +85,9 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
 
 @dataclass(frozen=True)
 class _Call:
-    """What transformers prepared for one call: prompts int64[B, T] with their padding, as processors are used to, and
-    the processors of each row.
+    """The arguments that transformers prepared for one call.
+
+    prompts int64[B, T], with their padding as processors expect it; processors: those of each row.
     """
 
     prompts: Tensor
@@ -91,7 +96,7 @@ class _Call:
     streamer: object
 
     def hooks(self) -> Hooks:
-        """Only what is needed: a loop without hooks reads best tokens straight from the logits."""
+        """Only the hooks that are needed: a loop without them reads best tokens directly from the logits."""
         return Hooks(
             adjust=self.adjust if any(map(len, self.processors)) else None,
             stop=self.stop if len(self.criteria) else None,
@@ -99,7 +104,7 @@ class _Call:
         )
 
     def adjust(self, row: int, contexts: list[list[int]], logits: Tensor) -> Tensor:
-        """Logits [m, V] processed behind each node's own text; nodes of one depth share a call, as a batch."""
+        """Logits [m, V] processed for each node's own text; nodes of one depth share a call, as a batch."""
         adjusted = torch.empty_like(logits)
         for length in sorted({len(context) for context in contexts}):
             nodes = [i for i, context in enumerate(contexts) if len(context) == length]
@@ -109,18 +114,28 @@ class _Call:
         return adjusted
 
     def stop(self, row: int, written: list[int]) -> bool:
-        """Whether any criterion of the caller's ends the row behind its last token."""
+        """Whether any criterion of the caller ends the row after its last token."""
         text = torch.cat([self.prompts[row], torch.tensor(written)])[None]
         return bool(self.criteria(text, None).any())
 
     def emit(self, row: int, tokens: list[int]) -> None:
-        """The streamer's share, a token at a time as it expects them."""
+        """Gives the streamer one token at a time, as it expects them."""
         for token in tokens:
             self.streamer.put(torch.tensor([token]))
 
 
+def _kept_back(caller: FrameType) -> dict[str, object]:
+    """The arguments that `generate` keeps from callables, from its frame: it offers no other way to them.
+
+    None for each where the callable was not called by `generate`.
+    """
+    if caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
+        return dict.fromkeys(KEPT_BACK)
+    return {name: caller.f_locals[name] for name in KEPT_BACK}
+
+
 def _refuse(model, config, processors, keywords: dict) -> None:
-    """ValueError with the name of the first thing asked for that draft trees cannot give."""
+    """ValueError with the name of the first argument that draft trees cannot honour."""
     unusable = [type(one).__name__ for one in processors if type(one).__name__ in REFUSED_PROCESSORS]
     cache, hosts = keywords.get("past_key_values"), can_host_tree(model.config)
     outputs, words, drafters = (
@@ -134,14 +149,14 @@ def _refuse(model, config, processors, keywords: dict) -> None:
         "dola_layers": getattr(config, "dola_layers", None) and "it decodes from several layers",
         ", ".join(words): bool(words) and "constrained beam search keeps several texts",
         ", ".join(drafters): bool(drafters) and "the drafter is given to tree_speculation",
-        "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens and "it is another drafter: pass a LookupDrafter",
+        "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens and "it is a drafter: use make('lookup', pair)",
         "use_cache=False": not config.use_cache and "draft trees live in a cache",
         "assistant_model": keywords.get("assistant_model") is not None and "the drafter is given to tree_speculation",
-        "past_key_values": cache is not None and cache.get_seq_length() > 0 and "the loop keeps a cache of its own",
+        "past_key_values": cache is not None and "the loop keeps a cache of its own",
         "streamer": keywords.get("streamer") is not None and "rows of a batch grow by different numbers of tokens",
         "position_ids": _moved(keywords) and "a token's position is its place in its own text",
         ", ".join(outputs): bool(outputs) and "the loop verifies trees and keeps no scores",
-        ", ".join(unusable): bool(unusable) and "it depends on a row's place in the batch or on what it saw before",
+        ", ".join(unusable): bool(unusable) and "it depends on a row's place in the batch or on earlier calls",
         type(model).__name__: hosts,
     } | {name: keywords.get(name) is not None and "only input_ids are decoded" for name in UNKNOWN_KEYWORDS}
     for name, reason in refused.items():
@@ -150,7 +165,7 @@ def _refuse(model, config, processors, keywords: dict) -> None:
 
 
 def _moved(keywords: dict) -> bool:
-    """Whether position_ids [B, T] are others than transformers itself gives: places among a row's unpadded tokens."""
+    """Whether position_ids [B, T] differ from transformers' own: places among a row's unpadded tokens."""
     positions, mask = keywords.get("position_ids"), keywords.get("attention_mask")
     if positions is None:
         return False
@@ -159,7 +174,7 @@ def _moved(keywords: dict) -> bool:
 
 
 def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
-    """The processors as this row alone would have them: some hold a number for every row."""
+    """The processors for this row alone: some hold one number per row."""
 
     def own(processor):
         ignored = getattr(processor, "prompt_ignore_length", None)
@@ -173,19 +188,19 @@ def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
 
 
 def _divided(criteria: StoppingCriteriaList) -> tuple[list[int], int, StoppingCriteriaList]:
-    """The tokens that end a text and its greatest length, both the loop's own affair, and the criteria to be asked.
+    """The tokens that end a text and its greatest length, which the loop observes itself, and the other criteria.
 
-    A caller's own criterion of length or EOS has taken the place of the one that the configuration makes.
+    A caller's own criterion of length or EOS has replaced the one that the configuration makes.
     """
     ends = {token for one in criteria if type(one) is EosTokenCriteria
             for token in one.eos_token_id.flatten().tolist()}
     longest = min(one.max_length for one in criteria if type(one) is MaxLengthCriteria)
-    asked = (one for one in criteria if type(one) not in (EosTokenCriteria, MaxLengthCriteria))
-    return sorted(ends), longest, StoppingCriteriaList(asked)
+    others = (one for one in criteria if type(one) not in (EosTokenCriteria, MaxLengthCriteria))
+    return sorted(ends), longest, StoppingCriteriaList(others)
 
 
 def _padded(input_ids: Tensor, written: list[list[int]], pad: Tensor | None) -> Tensor:
-    """int64[B, T + new] on the inputs' device, rows that ended early filled up with the padding token."""
+    """int64[B, T + new] on the inputs' device, with the padding token after the end of a row."""
     width, pad = max(map(len, written), default=0), 0 if pad is None else int(pad)
     rows = [row + [pad] * (width - len(row)) for row in written]
     new = torch.tensor(rows, dtype=torch.long, device=input_ids.device).reshape(len(written), width)
@@ -193,9 +208,5 @@ def _padded(input_ids: Tensor, written: list[list[int]], pad: Tensor | None) -> 
 
 
 def _seeded() -> torch.Generator:
-    """A generator that follows torch's own seed, as transformers' sampling does."""
+    """A generator seeded from torch's own, which transformers' sampling uses."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-
-
-def _on_cpu(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.cpu()

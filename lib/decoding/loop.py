@@ -1,4 +1,4 @@
-"""The loop: draft a tree, verify it in one forward of the target, commit what agrees; one record a round."""
+"""The loop: draft a tree, verify it in one forward pass of the target, commit the accepted path; a record per round."""
 
 import time
 from typing import Sequence
@@ -6,13 +6,13 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from lib.attention.operator import tree_forward
+from lib.attention.registration import tree_forward
 from lib.decoding.batch import stack
 from lib.decoding.checks import check, token_set, unpadded
 from lib.decoding.decide import Decider
-from lib.decoding.hooks import Decision, Hooks, Observer
-from lib.decoding.records import Generation, Round
-from lib.decoding.window import within_window
+from lib.decoding.limits import within_limits
+from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
+from lib.drafters.drafter import Drafter, refuse_nan
 from lib.lab.forward_clock import clocked
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
@@ -25,7 +25,7 @@ from lib.verify.draws import GeneratorDraws
 @torch.inference_mode()
 def generate(
     target,
-    drafter,
+    drafter: Drafter,
     input_ids: Tensor,
     *,
     shape: str | Tree,
@@ -42,15 +42,16 @@ def generate(
 ) -> Generation:
     """Decodes input_ids int64[B, T] by speculation with draft trees.
 
-    target: a transformers model with attn_implementation "tree". drafter: see `lib.drafters`. shape: a name, a
-    `Tree`, or a growth rule that the drafter knows. attention_mask bool or int [B, T] marks padding, on either side.
-    Temperature 0 is greedy and takes the rule "greedy"; above it, `generator` is needed. observe: called after every
-    round with the rows that ran, their drafts, and what was decided of each. ValueError names what cannot be.
+    target: a transformers model with attn_implementation "tree". drafter: see `lib.drafters.registry.make`. shape: a
+    name, a `Tree`, or a growth rule that the drafter can follow. attention_mask: bool or int [B, T], 0 at padding, on
+    either side. temperature: 0 is greedy and takes the rule "greedy"; above 0, `generator` is needed. observe: called
+    after each round with the rows that ran, their drafts, and the decision of each. ValueError names the argument that
+    cannot be used, its value and the remedy.
     """
     prompts = unpadded(input_ids, attention_mask)
     shape = shape_or_growth(shape)
     check(target, drafter, prompts, rule, temperature, max_new_tokens, generator)
-    drafter = within_window(target, drafter, shape, prompts, max_new_tokens)
+    drafter = within_limits(target, drafter, shape, prompts, max_new_tokens)
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
     loop = _Loop(fused(target), drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)
     loop.run(prompts)
@@ -61,13 +62,13 @@ def generate(
 
 
 class _Loop:
-    """The state of a batch while it is decoded; `alive` maps the rows still running to the rows asked for."""
+    """The state of a batch while it is decoded; `alive` maps the rows that still run to rows of the input."""
 
     def __init__(self, target, drafter, shape, decider: Decider, limit: int, eos: frozenset[int], observe):
         self.target, self.drafter, self.shape, self.decider = target, drafter, shape, decider
         self.limit, self.eos, self.observe, self.hooks = limit, eos, observe, decider.hooks
         # Heads read the target's hidden states; the first commit brings those of the prompts.
-        self.asked = {"output_hidden_states": True} if getattr(drafter, "wants_hidden_states", False) else {}
+        self.outputs = {"output_hidden_states": True} if drafter.wants_hidden_states else {}
         self.cache = TreeCache()
         self.rounds: list[Round] = []
 
@@ -89,23 +90,24 @@ class _Loop:
             self.round()
 
     def prefill(self, prompts: list[Tensor]) -> tuple[list[int], object]:
-        """The first roots, the target's own next token behind each prompt; and its outputs."""
+        """The first roots, the target's next token after each prompt; and its outputs."""
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         tokens = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self.target.device)
         last, where = torch.unique(lengths - 1, return_inverse=True)
         depth = torch.arange(tokens.shape[1], device=tokens.device)
         keep = last.to(tokens.device)
-        outputs = tree_forward(self.target, tokens, depth, None, self.cache, logits_to_keep=keep, **self.asked)
+        outputs = tree_forward(self.target, tokens, depth, None, self.cache, logits_to_keep=keep, **self.outputs)
+        refuse_nan(outputs.logits, self.target)
         self.cache.set_lengths(lengths)
         return self.decider.first(self.alive, outputs.logits[torch.arange(len(prompts)), where]), outputs
 
     def round(self) -> None:
-        """One draft and one forward of the target for every row that still runs."""
+        """One draft and one forward pass of the target for every row that still runs."""
         clock, calls = [time.perf_counter()], self.drafter.calls
         with clocked() as models:
             drafts = self.drafter.propose(self.shape, self.decider.draws)
             clock.append(time.perf_counter())
-            outputs = tree_forward(self.target, *stack(drafts, self.target.device), self.cache, **self.asked)
+            outputs = tree_forward(self.target, *stack(drafts, self.target.device), self.cache, **self.outputs)
             decided = self.decider.round(self.alive, self.written, drafts, outputs.logits)
             clock.append(time.perf_counter())
             self.cache.commit([[0, *accepted] for accepted, _ in decided])
@@ -123,7 +125,7 @@ class _Loop:
     def record(
         self, row: int, draft: Draft, decision: Decision, calls: int, spent: list[float], held: int, models: float
     ) -> Round:
-        """Writes what the round emits to the row, as far as it goes, and returns its record."""
+        """Writes the round's tokens to the row, up to its end, and returns the record."""
         accepted, bonus = decision
         emitted, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
         length = self.write(row, emitted)
@@ -136,7 +138,7 @@ class _Loop:
         )
 
     def write(self, row: int, emitted: list[int]) -> int:
-        """Appends tokens to a row up to EOS, the limit or where a hook stops it; how many it took."""
+        """Appends tokens to a row up to EOS, the limit or the token at which a hook stops it; the number appended."""
         written, first = self.written[row], len(self.written[row])
         for token in emitted[: self.limit - first]:
             written.append(token)
@@ -150,7 +152,7 @@ class _Loop:
         return len(written) - first
 
     def retire(self) -> None:
-        """Lets finished rows leave the caches."""
+        """Removes finished rows from the caches."""
         running = [i for i, row in enumerate(self.alive) if row not in self.ended]
         if len(running) == len(self.alive):
             return

@@ -1,4 +1,4 @@
-"""Plain decoding in the same loop: a tree that is a root alone."""
+"""The target's own continuations: plain decoding in the same loop, with a tree that is a root alone."""
 
 from typing import Sequence
 
@@ -7,32 +7,7 @@ from torch import Tensor
 
 from lib.decoding.batch import in_batches
 from lib.decoding.loop import generate
-from lib.trees.tree import Tree
-from lib.verify.draft import Draft
-
-ROOT_ALONE = Tree([-1])
-
-
-class NoDrafter:
-    """Drafts nothing: speculation without speculation, which is plain decoding."""
-
-    calls = 0
-    cache_bytes = 0
-
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        """Takes prompts int64[T] and forgets them."""
-
-    def propose(self, shape: Tree, draws) -> list[Draft]:
-        """The roots alone."""
-        return [Draft(ROOT_ALONE, torch.tensor([root]), "top_k", None) for root in self.roots]
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """The bonus tokens become the roots."""
-        self.roots = list(bonus)
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
-        self.roots = [self.roots[row] for row in rows]
+from lib.drafters.drafter import ROOT_ALONE, NoDrafter
 
 
 def continuations(
@@ -45,7 +20,7 @@ def continuations(
     eos_token_id: int | Sequence[int] | None = None,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
-    """The target's own continuations of prompts int64[T], in batches of so many rows."""
+    """The target's own continuations of prompts int64[T], in batches of `rows` rows."""
     written: list[list[int]] = []
     for padded, mask in in_batches(prompts, rows):
         done = generate(

@@ -1,19 +1,43 @@
-"""What decoding tells of itself: a record of every round, and what was generated."""
+"""What a loop gives and takes: a record of each round, the generated tokens, and the hooks of its caller."""
 
 from dataclasses import dataclass
+from typing import Callable
 
 from torch import Tensor
+
+from lib.verify.draft import Draft
+
+Decision = tuple[list[int], int]  # of a row in a round: its accepted nodes, root excluded, and its bonus token
+# Called after each round with the rows that ran, their drafts, and the decision of each.
+Observer = Callable[[list[int], list[Draft], list[Decision]], None]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Functions by which a caller may change a loop; each may be left out.
+
+    adjust(row, contexts, logits): changes the logits [m, V] of m nodes of a row; contexts[i] holds the tokens before
+    node i's next token: those generated in the row and those of the node's path, root and node included.
+    revise(drafts, decisions): changes the decisions of a round, for example shortens them.
+    stop(row, written): whether the row ends with these generated tokens; called after each of them.
+    emit(row, tokens): receives the tokens newly written to a row, at least one.
+    """
+
+    adjust: Callable[[int, list[list[int]], Tensor], Tensor] | None = None
+    revise: Callable[[list[Draft], list[Decision]], list[Decision]] | None = None
+    stop: Callable[[int, list[int]], bool] | None = None
+    emit: Callable[[int, list[int]], None] | None = None
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one row did in one round.
+    """One row in one round.
 
-    `position` counts the tokens generated before the round, its root included. `ranks` is the accepted path by rank;
-    `drafted` = n nodes, `accepted` = a of them on the path. `open_end`: the path ended at a node that had children,
-    so the rule rejected them all. `cut`: EOS, the length limit or a stopping hook shortened the round, which therefore
-    belongs in no mean. Seconds are those of the whole batch's round, `model_seconds` the part of them that was spent
-    in forwards of target and drafter; `cache_bytes` those of the target's and the drafter's caches.
+    position: tokens generated before the round, its root included. drafted: n nodes; accepted: the a of them on the
+    accepted path; ranks: that path by rank. open_end: the path ended at a node that had children, so the rule rejected
+    them all. cut: EOS, the length limit or a stopping hook shortened the round, which therefore counts in no mean.
+    Seconds are those of the whole batch; model_seconds: the part of them spent in forward passes of target and drafter.
+    cache_bytes: bytes of the caches of target and drafter.
     """
 
     row: int
@@ -33,16 +57,16 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """The whole round of the whole batch."""
+        """Seconds of the whole round of the batch."""
         return self.draft_seconds + self.verify_seconds + self.commit_seconds
 
 
 @dataclass(frozen=True)
 class Generation:
-    """`sequences` int64[B, T + new]: the input, then what was generated, padded behind its end; `rounds` in their
-    order.
+    """The result of a call.
 
-    `new_tokens` holds each row's generated tokens unpadded.
+    sequences: int64[B, T + new], the input and the generated tokens, padded on the right. rounds: in their order.
+    new_tokens: each row's generated tokens, without padding.
     """
 
     sequences: Tensor

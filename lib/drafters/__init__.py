@@ -1,12 +1,13 @@
-"""Drafters: whatever proposes a tree of tokens. One file per drafter, on one base class.
+"""Drafters: models and methods that propose a tree of draft tokens. One file per drafter, on one base class.
 
-Start at `protocol` (what the decoding loop asks of a drafter) and `registry` (`make`, every kind by name).
+Start at `drafter` (the base class) and `registry` (`make`, and every kind by name). `filling` and `fill_plan` fill
+static shapes, `growing` grows trees by a rule, `tries` makes trees of token sequences; `heads` holds trained heads.
 """
 
 from lib import lazy_exports
 
 __getattr__, __all__ = lazy_exports(
     __name__,
-    protocol=("Drafter",),
+    drafter=("Drafter", "NoDrafter"),
     registry=("DRAFTERS", "Kind", "make", "parse"),
 )

@@ -1,8 +1,8 @@
-"""A language model that stops drafting where it is no longer sure (transformers' assistant_confidence_threshold)."""
+"""A language model that stops drafting where its confidence is low (transformers' assistant_confidence_threshold)."""
 
 from typing import Sequence
 
-from lib.drafters import first_levels
+from lib.drafters.drafter import first_levels
 from lib.drafters.fill_plan import plan
 from lib.drafters.filling import Filling
 from lib.drafters.language_model import LanguageModelDrafter
@@ -14,10 +14,12 @@ from lib.verify.draft import Draft, Draws
 class ConfidentDrafter(LanguageModelDrafter):
     """Fills a shape level by level, until the best of a level's tokens has a probability below the threshold.
 
-    That level is still proposed, as in transformers, where a chain ends with the first token below it. Each row stops
-    for itself; the model forwards as long as one row goes on. Children are the most likely tokens; probabilities are
-    the model's at `temperature`.
+    That level is still proposed, as in transformers, where a chain ends with the first token below the threshold. Each
+    row stops on its own; the model runs as long as one row continues. Children are the most likely tokens;
+    probabilities are the model's at `temperature`.
     """
+
+    option = "threshold"
 
     def __init__(self, model, *, threshold: float = 0.4, temperature: float = 1.0, vocabulary: int | None = None):
         if not 0 <= threshold <= 1:
@@ -26,7 +28,7 @@ class ConfidentDrafter(LanguageModelDrafter):
         self.threshold = threshold
 
     def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
-        """The shape's first levels, for every row as many as the model is sure of and one more."""
+        """For each row the levels of the shape up to the first of low confidence."""
         roots, planned = [tail[-1] for tail in self.tails], plan(shape)
         filling = Filling(shape, roots, "top_k", self.temperature, keep_probs=True)
         if shape.budget:
@@ -39,17 +41,17 @@ class ConfidentDrafter(LanguageModelDrafter):
             filling.grow(level.nodes, self._forward_planned(filling, level), draws)
             depths = [depth + 1 if going else stopped for going, stopped in zip(sure, depths)]
         self.levels = depths
-        found = [first_levels.cut(draft, own) for draft, own in zip(filling.drafts()[0], depths)]
+        cut = [first_levels(draft, own) for draft, own in zip(filling.drafts()[0], depths)]
         forwarded = {slot: place for slot, place in planned.place.items() if shape.depth[slot] < max(depths)}
-        return ([draft for draft, _ in found],
-                [{node: forwarded[slot] for node, slot in enumerate(slots) if slot in forwarded} for _, slots in found])
+        return ([draft for draft, _ in cut],
+                [{node: forwarded[slot] for node, slot in enumerate(slots) if slot in forwarded} for _, slots in cut])
 
     def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
         raise ValueError(f"{rule.name!r} decides itself where a tree ends, as the threshold does; give a static shape, "
-                         "or the rule to a drafter of kind 'top_k'")
+                         "or the rule to a drafter of kind 'model'")
 
     def _sure(self, filling: Filling, row: int, nodes: Sequence[int]) -> bool:
-        """Whether one of these nodes' tokens has, behind its parent, the threshold's probability."""
+        """Whether the token of one of these nodes reaches the threshold's probability after its parent."""
         parents = filling.shape.parents
         return any(filling.probs[row][int(parents[node])][filling.tokens[row, node]] >= self.threshold
                    for node in nodes)

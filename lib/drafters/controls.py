@@ -1,39 +1,29 @@
-"""Two controls: a drafter that knows nothing, and one that knows what the target will say."""
+"""Two controls: a drafter of random tokens, and one that knows the target's continuation."""
 
 from typing import Sequence
 
 import torch
 from torch import Tensor
 
-from lib.drafters.protocol import static
+from lib.drafters.drafter import Drafter, static
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
 
-class RandomDrafter:
-    """Uniform random tokens, siblings distinct: what a tree of a shape gets for nothing."""
-
-    calls = 0
-    cache_bytes = 0
+class RandomDrafter(Drafter):
+    """Uniform random tokens, siblings distinct: the acceptance that a shape has by chance."""
 
     def __init__(self, vocabulary: int, generator: torch.Generator):
         self.vocabulary, self.generator = vocabulary, generator
 
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        """Begins a batch; what the prompts say does not matter."""
-        self.roots = [0] * len(prompts)
+    @classmethod
+    def of(cls, pair, *, generator: torch.Generator) -> "RandomDrafter":
+        """Tokens of the target's vocabulary."""
+        return cls(pair.target.config.get_text_config().vocab_size, generator)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The shape filled at random."""
         return [Draft(shape, self._random(shape, root), "top_k") for root in self.roots]
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """The bonus tokens become the roots."""
-        self.roots = list(bonus)
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
-        self.roots = [self.roots[row] for row in rows]
 
     def _random(self, shape: Tree, root: int) -> Tensor:
         tokens = torch.full((static(shape).size,), root)
@@ -47,39 +37,46 @@ class RandomDrafter:
         return tokens
 
     def _distinct(self, count: int) -> list[int]:
-        found: dict[int, None] = {}
-        while len(found) < count:
-            more = torch.randint(self.vocabulary, (count - len(found),), generator=self.generator)
-            found.update(dict.fromkeys(more.tolist()))
-        return list(found)
+        tokens: dict[int, None] = {}
+        while len(tokens) < count:
+            more = torch.randint(self.vocabulary, (count - len(tokens),), generator=self.generator)
+            tokens.update(dict.fromkeys(more.tolist()))
+        return list(tokens)
 
 
 class OracleDrafter(RandomDrafter):
-    """Given what the target says behind each prompt, puts it on the path of favourites: the most that a shape can do.
+    """Puts the target's own continuation of each prompt on the path of first children: the most a shape can reach.
 
-    Beside that path, and where a continuation has ended, tokens are random.
+    Off that path, and where a continuation has ended, tokens are random.
     """
 
     def __init__(self, prompts: Sequence[Tensor], continuations: Sequence[Sequence[int]], vocabulary: int,
                  generator: torch.Generator):
         super().__init__(vocabulary, generator)
-        self.known = {tuple(prompt.tolist()): list(said) for prompt, said in zip(prompts, continuations, strict=True)}
+        self.continuations = {tuple(prompt.tolist()): list(tokens)
+                              for prompt, tokens in zip(prompts, continuations, strict=True)}
+
+    @classmethod
+    def of(cls, pair, *, prompts: Sequence[Tensor], continuations: Sequence[Sequence[int]],
+           generator: torch.Generator) -> "OracleDrafter":
+        """Prompts int64[T] and the target's continuation of each."""
+        return cls(prompts, continuations, pair.target.config.get_text_config().vocab_size, generator)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Finds each prompt's continuation."""
         super().start(prompts)
-        missing = [row for row, prompt in enumerate(prompts) if tuple(prompt.tolist()) not in self.known]
+        missing = [row for row, prompt in enumerate(prompts) if tuple(prompt.tolist()) not in self.continuations]
         if missing:
             raise ValueError(f"the oracle has no continuation of prompts {missing} of the batch; give it one for each")
-        self.ahead = [self.known[tuple(prompt.tolist())] for prompt in prompts]
+        self.ahead = [self.continuations[tuple(prompt.tolist())] for prompt in prompts]
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The continuation down the favourites, anything else beside it."""
+        """The continuation along the first children, random tokens elsewhere."""
         return [Draft(shape, self._along(self._random(shape, root), shape, ahead), "top_k")
                 for root, ahead in zip(self.roots, self.ahead)]
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Goes on behind what was kept."""
+        """Drops the kept tokens from the continuations."""
         super().commit(accepted, bonus)
         self.ahead = [ahead[len(nodes) + 1 :] for ahead, nodes in zip(self.ahead, accepted)]
 
@@ -90,12 +87,12 @@ class OracleDrafter(RandomDrafter):
 
     def _along(self, tokens: Tensor, shape: Tree, ahead: list[int]) -> Tensor:
         node = ROOT
-        for said in ahead:
+        for token in ahead:
             children = list(shape.children(node))
             if not children:
                 break
             node = children[0]
-            twins = [child for child in children if tokens[child] == said]
+            twins = [child for child in children if tokens[child] == token]
             tokens[twins] = tokens[node].clone()  # siblings stay distinct
-            tokens[node] = said
+            tokens[node] = token
         return tokens

@@ -1,19 +1,19 @@
-"""Draft length chosen while running: small state machines that learn from a row's rounds how deep to draft next."""
+"""Draft length chosen while decoding: small state machines that learn from a row's rounds how deep to draft next."""
 
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Callable, ClassVar, Protocol, Sequence
+from typing import Any, Callable, ClassVar, Sequence
 
-FORGOTTEN = 0.3  # tried tokens, of those remembered, that are too few to go by
+FORGOTTEN = 0.3  # with fewer remembered tried tokens the estimate is the prior's
 State = Any  # of a row; a policy's own, immutable
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a row's round: levels drafted, tokens accepted, and how uncertain the target was along the path.
+    """The outcome of a row's round: levels drafted, tokens accepted, and the target's uncertainty along the path.
 
-    entropy: mean nats of the target's distributions at the root and the accepted nodes; nan where nobody asked.
+    entropy: mean nats of the target's distributions at the root and the accepted nodes; nan where it was not measured.
     """
 
     drafted: int
@@ -21,48 +21,48 @@ class Outcome:
     entropy: float = math.nan
 
 
-class Policy(Protocol):
-    """Pure functions of the rows' states; a state is what a policy remembers of a row's rounds so far."""
+class Policy:
+    """Pure functions of the rows' states; a state summarises a row's rounds so far.
 
-    reads_entropy: ClassVar[bool]  # of a round's outcome, which costs a pass over the vocabulary
+    A policy defines `begin`, `after` and `depth`, or `depths` where rows depend on one another. reads_entropy: whether
+    outcomes need it; it takes a pass over the vocabulary.
+    """
+
+    reads_entropy: ClassVar[bool] = False
 
     def begin(self) -> State:
         """The state before a row's first round."""
+        raise NotImplementedError(f"{type(self).__name__} does not define begin")
 
     def after(self, state: State, outcome: Outcome) -> State:
-        """The state behind a round."""
+        """The state after a round."""
+        raise NotImplementedError(f"{type(self).__name__} does not define after")
+
+    def depth(self, state: State) -> int:
+        """The number of levels that a row drafts now, 0 for none; the shape may have fewer."""
+        raise NotImplementedError(f"{type(self).__name__} does not define depth")
 
     def depths(self, states: Sequence[State], reach: Sequence[int] | None = None) -> list[int]:
-        """How many levels each row of a batch drafts now, 0 for none; the shape that is asked for may have fewer.
+        """The number of levels that each row of a batch drafts now.
 
-        reach: levels that a row's draft has, once it is known; look-up may have found nothing for some.
+        reach: levels of each row's draft, once they are known; look-up may find nothing for some rows.
         """
-
-
-class RowByRow:
-    """A policy's `depths` where each row is asked alone."""
-
-    def depths(self, states: Sequence[State], reach: Sequence[int] | None = None) -> list[int]:
-        """As `Policy.depths`; what a row's draft has is no other row's affair."""
         return [self.depth(state) for state in states]
 
 
 def even_costs(each: float, once: float = 0.0, most: int = 16) -> tuple[float, ...]:
-    """What rounds of 0 to `most` levels cost, in rounds of plain decoding, where each level costs the same and drafting
-    at all costs `once`.
-    """
+    """Costs of rounds of 0 to `most` levels in rounds of plain decoding: `each` per level, and `once` for any draft."""
     return 1.0, *(1 + once + levels * each for levels in range(1, most + 1))
 
 
 @dataclass(frozen=True)
-class Schedule(RowByRow):
+class Schedule(Policy):
     """transformers' "heuristic" schedule: `up` more levels where all were accepted, else `down` fewer; from `first`.
 
-    A draft that ended before, with its shape or for want of a match, is no reason for more: levels that are never
-    drafted would have to be taken back one by one when the text changes.
+    A draft that was shallower than the state, by its shape or for lack of a match, does not raise it: levels that were
+    never drafted would have to be withdrawn one by one when the text changes.
     """
 
-    reads_entropy: ClassVar[bool] = False
     first: int = 5
     up: int = 2
     down: int = 1
@@ -83,14 +83,13 @@ class Schedule(RowByRow):
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """The acceptance of a row's last rounds, each of which counts `memory` times the next.
+class Remembered(Policy):
+    """The acceptance of a row's last rounds, each with a weight of `memory` times that of the next.
 
-    A token's acceptance is estimated as accepted / tried, tried counting the one that was rejected; before any round
-    as `prior`, which weighs as much as `weight` tokens.
+    The acceptance of a token is estimated as accepted / tried, where the rejected token counts as tried; `prior`, with
+    the weight of `weight` tokens, is the estimate before the first round.
     """
 
-    reads_entropy: ClassVar[bool] = False
     memory: float = 0.8
     prior: float = 0.6
     weight: float = 2.0
@@ -100,7 +99,7 @@ class Remembered:
         return 0.0, 0.0
 
     def after(self, state: tuple[float, float], outcome: Outcome) -> tuple[float, float]:
-        """Older rounds fade, this one is added."""
+        """Adds this round to the earlier ones, whose weight decreases."""
         tried = outcome.accepted + (outcome.accepted < outcome.drafted)
         return self.memory * state[0] + outcome.accepted, self.memory * state[1] + tried
 
@@ -110,10 +109,8 @@ class Remembered:
 
 
 @dataclass(frozen=True)
-class RecentAcceptance(RowByRow, Remembered):
-    """The length that is best for the acceptance of the last rounds; cost: a level of drafting in forwards of the
-    target.
-    """
+class RecentAcceptance(Remembered):
+    """The best length for the acceptance of the last rounds; cost: of a level, in forward passes of the target."""
 
     cost: float = 0.2
     most: int = 16
@@ -125,24 +122,23 @@ class RecentAcceptance(RowByRow, Remembered):
 
 @dataclass(frozen=True)
 class WhereItPays(Remembered):
-    """The length that is best for the acceptance of the last rounds, where none at all may be the best.
+    """The best length for the acceptance of the last rounds, which may be 0.
 
-    One length for all rows of a batch, since a forward is as wide as its widest row: what pays for most may cost a few.
-    costs: what a round of 0, 1, 2, ... levels costs in rounds of plain decoding (see `even_costs`). In a round without
-    a draft what is remembered fades by `patience`. One token is drafted to learn from where of most rows hardly
-    anything is remembered, or all that they drafted was taken: drafting is tried again, the later the closer patience
-    is to 1.
+    All rows of a batch have one length, since a forward pass is as wide as its widest row. costs: those of rounds of 0,
+    1, 2, ... levels, in rounds of plain decoding (see `even_costs`). A round without a draft multiplies the weight of
+    the earlier ones by `patience`. Where the best length is 0, one token is drafted if for most rows that weight is
+    small or their last draft was accepted whole: so drafting is tried again, later with a patience closer to 1.
     """
 
     costs: tuple[float, ...] = even_costs(0.25)
     patience: float = 0.95
 
     def begin(self) -> tuple[float, float, bool]:
-        """Nothing accepted, nothing tried, nothing that went well."""
+        """Nothing accepted, nothing tried, and no draft accepted whole."""
         return 0.0, 0.0, False
 
     def after(self, state: tuple[float, float, bool], outcome: Outcome) -> tuple[float, float, bool]:
-        """As without a choice, but for rounds that drafted nothing; and whether all that was drafted was accepted."""
+        """As `Remembered.after`, but for rounds without a draft; and whether the whole draft was accepted."""
         if not outcome.drafted:
             return self.patience * state[0], self.patience * state[1], False
         return *super().after(state[:2], outcome), outcome.accepted == outcome.drafted
@@ -164,11 +160,11 @@ class WhereItPays(Remembered):
 
 
 @dataclass(frozen=True)
-class Complexity(RowByRow):
+class Complexity(Policy):
     """The best length where the text's complexity, the target's recent entropy H, bounds a token's acceptance.
 
     Acceptance is taken as 1 - sqrt(scale H), the bound by which Agrawal et al. 2024 (AdaEDL) stop drafting
-    within a round, there with the drafter's entropy. Each round's entropy counts `memory` times the next.
+    within a round, there with the drafter's entropy. Each round's entropy has `memory` times the weight of the next.
     """
 
     reads_entropy: ClassVar[bool] = True
@@ -182,7 +178,7 @@ class Complexity(RowByRow):
         return 0.0, 0.0
 
     def after(self, state: tuple[float, float], outcome: Outcome) -> tuple[float, float]:
-        """Older rounds fade; a round of unknown entropy changes nothing."""
+        """Adds this round to the earlier ones, whose weight decreases; a round of unknown entropy changes nothing."""
         if math.isnan(outcome.entropy):
             return state
         return self.memory * state[0] + outcome.entropy, self.memory * state[1] + 1
@@ -196,14 +192,14 @@ class Complexity(RowByRow):
 def best_length(acceptance: float, cost: float, most: int) -> int:
     """The chain's length, 1 to `most`, of the largest expected speedup (Leviathan et al. 2023, theorem 3.8).
 
-    acceptance: of each token, 0 to 1; cost: of drafting one, in forwards of the target.
+    acceptance: of each token, 0 to 1; cost: of drafting one, in forward passes of the target.
     """
     gains = [tokens / (1 + length * cost) for length, tokens in enumerate(tokens_of_chains(acceptance, most))]
     return max(range(1, most + 1), key=gains.__getitem__)
 
 
 def tokens_of_chains(acceptance: float, most: int) -> list[float]:
-    """Expected tokens a round of chains of 0 to `most` tokens, the target's own included (Leviathan et al. 2023,
+    """Expected tokens per round of chains of 0 to `most` tokens, the target's own included (Leviathan et al. 2023,
     eq. 1).
     """
     return list(accumulate(acceptance**depth for depth in range(most + 1)))

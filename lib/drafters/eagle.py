@@ -1,51 +1,51 @@
 """EAGLE: a one-layer head drafts by continuing the target's features (Li et al. 2024; EAGLE-3: Li et al. 2025)."""
 
-from typing import Sequence
+from typing import Iterable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lib.attention.backends.mask import SharedMask
-from lib.drafters import ahead, native_fill, uncommitted
-from lib.drafters.fill_plan import plan
-from lib.drafters.filling import Filling
-from lib.drafters.growing import Growing, level_block
-from lib.drafters.heads.eagle import FeatureHead, embed, unroll
-from lib.drafters.heads.layers import Behind
-from lib.drafters.marginals import hidden_states
+from lib.drafters.drafter import added_tokens
+from lib.drafters.fill_plan import fills_natively, native_levels, plan, tails
+from lib.drafters.filling import Filling, check_proposal
+from lib.drafters.growing import Growing, by_node, grow_levels
+from lib.drafters.head_drafter import HeadDrafter, hidden_states
+from lib.drafters.heads.eagle import EagleHead, FeatureHead, embed, unroll
+from lib.drafters.heads.layers import CachedLayers, NativeFeatures
+from lib.kernels.products import weights_refusal
 from lib.lab.forward_clock import forward
 from lib.models.cache import TreeCache
-from lib.models.fused import output_layer, weights_of
+from lib.models.fused import output_layer, pairs_of, weights_of
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
 
 def padded(rows: list[list[int]], width: int) -> Tensor:
-    """Rows of at most so many numbers as int64[B, width], zeros behind."""
+    """Rows of at most `width` numbers as int64[B, width], padded with zeros on the right."""
     return torch.tensor([row + [0] * (width - len(row)) for row in rows])
 
 
-class EagleDrafter:
-    """Drafts with an EAGLE head of either generation, one forward of it a level.
+class EagleDrafter(HeadDrafter):
+    """Drafts with an EAGLE head of either generation, with one forward pass of the head per level.
 
-    proposal, temperature, keep_probs: as `LanguageModelDrafter` takes them.
+    proposal, temperature, keep_probs: as for `LanguageModelDrafter`.
 
-    The head's cache holds one entry for each token behind a text's first, made of the target's own feature of the token
-    before it. Entries of a round's newly committed tokens wait for the next round, whose first forward takes them all
-    and ends in the root's; what a tree adds is forgotten, since its features were the head's guesses.
+    The head's cache holds one entry for each token after a text's first, made of the target's own feature of the token
+    before it. Entries of newly committed tokens wait for the next round, whose first forward pass takes them all and
+    ends in the root's; the entries of a tree are forgotten, since its features were the head's guesses.
     """
 
-    wants_hidden_states = True
+    head_kind = "eagle"
 
     def __init__(self, target, head: FeatureHead, *, proposal: str = "top_k", temperature: float = 1.0,
                  keep_probs: bool = False):
-        if proposal != "top_k" and temperature <= 0:
-            raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
-        self.target, self.head, self.calls = target, head, 0
+        check_proposal(proposal, temperature)
+        super().__init__(target, head)
         self.proposal, self.temperature, self.keep_probs = proposal, temperature, keep_probs
-        self.cache, self.output = TreeCache(), output_layer(target)
+        self.cache = TreeCache()
         self.made_of: tuple | None = None  # the weights that `layer` and `filler` were made of
 
     @property
@@ -56,44 +56,39 @@ class EagleDrafter:
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
         self.output = output_layer(self.target)
-        if (made_of := (weights_of(self.head), weights_of(self.target))) != self.made_of:  # else what was made holds
-            self.made_of, self.layer = made_of, Behind([self.head.layer])
-            self.filler = native_fill.features(self.head, self.layer, self.target)
+        if (made_of := (weights_of(self.head), weights_of(self.target))) != self.made_of:  # else they are still valid
+            self.made_of, self.layer = made_of, CachedLayers([self.head.layer])
+            self.filler = native_filler(self.head, self.layer, self.target)
         self.prompts: list[Tensor] | None = list(prompts)
         self.cache = TreeCache()
         self.drafts: list[Draft] = []
 
-    @property
-    def name_or_path(self) -> str:
-        """The folder of the head, where it came from one."""
-        return getattr(self.head, "name_or_path", "")
-
     @torch.no_grad()
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """A static shape filled, or a tree grown by a rule, for every row, with one forward a level.
+        """For each row a static shape filled, or a tree grown by a rule, with one forward pass per level.
 
-        With samples, repeated draws are one node and the tree is smaller; rows grow trees of their own.
+        With samples, repeated draws are one node and the tree is smaller; each row grows its own tree.
         """
         static = isinstance(shape, Tree)
-        if static and self.filler is not None and native_fill.suits(self, shape, self.filler.choices):
-            self.drafts = self._fill_at_once(shape)
+        if static and self.filler is not None and fills_natively(self, shape, self.filler.choices):
+            self.drafts = self._fill_natively(shape)
             return self.drafts
         roots = [row[-1] for row in self.waiting]
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
         self.drafts = self._fill(shape, roots, draws) if static else self._grow(shape, roots)
         return self.drafts
 
-    def _fill_at_once(self, shape: Tree) -> list[Draft]:
-        """The likeliest children, all levels in one call, behind the waiting entries, right-aligned."""
+    def _fill_natively(self, shape: Tree) -> list[Draft]:
+        """The most likely children, all levels in one native call, after the waiting entries, right-aligned."""
         counts = [len(row) for row in self.waiting]
-        waiting = uncommitted.layout(tuple(counts))
+        waiting = tails(tuple(counts))
         tokens = torch.tensor([[0] * (waiting.width - len(row)) + row for row in self.waiting])
         features = self.features.take_along_dim(waiting.depth[..., None], 1)
         self.calls += shape.max_depth
         with forward():
             x, read = self.head.enter(features, embed(self.head, self.target, tokens))
-            filled = self.filler.fill_behind(tokens[:, -1], x, read, waiting.depth, self.cache,
-                                             SharedMask(waiting.mask), native_fill.levels(shape, waiting))
+            filled = self.filler.fill_after(tokens[:, -1], x, read, waiting.depth, self.cache,
+                                            SharedMask(waiting.mask), native_levels(shape, waiting))
         self.cache.commit([[*range(waiting.width - count, waiting.width)] for count in counts])
         return [Draft(shape, row, "top_k") for row in filled]
 
@@ -108,64 +103,53 @@ class EagleDrafter:
         return filling.drafts()[0]
 
     def _grow(self, rule: Growth, roots: list[int]) -> list[Draft]:
-        if not hasattr(rule, "expand") or self.proposal != "top_k" or self.temperature <= 0:
-            raise ValueError(f"{rule.name!r} cannot grow a tree here: EAGLE gives one distribution a node, of which a "
-                             f"rule takes the likeliest children; the drafter's proposal is {self.proposal!r}, its "
-                             f"temperature {self.temperature}. Take a rule such as 'eagle2:4,6@32', 'top_k' and more "
-                             "than 0, or a static shape")
+        by_node(rule, self.proposal, self.temperature)
         rows = [Growing(rule, root, self.temperature, self.keep_probs) for root in roots]
-        depth = 0
-        while any(map(len, levels := [row.next_level() for row in rows])):
-            logits = self._logits(self.outputs) if depth == 0 else self._forward_grown(rows, levels, depth)
-            for row, nodes, own in zip(rows, levels, logits):
-                if len(nodes):
-                    row.grow(nodes, own[: len(nodes)])
-            depth += 1
-        return [row.draft()[0] for row in rows]
 
-    def _forward_grown(self, rows: list[Growing], levels: Sequence[np.ndarray], depth: int) -> Tensor:
-        tokens, sees = level_block(rows, levels, self.outputs.shape[1] - 1)
-        above = torch.zeros_like(tokens)
-        for row, nodes, own in zip(rows, levels, above):
-            parents = row.candidates.parents[nodes].tolist()
-            own[: len(nodes)] = torch.tensor([1 + row.place.get(parent, -1) for parent in parents])
-        features = self.outputs.take_along_dim(above[..., None].to(self.outputs.device), 1)
-        return self._forward_level(features, tokens, depth, sees)
+        def forward_grown(levels: Sequence[np.ndarray], tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
+            above = torch.zeros_like(tokens)
+            for row, nodes, own in zip(rows, levels, above):
+                parents = row.candidates.parents[nodes].tolist()
+                own[: len(nodes)] = torch.tensor([1 + row.place.get(parent, -1) for parent in parents])
+            features = self.outputs.take_along_dim(above[..., None].to(self.outputs.device), 1)
+            return self._forward_level(features, tokens, depth, sees)
+
+        grow_levels(rows, lambda: self._logits(self.outputs), forward_grown)
+        return [row.draft()[0] for row in rows]
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Forgets the tree, and keeps features and tokens of what was accepted; first of all those of the prompts."""
+        """Forgets the tree, and keeps features and tokens of the accepted nodes; in the first call of the prompts."""
         with forward():
             features = self.head.read(hidden_states(target_outputs))
         if self.prompts is None:
             self.cache.forget()
-            said = [[*draft.tokens_of(nodes), token]
-                    for draft, nodes, token in zip(self.drafts, accepted, bonus)]
-            self._wait(features, [[ROOT, *nodes] for nodes in accepted], said)
+            added = added_tokens(self.drafts, accepted, bonus)
+            self._wait(features, [[ROOT, *nodes] for nodes in accepted], added)
             self.drafts = []
             return
-        said = [[*prompt[1:].tolist(), token] for prompt, token in zip(self.prompts, bonus)]
-        self._wait(features, [list(range(len(tokens))) for tokens in said], said)
+        texts = [[*prompt[1:].tolist(), token] for prompt, token in zip(self.prompts, bonus)]
+        self._wait(features, [list(range(len(tokens))) for tokens in texts], texts)
         self._forward_prompts()
         self.prompts = None
 
     @torch.no_grad()
     def commit_of(self, drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int],
                   target_outputs=None) -> None:
-        """Commits a round in which these drafts were verified in the place of its own; what waited is forwarded, if it
-        made none."""
-        if not self.drafts:
+        """As `commit`, after a round in which these drafts were verified; in a round without a draft of its own the
+        entries that waited are forwarded now.
+        """
+        if self.prompts is None and not self.drafts:
             self._forward_waiting()
-        self.drafts = list(drafts)
-        self.commit(accepted, bonus, target_outputs)
+        super().commit_of(drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
-        """Lets the other rows leave the cache."""
+        """Keeps these rows, in the cache too."""
         self.cache.select(torch.tensor(rows))
         self.features, self.waiting = self.features[rows], [self.waiting[row] for row in rows]
 
     def _wait(self, features: Tensor, slots: list[list[int]], tokens: list[list[int]]) -> None:
-        """Entries for the next forward: features [B, W, H] at these slots, right-padded, and the tokens behind them."""
+        """Entries for the next forward pass: features [B, W, H] at these slots, right-padded, and the next tokens."""
         places = padded(slots, max(map(len, slots))).to(features.device)
         self.features, self.waiting = features.take_along_dim(places[..., None], 1), tokens
 
@@ -190,8 +174,8 @@ class EagleDrafter:
     def _forward_level(self, features: Tensor, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
         """The logits [B, k, V] of nodes int64[B, k] of one depth.
 
-        features [B, k, H]: the outputs at their parents. sees bool[k, forwarded + k] or [B, ...]: what they see beside
-        the text, of the nodes forwarded before and of their own level.
+        features [B, k, H]: the outputs at their parents. sees bool[k, forwarded + k] or [B, ...]: which of the nodes
+        forwarded before and of their own level they attend to, besides the text.
         """
         out = self._forward(features, tokens, torch.full(tokens.shape[1:], depth - 1), sees)
         self.outputs = torch.cat([self.outputs, out], dim=1)
@@ -209,13 +193,34 @@ class EagleDrafter:
         with forward():
             return self.head.logits(self.head.states(features), self.output)
 
-    @torch.no_grad()
-    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
-        """What the head says d + 1 tokens ahead of every root of known texts: see `lib.drafters.ahead.read`."""
-        def speak(hidden: Sequence[Tensor], text: Tensor, start: int):
-            features = self.head.read(hidden)
-            padded = torch.cat([text[1:], text.new_zeros(depth)])[None].to(features.device)
-            for out in unroll(self.head, self.target, features, padded, depth):
-                yield self._logits(out[0, start - 1 : len(text) - 2])
+    def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
+        features = self.head.read(hidden)
+        following = torch.cat([text[1:], text.new_zeros(depth)])[None].to(features.device)
+        for out in unroll(self.head, self.target, features, following, depth):
+            yield self._logits(out[0, start - 1 : len(text) - 2])
 
-        return ahead.read(target, speak, texts, starts, depth)
+
+class Eagle3Drafter(EagleDrafter):
+    """An EAGLE-3 head."""
+
+    head_kind = "eagle3"
+
+
+def native_filler(head: nn.Module, layer: CachedLayers, target) -> NativeFeatures | None:
+    """A native call that fills static trees with an EAGLE head, over the weights that `layer` copied.
+
+    None where the machine cannot run it, for heads with an output layer of their own, and for those whose residual is
+    the normed feature.
+    """
+    output, embedding = target.get_output_embeddings(), head.embed_tokens or target.get_input_embeddings()
+    own = getattr(head, "lm_head", None) is not None or getattr(head.config, "norm_before_residual", False)
+    plain = type(output) is nn.Linear and type(embedding) is nn.Embedding and type(head.fc) is nn.Linear
+    if own or not plain or layer.native is None:
+        return None
+    if weights_refusal([head.layer.mlp.down_proj.weight, output.weight, embedding.weight, head.fc.weight]):
+        return None
+    pairs = {**pairs_of(target), **layer.native.pairs}
+    if isinstance(head, EagleHead):
+        return NativeFeatures(head.layer, None, output, embedding, head.fc, None, pairs)
+    norms = head.layer.input_layernorm, head.layer.hidden_norm
+    return NativeFeatures(head.layer, head.norm, output, embedding, None, norms, pairs)

@@ -1,18 +1,18 @@
-"""Self-speculation: a target's own first layers, with its final norm and head, as a drafter that shares its weights."""
+"""Self-speculation: a target's first layers with its final norm and output layer, a drafter that shares its weights."""
 
 import copy
 
 import torch
 from torch import nn
 
-from lib.attention.switch import hosting_trees
+from lib.attention.registration import hosting_trees
 from lib.drafters.language_model import LanguageModelDrafter
 
 SHARED = ("embed_tokens", "norm", "rotary_emb")
 
 
 def refusal(target) -> str:
-    """Why a target's first layers cannot be taken alone; empty where they can."""
+    """Why a target's first layers cannot draft alone; empty where they can."""
     decoder = getattr(target, "model", None)
     missing = [f"model.{name}" for name in ("layers", *SHARED) if not hasattr(decoder, name)]
     missing += ["lm_head"] if not hasattr(target, "lm_head") else []
@@ -24,8 +24,8 @@ def refusal(target) -> str:
 def first_layers(target, layers: int):
     """A causal language model of the target's first layers, its embedding, final norm and head: views, no copies.
 
-    For a model whose decoder is `model.model.layers` (Llama, Qwen3 and their kin). ValueError for others, and for a
-    number of layers that it has not or that is all of it.
+    For a model whose decoder is `model.model.layers` (as in Llama and Qwen3). ValueError for others, and for a number
+    of layers that is not from 1 to one less than the model has.
     """
     if refusal(target):
         raise ValueError(f"{refusal(target)}; take a drafter model, or look-up")
@@ -47,15 +47,24 @@ def first_layers(target, layers: int):
     if unfilled:
         raise ValueError(f"{type(target).__name__} holds weights outside its layers ({', '.join(unfilled[:3])}), which "
                          "early exit cannot take over; take a drafter model, or look-up")
-    return hosting_trees(model.eval())  # its layers are the target's, and do as the target does
+    return hosting_trees(model.eval())  # its layers are the target's, whose attention they take over
 
 
 class EarlyExitDrafter(LanguageModelDrafter):
     """A language-model drafter of the target's first layers: no weights of its own, a cache of its own.
 
-    (Elhoushi et al. 2024, LayerSkip, section 4.3, but for targets that were not trained for it and without sharing the
-    cache, so that it can be compared with drafters of other models.)
+    As LayerSkip (Elhoushi et al. 2024, section 4.3), but for targets that were not trained for it, and without sharing
+    the cache, so that it can be compared with drafters of other models.
     """
+
+    option = "layers"
+    refusal = staticmethod(refusal)
 
     def __init__(self, target, layers: int = 1, **options):
         super().__init__(first_layers(target, layers), **options)
+
+    @classmethod
+    def of(cls, pair, *, layers: int = 1, vocabulary: int | None = None,
+           keep_probs: bool = False) -> "EarlyExitDrafter":
+        """The first layers of the pair's target."""
+        return cls(pair.target, layers, vocabulary=vocabulary, keep_probs=keep_probs)

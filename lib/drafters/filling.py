@@ -1,22 +1,69 @@
-"""A static shape while it is filled: tokens by slot, what was drawn where, and the drafts that come of it."""
+"""A static shape while it is filled, and how the children of a node come from a distribution."""
 
 from typing import Sequence
 
 import torch
 from torch import Tensor
 
-from lib.drafters import proposals
 from lib.drafters.fill_plan import children
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
-from lib.verify.warping import warp
+from lib.verify.residual import without
+from lib.verify.warping import best_token, warp
+
+
+def top_tokens(scores: Tensor, count: int) -> Tensor:
+    """The best tokens of each row of scores [S, V], int64[S, count]; of equals the one with the lower index first."""
+    vocabulary = scores.shape[-1]
+    if count > vocabulary:
+        raise ValueError(f"the tree has a child of rank {count - 1}, the drafter knows {vocabulary} tokens; "
+                         f"give a node at most {vocabulary} children")
+    if count == 1:
+        return best_token(scores)[:, None]
+    top = scores.topk(min(count + 1, vocabulary), dim=-1)
+    # topk promises no order among equals, so rows with a tie are sorted in full.
+    tied = (top.values[:, 1:] == top.values[:, :-1]).any(-1)
+    best = top.indices[:, :count]
+    if tied.any():
+        best[tied] = scores[tied].sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    return best
+
+
+def independent(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:
+    """`count` independent samples of probs float[V]: each distinct token as (place of its first draw, token, count)."""
+    drawn = [draws.categorical(probs) for _ in range(count)]
+    return [(drawn.index(token), token, drawn.count(token)) for token in dict.fromkeys(drawn)]
+
+
+def distinct(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:
+    """`count` samples of probs float[V] without replacement, as (place, token, 1) in draw order, at most V of them.
+
+    Where no mass is left the rest is drawn uniformly from the tokens not yet drawn, as Sequoia's rule supposes.
+    """
+    tokens: list[int] = []
+    left = probs
+    for _ in range(min(count, probs.shape[-1])):
+        tokens.append(draws.categorical(left))
+        left = without(left, tokens)
+    return [(place, token, 1) for place, token in enumerate(tokens)]
+
+
+SAMPLERS = {"iid": independent, "without_replacement": distinct}
+
+
+def check_proposal(proposal: str, temperature: float) -> None:
+    """ValueError for an unknown proposal, or for samples without a temperature above 0."""
+    if proposal != "top_k" and proposal not in SAMPLERS:
+        raise ValueError(f"proposal is {proposal!r}; choose one of top_k, {', '.join(SAMPLERS)}")
+    if proposal != "top_k" and temperature <= 0:
+        raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
 
 
 class Filling:
     """B copies of a shape, filled a level at a time; a slot is a node of the shape, which may stay empty.
 
-    With samples a slot stays empty where a sibling drew its token before it; so do the slots below it. `keep_probs`
-    asks for the distributions of "top_k" drafts too, where rules do not need them.
+    With samples a slot stays empty where a sibling before it drew its token, and so do the slots below it. keep_probs:
+    whether "top_k" drafts carry the distributions too, which rules do not need.
     """
 
     def __init__(self, shape: Tree, roots: Sequence[int], proposal: str, temperature: float, keep_probs: bool = False):
@@ -31,8 +78,8 @@ class Filling:
         """Gives these slots their children, from logits [B, len(slots), V]."""
         if self.keep_probs:
             warped = warp(logits, self.temperature)
-            for row, known in enumerate(self.probs):
-                known.update((slot, warped[row, index]) for index, slot in enumerate(slots) if self._filled(row, slot))
+            for row, probs in enumerate(self.probs):
+                probs.update((slot, warped[row, index]) for index, slot in enumerate(slots) if self._filled(row, slot))
         if self.proposal == "top_k":
             self._best(slots, logits)
             return
@@ -51,15 +98,14 @@ class Filling:
 
     def _best(self, slots: Sequence[int], logits: Tensor) -> None:
         below = children(self.shape, tuple(slots))
-        best = proposals.top_tokens(logits.flatten(0, 1), below.most).reshape(len(logits), -1).cpu()
+        best = top_tokens(logits.flatten(0, 1), below.most).reshape(len(logits), -1).cpu()
         self.tokens[:, below.slots] = best[:, below.best]
 
     def _sample(self, row: int, slot: int, draws: Draws) -> None:
-        children = self.shape.children(slot)
-        drawn = proposals.SAMPLERS[self.proposal](self.probs[row][slot], len(children), draws)
-        for place, token, count in drawn:
-            self.tokens[row, children[place]] = token
-            self.counts[row][children[place]] = count
+        below = self.shape.children(slot)
+        for place, token, count in SAMPLERS[self.proposal](self.probs[row][slot], len(below), draws):
+            self.tokens[row, below[place]] = token
+            self.counts[row][below[place]] = count
 
     def _draft(self, row: int) -> tuple[Draft, list[int]]:
         if self.proposal == "top_k":

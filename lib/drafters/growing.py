@@ -1,12 +1,13 @@
-"""Trees while they grow, one a row of a batch: candidates, their tokens, and what the next forward takes."""
+"""Trees while they grow, one per row of a batch: candidates, their tokens, and the input of the next forward pass."""
 
-from typing import Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters import proposals
+from lib.drafters.filling import top_tokens
+from lib.trees.growth.best_first import DDTree
 from lib.trees.growth.candidates import Candidates, Growth, next_level
 from lib.trees.tree import ROOT
 from lib.verify.draft import Draft
@@ -16,26 +17,32 @@ from lib.verify.warping import warp
 def best_children(logits: Tensor, width: int, temperature: float) -> tuple[np.ndarray, np.ndarray]:
     """The best tokens of logits [k, V] int64[k, w] and their probabilities float64[k, w]; w = width, at most V.
 
-    Probabilities are of the whole softmax at `temperature`; only the best ones are ever computed.
+    Probabilities are those of the whole softmax at `temperature`; only the best ones are computed.
     """
-    tokens = proposals.top_tokens(logits, min(width, logits.shape[-1]))
+    tokens = top_tokens(logits, min(width, logits.shape[-1]))
     scaled = logits / temperature
     log_probs = scaled.gather(-1, tokens).double() - torch.logsumexp(scaled, dim=-1, keepdim=True).double()
     return tokens.cpu().numpy(), log_probs.exp().clamp_max(1.0).cpu().numpy()
 
 
-def by_node(rule: Growth) -> Growth:
-    """The rule, where it grows over one distribution a node, as a language model gives them. ValueError elsewhere."""
-    if not hasattr(rule, "expand"):
-        raise ValueError(f"{rule.name!r} grows over one distribution a depth, a language model gives one a node; "
-                         "take a rule such as 'dyspec@32', or a drafter with heads")
+def by_node(rule: Growth, proposal: str = "top_k", temperature: float = 1.0) -> Growth:
+    """The rule, if a drafter of this proposal can follow it: one that gives one distribution per node. ValueError where
+    the rule grows over one distribution per depth, or the drafter samples.
+    """
+    if isinstance(rule, DDTree):
+        raise ValueError(f"{rule.name!r} grows over one distribution per depth, this drafter gives one per node; take "
+                         "a rule such as 'dyspec@32', or a drafter with heads")
+    if proposal != "top_k" or temperature <= 0:
+        raise ValueError(f"{rule.name!r} takes the most likely children by probability; the drafter's proposal is "
+                         f"{proposal!r}, its temperature {temperature}: make one with 'top_k' and a temperature above "
+                         "0, or give a static shape")
     return rule
 
 
 class Growing:
     """One row's tree: its candidates, their tokens int64[c], and the place of each forwarded one in the cache's block.
 
-    Only the root is forwarded with what the cache lacks; places count behind that, all rows' levels padded alike.
+    The root is forwarded with the tail; places count after that, with all rows' levels padded to one width.
     """
 
     def __init__(self, rule: Growth, root: int, temperature: float, keep_probs: bool):
@@ -47,7 +54,7 @@ class Growing:
         self.levels = 0
 
     def next_level(self) -> np.ndarray:
-        """Nodes to forward next, int64[k]; none where the tree has its final form."""
+        """Nodes to forward next, int64[k]; none where the tree is complete."""
         return next_level(self.rule, self.candidates)
 
     def grow(self, nodes: np.ndarray, logits: Tensor) -> None:
@@ -61,11 +68,11 @@ class Growing:
 
     def forwarded_above(self, node: int) -> list[int]:
         """Places of a node's ancestors, the root excluded, and of itself."""
-        found = []
+        places = []
         while node != ROOT:
-            found.append(self.place[node])
+            places.append(self.place[node])
             node = int(self.candidates.parents[node])
-        return found
+        return places
 
     def draft(self) -> tuple[Draft, dict[int, int]]:
         """The draft, and the place in the cache's block of each of its nodes that was forwarded."""
@@ -82,9 +89,11 @@ class Growing:
 
 
 def level_block(rows: Sequence[Growing], levels: Sequence[np.ndarray], pending: int) -> tuple[Tensor, Tensor]:
-    """One forward for a level of every row: tokens int64[B, k] and what each sees, bool[B, k, pending + k].
+    """The forward pass of one level of every row: tokens int64[B, k], and which nodes each attends to, bool[B, k,
+    pending + k].
 
-    Rows of fewer nodes are padded with nodes that see themselves alone. Gives each node its place, from `pending` on.
+    Rows of fewer nodes are padded with nodes that attend to themselves alone. Gives each node its place, from
+    `pending` on.
     """
     widest = max(map(len, levels))
     tokens = torch.zeros(len(rows), widest, dtype=torch.long)
@@ -96,3 +105,23 @@ def level_block(rows: Sequence[Growing], levels: Sequence[np.ndarray], pending: 
         for place, node in enumerate(nodes.tolist()):
             sees[index, place, row.forwarded_above(node)] = True
     return tokens, sees
+
+
+def grow_levels(rows: Sequence[Growing], roots: Callable[[], Tensor], forward: Callable[..., Tensor]) -> None:
+    """Grows the trees of all rows, one level after the other.
+
+    roots(): the logits [B, 1, V] after the roots. forward(levels, tokens, depth, sees): the logits [B, k, V] of the
+    nodes that `levels` holds for each row, as `level_block` gives them.
+    """
+    depth = forwarded = 0
+    while any(map(len, levels := [row.next_level() for row in rows])):
+        if depth == 0:
+            logits = roots()
+        else:
+            tokens, sees = level_block(rows, levels, forwarded)
+            logits = forward(levels, tokens, depth, sees)
+            forwarded += tokens.shape[1]
+        for row, nodes, own in zip(rows, levels, logits):
+            if len(nodes):
+                row.grow(nodes, own[: len(nodes)])
+        depth += 1

@@ -1,25 +1,26 @@
-"""Self-speculation: the target with weights of fewer bits as its own drafter."""
+"""Self-speculation: the target with int8 weights as its own drafter."""
 
 import copy
 
 from torch import nn
 
-from lib.attention.switch import hosting_trees
-from lib.models.int8_linear import Int8Linear
+from lib.attention.registration import hosting_trees
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.models.quantize import Int8Linear
 
 
 def refusal(target) -> str:
-    """Why a target cannot be rounded; empty where it can."""
+    """Why a target cannot be rounded to int8; empty where it can."""
     return "" if _layers(target) else f"{type(target).__name__} has no linear layers but its output layer"
 
 
-def rounded(target):
+def int8_self(target):
     """A copy of a model whose linear layers hold int8 weights; embeddings, norms and output layer are shared with it.
 
-    See `lib.models.int8_linear`. ValueError where no layer is linear.
+    See `lib.models.quantize`. ValueError where no layer is linear.
     """
     if refusal(target):
-        raise ValueError(f"{refusal(target)}, so that nothing can be rounded; take a drafter model, or look-up")
+        raise ValueError(f"{refusal(target)}, so there is nothing to round; take a drafter model, or look-up")
     layers = _layers(target)
     kept = {id(layer): Int8Linear(layer) for layer in layers}
     own = {id(weight) for layer in layers for weight in (layer.weight, layer.bias)}
@@ -30,3 +31,15 @@ def rounded(target):
 def _layers(target) -> list[nn.Linear]:
     output = target.get_output_embeddings()
     return [layer for layer in target.modules() if isinstance(layer, nn.Linear) and layer is not output]
+
+
+class Int8SelfDrafter(LanguageModelDrafter):
+    """A language-model drafter of the target itself, with its linear layers rounded to int8."""
+
+    option = ""
+    refusal = staticmethod(refusal)
+
+    @classmethod
+    def of(cls, pair, *, vocabulary: int | None = None, keep_probs: bool = False) -> "Int8SelfDrafter":
+        """A rounded copy of the pair's target."""
+        return cls(int8_self(pair.target), vocabulary=vocabulary, keep_probs=keep_probs)

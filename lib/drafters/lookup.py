@@ -1,25 +1,25 @@
-"""Prompt look-up: what followed the last few tokens when they stood in the text before (Saxena 2023); no model."""
+"""Prompt look-up: the tokens that followed earlier occurrences of the last few tokens (Saxena 2023); no model."""
 
 from collections import Counter, defaultdict
 from typing import Iterable, Iterator, Sequence
 
-from torch import Tensor
-
-from lib.drafters.text_state import FollowsTexts
-from lib.drafters.token_trie import merge
+from lib.drafters.drafter import TextDrafter
+from lib.drafters.tries import merge
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
 ORDERS = ("recent", "frequent")
 
 
-class LookupDrafter(FollowsTexts):
-    """Looks up the text's last n tokens, n from `longest` down to `shortest`, and proposes what followed them.
+class LookupDrafter(TextDrafter):
+    """Looks up the text's last n tokens, n from `longest` down to `shortest`, and proposes the tokens after them.
 
-    Of one n's matches the most recent comes first, or with order="frequent" whatever followed most often (the most
-    recent of equals). A shape gives the number of nodes and their depth; the continuations fill it as a trie, so that
-    agreeing matches share a path. Without a match nothing is drafted.
+    Of the matches for one n the most recent comes first, or with order="frequent" the most frequent continuation (the
+    most recent of equals). A shape gives the number of nodes and their depth; the continuations fill it as a trie, so
+    that agreeing matches share a path. Without a match nothing is drafted.
     """
+
+    option = "order"
 
     def __init__(self, longest: int = 4, shortest: int = 1, order: str = "recent"):
         if not 1 <= shortest <= longest:
@@ -28,17 +28,14 @@ class LookupDrafter(FollowsTexts):
             raise ValueError(f"order is {order!r}; choose one of {', '.join(ORDERS)}")
         self.longest, self.shortest, self.order = longest, shortest, order
 
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        """Remembers the prompts int64[T]."""
-        self.texts = [_Text(self.longest, self.shortest) for _ in prompts]
-        for text, prompt in zip(self.texts, prompts):
-            text.extend(prompt.tolist())
-        self.drafts: list[Draft] = []
+    def new_text(self) -> "_Text":
+        """A text that indexes its n-grams."""
+        return _Text(self.longest, self.shortest)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
-        depth = getattr(shape, "max_depth", shape.budget)  # a rule over depths leaves it to the drafter
-        self.drafts = [merge(text.tokens[-1], self._ordered(text, depth), shape.budget) for text in self.texts]
+        self.drafts = [merge(text.tokens[-1], self._ordered(text, shape.max_depth), shape.budget)
+                       for text in self.texts]
         return self.drafts
 
     def _ordered(self, text: "_Text", length: int) -> Iterator[Sequence[int]]:
@@ -64,7 +61,7 @@ class _Text:
                     self.ends[tuple(self.tokens[end - n :])].append(end)
 
     def continuations(self, length: int) -> Iterator[Iterator[list[int]]]:
-        """For each n, longest first: the tokens behind every earlier place of the last n, most recent place first."""
+        """For each n, longest first: the tokens after every earlier occurrence of the last n, most recent first."""
         for n in self.sizes:
             if n < len(self.tokens):
                 ends = self.ends[tuple(self.tokens[-n:])]  # the last one is the text's own end
@@ -74,7 +71,7 @@ class _Text:
 def by_frequency(continuations: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
     """Every prefix of the continuations, those that more of them share first; of equals the first to come.
 
-    A prefix is shared by no more of them than its own prefixes are, so that a trie grows from the root outwards.
+    No prefix is shared by more of them than its own prefixes are, so a trie grows from the root outwards.
     """
     shared = Counter(tuple(sequence[:n]) for sequence in continuations for n in range(1, len(sequence) + 1))
-    return sorted(shared, key=lambda prefix: -shared[prefix])  # stable: a Counter remembers who came first
+    return sorted(shared, key=lambda prefix: -shared[prefix])  # stable: a Counter keeps the order of insertion

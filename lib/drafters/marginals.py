@@ -1,32 +1,39 @@
-"""Trees from one distribution for each depth ahead, the same for every node of that depth: branches are not told apart.
+"""Drafters whose head gives one distribution for each depth ahead, the same for all nodes of that depth.
 
-`MarginalDrafter` is what drafters of such heads share: a shape is filled as Medusa does it, or the tree of the most
-likely paths is grown by the rule "ddtree@N" (see `lib.trees.growth.marginals`).
+`MarginalDrafter` fills a shape as Medusa does, or grows the tree of the most likely paths by the rule "ddtree@N" (see
+`lib.trees.growth.best_first`). Medusa's heads read the target's last hidden state (Cai et al. 2024); a block head gives
+all depths in one forward pass over a block of its own (see `lib.drafters.heads.marginals`).
 """
 
-from typing import Sequence
+from typing import Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters import proposals
-from lib.drafters.first_levels import levels
+from lib.drafters.drafter import alone, levels_of
+from lib.drafters.filling import top_tokens
+from lib.drafters.head_drafter import HeadDrafter, hidden_states
+from lib.drafters.heads.layers import CachedLayers
 from lib.lab.forward_clock import forward
-from lib.models.fused import output_layer
-from lib.trees.growth.marginals import DDTree
+from lib.models.cache import TreeCache
+from lib.models.fused import output_layer, weights_of
+from lib.trees.growth.best_first import DDTree
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
+
+STARTS = 64  # rounds of a known text that are read in one forward pass
 
 
 def fill(logits: Tensor, roots: Sequence[int], shape: Tree) -> list[Draft]:
     """The shape, a node of rank r at depth d the r-th best token of logits[:, d - 1] (Cai et al. 2024, section 2.1.2).
 
-    logits [B, D, V]. What the shape has deeper than D stays undrafted.
+    logits [B, D, V]. Nodes of the shape deeper than D are not drafted.
     """
-    tree, _ = levels(shape, logits.shape[1])
+    tree, _ = levels_of(shape, logits.shape[1])
     if not tree.budget:
         return alone(roots)
-    best = proposals.top_tokens(logits[:, : tree.max_depth].flatten(0, 1), tree.last_rank + 1).cpu()
+    best = top_tokens(logits[:, : tree.max_depth].flatten(0, 1), tree.last_rank + 1).cpu()
     return [_draft(tree, root, tokens) for root, tokens in zip(roots, best.view(len(roots), tree.max_depth, -1))]
 
 
@@ -35,14 +42,9 @@ def grow(logits: Tensor, roots: Sequence[int], rule: DDTree) -> list[Draft]:
     count = min(rule.budget, logits.shape[-1])
     if not count:
         return alone(roots)
-    tokens = proposals.top_tokens(logits.flatten(0, 1), count).view(*logits.shape[:2], count)
+    tokens = top_tokens(logits.flatten(0, 1), count).view(*logits.shape[:2], count)
     probs = logits.double().softmax(-1).gather(-1, tokens).cpu().numpy()
     return [_draft(rule.tree(own), root, best) for root, own, best in zip(roots, probs, tokens.cpu())]
-
-
-def alone(roots: Sequence[int]) -> list[Draft]:
-    """No drafts: each root by itself."""
-    return [Draft(Tree([-1]), torch.tensor([root]), "top_k") for root in roots]
 
 
 def _draft(tree: Tree, root: int, best: Tensor) -> Draft:
@@ -51,24 +53,12 @@ def _draft(tree: Tree, root: int, best: Tensor) -> Draft:
     return Draft(tree, torch.cat([torch.tensor([root]), drafted.long()]), "top_k")
 
 
-class MarginalDrafter:
-    """Keeps roots, and asks its head once a round for one distribution a depth.
+class MarginalDrafter(HeadDrafter):
+    """Keeps roots, and takes one distribution per depth from its head in each round.
 
-    A kind defines `_marginals(depth) -> [B, D, V]`, for up to so many depths, and `_take(nodes, target_outputs)`, which
-    keeps what it needs of a round's hidden states. The head's `depth` is D at most.
+    A kind defines `_marginals(depth) -> [B, D, V]`, for at most `depth` depths, and `_take(nodes, hidden)`, which keeps
+    the hidden states that it needs of these nodes of each row. The head's `depth` is the largest D.
     """
-
-    wants_hidden_states = True
-    cache_bytes = 0
-
-    def __init__(self, target, head):
-        self.target, self.head, self.calls = target, head, 0
-        self.output = output_layer(target)
-
-    @property
-    def name_or_path(self) -> str:
-        """The folder of the head, where it came from one."""
-        return getattr(self.head, "name_or_path", "")
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the lengths of the prompts int64[T]; their hidden states come with the first `commit`."""
@@ -79,13 +69,13 @@ class MarginalDrafter:
 
     @torch.no_grad()
     def propose(self, shape: Tree | DDTree, draws: Draws) -> list[Draft]:
-        """One forward of the head; then the shape filled, or for every row the tree that the rule makes of it.
+        """For each row the shape filled, or the tree that the rule makes, from one forward pass of the head.
 
-        Without a budget there is no forward, as where a policy advises against drafting.
+        Without a budget there is no forward pass, as where a policy advises against drafting.
         """
         static = isinstance(shape, Tree)
-        if not static and not hasattr(shape, "tree"):
-            raise ValueError(f"{shape.name!r} grows over one distribution a node, the head gives one a depth; take "
+        if not isinstance(shape, (Tree, DDTree)):
+            raise ValueError(f"{shape.name!r} grows over one distribution per node, the head gives one per depth; take "
                              "'ddtree@32', or a static shape")
         if not shape.budget:
             self.drafts = alone(self.roots)
@@ -98,28 +88,92 @@ class MarginalDrafter:
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Takes the hidden states of what was kept: of the whole prompts first, then of each root and its path."""
+        """Takes the hidden states of the kept tokens: of the whole prompts first, then of each root and its path."""
         hidden = hidden_states(target_outputs)
         first = not self.roots
         kept = [list(range(length)) for length in self.lengths] if first else [[ROOT, *nodes] for nodes in accepted]
         self._take(kept, hidden)
         self.roots = list(bonus)
 
-    def commit_of(self, drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int],
-                  target_outputs=None) -> None:
-        """As `commit`: what a head takes are the kept nodes' hidden states, whoever drafted them."""
-        self.commit(accepted, bonus, target_outputs)
+
+class MedusaDrafter(MarginalDrafter):
+    """Medusa's heads, which read the hidden state of the token before the root and so do not see the root itself."""
+
+    head_kind = "medusa"
+
+    def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
+        last = torch.tensor([nodes[-1] for nodes in kept], device=hidden[-1].device)
+        self.newest = hidden[-1][torch.arange(len(kept), device=last.device), last]  # [B, H]
+
+    def _marginals(self, depth: int) -> Tensor:
+        return self.head.logits(self.head.states(self.newest, depth), self.output)
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows."""
-        self.roots = [self.roots[row] for row in rows]
+        super().select(rows)
+        self.newest = self.newest[rows]
+
+    def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
+        states = self.head.states(hidden[-1][0, start - 1 : len(text) - 2])
+        return self.head.logits(states, self.output).unbind(1)
 
 
-def hidden_states(target_outputs) -> Sequence[Tensor]:
-    """The hidden states that the loop passes on. ValueError where it did not ask for them."""
-    found = getattr(target_outputs, "hidden_states", None)
-    if found is None:
-        raise ValueError("the drafter reads the target's hidden states, but `commit` was given none; let the loop call "
-                         "the target with output_hidden_states=True where `drafter.wants_hidden_states`, its prefill "
-                         "included")
-    return found
+class BlockDrafter(MarginalDrafter):
+    """A block head, whose cache holds keys and values of the features of all tokens before the root, never a block."""
+
+    head_kind = "block"
+
+    def __init__(self, target, head):
+        super().__init__(target, head)
+        self.cache = TreeCache()
+        self.made_of: tuple | None = None  # the weights that `layers` were made of
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values held."""
+        return self.cache.bytes
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Begins with an empty cache."""
+        super().start(prompts)
+        self.cache = TreeCache()
+        if (made_of := weights_of(self.head)) != self.made_of:  # else the layers are still valid
+            self.made_of, self.layers = made_of, CachedLayers(self.head.layers, self.head.norm)
+
+    def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
+        with forward():
+            features = self.head.read(hidden)
+        counts = torch.tensor([len(nodes) for nodes in kept])
+        slots = pad_sequence([torch.tensor(nodes) for nodes in kept], batch_first=True).to(features.device)
+        rows = torch.arange(len(kept), device=features.device)
+        fresh = features[rows[:, None], slots]
+        before = self.cache.lengths if len(self.cache.lengths) else counts.new_zeros(len(kept))
+        positions = before.to(fresh.device)[:, None] + torch.arange(fresh.shape[1], device=fresh.device)
+        with forward():
+            contexts = [layer.self_attn.context(fresh, positions) for layer in self.head.layers]
+        for index, keys_and_values in enumerate(contexts):
+            self.cache.update(*keys_and_values, index)
+        self.cache.set_lengths(before + counts.to(before.device))
+        self.newest = fresh[rows, counts.to(fresh.device) - 1]
+
+    def _marginals(self, depth: int) -> Tensor:
+        roots = self.target.get_input_embeddings()(torch.tensor(self.roots, device=self.newest.device))
+        offsets = torch.arange(self.head.depth, device=roots.device)
+        sees_all = torch.ones(self.head.depth, self.head.depth, dtype=torch.bool, device=roots.device)
+        states = self.layers(self.head.enter(roots, self.newest), offsets, self.cache, sees_all)
+        self.cache.forget()
+        return self.output(states[:, :depth])
+
+    def select(self, rows: list[int]) -> None:
+        """Keeps these rows, in the cache too."""
+        super().select(rows)
+        self.newest = self.newest[rows]
+        self.cache.select(torch.tensor(rows))
+
+    def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
+        features = self.head.read(hidden)
+        before = torch.arange(start, len(text) - 1, device=features.device)
+        roots = self.target.get_input_embeddings()(text[start:-1].to(features.device))[None]
+        parts = zip(before.split(STARTS), roots.split(STARTS, 1))
+        states = torch.cat([self.head.states_along(features, own, part)[0] for part, own in parts])
+        return self.output(states).unbind(1)

@@ -5,18 +5,18 @@ from typing import Sequence
 
 from torch import Tensor
 
+from lib.drafters.drafter import Drafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.token_trie import merge
+from lib.drafters.tries import merge
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draft import Draft, Draws
-from lib.verify.several import merge_samples
+from lib.verify.draft import Draft, Draws, merge_samples
 
 
 @dataclass(frozen=True)
 class Sharing:
     """Drafted nodes, over all rounds so far, in three ways of verifying the same drafts.
 
-    sequences: every root-to-leaf sequence of every drafter apart; trees: every drafter's tree apart; merged: one tree.
+    sequences: each root-to-leaf sequence of each drafter apart; trees: each drafter's tree apart; merged: one tree.
     """
 
     rounds: int = 0
@@ -32,12 +32,14 @@ class Sharing:
                        self.merged + merged.tree.budget)
 
 
-class MergedDrafter:
+class MergedDrafter(Drafter):
     """Lets every drafter fill the shape and merges the results: paths that they share are verified once.
 
-    The merged tree has up to as many times the shape's nodes as there are drafters; `sharing` counts what it spares.
+    The merged tree has at most the shape's nodes for each drafter; `sharing` counts the nodes that merging saves.
     Drafters that sample do so independently ("iid"), and the merged draft keeps each one's proposal apart.
     """
+
+    option = "proposal"
 
     def __init__(self, drafters: Sequence[LanguageModelDrafter]):
         if len(drafters) < 2:
@@ -49,19 +51,27 @@ class MergedDrafter:
         self.drafters = list(drafters)
         self.sharing = Sharing()
 
+    @classmethod
+    def of(cls, pair, *, models: Sequence, proposal: str = "top_k", temperature: float = 1.0,
+           vocabulary: int | None = None) -> "MergedDrafter":
+        """Language models, all of them given, whose vocabularies are cut to the target's."""
+        vocabulary = vocabulary or pair.target.config.get_text_config().vocab_size
+        return cls([LanguageModelDrafter(model, proposal=proposal, temperature=temperature, vocabulary=vocabulary)
+                    for model in models])
+
     @property
     def calls(self) -> int:
-        """Forwards of all drafters."""
+        """Forward passes of all drafters."""
         return sum(drafter.calls for drafter in self.drafters)
 
     @property
     def window(self) -> int | None:
-        """Positions that all drafters have; None without a limit."""
+        """Positions that all drafters' models have; None without a limit."""
         return min((drafter.window for drafter in self.drafters if drafter.window), default=None)
 
     @property
     def knows(self) -> int:
-        """Tokens that some drafter may draft."""
+        """Size of the largest vocabulary that a drafter drafts from."""
         return max(drafter.knows for drafter in self.drafters)
 
     @property
@@ -74,23 +84,19 @@ class MergedDrafter:
         for drafter in self.drafters:
             drafter.start(prompts)
         self.drafts: list[Draft] = []
-        self.apart: list[list[Draft]] = []
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The union of the drafters' trees, the first drafter's paths first."""
-        self.apart = [drafter.propose(shape, draws) for drafter in self.drafters]
         self.drafts = []
-        for own in zip(*self.apart):
+        for own in zip(*(drafter.propose(shape, draws) for drafter in self.drafters)):
             self.drafts.append(merge_samples(own) if own[0].proposal == "iid" else merge_chosen(own))
             self.sharing = self.sharing.and_round(own, self.drafts[-1])
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Every drafter keeps what it had proposed of the accepted path, and takes the rest as new text."""
-        kept = [self.drafts[row].tokens_of(nodes) if nodes else [] for row, nodes in enumerate(accepted)]
-        for index, drafter in enumerate(self.drafters):
-            own = [self.apart[index][row].along(tokens) if tokens else [] for row, tokens in enumerate(kept)]
-            drafter.advance(own, [tokens[len(nodes):] + [token] for tokens, nodes, token in zip(kept, own, bonus)])
+        """Every drafter keeps the nodes of its own draft along the accepted path, and takes the rest as new text."""
+        for drafter in self.drafters:
+            drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows in every drafter."""
@@ -101,14 +107,14 @@ class MergedDrafter:
 def merge_chosen(drafts: Sequence[Draft]) -> Draft:
     """The union of drafts of one root whose children were chosen, not sampled.
 
-    Siblings are ranked as the first drafter ranks them; what it does not know follows, as the next one ranks that.
+    Siblings are ranked as the first drafter ranks them, then those that only later drafters have, in their order.
     """
     paths = [draft.tokens_of(path[1:]) for draft in drafts for path in by_rank(draft.tree)]
     return merge(drafts[0].token_list[ROOT], paths)
 
 
 def by_rank(tree: Tree) -> list[tuple[int, ...]]:
-    """The tree's paths, root to leaf, those through a sibling of better rank first, whatever the order of nodes."""
+    """The tree's paths, root to leaf, those through siblings of better rank first."""
     return sorted(tree.paths(), key=lambda path: tuple(tree.rank[list(path)]))
 
 

@@ -1,12 +1,11 @@
-"""The oracle of the language-model drafter: every node's distribution from a forward of its whole text, no cache."""
-
-from typing import Sequence
+"""The oracle of the language-model drafter: each node's distribution from a forward pass of its whole text."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters import proposals
+from lib.drafters.drafter import TextDrafter
+from lib.drafters.filling import SAMPLERS, check_proposal, top_tokens
 from lib.drafters.growing import by_node
 from lib.trees.growth.candidates import Candidates, Growth, grow
 from lib.trees.tree import ROOT, Tree
@@ -14,22 +13,23 @@ from lib.verify.draft import Draft, Draws
 from lib.verify.warping import warp
 
 
-class PlainDrafter:
-    """Drafts as `LanguageModelDrafter` does, slowly and plainly: one causal forward for each node with children.
+class PlainDrafter(TextDrafter):
+    """Drafts as `LanguageModelDrafter` does, but with one causal forward pass for each node with children.
 
-    Samples of a node come right after its forward, nodes in the order of depth: for one row, the same draws give the
-    same draft as the fast drafter's.
+    A node's samples are drawn right after its forward pass, nodes in the order of depth: for one row, the same draws
+    give the same draft as the fast drafter's.
     """
 
-    cache_bytes = 0
+    option = "proposal"
 
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0):
+        check_proposal(proposal, temperature)
         self.model, self.proposal, self.temperature, self.calls = model, proposal, temperature, 0
 
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        """Remembers the prompts int64[T]."""
-        self.texts = [prompt.tolist() for prompt in prompts]
-        self.drafts: list[Draft] = []
+    @classmethod
+    def of(cls, pair, **options) -> "PlainDrafter":
+        """The pair's draft model."""
+        return cls(pair.draft_model, **options)
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """The shape filled, or the tree grown, node by node."""
@@ -38,18 +38,9 @@ class PlainDrafter:
         self.drafts = [self._grown(text, shape) if grown else fill(text, shape, draws) for text in self.texts]
         return self.drafts
 
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Appends what was kept to the texts."""
-        for row, (nodes, token) in enumerate(zip(accepted, bonus)):
-            self.texts[row] += [*self.drafts[row].tokens_of(nodes), token] if nodes else [token]
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
-        self.texts = [self.texts[row] for row in rows]
-
     @torch.no_grad()
     def logits(self, text: list[int]) -> Tensor:
-        """What the model says behind a text, float[V]."""
+        """The model's logits after a text, float[V]."""
         self.calls += 1
         return self.model(torch.tensor([text], device=self.model.device)).logits[0, -1].cpu()
 
@@ -59,7 +50,7 @@ class PlainDrafter:
             children = list(shape.children(node))
             if children:
                 path = text + tokens[list(shape.path(node))[1:]].tolist()
-                best = proposals.top_tokens(self.logits(path)[None], int(shape.rank[children].max()) + 1)[0]
+                best = top_tokens(self.logits(path)[None], int(shape.rank[children].max()) + 1)[0]
                 tokens[children] = best[torch.tensor(shape.rank[children])]
         return Draft(shape, tokens, "top_k")
 
@@ -67,13 +58,13 @@ class PlainDrafter:
         path = [()]  # by candidate: the tokens that lead to it
 
         def children(candidates: Candidates, nodes) -> np.ndarray:
-            found = []
+            rows = []
             for node in nodes:
                 probs = warp(self.logits([*text, *path[node]]), self.temperature)
-                best = proposals.top_tokens(probs[None], min(rule.width, len(probs)))[0].tolist()
+                best = top_tokens(probs[None], min(rule.width, len(probs)))[0].tolist()
                 path.extend((*path[node], token) for token in best)
-                found.append(probs[best].double().numpy())
-            return np.stack(found)
+                rows.append(probs[best].double().numpy())
+            return np.stack(rows)
 
         grown = grow(by_node(rule), children)
         return Draft(grown.tree, torch.tensor([text[-1]] + [path[node][-1] for node in grown.nodes[1:]]), "top_k")
@@ -84,7 +75,7 @@ class PlainDrafter:
             children = shape.children(slot)
             if children and slot in path:
                 probs[slot] = warp(self.logits([*text, *path[slot]]), self.temperature)
-                for place, token, count in proposals.SAMPLERS[self.proposal](probs[slot], len(children), draws):
+                for place, token, count in SAMPLERS[self.proposal](probs[slot], len(children), draws):
                     path[children[place]], counts[children[place]] = (*path[slot], token), count
         slots = sorted(path)
         places = [shape.children(shape.parents[slot]).index(slot) for slot in slots[1:]]

@@ -1,47 +1,46 @@
-"""Token recycling: what the target thought before, as a table from token to candidates (Luo et al. 2024); no model."""
-
-from typing import Sequence
+"""Token recycling: the target's earlier candidates after each token, kept in a table (Luo et al. 2024); no model."""
 
 import torch
 from torch import Tensor
 
-from lib.drafters.partial_draft import UNKNOWN, part_filled
-from lib.drafters.proposals import top_tokens
-from lib.drafters.protocol import static
+from lib.drafters.drafter import Drafter, static
+from lib.drafters.filling import top_tokens
+from lib.drafters.tries import UNKNOWN, partial_draft
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
 
-class RecyclingDrafter:
-    """Fills a shape from the adjacency matrix: below a token stand the target's last candidates behind that token.
+class RecyclingDrafter(Drafter):
+    """Fills a shape from the adjacency matrix: a token's children are the target's last candidates after that token.
 
     matrix int64[V, k]: for each token the target's k best next ones when it was last verified, at an accepted node or a
     rejected one, UNKNOWN where it never was. A shape's child of rank r is the candidate of rank r; where there is none
-    the node and all below it are left out. The memory outlives a batch, as in the paper: make a new drafter to forget.
+    the node and all below it are left out. The matrix is kept from batch to batch, as in the paper: make a new drafter
+    to clear it.
 
-    Because rejected nodes leave their mark, a draft depends on more than the committed tokens: no trace replays it.
+    Rejected nodes change the matrix, so a draft depends on more than the committed tokens, and no trace replays it.
     """
 
-    calls = 0
+    option = "candidates"
+    remembers = True
 
     def __init__(self, vocabulary: int, candidates: int = 8):
         if not 1 <= candidates <= vocabulary:
             raise ValueError(f"candidates is {candidates}; give 1 to {vocabulary}, the vocabulary")
         self.matrix = torch.full((vocabulary, candidates), UNKNOWN)
-        self.drafts: list[Draft] = []
+
+    @classmethod
+    def of(cls, pair, **options) -> "RecyclingDrafter":
+        """A matrix of the target's vocabulary."""
+        return cls(pair.target.config.get_text_config().vocab_size, **options)
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of the matrix."""
         return self.matrix.nbytes
 
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        """Begins a batch; what was learned before stays."""
-        self.roots = [int(prompt[-1]) for prompt in prompts]
-        self.drafts = []
-
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The shape as far as the matrix fills it, level by level."""
+        """The nodes of the shape for which the matrix has candidates, level by level."""
         shape = static(shape)
         if shape.last_rank >= self.matrix.shape[1]:
             raise ValueError(f"the shape has a child of rank {shape.last_rank}, the matrix "
@@ -52,17 +51,13 @@ class RecyclingDrafter:
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Writes the target's candidates at all verified nodes into the matrix; of equal tokens the last node counts.
 
-        target_outputs.logits float[B, m, V], at least the tree's size in m; None writes nothing.
+        target_outputs.logits float[B, m, V], m at least the tree's size; None writes nothing.
         """
         if target_outputs is not None:
             for draft, logits in zip(self.drafts, target_outputs.logits):
                 logits = logits[: draft.tree.size, : len(self.matrix)]
                 self._write(draft.token_list, top_tokens(logits, self.matrix.shape[1]).cpu())
-        self.roots = list(bonus)
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
-        self.roots = [self.roots[row] for row in rows]
+        super().commit(accepted, bonus)
 
     def _write(self, tokens: list[int], best: Tensor) -> None:
         last = {token: node for node, token in enumerate(tokens)}  # assignment by index promises no order among twins
@@ -74,6 +69,6 @@ class RecyclingDrafter:
         for depth in range(1, shape.max_depth + 1):
             nodes = torch.tensor(shape.depth == depth).nonzero().flatten()
             above = tokens[torch.tensor(shape.parents)[nodes]]
-            said = self.matrix[above, torch.tensor(shape.rank)[nodes]]
-            tokens[nodes] = torch.where(above == UNKNOWN, UNKNOWN, said)
-        return part_filled(shape, tokens.tolist())
+            candidates = self.matrix[above, torch.tensor(shape.rank)[nodes]]
+            tokens[nodes] = torch.where(above == UNKNOWN, UNKNOWN, candidates)
+        return partial_draft(shape, tokens.tolist())

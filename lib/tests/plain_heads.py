@@ -1,4 +1,4 @@
-"""What heads say, computed plainly from a row's whole text: no cache, no batch, attention written out."""
+"""The outputs of heads, computed plainly from a row's whole text: no cache, no batch, attention written out."""
 
 import numpy as np
 import torch
@@ -20,12 +20,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def features_of(head, target, text: list[int]) -> Tensor:
-    """The head's features [1, T, H] of a text, from a forward of the target over all of it."""
+    """The head's features [1, T, H] of a text, from a forward pass of the target over all of it."""
     return head.read(target(torch.tensor([text]), output_hidden_states=True).hidden_states)
 
 
 def eagle_logits(head, target, text: list[int], path: list[int]) -> Tensor:
-    """What an EAGLE head says behind a committed text and a drafted path, float[V]: a whole forward for each token."""
+    """An EAGLE head's logits float[V] after a committed text and a drafted path: a whole forward pass per token."""
     features = features_of(head, target, text[:-1])
     for known in range(len(path) + 1):
         tokens = torch.tensor([text[1:] + path[:known]])
@@ -36,7 +36,7 @@ def eagle_logits(head, target, text: list[int], path: list[int]) -> Tensor:
 
 
 def eagle_tokens(head, target, text: list[int], shape) -> Tensor:
-    """The tokens int64[m] that fill a shape behind a committed text."""
+    """The tokens int64[m] that fill a shape after a committed text."""
     tokens = torch.tensor([text[-1]] + [0] * shape.budget)
     for node in range(shape.size):
         children = list(shape.children(node))
@@ -49,7 +49,7 @@ def eagle_tokens(head, target, text: list[int], shape) -> Tensor:
 
 
 def eagle_grown(head, target, text: list[int], rule) -> tuple:
-    """The tree that a growth rule makes behind a committed text, and its tokens."""
+    """The tree that a growth rule makes after a committed text, and its tokens."""
     tokens = {0: text[-1]}
 
     def children(candidates, nodes):

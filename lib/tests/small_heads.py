@@ -1,4 +1,4 @@
-"""Random heads for small targets: untrained, but with weights everywhere, so that a wrong one is seen."""
+"""Random heads for small targets: untrained, but with weights everywhere, so that tests notice a wrong one."""
 
 import tempfile
 from functools import cache
@@ -7,13 +7,12 @@ from pathlib import Path
 import torch
 
 from lib.drafters import DRAFTERS as REGISTRY
-from lib.drafters import ngram_tables
-from lib.drafters.block import BlockDrafter
-from lib.drafters.eagle import EagleDrafter
-from lib.drafters.heads.store import KINDS, save, settings
-from lib.drafters.medusa import MedusaDrafter
+from lib.drafters import ngrams
+from lib.drafters.eagle import Eagle3Drafter, EagleDrafter
+from lib.drafters.heads.store import KINDS, NGRAMS, save, settings
+from lib.drafters.marginals import BlockDrafter, MedusaDrafter
 
-DRAFTERS = {"medusa": MedusaDrafter, "eagle": EagleDrafter, "eagle3": EagleDrafter, "block": BlockDrafter}
+DRAFTERS = {"medusa": MedusaDrafter, "eagle": EagleDrafter, "eagle3": Eagle3Drafter, "block": BlockDrafter}
 
 
 def head(kind: str, target, seed: int = 0, **changed):
@@ -32,10 +31,10 @@ def head(kind: str, target, seed: int = 0, **changed):
     return made.to(target.dtype).eval()
 
 
-def tables(vocabulary: int) -> ngram_tables.NgramTables:
-    """Tables that name something behind every token, and behind some contexts of two."""
-    behind = {token: (3 * token + 1) % vocabulary for token in range(vocabulary)}
-    return ngram_tables.NgramTables((behind, {key: 0 for key in range(0, vocabulary**2, 5)}), vocabulary)
+def tables(vocabulary: int) -> ngrams.NgramTables:
+    """Tables with a next token after every token, and after some contexts of two."""
+    following = {token: (3 * token + 1) % vocabulary for token in range(vocabulary)}
+    return ngrams.NgramTables((following, {key: 0 for key in range(0, vocabulary**2, 5)}), vocabulary)
 
 
 @cache
@@ -46,12 +45,12 @@ def _folders() -> tempfile.TemporaryDirectory:
 @cache
 def folder(kind: str, target) -> Path | None:
     """A saved random head, or tables, for a kind of drafter; None for those that need none."""
-    kind = REGISTRY[kind].head
+    kind = REGISTRY[kind].drafter.head_kind
     if not kind:
         return None
     path = Path(_folders().name) / f"{kind}-{id(target)}"
-    if kind == ngram_tables.KIND:
-        ngram_tables.save(tables(target.config.vocab_size), path, {})
+    if kind == NGRAMS:
+        ngrams.save(tables(target.config.vocab_size), path, {})
     else:
         save(head(kind, target), path)
     return path

@@ -1,9 +1,13 @@
-"""Heads: small modules that read the target's hidden states, and the files that hold them."""
+"""Heads: small modules that read the target's hidden states, and the files that hold them.
 
-from lib.drafters.heads.block import BlockHead
-from lib.drafters.heads.eagle import Eagle3Head, EagleHead, FeatureHead
-from lib.drafters.heads.medusa import MedusaHeads
-from lib.drafters.heads.store import KINDS, check_shipped, load, save, settings, shipped
+Start at `store` (files of this project) and `published` (files of others); `eagle` and `marginals` are the modules.
+"""
 
-__all__ = ["KINDS", "BlockHead", "Eagle3Head", "EagleHead", "FeatureHead", "MedusaHeads", "check_shipped", "load",
-           "save", "settings", "shipped"]
+from lib import lazy_exports
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    eagle=("Eagle3Head", "EagleHead", "FeatureHead"),
+    marginals=("BlockHead", "MedusaHeads"),
+    store=("KINDS", "check_shipped", "load", "save", "settings", "shipped"),
+)

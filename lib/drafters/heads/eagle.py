@@ -1,36 +1,17 @@
 """EAGLE's heads: one decoder layer that continues the target's features, token by token.
 
-Entry j of a text is the target's feature at token j together with the embedding of token j + 1; the layer makes of it
-the feature at j + 1, from which the output layer tells token j + 2. Where the target's own feature is not known yet,
-the head's last one takes its place.
+Entry j of a text is the target's feature at token j together with the embedding of token j + 1; from it the layer makes
+the feature at j + 1, and the output layer predicts token j + 2. Where the target's own feature is not known yet, the
+head's last one takes its place.
 """
 
-from typing import Callable, Protocol, Sequence
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from lib.drafters.heads.layers import Attend, HeadLayer, Unrolled
-
-
-class FeatureHead(Protocol):
-    """What the drafter and the training ask of an EAGLE head of either generation."""
-
-    layer: HeadLayer
-
-    def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
-        """The features [B, T, H] of a target's hidden states, as transformers gives them: one [B, T, Ht] a layer."""
-
-    def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Of features and next tokens' embeddings [B, T, H]: what enters the layer, and what its attention reads, if
-        that is something else."""
-
-    def states(self, features: Tensor) -> Tensor:
-        """What the output layer reads, [..., H]."""
-
-    def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
-        """[..., V] over the target's vocabulary; `output` is the target's output layer, for heads without their own."""
 
 
 class EagleHead(nn.Module):
@@ -52,19 +33,21 @@ class EagleHead(nn.Module):
         return self.layers[0]
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
-        """The last hidden states [B, T, H]."""
+        """The features: the last hidden states [B, T, H]."""
         return hidden_states[-1]
 
     def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, None]:
-        """Embedding and feature through `fc`."""
+        """The layer's input, from features and embeddings of the next tokens [B, T, H]: both through `fc`; the second
+        value says that its attention reads the same.
+        """
         return self.fc(torch.cat([embedded, features], dim=-1)), None
 
     def states(self, features: Tensor) -> Tensor:
-        """The features themselves."""
+        """The input of the output layer: the features themselves."""
         return features
 
     def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
-        """The target's output layer on the features."""
+        """[..., V] by the target's output layer, `output`."""
         return output(states)
 
 
@@ -81,8 +64,8 @@ class Eagle3Head(nn.Module):
     """EAGLE-3 (Li et al. 2025, section 3): features fused from several of the target's layers, no loss on features.
 
     config.feature_layers: indices into the target's hidden states. config.draft_vocab_size: the head has an output
-    layer of its own, over so many of the target's tokens; `d2t` int64[draft] is what to add to a drafted index.
-    config.norm_before_residual, which some published heads say: the layer's residual is the normed feature.
+    layer of its own, over so many of the target's tokens; token = index + `d2t`[index], int64[draft].
+    config.norm_before_residual, in some published heads: the layer's residual is the normed feature.
     """
 
     def __init__(self, config):
@@ -104,27 +87,32 @@ class Eagle3Head(nn.Module):
         return self.midlayer
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
-        """Low, middle and high layers' hidden states, side by side, through `fc`: [B, T, H]."""
+        """The features: low, middle and high layers' hidden states, side by side, through `fc`: [B, T, H]."""
         return self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], dim=-1))
 
     def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
-        """The residual, and embeddings beside features, both normed, for attention."""
+        """The layer's input, from features and embeddings of the next tokens [B, T, H]: its residual; and that of its
+        attention: both side by side, normed.
+        """
         layer, normed = self.midlayer, self.midlayer.hidden_norm(features)
         residual = normed if getattr(self.config, "norm_before_residual", False) else features
         return residual, torch.cat([layer.input_layernorm(embedded), normed], dim=-1)
 
     def states(self, features: Tensor) -> Tensor:
-        """The normed features."""
+        """The input of the output layer: the normed features."""
         return self.norm(features)
 
     def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
-        """Over the target's vocabulary; tokens that the head does not know have minus infinity."""
+        """Over the target's vocabulary; minus infinity for tokens outside the head's."""
         if self.lm_head is None:
             return output(states)
         drafted = self.lm_head(states)
         index = torch.arange(drafted.shape[-1], device=drafted.device) + self.d2t
         whole = drafted.new_full((*drafted.shape[:-1], self.config.vocab_size), float("-inf"))
         return whole.index_copy(-1, index, drafted)
+
+
+FeatureHead = EagleHead | Eagle3Head
 
 
 def own_embedding(config) -> nn.Embedding | None:
@@ -147,10 +135,10 @@ def continued(head: FeatureHead, features: Tensor, embedded: Tensor, positions: 
 
 
 def unroll(head: FeatureHead, target, features: Tensor, tokens: Tensor, steps: int):
-    """The head's outputs along a known text from every entry at once, a step at a time: yields [B, T, H] `steps` times.
+    """The head's outputs along a known text from every entry at once: yields [B, T, H] for each of `steps` steps.
 
     features [B, T, H]: those of tokens 0 .. T - 1; tokens int64[B, T + steps]: of step d, entry j reads token
-    j + 1 + d, which stands at column j + d. Step d at entry j foretells token j + 2 + d.
+    j + 1 + d, which stands in column j + d. Step d at entry j predicts token j + 2 + d.
     """
     attend, length = Unrolled(), features.shape[1]
     place = torch.arange(length, device=features.device)[None]

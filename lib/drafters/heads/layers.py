@@ -1,15 +1,21 @@
-"""A head's layers, apart from what their attention attends to: that is a function which each use brings."""
+"""The layers of heads. What their attention attends to is a function that each use brings: a cache of the drafter, a
+text in one forward pass, or native code that fills a whole static tree (`native/fill.h`).
+"""
 
-from typing import Callable, Sequence
+import ctypes
+from ctypes import c_int64, c_void_p
+from typing import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from lib.attention.backends.mask import SharedMask
-from lib.attention.operator import attention_forward, causal
+from lib.attention.backends.mask import SharedMask, causal
+from lib.attention.registration import attention_forward
+from lib.kernels import build
+from lib.kernels.products import NAMES, SOURCES, Matrix, matrix_of, paired, start_of
 from lib.models.cache import TreeCache
-from lib.models.native_blocks import NativeBlocks, refusal
+from lib.models.native_blocks import Levels, NativeBlocks, refusal
 
 # (query [B, Hq, T, d], key and value [B, Hkv, T, d]) -> [B, T, Hq, d]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,7 +42,7 @@ class HeadAttention(nn.Module):
         return self.o_proj(attend(query, key, value).flatten(2))
 
     def context(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, Hkv, T, d] of x [B, T, inputs], for others to attend to."""
+        """Keys and values [B, Hkv, T, d] of x [B, T, inputs], for other tokens to attend to."""
         key, value = self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
         return apply_rotary_pos_emb(key, key, *self.rotary(key, positions))[1], value
 
@@ -45,7 +51,7 @@ class HeadAttention(nn.Module):
 
 
 class HeadLayer(nn.Module):
-    """A Llama layer whose attention reads what it is given, of any width; without that, the layer's own input."""
+    """A Llama layer whose attention reads an input of its own, of any width; without one, the layer's input."""
 
     def __init__(self, config, inputs: int):
         super().__init__()
@@ -54,19 +60,19 @@ class HeadLayer(nn.Module):
         self.mlp = LlamaMLP(config)
 
     def reads(self, x: Tensor) -> Tensor:
-        """What attention reads of the layer's input [B, T, H]: here the input itself."""
+        """The input of attention, from the layer's input [B, T, H]: here the same."""
         return x
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend, read: Tensor | None = None) -> Tensor:
-        """x [B, T, H] at positions int64[B or 1, T], and what attention reads [B, T, inputs], to [B, T, H]."""
+        """x [B, T, H] at positions int64[B or 1, T] to [B, T, H]; read [B, T, inputs]: the input of attention."""
         x = x + self.self_attn(self.reads(x) if read is None else read, positions, attend)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Behind:
-    """A head's layers over blocks behind a cache: in C++ where this machine runs them, else as PyTorch computes them.
+class CachedLayers:
+    """A head's layers over blocks of tokens after a cache: in C++ where this machine can run them, else in PyTorch.
 
-    norm: what their outputs go through, or None. To be made anew when weights have changed.
+    norm: applied to their outputs, or None. Make it anew when weights have changed.
     """
 
     def __init__(self, layers: Sequence[HeadLayer], norm: nn.Module | None = None):
@@ -80,11 +86,11 @@ class Behind:
 
     def __call__(self, x: Tensor, offsets: Tensor, cache: TreeCache, mask: Tensor | None,
                  read: Tensor | None = None) -> Tensor:
-        """x [B, T, H] at positions int64[T] or [B, T] behind each row's committed slots, appended to the cache, to
+        """x [B, T, H] at positions int64[T] or [B, T] after each row's committed slots, appended to the cache, to
         [B, T, H]; read: as the first layer takes it.
 
-        mask bool[T, pending + T] or [B, T, pending + T]: which pending slots are seen, and all committed ones; None for
-        a causal block right behind the committed slots.
+        mask bool[T, pending + T] or [B, T, pending + T]: the pending slots that each token attends to besides all
+        committed ones; None for a causal block right after the committed slots.
         """
         if self.native is None or torch.is_grad_enabled() or len(x) * x.shape[1] > self.native.most_rows:
             positions = (cache.lengths[:, None] if cache.layers else offsets.new_zeros(len(x), 1)) + offsets
@@ -97,9 +103,9 @@ class Behind:
 
 
 def cached(module: HeadAttention, cache: TreeCache, layer: int, mask: Tensor | None) -> Attend:
-    """Appends to a layer of the cache and attends to it: all committed slots, and of the pending ones those of `mask`.
+    """Appends to a layer of the cache and attends to its committed slots, and to the pending ones of `mask`.
 
-    mask bool[T, pending + T] or [B, T, pending + T]; None for a causal block right behind the committed slots.
+    mask bool[T, pending + T] or [B, T, pending + T]; None for a causal block right after the committed slots.
     """
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         prefix = cache.rows.as_list or [0]
@@ -114,8 +120,8 @@ def cached(module: HeadAttention, cache: TreeCache, layer: int, mask: Tensor | N
 class Unrolled:
     """Attention of a head that is unrolled along a known text from every index at once (EAGLE-3, section 3.2).
 
-    The first call is the text itself, causal. The d-th call afterwards is the d-th step ahead of every index: it sees
-    the text up to its index, and its index's own steps.
+    The first call is the text itself, causal. The d-th call afterwards is the d-th step ahead of every index: it
+    attends to the text up to its index, and to the steps of its index.
     """
 
     def __init__(self):
@@ -130,7 +136,54 @@ class Unrolled:
         text = (query @ self.keys[0].mT).masked_fill(~causal, float("-inf"))
         own = [(query * step).sum(-1, keepdim=True) for step in self.keys[1:]]
         weights = (torch.cat([text, *own], dim=-1) * query.shape[-1] ** -0.5).softmax(-1)
-        found = weights[..., :length] @ self.values[0]
+        out = weights[..., :length] @ self.values[0]
         for step, values in enumerate(self.values[1:]):
-            found = found + weights[..., length + step, None] * values
-        return found.transpose(1, 2)
+            out = out + weights[..., length + step, None] * values
+        return out.transpose(1, 2)
+
+
+class Entry(ctypes.Structure):
+    """The struct of the same name in `fill.h`."""
+
+    _fields_ = [*((name, c_void_p) for name in ("embedding", "token_norm", "feature_norm")), ("fuse", Matrix)]
+
+
+class NativeFeatures(NativeBlocks):
+    """A layer that continues features (EAGLE's), which fills a static tree in one call of C++ (`fill.h`).
+
+    norm: that before the output layer, or None. A token's embedding and the feature before it enter through `fuse`, if
+    there is one; else the feature enters, and attention reads both, normed by `norms`. known: see `NativeBlocks`.
+    """
+
+    def __init__(self, layer: nn.Module, norm: nn.Module | None, output: nn.Linear, embedding: nn.Embedding,
+                 fuse: nn.Linear | None, norms: tuple[nn.Module, nn.Module] | None,
+                 known: Mapping[nn.Linear, Tensor | None]):
+        super().__init__([layer], layer.self_attn.rotary, norm, output, known=known)
+        self.held = embedding, norms, fuse  # since the struct holds addresses alone
+        self.fused_pairs = None if fuse is None else paired(fuse.weight)
+        self.entry = Entry(*(start_of(part.weight) for part in (embedding, *(norms or ()))))
+        if fuse is not None:
+            self.entry.fuse = matrix_of(fuse.weight, fuse.bias, self.fused_pairs)
+        self.choices = len(output.weight)
+        self.run_fill = getattr(build.library(*SOURCES), f"fill_features_{NAMES[self.like.dtype]}")
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of weights that are held a second time."""
+        return super().copied_bytes + (0 if self.fused_pairs is None else self.fused_pairs.nbytes)
+
+    def fill_after(self, roots: Tensor, x: Tensor, read: Tensor | None, offsets: Tensor, cache, mask: SharedMask,
+                   levels: Levels) -> Tensor:
+        """The tokens int64[B, size] of a static tree with these roots int64[B], after the last of entries x [B, m, H].
+
+        read: the input of attention, if it is not x; further arguments as for `NativeBlocks.fill`.
+        """
+        filled = roots.new_empty(len(x), levels.size)
+        filled[:, 0] = roots
+
+        def run(forward):
+            sizes = map(c_int64, (len(levels.structs), levels.size, self.choices))
+            return self.run_fill(forward, ctypes.byref(self.entry), levels.structs, *sizes, c_void_p(start_of(filled)))
+
+        self._call(run, x, offsets, cache, mask, keep=1, ahead=levels.forwarded, widest=levels.widest, read=read)
+        return filled

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Callable, Iterable
+from typing import Callable
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -11,15 +11,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from lib.drafters import ngram_tables
-from lib.drafters.heads.block import BlockHead
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
-from lib.drafters.heads.medusa import MedusaHeads
+from lib.drafters.heads.marginals import BlockHead, MedusaHeads
 from lib.models.packed import pack
 
 KINDS = {"medusa": MedusaHeads, "eagle": EagleHead, "eagle3": Eagle3Head, "block": BlockHead}
+NGRAMS = "ngrams"  # the kind of tables that stand in a folder as heads do
 SHIPPED = Path(__file__).parents[3] / "data" / "models" / "heads"
-# Besides sizes: what a kind needs to know.
+# Settings of each kind besides sizes, with their values in a new head.
 OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle": {"bias": True}, "eagle3": {},
            "block": {"block_size": 6}}
 
@@ -53,7 +52,7 @@ def save(head: nn.Module, folder: Path) -> None:
 
 
 def load(kind: str, folder: str | Path, target) -> nn.Module:
-    """A head that `save` wrote, with the target's dtype and on its device. ValueError for what does not fit."""
+    """A head that `save` wrote, with the target's dtype and on its device. ValueError where it does not fit."""
     _check_kind(kind)
     folder = Path(folder)
     missing = [name for name in ("config.json", "model.safetensors") if not (folder / name).is_file()]
@@ -64,8 +63,8 @@ def load(kind: str, folder: str | Path, target) -> nn.Module:
         config = LlamaConfig.from_dict(json.loads((folder / "config.json").read_text()))
         tensors = load_file(folder / "model.safetensors")
     except (ValueError, TypeError, StrictDataclassError, SafetensorError) as error:
-        raise ValueError(f"{folder} cannot be read as a head ({' '.join(str(error).split())}); fetch it again, or train "
-                         "the head anew") from error
+        raise ValueError(f"{folder} cannot be read as a head ({' '.join(str(error).split())}); fetch it again, or "
+                         "train the head anew") from error
     _check_settings(folder, kind, config, target)
     head = KINDS[kind](config)
     fill(folder, head, tensors)
@@ -73,41 +72,44 @@ def load(kind: str, folder: str | Path, target) -> nn.Module:
 
 
 def _check_settings(folder: Path, kind: str, config: LlamaConfig, target) -> None:
-    """ValueError where the configuration is another kind's or target's, or lacks what the kind needs to know."""
-    found = getattr(config, "kind", None)
-    if found != kind:
-        raise ValueError(f"{folder} holds a head of kind {found!r}, not {kind!r}; name the folder of the other")
+    """ValueError where the configuration is another kind's or target's, or lacks a setting of the kind."""
+    held = getattr(config, "kind", None)
+    if held != kind:
+        raise ValueError(f"{folder} holds a head of kind {held!r}, not {kind!r}; name the folder of the other")
     missing = [name for name in ("feature_layers", *OPTIONS[kind]) if not hasattr(config, name)]
     if missing:
-        raise ValueError(f"config.json of {folder} lacks {', '.join(missing)}; fetch the folder again, or train the head "
-                         "anew")
+        raise ValueError(f"config.json of {folder} lacks {', '.join(missing)}; fetch the folder again, or train the "
+                         "head anew")
     check_fits(folder, config.hidden_size, config.vocab_size, target)
     check_features(folder, config.feature_layers, target)
 
 
 def ready(head: nn.Module, folder: Path, target) -> nn.Module:
-    """The head as its drafter takes it, with the target's dtype and device; it remembers its folder."""
+    """The head with the target's dtype and device, ready for its drafter; it remembers its folder."""
     head.name_or_path = str(folder)
     return pack(head.to(device=target.device, dtype=target.dtype).eval())
 
 
 def shipped(target: str, kind: str) -> Path:
-    """Where the head of a shipped target lies."""
+    """The folder of a shipped target's head, or tables, of a kind; it need not exist."""
     return SHIPPED / target / kind
 
 
-def check_shipped(target: str, kind: str) -> None:
-    """ValueError where a kind is none of heads or n-grams, or none of it ships for this target."""
-    _check_kind(kind, (*KINDS, ngram_tables.KIND))
-    if not shipped(target, kind).is_dir():
-        raise ValueError(f"no head of kind {kind!r} ships for target {target!r}: there is no folder "
-                         f"{shipped(target, kind)}; leave it out, or make it with `python -m lib making` (heads, or ngrams)")
+def check_shipped(target: str, kind: str) -> Path:
+    """The folder of a shipped target's head, or tables, of a kind. ValueError where none ships."""
+    folder = shipped(target, kind)
+    if not folder.is_dir():
+        kinds = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
+        raise ValueError(f"no head of kind {kind!r} ships for target {target!r} ({', '.join(kinds) or 'none'} do); "
+                         "give the folder of one, leave it out, or make it with `python -m lib making` (heads, or "
+                         "ngrams)")
+    return folder
 
 
 def fill(source, head: nn.Module, tensors: dict[str, Tensor], called: Callable[[str], str] = str) -> None:
     """Copies tensors into a head; `called` gives the name in the file of each of the head's.
 
-    ValueError lists what is missing, unexpected, of another shape or of another kind of number.
+    ValueError lists what is missing, unexpected, of another shape or kind of number, or holds NaN.
     """
     wanted = {called(name): tensor for name, tensor in head.state_dict().items()}
     both = sorted(wanted.keys() & tensors.keys())
@@ -116,9 +118,10 @@ def fill(source, head: nn.Module, tensors: dict[str, Tensor], called: Callable[[
         "unexpected": sorted(tensors.keys() - wanted.keys()),
         "of another shape": [f"{name} {tuple(tensors[name].shape)} for {tuple(wanted[name].shape)}"
                              for name in both if tensors[name].shape != wanted[name].shape],
-        "of another kind of number": [  # weights of fewer bits, say, whose scales nobody would read
+        "of another kind of number": [  # weights of fewer bits, for example, whose scales are not read
             f"{name} {tensors[name].dtype} for {wanted[name].dtype}" for name in both
             if tensors[name].is_floating_point() != wanted[name].is_floating_point()],
+        "with NaN": [name for name in both if bool(tensors[name].isnan().any())],
     }
     if any(faults.values()):
         listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
@@ -137,8 +140,8 @@ def check_fits(source, hidden: int, vocabulary: int, target) -> None:
 
 
 def check_features(source, layers: list[int], target) -> None:
-    """ValueError where a head reads hidden states beyond those that the target has: 0, before its first layer, to L,
-    behind its last.
+    """ValueError where a head reads hidden states that the target has not: 0, before its first layer, to L, after its
+    last.
     """
     deepest = target.config.get_text_config().num_hidden_layers
     if not all(0 <= layer <= deepest for layer in layers):
@@ -146,6 +149,6 @@ def check_features(source, layers: list[int], target) -> None:
                          f"{deepest}; take the head of this target")
 
 
-def _check_kind(kind: str, kinds: Iterable[str] = KINDS) -> None:
-    if kind not in kinds:
-        raise ValueError(f"head is of kind {kind!r}; choose one of {', '.join(kinds)}")
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"head is of kind {kind!r}; choose one of {', '.join(KINDS)}")

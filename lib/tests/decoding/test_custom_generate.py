@@ -1,10 +1,22 @@
 """`generate` with draft trees is `generate`: token for token in float64, whatever its configuration asks for."""
 
+import inspect
+from types import SimpleNamespace
+
 import pytest
 import torch
-from transformers import AutoTokenizer, EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StopStringCriteria
+import transformers
+from transformers import (
+    AutoTokenizer,
+    DynamicCache,
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StopStringCriteria,
+)
+from transformers.generation.utils import GenerationMixin
 
-from lib.decoding.custom_generate import tree_speculation
+from lib.decoding.custom_generate import KEPT_BACK, tree_speculation
 from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.models import SHIPPED
@@ -61,12 +73,33 @@ def test_a_target_of_another_attention_drafts_for_itself(name):
     target = small_models.llama(0)
     target.set_attn_implementation("sdpa")
     inputs = dict(batch(), max_new_tokens=12, do_sample=False, eos_token_id=None)
-    told = target.generate(**inputs, custom_generate=tree_speculation(make(name, target=target), "kary:2@6"))
-    assert torch.equal(told, target.generate(**inputs)) and target.config._attn_implementation == "sdpa"
+    speculation = tree_speculation(make(name, SimpleNamespace(target=target)), "kary:2@6")
+    ours = target.generate(**inputs, custom_generate=speculation)
+    assert torch.equal(ours, target.generate(**inputs)) and target.config._attn_implementation == "sdpa"
+
+
+def filled_cache():
+    with torch.no_grad():
+        return TARGET(PROMPTS[0][None], use_cache=True, past_key_values=DynamicCache()).past_key_values
+
+
+def test_transformers_holds_the_arguments_that_it_keeps_from_callables_where_they_are_read():
+    """`custom_generate` reads the frame of `generate`; this fails where another transformers calls it otherwise."""
+    code = inspect.unwrap(GenerationMixin.generate).__code__
+    assert {*KEPT_BACK} <= {*code.co_varnames}, transformers.__version__
+    frames = []
+
+    def look(model, input_ids, **given):
+        frames.append(inspect.currentframe().f_back.f_code)
+        assert not {*KEPT_BACK} & given.keys()
+        return input_ids
+
+    TARGET.generate(**batch(), max_new_tokens=2, custom_generate=look)
+    assert frames == [code], transformers.__version__
 
 
 class Collecting:
-    """A streamer that keeps what it gets."""
+    """A streamer that keeps its tokens."""
 
     def __init__(self):
         self.got, self.ended = [], False
@@ -87,7 +120,7 @@ def test_a_streamer_gets_the_prompt_and_every_token_once_and_in_order():
 
 
 class AfterSeven(StoppingCriteria):
-    """Stops a row at the first token above 15 behind its fourth."""
+    """Stops a row at the first token above 15 after its fourth."""
 
     def __call__(self, input_ids, scores, **kwargs):
         return (input_ids[:, -1] > 15) & (input_ids.shape[1] >= 15)
@@ -110,21 +143,21 @@ def test_a_callers_own_criterion_of_length_or_end_takes_the_place_of_the_configu
     assert torch.equal(ours, theirs)
 
 
-def test_the_result_comes_as_a_dictionary_where_asked():
+def test_the_result_is_a_dictionary_on_request():
     ours, theirs = both(batch(), return_dict_in_generate=True)
     assert torch.equal(ours.sequences, theirs.sequences)
 
 
 def test_sampling_follows_the_seed_and_the_processors():
-    """top_k = 1 leaves greedy's choice alone; and the same seed says the same."""
+    """top_k = 1 leaves greedy's choice alone; and the same seed gives the same text."""
     ours, _ = both(batch(), do_sample=True, temperature=0.7, top_k=1)
     assert torch.equal(ours, both(batch())[1])
-    told = []
+    runs = []
     for _ in range(2):
         torch.manual_seed(4)
         settings = dict(max_new_tokens=16, do_sample=True, temperature=1.5, top_p=0.9, num_return_sequences=2)
-        told.append(TARGET.generate(**batch(), **settings, custom_generate=SPECULATION))
-    assert torch.equal(*told) and len(told[0]) == 6 and not torch.equal(told[0][0], told[0][1])
+        runs.append(TARGET.generate(**batch(), **settings, custom_generate=SPECULATION))
+    assert torch.equal(*runs) and len(runs[0]) == 6 and not torch.equal(runs[0][0], runs[0][1])
 
 
 def test_the_law_of_a_sampled_token_is_the_processed_one():
@@ -140,7 +173,7 @@ def test_the_law_of_a_sampled_token_is_the_processed_one():
 
 
 def test_stop_strings_come_as_a_criterion():
-    """A text ends behind the token that completes its string, wherever in a draft that is."""
+    """A text ends after the token that completes its string, wherever in a draft that is."""
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED / "tiny")
     for token in TARGET.generate(PROMPTS[1][None], max_new_tokens=9, do_sample=False, eos_token_id=None)[0, 13:]:
         criteria = [StopStringCriteria(tokenizer, [tokenizer.decode(token)])]
@@ -164,6 +197,8 @@ def test_positions_that_only_say_what_the_mask_does_change_nothing():
         ({"use_cache": False}, "use_cache"),
         ({"assistant_model": DRAFTER}, "assistant_model"),
         ({"assistant_early_exit": 1}, "assistant_early_exit"),
+        ({"past_key_values": DynamicCache()}, "past_key_values: the loop keeps a cache of its own"),
+        ({"past_key_values": filled_cache()}, "past_key_values: the loop keeps a cache of its own"),
         ({"force_words_ids": [[4]]}, "force_words_ids: constrained beam search"),
         ({"streamer": Collecting()}, "streamer: rows of a batch"),
         ({"position_ids": torch.arange(7, 18)[None]}, "position_ids"),

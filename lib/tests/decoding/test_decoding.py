@@ -1,4 +1,4 @@
-"""The loop: greedy output is the target's own, whatever the tree; rounds are what replay says; ends are where they
+"""The loop: greedy output is the target's own, whatever the tree; rounds are those of replay; ends are where they
 belong.
 """
 
@@ -85,6 +85,22 @@ def test_eos_inside_the_accepted_path_ends_the_output_there():
         assert _live_rounds(done, shapes.chain(5)) == _replayed(recorded, shapes.chain(5))
 
 
+def test_no_draft_is_deeper_than_the_text_still_to_be_written():
+    """Of a shape that no round could accept whole; shallower shapes are drafted whole to the last round."""
+    for batch in (PROMPTS[:1], PROMPTS):
+        done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), batch, shape="chain:60000", max_new_tokens=4)
+        assert done.new_tokens == [own_greedy(prompt, 4) for prompt in batch]
+        assert max(found.drafted for found in done.rounds) == 3
+    alone = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[:1], shape="chain:60000", max_new_tokens=9)
+    assert all(found.drafted == 9 - found.position for found in alone.rounds) and len(alone.rounds) > 1
+    whole = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[:1], shape="chain:8", max_new_tokens=9)
+    assert {found.drafted for found in whole.rounds} == {8}
+    kept = [(found.accepted, found.ranks, found.cut) for found in alone.rounds]
+    assert kept == [(found.accepted, found.ranks, found.cut) for found in whole.rounds]
+    rule = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape="dyspec:900@900", max_new_tokens=4)
+    assert rule.new_tokens == done.new_tokens and max(found.draft_calls for found in rule.rounds) <= 3
+
+
 @pytest.mark.parametrize("new", [0, 1, 2])
 def test_few_new_tokens(new):
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape="kary:2@6", max_new_tokens=new)
@@ -133,8 +149,13 @@ def test_a_round_records_what_it_did():
         (dict(eos_token_id=2.5), "eos_token_id is 2.5"),
         (dict(attention_mask=torch.ones(1, 2)), r"attention_mask is torch.float32 \(1, 2\) for input_ids \(1, 17\)"),
         (dict(attention_mask=[[1, 1]]), "attention_mask is a list"),
-        (dict(drafter=DRAFTER), r"drafter is a LlamaForCausalLM, which has no start.*LanguageModelDrafter\(model\)"),
-        (dict(drafter="sam"), "drafter is a str"),
+        (dict(drafter=DRAFTER), r"drafter is a LlamaForCausalLM, not a Drafter.*make\('model', pair\)"),
+        (dict(drafter="sam"), "drafter is 'sam', not a Drafter"),
+        (dict(target="base"), "target is 'base'; give a model"),
+        (dict(temperature="hot"), "temperature is 'hot'; give 0"),
+        (dict(temperature=None), "temperature is None"),
+        (dict(temperature=1.0, rule="naive", generator=7), "generator is 7; pass a torch.Generator"),
+        (dict(max_new_tokens="many"), "max_new_tokens is 'many'"),
         (dict(drafter=LanguageModelDrafter(small_models.llama(1, window=19))), "the drafter's window has 19"),
         (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; if .* vocabulary=24"),
         (dict(drafter=AdaptiveDrafter(WIDER, Schedule())), "the drafter knows 30 tokens"),
@@ -144,7 +165,7 @@ def test_a_round_records_what_it_did():
 def test_what_cannot_be_is_refused_by_name(changed, message):
     usual = dict(drafter=LanguageModelDrafter(DRAFTER), input_ids=PROMPTS[3][None], shape="chain:2", max_new_tokens=4)
     with pytest.raises(ValueError, match=message):
-        generate(TARGET, **usual | changed)
+        generate(**dict(target=TARGET) | usual | changed)
 
 
 @pytest.mark.parametrize("whose", ["target", "drafter"])
@@ -164,9 +185,9 @@ def test_a_model_without_tree_attention_is_named(whose):
                                   lambda token: torch.tensor([token]), lambda token: np.array([token, -1])])
 def test_an_end_may_be_written_in_any_way(wrap):
     own = own_greedy(PROMPTS[1], 12)
-    told = generate(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[1][None], shape="chain:3", max_new_tokens=12,
+    done = generate(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[1][None], shape="chain:3", max_new_tokens=12,
                     eos_token_id=wrap(own[5]))
-    assert told.new_tokens == [own[: own.index(own[5]) + 1]] and told.sequences.min() >= 0
+    assert done.new_tokens == [own[: own.index(own[5]) + 1]] and done.sequences.min() >= 0
 
 
 def test_padding_on_either_side_is_no_part_of_a_prompt():

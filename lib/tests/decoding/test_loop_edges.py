@@ -1,4 +1,4 @@
-"""The loop at its edges: identity over hundreds of prompts, ends anywhere, hooks, hidden states, what a round costs."""
+"""The loop at its edges: identity over hundreds of prompts, ends anywhere, hooks, hidden states, time of rounds."""
 
 from functools import cache
 
@@ -7,13 +7,13 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib import attention
-from lib.decoding import Hooks, NoDrafter, generate, in_batches
+from lib.decoding import Hooks, generate, in_batches
+from lib.drafters import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
-from lib.drafters.medusa import MedusaDrafter
+from lib.drafters.marginals import MedusaDrafter
 from lib.tests import small_heads, small_models
-from lib.trees.growth.registry import shape_or_growth
-from lib.trees.growth.shallower import at_most
+from lib.trees.growth.registry import at_most, shape_or_growth
 from lib.verify.warping import best_token
 
 TARGET = small_models.llama(0)
@@ -21,7 +21,7 @@ DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 
 
 def own_greedy(prompts, new, eos=None):
-    """The target's greedy continuation by one causal forward a token, without any cache: the oracle."""
+    """The target's greedy continuation by one causal forward pass per token, without a cache: the oracle."""
     texts = [prompt.tolist() for prompt in prompts]
     running = set(range(len(texts)))
     for _ in range(new):
@@ -68,8 +68,8 @@ def test_an_end_at_every_position_of_a_draft(drafter):
         "lookup": LookupDrafter,
     }[drafter]
     for eos in sorted({token for row in own_greedy(prompts, 16) for token in row}):
-        told = speculated(prompts, "chain:5", 16, drafter=make(), eos_token_id=eos)
-        assert told == own_greedy(prompts, 16, eos)
+        written = speculated(prompts, "chain:5", 16, drafter=make(), eos_token_id=eos)
+        assert written == own_greedy(prompts, 16, eos)
 
 
 def test_a_hook_stops_a_row_inside_the_accepted_path_and_sees_each_token_once():
@@ -80,9 +80,9 @@ def test_a_hook_stops_a_row_inside_the_accepted_path_and_sees_each_token_once():
         return row == 0 and len(written) == 7
 
     hooks = Hooks(stop=stop, emit=lambda row, tokens: given[row].extend(tokens))
-    told = speculated(prompts, "chain:4", 12, drafter=LanguageModelDrafter(TARGET), hooks=hooks)
+    written = speculated(prompts, "chain:4", 12, drafter=LanguageModelDrafter(TARGET), hooks=hooks)
     full = own_greedy(prompts, 12)
-    assert told == [full[0][:7], full[1]] and [given[0], given[1]] == told
+    assert written == [full[0][:7], full[1]] and [given[0], given[1]] == written
     assert sorted(seen) == [(0, i + 1) for i in range(7)] + [(1, i + 1) for i in range(12)]
 
 
@@ -104,7 +104,7 @@ def test_adjusted_logits_depend_on_each_nodes_own_path():
 
 @torch.inference_mode()
 def test_hidden_states_reach_a_drafter_that_wants_them_from_the_first_commit_on():
-    """hidden_states[-1] is what the output layer reads, at every prompt position and at every node of the round."""
+    """hidden_states[-1] is the input of the output layer, at every prompt position and at every node of the round."""
     prompts, brought = small_models.prompts(8, (4, 7)), []
 
     class Listening(LanguageModelDrafter):
@@ -114,8 +114,8 @@ def test_hidden_states_reach_a_drafter_that_wants_them_from_the_first_commit_on(
             brought.append((target_outputs.hidden_states[-1], target_outputs.logits, len(bonus)))
             super().commit(accepted, bonus, target_outputs)
 
-    told = speculated(prompts, "kary:2@6", 9, drafter=Listening(DRAFTER))
-    assert told == own_greedy(prompts, 9)
+    written = speculated(prompts, "kary:2@6", 9, drafter=Listening(DRAFTER))
+    assert written == own_greedy(prompts, 9)
     assert brought[0][0].shape == (2, 7, 32) and brought[1][0].shape == (2, 7, 32)
     with torch.inference_mode():
         for hidden, logits, rows in brought[1:]:
@@ -129,7 +129,7 @@ def test_a_prompt_longer_than_the_window_is_refused_before_any_forward():
 
 
 def test_a_text_may_fill_the_window_to_its_last_position():
-    """The last token is said and not read, trees end where the window does; one token more is refused."""
+    """The last token is written and not read, trees end where the window does; one token more is refused."""
     (full,) = small_models.prompts(1, (256,))
     for prompt, new in ((full, 0), (full, 1), (full[:250], 7), (full[:231], 26)):
         both = [prompt, full[:9]]

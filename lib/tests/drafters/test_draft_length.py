@@ -18,24 +18,24 @@ from lib.drafters.draft_length import (
     POLICIES,
     Complexity,
     Outcome,
+    Policy,
     RecentAcceptance,
-    RowByRow,
     Schedule,
     WhereItPays,
     best_length,
     even_costs,
     tokens_of_chains,
 )
-from lib.drafters.first_levels import cut, levels
+from lib.drafters.drafter import first_levels, levels_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.studies.acceptance import live
-from lib.studies.drafters import bandit
 from lib.tests import small_models
 from lib.tests.drafters.test_drafters import (
     MODEL,
     OTHER,
+    PAIR,
     PROMPTS,
     a_path,
     assert_cache_is_a_fresh_prefill,
@@ -55,7 +55,7 @@ OUTCOMES = st.lists(st.builds(lambda drafted, share, nats: Outcome(drafted, roun
 
 
 def depth_for(policy, history):
-    """How deep a policy drafts behind a history of rounds."""
+    """The depth that a policy chooses after a history of rounds."""
     return policy.depths([reduce(policy.after, history, policy.begin())])[0]
 
 
@@ -79,8 +79,8 @@ def test_drafting_stops_where_it_does_not_pay_and_is_tried_again():
     assert depth_for(policy, [Outcome(4, 4)] * 8) > 4
 
 
-def test_a_dear_drafter_is_used_where_text_takes_all_that_it_says():
-    """A level costs more than the prior promises: only trying it can tell."""
+def test_an_expensive_drafter_is_used_where_all_its_tokens_are_accepted():
+    """A level costs more than it gains at the prior's acceptance, so that only trying it shows its gain."""
     policy, rng = WhereItPays(costs=even_costs(0.7, once=0.1)), random.Random(0)
     state, drafted = policy.begin(), 0
     for _ in range(200):
@@ -179,7 +179,7 @@ def test_entropy_is_that_of_the_path():
 
 @given(trees(12), st.integers(0, 5))
 def test_first_levels_keep_the_choices_that_are_no_deeper(tree, depth):
-    cut_tree, kept = levels(tree, depth)
+    cut_tree, kept = levels_of(tree, depth)
     choices = [(), *tree.choices()]
     assert [(), *cut_tree.choices()] == [choices[node] for node in kept]
     assert sorted(cut_tree.choices()) == sorted(choice for choice in tree.choices() if len(choice) <= depth)
@@ -189,16 +189,16 @@ def test_first_levels_keep_the_choices_that_are_no_deeper(tree, depth):
 @given(trees(10), st.integers(0, 3), SEEDS)
 def test_a_cut_draft_is_the_draft_of_the_cut_shape(tree, depth, seed):
     drafter = begin(LanguageModelDrafter(MODEL, keep_probs=True))
-    for whole, small in zip(drafter.propose(tree, None), drafter.propose(levels(tree, depth)[0], None)):
-        found, _ = cut(whole, depth)
+    for whole, small in zip(drafter.propose(tree, None), drafter.propose(levels_of(tree, depth)[0], None)):
+        found, _ = first_levels(whole, depth)
         assert found.tree == small.tree and torch.equal(found.tokens, small.tokens)
 
 
 # -------------------------------------------------------------------------------------------------- adaptive drafters
 
 
-class Dice(RowByRow):
-    """A policy whose depths follow no reason: what a drafter must bear."""
+class Arbitrary(Policy):
+    """A policy of arbitrary depths."""
 
     reads_entropy = True
 
@@ -213,18 +213,18 @@ class Dice(RowByRow):
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.lists(trees(10), min_size=2, max_size=4), SEEDS, st.sampled_from(["dice", "confident"]))
+@given(st.lists(trees(10), min_size=2, max_size=4), SEEDS, st.sampled_from(["arbitrary", "confident"]))
 def test_rows_of_different_depths_stay_with_their_texts(forest, seed, kind):
     rng = random.Random(seed)
     drafter = (ConfidentDrafter(MODEL, threshold=0.3) if kind == "confident"
-               else AdaptiveDrafter(LanguageModelDrafter(MODEL), Dice()))
+               else AdaptiveDrafter(LanguageModelDrafter(MODEL), Arbitrary()))
     inner = getattr(drafter, "drafter", drafter)
     begin(drafter)
     oracle, rows = begin(PlainDrafter(MODEL)), len(PROMPTS)
     for shape in forest:
         drafts, whole = drafter.propose(shape, None), oracle.propose(shape, None)
         for draft, full in zip(drafts, whole, strict=True):
-            expected, _ = cut(full, draft.tree.max_depth)
+            expected, _ = first_levels(full, draft.tree.max_depth)
             assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
         accepted = [a_path(draft.tree, rng) for draft in drafts]
         bonus = [rng.randrange(1, small_models.VOCABULARY) for _ in range(rows)]
@@ -257,16 +257,16 @@ def test_a_confident_chain_ends_with_its_first_unlikely_token(threshold):
 
 def test_an_adaptive_drafter_spends_fewer_forwards_where_little_is_accepted():
     settings = dict(shape="chain:8", max_new_tokens=24)
-    fixed, adaptive = LanguageModelDrafter(OTHER), make("adaptive", model=OTHER, policy="recent")
+    fixed, adaptive = LanguageModelDrafter(OTHER), make("adaptive:recent", PAIR)
     outputs = [live.decode(MODEL, drafter, PROMPTS, **settings).new_tokens for drafter in (fixed, adaptive)]
     assert outputs[0] == outputs[1] and adaptive.calls < fixed.calls
     with pytest.raises(ValueError, match="policy is 'blind'; choose one of schedule"):
-        make("adaptive", model=OTHER, policy="blind")
+        make("adaptive:blind", PAIR)
     with pytest.raises(ValueError, match="threshold is 1.5"):
         ConfidentDrafter(OTHER, threshold=1.5)
     for name in ("adaptive", "confident"):
         with pytest.raises(ValueError, match="'dyspec:4@8' decides itself"):
-            begin(make(name, model=OTHER)).propose(growth.parse("dyspec:4@8"), None)
+            begin(make(name, PAIR)).propose(growth.parse("dyspec:4@8"), None)
 
 
 # ---------------------------------------------------------------------------------------------------------- combined
@@ -311,38 +311,3 @@ def test_long_matches_cost_no_forward():
     assert drafter.calls == calls + 2 and (drafter.rounds, drafter.looked_up) == (2, 1)
     with pytest.raises(ValueError, match="a match of 0 tokens"):
         CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 0)
-
-
-# ------------------------------------------------------------------------------------------------------------ bandit
-
-
-def speeds(index, name):
-    means = {"lookup": 20.0, "small": 30.0, "tiny": 26.0}
-    return random.Random(f"{index} {name}").gauss(means[name], 4.0)
-
-
-CHOOSERS = {"ucb": bandit.upper_bound, "thompson": lambda: bandit.thompson(torch.Generator().manual_seed(0))}
-
-
-@pytest.mark.parametrize("name", CHOOSERS)
-def test_a_bandit_comes_to_take_the_fastest(name):
-    names = ["lookup", "small", "tiny"]
-    chosen, known = bandit.serve([100] * 600, names, CHOOSERS[name](), speeds)
-    assert set(chosen[:3]) == set(names) and chosen[-200:].count("small") > 140
-    assert sum(known.counts.values()) == 600 and abs(known.mean("small") - 30) < 1 and abs(known.spread() - 4) < 0.5
-    served = sum(speeds(index, name) for index, name in enumerate(chosen)) / 600
-    assert served > 28, "better than any drafter but the best"
-
-
-def test_the_choice_by_length_learns_nothing():
-    chosen, _ = bandit.serve([10, 200, 99, 100], ["a", "b"], bandit.by_length("a", "b", 100), lambda index, name: 1.0)
-    assert chosen == ["a", "b", "a", "b"]
-    with pytest.raises(ValueError, match="'a' was chosen, there are c"):
-        bandit.serve([1], ["c"], bandit.by_length("a", "b", 100), lambda index, name: 1.0)
-
-
-def test_the_spread_is_within_drafters():
-    known = bandit.Record()
-    for name, speed in [("a", 1.0), ("a", 3.0), ("b", 10.0), ("b", 14.0)]:
-        known = known.and_one(name, speed)
-    assert math.isclose(known.spread(), math.sqrt((2 + 8) / 2)) and bandit.Record().spread() == 0

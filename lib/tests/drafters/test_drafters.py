@@ -1,7 +1,9 @@
-"""Drafters against the plain oracle that forwards every node's whole text, in float64; look-up, merging, controls."""
+"""Drafters against the plain oracle of whole forward passes, in float64; look-up, merging, controls, the registry."""
 
 import random
 from collections import Counter
+from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters import DRAFTERS, make, proposals
+from lib.drafters import DRAFTERS, Drafter, Kind, filling, make, parse
+from lib.drafters.combined import CombinedDrafter
 from lib.drafters.controls import OracleDrafter, RandomDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter, by_frequency
 from lib.drafters.merged import MergedDrafter, merge_chosen, node_bytes
 from lib.drafters.plain import PlainDrafter
-from lib.drafters.token_trie import merge
+from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.drafters.tries import merge
 from lib.studies.acceptance import live
 from lib.tests import small_heads, small_models
 from lib.tests.replay.test_replay import trees
@@ -75,7 +79,7 @@ def test_whatever_is_accepted_top_k_drafts_are_the_oracles(forest, seed):
     rows = len(PROMPTS)
     for tree in forest:
         calls, drafts, expected = fast.calls, fast.propose(tree, draws()), plain.propose(tree, draws())
-        assert fast.calls - calls == tree.max_depth, "one forward a level"
+        assert fast.calls - calls == tree.max_depth, "one forward pass per level"
         for draft, other in zip(drafts, expected, strict=True):
             assert draft.tree == other.tree == tree and torch.equal(draft.tokens, other.tokens)
         accepted = [a_path(tree, rng) for _ in range(rows)]
@@ -102,7 +106,7 @@ def assert_cache_is_a_fresh_prefill(drafter, texts):
                 torch.testing.assert_close(getattr(kept, name)[row, :, :length], getattr(new, name)[0, :, :length])
 
 
-def test_only_an_accepted_leaf_waits_beside_the_root():
+def test_only_an_accepted_leaf_waits_with_the_root():
     drafter = begin(LanguageModelDrafter(MODEL))
     drafter.propose(shapes.kary(2, 2), draws())  # 0; 1, 2; 3, 4, 5, 6
     drafter.commit([[], [1], [1, 4], [2]], [7, 8, 9, 10])
@@ -168,14 +172,14 @@ def test_repeated_draws_are_one_node_in_the_place_of_the_first():
 def test_samples_follow_their_distribution():
     probs, count, trials = torch.tensor([0.5, 0.3, 0.2, 0.0]), 2, 4000
     given = draws(11)
-    pairs = Counter(tuple(token for _, token, _ in proposals.distinct(probs, count, given)) for _ in range(trials))
+    pairs = Counter(tuple(token for _, token, _ in filling.distinct(probs, count, given)) for _ in range(trials))
     for (first, second), seen in pairs.items():
         expected = float(probs[first] * probs[second] / (1 - probs[first]))
         assert abs(seen / trials - expected) < 4 * (expected * (1 - expected) / trials) ** 0.5
     assert not any(3 in pair for pair in pairs)
-    everything = proposals.distinct(probs, 9, given)
+    everything = filling.distinct(probs, 9, given)
     assert sorted(token for _, token, _ in everything) == [0, 1, 2, 3] and everything[3][1] == 3, "no mass comes last"
-    repeated = proposals.independent(probs, 6, given)
+    repeated = filling.independent(probs, 6, given)
     assert sum(times for *_, times in repeated) == 6 and [place for place, *_ in repeated][0] == 0
 
 
@@ -183,10 +187,10 @@ def test_samples_follow_their_distribution():
 def test_equal_scores_go_to_the_lowest_token(scores, count):
     table = torch.tensor(scores, dtype=torch.float64)
     expected = [sorted(range(6), key=lambda token: (-row[token], token))[:count] for row in scores]
-    assert proposals.top_tokens(table, count).tolist() == expected
+    assert filling.top_tokens(table, count).tolist() == expected
 
 
-def test_probabilities_come_with_top_k_drafts_where_asked_for():
+def test_keep_probs_gives_top_k_drafts_their_probabilities():
     drafter = begin(LanguageModelDrafter(MODEL, keep_probs=True, temperature=0.5))
     bare = begin(LanguageModelDrafter(MODEL))
     shape = shapes.kary(2, 2)
@@ -266,7 +270,7 @@ def test_lookup_takes_the_most_recent_or_the_most_frequent():
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8))
-def test_frequent_prefixes_come_behind_their_own_beginnings(sequences):
+def test_frequent_prefixes_come_after_their_own_prefixes(sequences):
     ordered = by_frequency(sequences)
     assert all(prefix[:-1] in ordered[:place] for place, prefix in enumerate(ordered) if len(prefix) > 1)
 
@@ -291,11 +295,11 @@ def test_a_trie_holds_every_prefix_once(sequences, budget):
     assert draft.tree.budget == min(len(expected) - 1 if budget is None else budget, len(expected) - 1)
 
 
-def test_no_more_sequences_are_asked_for_than_the_budget_takes():
+def test_no_more_sequences_are_read_than_the_budget_takes():
     sequences = iter([[1, 2], [1, 3, 4], [5]])
     assert merge(9, sequences, 3).tokens.tolist() == [9, 1, 2, 3]
     assert next(sequences) == [5]
-    assert merge(9, [[1], [2]]).tree is merge(8, [[3], [4]]).tree  # what was made of a tree is found again
+    assert merge(9, [[1], [2]]).tree is merge(8, [[3], [4]]).tree  # one object per shape
 
 
 @settings(deadline=None, max_examples=12)
@@ -338,12 +342,12 @@ def test_merged_siblings_are_ranked_as_the_first_that_knows_them_ranks_them(fore
     drafts = [drafted(tree) for tree in forest]
     merged = merge_chosen(drafts)
     for node in range(merged.tree.size):
-        path, said = merged.tokens_of(merged.tree.path(node)[1:]), []
+        path, children = merged.tokens_of(merged.tree.path(node)[1:]), []
         for draft in drafts:
             above = [ROOT, *draft.along(path)]
             if len(above) == len(path) + 1:
-                said += draft.tokens_of(draft.tree.children(above[-1]))
-        assert merged.tokens_of(merged.tree.children(node)) == list(dict.fromkeys(said))
+                children += draft.tokens_of(draft.tree.children(above[-1]))
+        assert merged.tokens_of(merged.tree.children(node)) == list(dict.fromkeys(children))
 
 
 def test_sharing_counts_what_merging_spares():
@@ -365,49 +369,53 @@ def decode(drafter, **settings):
     return live.decode(MODEL, drafter, PROMPTS, **({"shape": "kary:2@6", "max_new_tokens": 13} | settings))
 
 
-def materials():
-    generator = torch.Generator().manual_seed(1)
+PAIR = SimpleNamespace(target=MODEL, draft_model=OTHER, target_name="none that ships")
+SPECS = [*DRAFTERS, "model:iid", "model:without_replacement", "merged:iid"]
+
+
+@cache
+def continuations():
     greedy = dict(max_new_tokens=13, do_sample=False, pad_token_id=0, eos_token_id=None)
-    own = [MODEL.generate(prompt[None], **greedy)[0, len(prompt) :].tolist() for prompt in PROMPTS]
-    return dict(model=OTHER, target=MODEL, models=[OTHER, MODEL], vocabulary=small_models.VOCABULARY,
-                generator=generator, prompts=PROMPTS, continuations=own)
+    return [MODEL.generate(prompt[None], **greedy)[0, len(prompt) :].tolist() for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_whoever_drafts_greedy_output_is_the_targets_own(name):
-    given = materials()
-    drafter = make(name, **given, folder=small_heads.folder(name, MODEL))
-    assert decode(drafter, rows=3).new_tokens == given["continuations"]
+def made(spec):
+    """A drafter of a kind with all that its kind has to be given."""
+    given = dict(models=[OTHER, MODEL], generator=torch.Generator().manual_seed(1), prompts=PROMPTS,
+                 continuations=continuations(), folder=small_heads.folder(parse(spec)[0], MODEL))
+    taken = DRAFTERS[parse(spec)[0]].options
+    return make(spec, PAIR, **{name: value for name, value in given.items() if name in taken})
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_a_drafter_says_truly_what_it_proposes(name):
-    drafter = make(name, **materials(), folder=small_heads.folder(name, MODEL))
+@pytest.mark.parametrize("spec", SPECS)
+def test_with_any_drafter_greedy_output_is_the_targets_own(spec):
+    assert decode(made(spec), rows=3).new_tokens == continuations()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_draft_carries_its_proposal_and_distinct_siblings(spec):
+    drafter = made(spec)
     drafter.start(PROMPTS)
     prefilled = MODEL(pad_sequence(PROMPTS, batch_first=True), output_hidden_states=True)
-    drafter.commit([[] for _ in PROMPTS], [row[0] for row in materials()["continuations"]], prefilled)
+    drafter.commit([[] for _ in PROMPTS], [row[0] for row in continuations()], prefilled)
     for draft in drafter.propose(shapes.kary(2, 2), draws()):
-        assert draft.proposal == DRAFTERS[name].proposal
+        assert draft.proposal == parse(spec)[1].get("proposal", "top_k")
         siblings = [draft.tokens[list(draft.tree.children(node))].tolist() for node in range(draft.tree.size)]
-        assert all(len(set(tokens)) == len(tokens) for tokens in siblings), "siblings are distinct"
+        assert all(len(set(tokens)) == len(tokens) for tokens in siblings)
     assert drafter.cache_bytes >= 0 and drafter.calls >= 0
 
 
 @pytest.mark.parametrize("rule", ["dyspec@4", "ddtree@4"])
-@pytest.mark.parametrize("name", ["top_k", "iid", "plain", "sam", "recycling", "adaptive", "confident", "combined",
-                                  "merged", "medusa", "eagle", "random", "oracle", "lookup"])
-def test_a_growth_rule_is_followed_or_refused_by_name(name, rule):
-    given = materials()
-    drafter = make(name, **given, folder=small_heads.folder(name, MODEL))
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_growth_rule_is_followed_or_refused_by_name(spec, rule):
     try:
-        assert decode(drafter, shape=rule).new_tokens == given["continuations"]
+        assert decode(made(spec), shape=rule).new_tokens == continuations()
     except ValueError as refused:
         assert f"'{rule.partition('@')[0]}" in str(refused)
 
 
-def test_the_oracle_fills_every_round_and_chance_hardly_any():
-    given = materials()
-    best = decode(make("oracle", **given), shape="chain:5", rows=2)
+def test_the_oracle_is_accepted_whole_and_random_tokens_hardly_ever():
+    best = decode(made("oracle"), shape="chain:5", rows=2)
     assert [(found.accepted, found.cut) for found in best.rounds if found.position == 1] == [(5, False)] * 4
     assert all(found.accepted == 5 for found in best.rounds if not found.cut)
     chance = decode(RandomDrafter(small_models.VOCABULARY, torch.Generator().manual_seed(0)), shape="star:3")
@@ -418,20 +426,67 @@ def test_the_oracle_fills_every_round_and_chance_hardly_any():
         begin(RandomDrafter(4, torch.Generator())).propose(shapes.star(5), draws())
 
 
-def test_the_registry_names_what_is_missing():
-    with pytest.raises(ValueError, match="needs vocabulary, generator"):
-        make("random")
-    with pytest.raises(ValueError, match="'hydra'; choose one of top_k"):
-        make("hydra")
-    assert make("lookup", order="frequent", model=None).order == make("lookup:frequent").order == "frequent"
-    assert make("sam:3").shortest == 3 and make("confident:0.25", model=OTHER).threshold == 0.25
-    with pytest.raises(ValueError, match="no drafter takes ordr; 'lookup' takes longest, shortest, order"):
-        make("lookup", ordr="frequent")
-    with pytest.raises(ValueError, match="top_k takes no value"):
-        make("top_k:3", model=OTHER)
+def test_the_registry_names_missing_and_unknown_options():
+    with pytest.raises(ValueError, match="needs generator"):
+        make("random", PAIR)
+    with pytest.raises(ValueError, match="'hydra'; choose one of none, model"):
+        make("hydra", PAIR)
+    assert make("lookup", PAIR, order="frequent").order == make("lookup:frequent", PAIR).order == "frequent"
+    assert make("sam:3", PAIR).shortest == 3 and make("confident:0.25", PAIR).threshold == 0.25
+    assert make("model:iid", PAIR).proposal == "iid" and make("model", PAIR, keep_probs=True).keep_probs
+    with pytest.raises(ValueError, match="'lookup' takes no option ordr; it takes longest, order, shortest"):
+        make("lookup", PAIR, ordr="frequent")
+    with pytest.raises(ValueError, match="proposal is '3'; choose one of top_k, iid"):
+        make("model:3", PAIR)
+    with pytest.raises(ValueError, match="int8 takes no value"):
+        make("int8:3", PAIR)
     with pytest.raises(ValueError, match="give a value for shortest"):
-        make("sam:", model=OTHER)
+        make("sam:", PAIR)
     for spec in ("sam:x", "early_exit:1.5", "confident:low"):
         with pytest.raises(ValueError, match=f"drafter is '{spec}', but .* is a number"):
-            make(spec, model=OTHER, target=MODEL)
-    assert make("top_k", model=MODEL, keep_probs=True, generator=None).keep_probs
+            make(spec, PAIR)
+    with pytest.raises(ValueError, match="no head of kind 'eagle' ships for target 'none that ships'.*give the folder"):
+        make("eagle", PAIR)
+
+
+def test_a_pair_without_a_draft_model_takes_drafters_that_need_none():
+    alone = SimpleNamespace(target=MODEL, draft_model=None, target_name="t")
+    for spec in ("sam", "recycling", "early_exit:1", "none"):
+        assert decode(make(spec, alone)).new_tokens == continuations()
+    with pytest.raises(ValueError, match="the pair has no draft model"):
+        make("model", alone)
+
+
+class Repeating(Drafter):
+    """Drafts the root again and again: the whole of a new drafter."""
+
+    option = "offset"
+
+    def __init__(self, offset: int = 0):
+        self.offset = offset
+
+    def propose(self, shape, draws):
+        return [Draft(shape, torch.tensor([root] + [root + self.offset] * shape.budget), "top_k")
+                for root in self.roots]
+
+
+def test_a_new_drafter_is_one_class_and_one_row(monkeypatch):
+    monkeypatch.setitem(DRAFTERS, "repeating", Kind(f"{__name__}:Repeating", "the root"))
+    drafter = make("repeating:0", PAIR)
+    assert isinstance(drafter, Repeating) and drafter.window is None and not drafter.wants_hidden_states
+    assert decode(drafter, shape="chain:3").new_tokens == continuations()
+    combined = CombinedDrafter(SuffixAutomatonDrafter(), make("repeating", PAIR))
+    assert decode(combined, shape="chain:3").new_tokens == continuations()
+    with pytest.raises(ValueError, match="a Repeating cannot be recorded in a trace"):
+        drafter.read_ahead(MODEL, PROMPTS, [1] * 4, 2)
+
+
+def test_weights_with_nan_are_named():
+    broken = small_models.llama(3)
+    broken.name_or_path = "my/model"
+    with torch.no_grad():
+        broken.model.layers[0].mlp.down_proj.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="model 'my/model' gives NaN after the prompt.*load other weights"):
+        decode(LanguageModelDrafter(broken))
+    with pytest.raises(ValueError, match="model 'my/model' gives NaN"):
+        live.decode(broken, LanguageModelDrafter(MODEL), PROMPTS, shape="chain:2", max_new_tokens=4)

@@ -7,8 +7,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.drafters.early_exit import EarlyExitDrafter, first_layers
-from lib.drafters.int8_self import rounded
-from lib.models.int8_linear import Int8Linear
+from lib.drafters.int8_self import int8_self
+from lib.models.quantize import Int8Linear
 from lib.studies.drafters.measure import candidates
 from lib.tests import small_models
 
@@ -36,8 +36,8 @@ def test_weights_are_shared_and_the_target_stays_whole():
     assert len(drafter.model.model.layers) == drafter.model.config.num_hidden_layers == 2
 
 
-def test_the_target_in_int8_shares_what_is_not_rounded():
-    model = rounded(MODEL)
+def test_the_target_in_int8_shares_what_is_not_int8_self():
+    model = int8_self(MODEL)
     assert model.get_input_embeddings().weight is MODEL.get_input_embeddings().weight
     assert model.lm_head.weight is MODEL.lm_head.weight and model.model.norm.weight is MODEL.model.norm.weight
     layer, own = model.model.layers[1].mlp.up_proj, MODEL.model.layers[1].mlp.up_proj
@@ -52,8 +52,8 @@ def test_what_has_no_first_layers_is_refused():
     other = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=8, n_head=2, vocab_size=9, n_positions=16))
     with pytest.raises(ValueError, match="GPT2LMHeadModel has no model.layers"):
         first_layers(other, 1)
-    with pytest.raises(ValueError, match="no linear layers but its output layer, so that nothing can be rounded"):
-        rounded(other)
+    with pytest.raises(ValueError, match="no linear layers but its output layer, so there is nothing to round"):
+        int8_self(other)
     pair = SimpleNamespace(target=other, target_name="t", drafter_name="d", draft_model=other,
                            vocabulary=9)
     assert not {"early_exit:1", "int8"} & candidates([pair], []).keys() and "sam" in candidates([pair], [])

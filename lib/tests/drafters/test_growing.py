@@ -1,4 +1,4 @@
-"""Grown trees live: the cached drafter against the plain oracle, greedy identity, what is kept and what is refused."""
+"""Grown trees live: the cached drafter against the plain oracle, greedy identity, and refusals."""
 
 import random
 
@@ -37,7 +37,7 @@ def test_whatever_is_accepted_grown_trees_are_the_oracles(rules, seed):
     rows = 4
     for rule in [*rules, shapes.kary(2, 2)]:  # a static shape may follow
         calls, drafts, expected = fast.calls, fast.propose(rule, draws()), plain.propose(rule, draws())
-        assert fast.calls - calls == max(fast.levels) <= rule.max_depth, "one forward a level"
+        assert fast.calls - calls == max(fast.levels) <= rule.max_depth, "one forward pass per level"
         for draft, other, levels in zip(drafts, expected, fast.levels, strict=True):
             assert draft.tree == other.tree and torch.equal(draft.tokens, other.tokens)
             assert draft.tree.budget <= rule.budget and draft.tree.max_depth <= levels
@@ -107,7 +107,7 @@ def test_wider_than_the_vocabulary_is_as_wide_as_it():
 def test_what_cannot_be_grown_is_refused():
     with pytest.raises(ValueError, match="proposal is 'iid'"):
         begin(LanguageModelDrafter(DRAFTER, proposal="iid")).propose(growth.parse("dyspec@4"), draws())
-    with pytest.raises(ValueError, match="'ddtree@4' grows over one distribution a depth"):
+    with pytest.raises(ValueError, match="'ddtree@4' grows over one distribution per depth"):
         begin(LanguageModelDrafter(DRAFTER)).propose(growth.parse("ddtree@4"), draws())
     short = LanguageModelDrafter(small_models.llama(0, window=16))
     short.start([torch.ones(14, dtype=torch.long)])

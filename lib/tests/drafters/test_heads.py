@@ -1,5 +1,5 @@
-"""Heads: whatever they say, greedy output is the target's; caches against plain recomputing; what they read ahead is
-what they draft."""
+"""Heads: greedy output is the target's with any head; caches against plain recomputing; reading ahead gives the ranks
+of live drafts."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from lib import replay
 from lib.drafters import heads, marginals
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.heads.eagle import continued, embed
-from lib.drafters.heads.layers import Behind
+from lib.drafters.heads.layers import CachedLayers
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.lab.forward_clock import clocked
 from lib.models.cache import TreeCache
@@ -33,7 +33,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 HEADS = {kind: small_heads.head(kind, TARGET, seed) for seed, kind in enumerate(KINDS)}
 HEADS["eagle3:small"] = small_heads.head("eagle3", TARGET, 7, draft_vocab_size=11)
 HEADS["eagle3:own"] = small_heads.head("eagle3", TARGET, 8, own_embedding=True)
-FEW = small_models.llama(1, layers=3, vocabulary=6)  # six tokens: what is drafted blindly is accepted now and then
+FEW = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, random drafts are accepted now and then
 
 
 def drafter(name, **options):
@@ -72,7 +72,7 @@ def test_greedy_output_stays_where_look_up_takes_over_some_rounds(name, enough):
 
 
 @pytest.mark.parametrize("name", ["eagle", "eagle3"])
-def test_eagle_drafts_the_same_behind_rounds_of_others(name):
+def test_eagle_drafts_the_same_after_rounds_of_others(name):
     """After rounds in which another's drafts were verified, its next draft is that of one who drafted all along."""
     aside, always, shape = drafter(name), drafter(name), shapes.parse("kary:2@6")
     text = PROMPTS[1].tolist()
@@ -116,10 +116,10 @@ def test_a_drafter_without_hidden_states_says_so():
     started.start(PROMPTS)
     with pytest.raises(ValueError, match="output_hidden_states=True"):
         started.commit([[] for _ in PROMPTS], [1, 2, 3, 4])
-    with pytest.raises(ValueError, match="'dyspec:4@4' grows over one distribution a node, the head gives one a depth"):
+    with pytest.raises(ValueError, match="'dyspec:4@4' grows over one distribution per node, the head gives"):
         started.propose(growth.parse("dyspec:4@4"), draws())
     for made, rule in ((drafter("eagle"), "ddtree@4"), (drafter("eagle", proposal="iid"), "dyspec@4")):
-        with pytest.raises(ValueError, match="cannot grow a tree here"):
+        with pytest.raises(ValueError, match="one distribution per depth|proposal is .iid."):
             Rounds(made, 0).drafter.propose(growth.parse(rule), draws())
     with pytest.raises(ValueError, match="temperature is 0"):
         drafter("eagle", proposal="iid", temperature=0)
@@ -168,7 +168,7 @@ def test_whatever_is_accepted_eagle_drafts_as_the_plain_oracle(name, forest, see
     for tree in forest:
         calls = rounds.drafter.calls
         drafts = rounds.drafter.propose(tree, draws())
-        assert rounds.drafter.calls - calls == max(1, tree.max_depth), "one forward a level"
+        assert rounds.drafter.calls - calls == max(1, tree.max_depth), "one forward pass per level"
         for text, draft in zip(rounds.texts, drafts, strict=True):
             assert draft.tree == tree
             assert torch.equal(draft.tokens, plain_heads.eagle_tokens(HEADS[name], TARGET, text, tree))
@@ -313,7 +313,7 @@ def test_what_is_read_ahead_is_what_a_round_from_there_drafts():
         assert (ranks[1] == -1).all() and (probs[1] == 0).all(), "a text without roots"
         for t, d in itertools.product(range(count), range(4)):
             if t + d < count:
-                expected = said_ahead(name, text, start + t, d)
+                expected = logits_ahead(name, text, start + t, d)
                 if expected is None:
                     assert ranks[0, t, d] >= small_models.VOCABULARY and probs[0, t, d] == 0
                     continue
@@ -322,8 +322,8 @@ def test_what_is_read_ahead_is_what_a_round_from_there_drafts():
                 assert probs[0, t, d].item() == pytest.approx(expected.softmax(-1)[token].item(), abs=1e-6)
 
 
-def said_ahead(name, text, root, d):
-    """Plainly: the logits of the token d + 1 behind a root, where the round follows the text; None: a silent head."""
+def logits_ahead(name, text, root, d):
+    """The plain logits of the token d + 1 after a root whose round follows the text; None beyond the head's depth."""
     head = HEADS[name]
     if name.startswith("eagle"):
         return plain_heads.eagle_logits(head, TARGET, text[: root + 1].tolist(), text[root + 1 : root + 1 + d].tolist())
@@ -345,7 +345,7 @@ def test_a_head_runs_with_the_activation_that_its_config_names(activation):
     head = small_heads.head("eagle", target, hidden_act=activation)
     x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
     expected = head.layer(x, torch.arange(6)[None], plain_heads.attend)
-    torch.testing.assert_close(Behind([head.layer])(x, torch.arange(6), TreeCache(), None), expected)
+    torch.testing.assert_close(CachedLayers([head.layer])(x, torch.arange(6), TreeCache(), None), expected)
 
 
 @torch.no_grad()
@@ -384,20 +384,29 @@ def test_what_is_broken_of_a_saved_head_is_named(kind, tmp_path):
     heads.save(HEADS[kind], tmp_path)
     whole = json.loads((tmp_path / "config.json").read_text())
     needed = {"medusa": "medusa_num_layers", "block": "block_size"}.get(kind, "feature_layers")
-    for told, message in (({name: value for name, value in whole.items() if name != needed}, f"lacks {needed}"),
-                          (whole | {"hidden_size": "x"}, "cannot be read as a head .*'hidden_size' expected int"),
-                          ([], "cannot be read as a head"), (whole, "cannot be read as a head .*header")):
-        (tmp_path / "config.json").write_text(json.dumps(told))
-        if told == whole:
+    for config, message in (({name: value for name, value in whole.items() if name != needed}, f"lacks {needed}"),
+                            (whole | {"hidden_size": "x"}, "cannot be read as a head .*'hidden_size' expected int"),
+                            ([], "cannot be read as a head"), (whole, "cannot be read as a head .*header")):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        if config == whole:
             (tmp_path / "model.safetensors").write_bytes(b"no header")
         with pytest.raises(ValueError, match=message):
             heads.load(kind, tmp_path, TARGET)
 
 
+def test_a_saved_head_with_nan_is_named(tmp_path):
+    broken = small_heads.head("eagle", TARGET)
+    with torch.no_grad():
+        broken.fc.weight[0, 0] = float("nan")
+    heads.save(broken, tmp_path)
+    with pytest.raises(ValueError, match=f"the tensors of {tmp_path} .*with NaN: fc.weight.*fetch the folder again"):
+        heads.load("eagle", tmp_path, TARGET)
+
+
 def test_a_saved_head_that_reads_layers_which_the_target_has_not_is_refused(tmp_path):
     heads.save(HEADS["eagle3"], tmp_path)
-    told = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(told | {"feature_layers": [1, 2, 99]}))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"feature_layers": [1, 2, 99]}))
     with pytest.raises(ValueError, match=r"reads the hidden states \[1, 2, 99\], this target of . layers has 0 to"):
         heads.load("eagle3", tmp_path, TARGET)
 

@@ -1,4 +1,4 @@
-"""A tree that is filled in one call is, bit for bit, the tree that is filled a level at a time."""
+"""A tree that is filled in one call is, bit for bit, the tree that is filled level by level."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lib import attention
 from lib.decoding import generate, in_batches
-from lib.drafters import native_fill
+from lib.drafters import eagle
 from lib.drafters.eagle import EagleDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.kernels.products import weights_refusal
@@ -41,16 +41,16 @@ def rounds(drafter, prompts, plan):
     """The drafts of rounds that accept shares of their deepest paths; then the cache's keys, and the calls."""
     drafter.start(prompts)
     drafter.commit([[] for _ in prompts], [7] * len(prompts))
-    said = []
+    drafted = []
     for shape, shares in plan:
         tree = shapes.parse(shape)
         drafts, path = drafter.propose(tree, None), deepest(tree)
-        said.append([(draft.tree, draft.token_list, draft.proposal) for draft in drafts])
+        drafted.append([(draft.tree, draft.token_list, draft.proposal) for draft in drafts])
         drafter.commit([path[: int(share * len(path))] for share in shares[: len(prompts)]],
                        [3 + row for row in range(len(prompts))])
     kept = [layer.keys[row, :, :length] for layer in drafter.cache.layers
             for row, length in enumerate(drafter.cache.rows.as_list)]
-    return said, kept, drafter.calls, drafter.levels
+    return drafted, kept, drafter.calls, drafter.levels
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -61,14 +61,14 @@ def rounds(drafter, prompts, plan):
     vocabulary=st.sampled_from([None, 17]),
     seed=st.integers(0, 99),
 )
-def test_one_call_says_what_a_call_a_level_says(lengths, plan, dtype, vocabulary, seed):
+def test_one_call_drafts_what_a_call_per_level_drafts(lengths, plan, dtype, vocabulary, seed):
     at_once, by_level = drafter(dtype, vocabulary), drafter(dtype, vocabulary)
     prompts = small_models.prompts(seed, lengths, vocabulary or KNOWN)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FusedBlocks, "fills", False)
-        said, kept, *counted = rounds(by_level, prompts, plan)
+        expected, kept, *counted = rounds(by_level, prompts, plan)
     found, held, *count = rounds(at_once, prompts, plan)
-    assert found == said and count == counted
+    assert found == expected and count == counted
     assert all(torch.equal(one, other) for one, other in zip(held, kept, strict=True))
 
 
@@ -80,7 +80,7 @@ def test_one_call_says_what_a_call_a_level_says(lengths, plan, dtype, vocabulary
     exact=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_a_head_fills_in_one_call_what_it_fills_a_level_at_a_time(kind, lengths, shape, exact, seed):
+def test_a_head_fills_in_one_call_what_it_fills_level_by_level(kind, lengths, shape, exact, seed):
     """In float32: in bfloat16 either way rounds on its own between the head's parts."""
     if refused := weights_refusal([torch.zeros(8, 8)]):
         pytest.skip(refused)
@@ -99,7 +99,7 @@ def test_a_head_fills_in_one_call_what_it_fills_a_level_at_a_time(kind, lengths,
 
     found = drafts()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native_fill, "features", lambda *asked: None)
+        patch.setattr(eagle, "native_filler", lambda *given: None)
         assert drafts() == found
 
 
@@ -125,7 +125,7 @@ def test_of_equals_the_first_come_first():
 
 @pytest.mark.parametrize("setting", [dict(keep_probs=True), dict(proposal="iid")], ids=repr)
 def test_what_needs_probabilities_goes_level_by_level(setting, monkeypatch):
-    monkeypatch.setattr(FusedBlocks, "fill", lambda *asked: pytest.fail("was asked for a tree without probabilities"))
+    monkeypatch.setattr(FusedBlocks, "fill", lambda *given: pytest.fail("a native call gives no probabilities"))
     model = LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), **setting)
     model.start(small_models.prompts(0, [4]))
     model.commit([[]], [5])

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import replay
-from lib.drafters import make, ngram_tables
-from lib.drafters.ngram_tables import NgramTables
-from lib.drafters.ngrams import NgramDrafter
-from lib.making import ngrams
+from lib.drafters import make, ngrams
+from lib.drafters.ngrams import NgramDrafter, NgramTables
+from lib.making import ngrams as counting
 from lib.studies.acceptance import live
 from lib.tests import small_heads, small_models
 from lib.tests.replay.test_replay import trees
@@ -94,7 +94,8 @@ def test_what_was_accepted_is_known_from_then_on():
 def test_replay_of_what_is_read_ahead_is_live_decoding_round_by_round():
     tokens, prompts, names = 40, small_models.prompts(6, (3, 9, 5, 1)), list("abcd")
     drafter = NgramDrafter(small_heads.tables(small_models.VOCABULARY))
-    recorded = replay.record(MODEL, {"n": drafter}, prompts, names=names, kinds=names, max_new_tokens=tokens - 1, ahead=6)
+    recorded = replay.record(MODEL, {"n": drafter}, prompts, names=names, kinds=names, max_new_tokens=tokens - 1,
+                             ahead=6)
     for shape in map(shapes.parse, ("chain:5", "kary:3@20", "expansion:1,3,2,1")):
         rounds = live.decode(MODEL, drafter, prompts, shape=shape, max_new_tokens=tokens).rounds
         walked = replay.chained(replay.walk(recorded, shape, "n"), recorded.lengths)
@@ -118,7 +119,7 @@ def by_counting(read, said, entries):
     for n, most in enumerate(entries, start=1):
         behind = defaultdict(Counter)
         for text, told in zip(read, said):
-            for end in range(max(ngrams.FROM, n), len(text) + 1):
+            for end in range(max(counting.CONTEXT, n), len(text) + 1):
                 behind[tuple(text[end - n : end])][told[end - 1]] += 1
         worth = {}
         for context, counts in behind.items():
@@ -137,17 +138,17 @@ def test_tables_keep_what_names_most_beyond_shorter_ones(seed, entries):
     rng = np.random.default_rng(seed)
     read = rng.integers(0, VOCABULARY, (3, 40)) * rng.integers(0, 2, (3, 40))
     said = (read + rng.integers(0, 2, (3, 40))) % VOCABULARY
-    made = ngrams.tables_of(read, said, entries, VOCABULARY)
+    made = counting.tables_of(read, said, entries, VOCABULARY)
     expected = numbered(by_counting(read.tolist(), said.tolist(), entries))
     assert made.orders == expected.orders
-    keys, behind = ngrams.counted_places(read, said, 3, VOCABULARY)
+    keys, behind = counting.counted_places(read, said, 3, VOCABULARY)
     named = [made.favourite([each % NUMBER[n] for n in (1, 2, 3)]) for each in keys.tolist()]
-    assert ngrams.agreement(made, read, said) == pytest.approx(np.mean(np.array(named) == behind))
+    assert counting.agreement(made, read, said) == pytest.approx(np.mean(np.array(named) == behind))
 
 
 def test_a_targets_favourites_are_those_of_its_own_forward():
     windows = torch.randint(0, small_models.VOCABULARY, (2, 20), generator=torch.Generator().manual_seed(0))
-    assert np.array_equal(ngrams.favourites(MODEL, windows), MODEL(windows).logits.argmax(-1).numpy())
+    assert np.array_equal(counting.favourites(MODEL, windows), MODEL(windows).logits.argmax(-1).numpy())
 
 
 # ---------------------------------------------------------------------------------------------------------- files
@@ -155,14 +156,14 @@ def test_a_targets_favourites_are_those_of_its_own_forward():
 
 @pytest.fixture
 def folder(tmp_path):
-    ngram_tables.save(small_heads.tables(small_models.VOCABULARY), tmp_path, {"tokens": 7})
+    ngrams.save(small_heads.tables(small_models.VOCABULARY), tmp_path, {"tokens": 7})
     return tmp_path
 
 
 def test_tables_are_read_as_they_were_written(folder):
-    read = ngram_tables.load(folder, MODEL)
+    read = ngrams.load(folder, MODEL)
     assert read.orders == small_heads.tables(small_models.VOCABULARY).orders and read.name_or_path == str(folder)
-    drafter = make("ngrams:5", target=MODEL, folder=folder)
+    drafter = make("ngrams:5", SimpleNamespace(target=MODEL), folder=folder)
     assert (drafter.enough, drafter.longest) == (5, 4)
 
 
@@ -172,24 +173,24 @@ def test_tables_are_read_as_they_were_written(folder):
     (lambda config, tensors: tensors.pop("said.2"), "missing: said.2"),
     (lambda config, tensors: tensors.update(other=tensors["said.1"].clone()), "unexpected: other"),
     (lambda config, tensors: tensors.update({"said.1": tensors["said.1"][1:]}), r"not \[E, 1\]"),
-    (lambda config, tensors: tensors.update({"said.1": tensors["said.1"].long() + 99}), "none of the vocabulary's"),
+    (lambda config, tensors: tensors.update({"said.1": tensors["said.1"].long() + 99}), "outside the vocabulary"),
 ])
 def test_what_does_not_fit_is_refused_by_name(folder, fault, said):
     config = json.loads((folder / "config.json").read_text())
-    tensors = ngram_tables.load_file(folder / "model.safetensors")
+    tensors = ngrams.load_file(folder / "model.safetensors")
     fault(config, tensors)
     (folder / "config.json").write_text(json.dumps(config))
-    ngram_tables.save_file(tensors, folder / "model.safetensors")
+    ngrams.save_file(tensors, folder / "model.safetensors")
     with pytest.raises(ValueError, match=said):
-        ngram_tables.load(folder, MODEL)
+        ngrams.load(folder, MODEL)
 
 
 def test_what_cannot_be_read_is_refused(folder):
     (folder / "model.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match="cannot be read"):
-        ngram_tables.load(folder, MODEL)
+        ngrams.load(folder, MODEL)
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="lacks model.safetensors"):
-        ngram_tables.load(folder, MODEL)
+        ngrams.load(folder, MODEL)
     with pytest.raises(ValueError, match="64 bits"):
         NgramTables(({},) * 4, 150_000)

@@ -1,13 +1,15 @@
 """Published layouts: folders as Medusa and EAGLE write them load into the heads; broken ones are refused by key."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from lib.drafters import make, published
-from lib.drafters.published.eagle import feature_layers
+from lib.drafters import make
+from lib.drafters.heads import published
+from lib.drafters.heads.published import feature_layers
 from lib.studies.acceptance import live
 from lib.tests import small_models
 
@@ -73,9 +75,9 @@ def write(folder, kind, config=None, tensors=None):
 
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_published_heads_load_and_draft(kind, tmp_path):
-    drafter = make(kind, target=TARGET, folder=str(write(tmp_path / "head", kind)))
+    drafter = make(kind, SimpleNamespace(target=TARGET), folder=str(write(tmp_path / "head", kind)))
     for name, tensor in drafter.head.state_dict().items():
-        where = published.medusa.published_name(name, 2) if kind == "medusa" else name
+        where = published.published_name(name, 2) if kind == "medusa" else name
         assert torch.equal(tensor, LAYOUTS[kind][1][where].to(tensor.dtype))
     done = live.decode(TARGET, drafter, PROMPTS, shape="kary:2@6", max_new_tokens=9)
     own = [TARGET.generate(prompt[None], max_new_tokens=9, do_sample=False, pad_token_id=0, eos_token_id=None)

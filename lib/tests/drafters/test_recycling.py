@@ -44,8 +44,8 @@ def test_drafts_are_the_last_candidates_of_every_verified_token(forest, seed):
             found = dict(zip([(), *draft.tree.choices()], draft.tokens.tolist(), strict=True))
             assert found == by_the_book(known, shape, root)
         logits = torch.rand(2, shape.size, VOCABULARY, generator=torch.Generator().manual_seed(rng.randrange(2**31)))
-        for draft, said in zip(drafts, logits):
-            for token, row in zip(draft.tokens.tolist(), said):
+        for draft, own in zip(drafts, logits):
+            for token, row in zip(draft.tokens.tolist(), own):
                 known[token] = row.topk(CANDIDATES).indices.tolist()
         roots = [rng.randrange(VOCABULARY) for _ in roots]
         drafter.commit([[], []], roots, SimpleNamespace(logits=logits))

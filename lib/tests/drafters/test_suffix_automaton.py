@@ -7,25 +7,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.drafters.automaton import SuffixAutomaton
-from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
-from lib.drafters.token_trie import merge
+from lib.drafters.suffix_automaton import SuffixAutomaton, SuffixAutomatonDrafter
+from lib.drafters.tries import merge
 from lib.trees import shapes
 
 TEXTS = st.lists(st.integers(0, 2), max_size=60) | st.lists(st.integers(0, 9), max_size=40)
 
 
-def read(text, touching=False):
+def read(text, noting=False):
+    """The automaton of a text; noting: which notes the last place of each longest match, as the drafter's does."""
     automaton = SuffixAutomaton()
-    for token in text:
-        if touching:
-            automaton.touch()
-        automaton.extend(token)
+    if noting:
+        automaton.extend(text)
+    else:
+        for token in text:
+            automaton.append(token)
     return automaton
 
 
 def places(text, length):
-    """Every place behind an earlier occurrence of the text's last `length` tokens, by scanning."""
+    """Every place after an earlier occurrence of the text's last `length` tokens, by scanning."""
     return [end for end in range(length, len(text)) if text[end - length : end] == text[len(text) - length :]]
 
 
@@ -54,18 +55,18 @@ def test_matches_are_those_of_a_scan(text):
 
 @settings(deadline=None, max_examples=200)
 @given(TEXTS, st.booleans())
-def test_places_are_occurrences_and_show_every_token_that_followed(text, touching):
-    matches = by_length(read(text, touching))
+def test_places_are_occurrences_and_show_every_token_that_followed(text, noting):
+    matches = by_length(read(text, noting))
     assert [length for length, _ in matches] == [length for length, _ in scanned(text)]
     for length, ends in matches:
         assert set(ends) <= set(places(text, length))
         assert {text[end] for end in ends} == {text[end] for end in places(text, length)}
-        assert len(ends) == 1 + len({text[end] for end in ends}), "each token once, behind the noted place"
+        assert len(ends) == 1 + len({text[end] for end in ends}), "each token once, after the noted place"
 
 
 def test_the_longest_match_is_found_where_it_was_last():
     text = [1, 2, 5, 1, 2, 6, 1, 2]
-    assert next(read(text).matches()) == (2, 2) and next(read(text, touching=True).matches()) == (2, 5)
+    assert next(read(text).matches()) == (2, 2) and next(read(text, noting=True).matches()) == (2, 5)
 
 
 @settings(deadline=None, max_examples=50)
@@ -85,10 +86,10 @@ def test_the_drafter_merges_what_followed_the_matches(text, shortest, depth, bud
         drafter.commit([[]], [token])
     shape = shapes.at_budget(f"expansion:{','.join('2' * depth)}", budget)
     (draft,) = drafter.propose(shape, None)
-    matches = [match for match in read(text, touching=True).matches() if match[0] >= shortest]
+    matches = [match for match in read(text, noting=True).matches() if match[0] >= shortest]
     expected = merge(text[-1], [text[end : end + shape.max_depth] for _, end in matches], budget)
     assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
-    if draft.tree.budget:  # what is accepted becomes text, and is matched from then on
+    if draft.tree.budget:  # accepted tokens become text, and are matched from then on
         path = list(draft.tree.paths()[0][1:])
         drafter.commit([path], [7])
         assert drafter.texts[0].tokens == text + draft.tokens[path].tolist() + [7]

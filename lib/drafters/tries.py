@@ -1,4 +1,4 @@
-"""Several token sequences behind one root as one tree: common prefixes are one path."""
+"""Drafts from token sequences: several sequences as one trie, and a shape of which only some nodes have a token."""
 
 from functools import lru_cache
 from typing import Iterable, Sequence
@@ -8,11 +8,13 @@ import torch
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft
 
+UNKNOWN = -1
+
 
 def merge(root: int, sequences: Iterable[Sequence[int]], budget: int | None = None) -> Draft:
-    """The trie of the sequences, in their order, up to `budget` nodes; siblings are ranked in the order they came.
+    """The trie of sequences after one root, up to `budget` nodes; siblings are ranked in the order they came.
 
-    No more sequences are asked for than the budget takes.
+    No more sequences are read than the budget takes.
     """
     parents, tokens = _trie(root, sequences, budget)
     return Draft(_tree(tuple(parents)), torch.tensor(tokens), "top_k")
@@ -38,5 +40,20 @@ def _trie(root: int, sequences: Iterable[Sequence[int]], budget: int | None) -> 
 
 @lru_cache(maxsize=4096)
 def _tree(parents: tuple[int, ...]) -> Tree:
-    """One object a shape, so that what was made of it is found again without a comparison."""
+    """One object per shape, so that other caches find it without comparing trees."""
     return Tree(parents)
+
+
+def partial_draft(shape: Tree, tokens: Sequence[int]) -> Draft:
+    """The nodes of a shape that have a token: `tokens`, the root's first, hold UNKNOWN at the others and below them."""
+    kept = [node for node, token in enumerate(tokens) if token != UNKNOWN]
+    if len(kept) == len(tokens):
+        return Draft(shape, torch.tensor(tokens), "top_k")
+    return Draft(_part(shape, tuple(kept)), torch.tensor([tokens[node] for node in kept]), "top_k")
+
+
+@lru_cache(maxsize=4096)
+def _part(shape: Tree, kept: tuple[int, ...]) -> Tree:
+    """One object per part of a shape, as `_tree` makes them."""
+    place = {node: index for index, node in enumerate(kept)}
+    return Tree([-1] + [place[int(shape.parents[node])] for node in kept[1:]], shape.rank[list(kept)])

@@ -1,21 +1,71 @@
-"""A block head: one forward gives a distribution for every depth ahead (DFlash's idea, without diffusion steps).
+"""Heads that give one distribution for each depth ahead: Medusa's, and a block head.
 
-The block is the root's embedding and learned ones for the places behind it. It attends to itself in both directions,
-and to the target's fused features of all tokens before the root, whose keys and values each layer makes for itself.
+Each of Medusa's heads reads a hidden state of the target and predicts one depth (Cai et al. 2024, section 2.1.1). The
+block head predicts all depths in one forward pass (DFlash's idea, without diffusion steps): its block is the root's
+embedding and learned ones for the places after it, attends to itself in both directions and to the target's fused
+features of all tokens before the root, whose keys and values each layer makes for itself.
 """
 
 from typing import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from lib.attention.operator import tree_attention
 from lib.drafters.heads.layers import Attend, HeadLayer
 
 
+class ResidualBlock(nn.Module):
+    """x + SiLU(W1 x): zero weights at first, so that an untrained head is the target's own output layer."""
+
+    def __init__(self, hidden: int):
+        super().__init__()
+        self.linear = nn.Linear(hidden, hidden)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., H] to [..., H]."""
+        return x + F.silu(self.linear(x))
+
+
+class MedusaHeads(nn.Module):
+    """K stacks of residual blocks, the k-th for the token k + 2 places after that of the hidden state.
+
+    config: hidden_size, medusa_num_heads (K), medusa_num_layers (blocks of a head); with `medusa_vocab_size` every head
+    has an output layer of its own, as published ones do, else all share the target's.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        hidden, count = config.hidden_size, config.medusa_num_heads
+        self.stacks = nn.ModuleList(
+            nn.Sequential(*(ResidualBlock(hidden) for _ in range(config.medusa_num_layers))) for _ in range(count))
+        vocabulary = getattr(config, "medusa_vocab_size", None)
+        own = count if vocabulary else 0
+        self.outputs = nn.ModuleList(nn.Linear(hidden, vocabulary, bias=False) for _ in range(own))
+
+    @property
+    def depth(self) -> int:
+        """K: depths ahead that the heads predict."""
+        return len(self.stacks)
+
+    def states(self, hidden: Tensor, depth: int | None = None) -> Tensor:
+        """The inputs [..., K, H] of the output layers, from last hidden states [..., H] of the target; K <= `depth`."""
+        return torch.stack([stack(hidden) for stack in self.stacks[:depth]], dim=-2)
+
+    def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., K, V] of states [..., K, H]; `output` is the target's output layer, unless the heads have their own."""
+        if not len(self.outputs):
+            return output(states)
+        return torch.stack([own(states[..., k, :]) for k, own in zip(range(states.shape[-2]), self.outputs)], dim=-2)
+
+
 class BlockLayer(HeadLayer):
-    """An ordinary Llama layer; what its attention sees beside the block is the caller's."""
+    """An ordinary Llama layer; the caller's `Attend` decides what it attends to besides the block."""
 
     def __init__(self, config):
         super().__init__(config, config.hidden_size)
@@ -40,7 +90,7 @@ class BlockHead(nn.Module):
 
     @property
     def depth(self) -> int:
-        """D: depths ahead that the head speaks of."""
+        """D: depths ahead that the head predicts."""
         return self.config.block_size
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
@@ -56,7 +106,7 @@ class BlockHead(nn.Module):
         return torch.cat([roots[..., None, :], places], dim=-2) + newest[..., None, :]
 
     def states(self, block: Tensor, positions: Tensor, attends: Callable[[int, BlockLayer], Attend]) -> Tensor:
-        """What the output layer reads, [B, T, H], of block inputs [B, T, H]; `attends` gives a layer its attention."""
+        """The inputs [B, T, H] of the output layer, from block inputs [B, T, H]; attends: the attention of a layer."""
         for index, layer in enumerate(self.layers):
             block = layer(block, positions, attends(index, layer))
         return self.norm(block)
@@ -65,7 +115,7 @@ class BlockHead(nn.Module):
         """The blocks of S rounds that start along known texts, in one forward: [B, S, D, H].
 
         features [B, T, H]: of the texts' tokens; roots [B, S, H]: the embeddings of the rounds' roots; before int64[S]:
-        tokens before each root, at least 1 and at most T, whose features the round may see.
+        the number of tokens before each root, 1 to T, whose features the round may read.
         """
         (batch, length), count = features.shape[:2], len(before)
         block = self.enter(roots, features[:, before - 1]).flatten(1, 2)

@@ -1,0 +1,222 @@
+"""The base class of drafters: what the decoding loop and replay ask of a drafter, each with a default.
+
+Beside it stand the drafter that drafts nothing, the base of drafters that read only the text, the base of drafters that
+stand in front of another one, and functions that cut trees to their first levels.
+"""
+
+from functools import lru_cache
+from typing import ClassVar, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lib.trees.growth.best_first import DDTree
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft, Draws
+
+ROOT_ALONE = Tree([-1])
+
+
+class Drafter:
+    """Proposes a tree of draft tokens for each row of a batch, and learns after each round what the target kept.
+
+    The loop calls `start`, `commit` with the first roots, then `propose` and `commit` in each round; `select` where
+    rows have ended. A new drafter has to define `propose` alone: the other methods keep `roots`, each row's last
+    committed token, which the cache of the target lacks. Everything else is a member with a default.
+
+    calls: forward passes of the drafter's model since it was made.
+    cache_bytes: bytes that the drafter holds besides weights.
+    window: positions that its model has; None without a limit.
+    knows: size of the vocabulary that it drafts from; None where that is the target's.
+    wants_hidden_states: whether `commit` reads `target_outputs.hidden_states`, [B, m, H] per layer of the target for
+        the nodes of its drafts, and after `start` for the tokens of the prompts, right-padded.
+    leaves_out: whether its drafts leave out nodes of a shape, so that its rounds do not show the cost of verifying
+        the whole shape.
+    levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
+    name_or_path: the folder that its head or tables were read from; empty without one.
+    remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
+    reads_ahead: whether `read_ahead` is defined, so that a trace can record the drafter.
+    option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
+    head_kind: the kind of trained head, or of tables, that it reads from a folder; empty for none.
+    """
+
+    calls: int = 0
+    cache_bytes: int = 0
+    window: int | None = None
+    knows: int | None = None
+    wants_hidden_states: bool = False
+    leaves_out: bool = False
+    levels: list[int] | None = None
+    name_or_path: str = ""
+    remembers: ClassVar[bool] = False
+    reads_ahead: ClassVar[bool] = False
+    option: ClassVar[str] = ""
+    head_kind: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls, pair, **options) -> "Drafter":
+        """The drafter for a pair (see `lib.models.load.Pair`), with options of the constructor.
+
+        A class that needs something of the pair overrides this. Its options are the keywords of the override, and
+        where it takes `**options` also those arguments of the constructor that are keywords or have a default.
+        """
+        return cls(**options)
+
+    @classmethod
+    def refusal(cls, target) -> str:
+        """Why a target cannot have such a drafter; empty where it can."""
+        return ""
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Begins a batch of prompts int64[T] and forgets the last; the first `commit` brings each row's first root."""
+        self.roots = [int(prompt[-1]) for prompt in prompts]
+        self.drafts: list[Draft] = []
+
+    def propose(self, shape: Tree | Growth | DDTree, draws: Draws) -> list[Draft]:
+        """One draft per row, its root the row's last committed token: a static shape, or a tree grown by a rule."""
+        raise NotImplementedError(f"{type(self).__name__} does not define propose")
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """What the target kept: each row's accepted nodes, root excluded, and its bonus token, the new root.
+
+        target_outputs: outputs of the target's forward pass of the drafts (of the prompts, in the first call).
+        """
+        self.roots = list(bonus)
+
+    def commit_of(self, drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int],
+                  target_outputs=None) -> None:
+        """As `commit`, after a round in which these drafts were verified, in some rows not the drafter's own.
+
+        The default is for drafters that read of a draft the tokens of its nodes alone.
+        """
+        self.drafts = list(drafts)
+        self.commit(accepted, bonus, target_outputs)
+
+    def select(self, rows: list[int]) -> None:
+        """Keeps these rows of the batch, in this order; the others have ended."""
+        self.roots = [self.roots[row] for row in rows]
+
+    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
+        """The drafter's ranks int32[N, L, depth] and probabilities float32[N, L, depth] of the tokens of known texts.
+
+        texts int64[T_i]: prompts and their continuations; starts: the position of the first root in each, at least 1.
+        A row has n_i = T_i - 1 - starts[i] transitions, L = max(1, their largest number). Entry [i, t, d] is that of
+        the token d + 1 places after root t, token starts[i] + t, among the drafter's candidates d + 1 tokens ahead in
+        a round that starts at this root and follows the text: rank 0 for the drafter's favourite, for equals the lower
+        token first; -1 and 0 after the end of a row; a rank beyond all others for a token that it cannot propose. As
+        in live decoding the target has no hidden state of the root yet.
+        """
+        raise ValueError(f"a {type(self).__name__} cannot be recorded in a trace: its drafts depend on more than the "
+                         "text and the path; decode with it live")
+
+
+class NoDrafter(Drafter):
+    """Drafts nothing, so that each round is a step of plain decoding."""
+
+    def propose(self, shape: Tree | Growth | DDTree, draws: Draws) -> list[Draft]:
+        """The roots alone."""
+        return alone(self.roots)
+
+
+class TextDrafter(Drafter):
+    """A drafter that reads nothing but the text: it keeps one text per row, which grows by the kept tokens."""
+
+    def new_text(self):
+        """An empty text, with `extend(tokens)`."""
+        return []
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Reads the prompts int64[T]."""
+        self.drafts: list[Draft] = []
+        self.texts = [self.new_text() for _ in prompts]
+        for text, prompt in zip(self.texts, prompts):
+            text.extend(prompt.tolist())
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """Appends the kept tokens to the texts."""
+        for text, tokens in zip(self.texts, added_tokens(self.drafts, accepted, bonus), strict=True):
+            text.extend(tokens)
+
+    def select(self, rows: list[int]) -> None:
+        """Keeps these rows."""
+        self.texts = [self.texts[row] for row in rows]
+
+
+class Wrapper(Drafter):
+    """A drafter that stands in front of another one, `drafter`, and passes on its members."""
+
+    drafter: Drafter
+
+    @property
+    def calls(self) -> int:
+        """Forward passes of the inner drafter."""
+        return self.drafter.calls
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the inner drafter holds."""
+        return self.drafter.cache_bytes
+
+    @property
+    def window(self) -> int | None:
+        """Positions of the inner drafter; None without a limit."""
+        return self.drafter.window
+
+    @property
+    def knows(self) -> int | None:
+        """Size of the vocabulary that the inner drafter drafts from."""
+        return self.drafter.knows
+
+    @property
+    def wants_hidden_states(self) -> bool:
+        """Whether the inner drafter reads the target's hidden states."""
+        return self.drafter.wants_hidden_states
+
+
+def alone(roots: Sequence[int]) -> list[Draft]:
+    """Drafts without a draft token: each root by itself."""
+    return [Draft(ROOT_ALONE, torch.tensor([root]), "top_k") for root in roots]
+
+
+def added_tokens(drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int]) -> list[list[int]]:
+    """For each row the tokens that a round adds to the text: those of its accepted nodes, then its bonus token.
+
+    Without drafts, in the commit of the first roots, no row has accepted nodes.
+    """
+    return [[*drafts[row].tokens_of(nodes), token] if nodes else [token]
+            for row, (nodes, token) in enumerate(zip(accepted, bonus, strict=True))]
+
+
+def static(shape: Tree | Growth | DDTree) -> Tree:
+    """The shape, for a drafter that has no probabilities to grow a tree by. ValueError for a growth rule."""
+    if not isinstance(shape, Tree):
+        raise ValueError(f"{shape.name!r} grows from probabilities, which this drafter has none of; give a static "
+                         "shape, such as 'kary:2@16'")
+    return shape
+
+
+def first_levels(draft: Draft, depth: int) -> tuple[Draft, list[int]]:
+    """The draft down to a depth, and for each of its nodes the node of the whole draft."""
+    if draft.tree.max_depth <= depth:
+        return draft, list(range(draft.tree.size))
+    tree, kept = levels_of(draft.tree, depth)
+    return draft.part(tree, kept), kept
+
+
+@lru_cache(maxsize=256)
+def levels_of(tree: Tree, depth: int) -> tuple[Tree, list[int]]:
+    """The tree down to a depth, and for each of its nodes the node of the whole tree; their order stays."""
+    kept = np.flatnonzero(tree.depth <= depth)
+    place = np.full(tree.size, -1)
+    place[kept] = np.arange(len(kept))
+    return Tree([-1, *place[tree.parents[kept[1:]]]], tree.rank[kept]), kept.tolist()
+
+
+def refuse_nan(logits: Tensor, model) -> None:
+    """ValueError that names the model where its logits [..., V] after the prompts hold NaN."""
+    if bool(logits.isnan().any()):
+        name = getattr(model, "name_or_path", "") or type(model).__name__
+        raise ValueError(f"model {name!r} gives NaN after the prompt, so its weights hold NaN or overflow in "
+                         f"{logits.dtype}; load other weights, or another dtype")

@@ -1,0 +1,79 @@
+"""The base of drafters with a trained head, which reads the target's hidden states; ranks of known tokens."""
+
+from typing import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from lib.drafters.drafter import Drafter
+from lib.drafters.heads import published
+from lib.drafters.heads.store import check_shipped
+from lib.models.fused import output_layer
+
+
+class HeadDrafter(Drafter):
+    """A head on a target. A kind also defines `_ahead`, from which `read_ahead` takes ranks and probabilities."""
+
+    wants_hidden_states = True
+    reads_ahead = True
+
+    def __init__(self, target, head):
+        self.target, self.head, self.calls = target, head, 0
+        self.output = output_layer(target)
+
+    @classmethod
+    def of(cls, pair, *, folder=None, **options) -> "HeadDrafter":
+        """The drafter of the head in a folder or hub id; without one, of the head that ships for the pair's target."""
+        folder = check_shipped(pair.target_name, cls.head_kind) if folder is None else folder
+        return cls(pair.target, published.load(cls.head_kind, folder, pair.target), **options)
+
+    @property
+    def name_or_path(self) -> str:
+        """The folder of the head; empty for a head that was not loaded from one."""
+        return getattr(self.head, "name_or_path", "")
+
+    def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
+        """For d = 0, 1, ... the logits [n, V] of the tokens d + 1 after each root, those that start rounds in `text`.
+
+        hidden: [1, T - 1, H] per layer, of text int64[T] without its last token; its n = T - 1 - start roots are the
+        tokens from `start` to the last but one.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define _ahead")
+
+    @torch.inference_mode()
+    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
+        """As `Drafter.read_ahead`; at depths for which the head has no distribution ranks are V and probabilities 0."""
+        beyond = target.config.get_text_config().vocab_size
+        most = max(1, *(len(text) - 1 - start for text, start in zip(texts, starts)))
+        ranks = torch.full((len(texts), most, depth), -1, dtype=torch.int32)
+        probs = torch.zeros(len(texts), most, depth)
+        for row, (text, start) in enumerate(zip(texts, starts)):
+            count = len(text) - 1 - start
+            if count < 1:
+                continue
+            for d in range(depth):
+                ranks[row, : max(0, count - d), d] = beyond
+            tokens = text[None, :-1].to(target.device)
+            hidden = target(tokens, output_hidden_states=True, logits_to_keep=1).hidden_states
+            for d, logits in zip(range(min(depth, count)), self._ahead(hidden, text, start, depth)):
+                true = text[start + d + 1 :].to(logits.device)
+                scores = logits[: len(true)].float() if logits.dtype != torch.float64 else logits[: len(true)]
+                ranks[row, : len(true), d] = rank_of(scores, true).int().cpu()
+                probs[row, : len(true), d] = scores.softmax(-1).gather(1, true[:, None])[:, 0].float().cpu()
+        return ranks, probs
+
+
+def hidden_states(target_outputs) -> Sequence[Tensor]:
+    """The hidden states that the loop passes to `commit`. ValueError where it passes none."""
+    states = getattr(target_outputs, "hidden_states", None)
+    if states is None:
+        raise ValueError("the drafter reads the target's hidden states, but `commit` was given none; call the target "
+                         "with output_hidden_states=True where `drafter.wants_hidden_states`, its prefill included")
+    return states
+
+
+def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
+    """The rank of tokens int64[S] in scores [S, V]: how many score higher, or as high with a lower index. int64[S]."""
+    own = scores.gather(1, tokens[:, None])
+    lower = torch.arange(scores.shape[1], device=scores.device) < tokens[:, None]
+    return (scores > own).sum(1) + ((scores == own) & lower).sum(1)
