@@ -1,7 +1,7 @@
-"""Which backend `auto` takes: the fastest one that was measured in the nearest cell, on a processor of the same kind.
+"""The backend that `auto` takes: the fastest in the nearest measured cell, on a processor of the same kind.
 
-The table `attention_choice` is what notebook 03 writes; the one beside this file was measured on the reference machine.
-A user's own takes its place by being copied there. It is read at the first call.
+Notebook 03 writes the measurements as the table `attention_choice`. The copy beside this file (choice.csv) was measured
+on the reference machine; replace it to use your own. It is read at the first call.
 """
 
 import csv
@@ -15,14 +15,14 @@ import torch
 from lib.lab import processor
 
 TABLE = Path(__file__).with_name("choice.csv")
-DEFAULT = "folded"  # where nothing is known, and where all else is refused
-KIN = {"cpu avx512f": "cpu avx512_bf16"}  # kinds without a measurement of their own, and the nearest with one
-UNMEASURED = {"cuda": "triton"}  # before DEFAULT, by device: one call without a split over the prefix fills no GPU
+DEFAULT = "folded"  # where nothing was measured, and where all others refuse
+SIMILAR = {"cpu avx512f": "cpu avx512_bf16"}  # kinds without measurements -> the nearest kind with some
+UNMEASURED = {"cuda": "triton"}  # taken before DEFAULT: a call that is not split over the prefix fills no GPU
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The backend that `auto` takes, and the reason in words."""
+    """The backend that `auto` takes, and the reason."""
 
     backend: str
     reason: str
@@ -30,7 +30,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a choice depends on. blocks: batch times key heads; rows: queries that share a key, G * m."""
+    """What a choice depends on. blocks: batch times key heads; rows: queries per key head, G * m."""
 
     kind: str
     dtype: str
@@ -40,9 +40,9 @@ class Situation:
     head_dim: int
 
     def distance(self, other: "Situation") -> float:
-        """Factors of two between them, summed over blocks, prefix, rows and the size of a head."""
+        """The difference of the logarithms (base 2) of blocks, prefix, rows and head size, summed."""
         pairs = zip(self._sizes(), other._sizes())
-        return sum(abs(math.log2((own + 1) / (their + 1))) for own, their in pairs)
+        return sum(abs(math.log2((one + 1) / (another + 1))) for one, another in pairs)
 
     def _sizes(self) -> tuple[int, ...]:
         return self.blocks, self.prefix, self.rows, self.head_dim
@@ -57,45 +57,45 @@ def situation(query: torch.Tensor, key: torch.Tensor, prefix: int) -> Situation:
 
 
 def device_kind(device: torch.device | str) -> str:
-    """Machines whose measurements hold for each other: a processor's widest instructions, or a GPU's capability."""
+    """The class of machines that share measurements: a processor's widest instructions, or a GPU's capability."""
     device = torch.device(device)
     if device.type == "cuda":
         return "cuda sm_{}{}".format(*torch.cuda.get_device_capability(device))
     return f"cpu {processor.kind()}" if device.type == "cpu" else device.type
 
 
-def ranked(asked: Situation, table: Path = TABLE) -> tuple[tuple[str, str], ...]:
-    """(backend, reason) from the fastest of the nearest measured cell on; the last, DEFAULT, serves everything."""
-    # Prefixes grow from call to call: near ones share an answer.
-    near = round(2 ** (round(4 * math.log2(asked.prefix + 1)) / 4)) - 1
-    return _ranked(Situation(asked.kind, asked.dtype, asked.blocks, near, asked.rows, asked.head_dim), table)
+def ranked(call: Situation, table: Path = TABLE) -> tuple[tuple[str, str], ...]:
+    """(backend, reason) pairs, the fastest of the nearest measured cell first; the last, DEFAULT, serves all calls."""
+    # Prefixes grow from call to call: near ones share a cached result.
+    near = round(2 ** (round(4 * math.log2(call.prefix + 1)) / 4)) - 1
+    return _ranked(Situation(call.kind, call.dtype, call.blocks, near, call.rows, call.head_dim), table)
 
 
 @lru_cache(maxsize=4096)
-def _ranked(asked: Situation, table: Path) -> tuple[tuple[str, str], ...]:
+def _ranked(call: Situation, table: Path) -> tuple[tuple[str, str], ...]:
     cells = _cells(table)
-    known = cells.get((asked.kind, asked.dtype)) or cells.get((KIN.get(asked.kind), asked.dtype), {})
-    unknown = f"nothing is measured for {asked.dtype} on {asked.kind}"
-    general = (DEFAULT, f"{unknown}; one fused call is good everywhere")
-    if not known:
-        first = UNMEASURED.get(asked.kind.split()[0])
-        return ((first, f"{unknown}; its kernel is made for such devices"), general) if first else (general,)
-    nearest = min(known, key=asked.distance)
-    times = sorted((ms, name) for name, ms in known[nearest].items())
+    measured = cells.get((call.kind, call.dtype)) or cells.get((SIMILAR.get(call.kind), call.dtype), {})
+    unmeasured = f"nothing is measured for {call.dtype} on {call.kind}"
+    default = (DEFAULT, f"{unmeasured}; one fused call is good everywhere")
+    if not measured:
+        first = UNMEASURED.get(call.kind.split()[0])
+        return ((first, f"{unmeasured}; its kernel is made for such devices"), default) if first else (default,)
+    nearest = min(measured, key=call.distance)
+    times = sorted((ms, name) for name, ms in measured[nearest].items())
     sizes = f"{nearest.blocks} x {nearest.prefix} keys, {nearest.rows} rows of {nearest.head_dim}"
     where = f"the nearest measured cell ({sizes})"
-    found = [(name, f"{ms:.3g} ms in {where}, {_beside(name, times)}") for ms, name in times]
-    return (*found, general)
+    order = [(name, f"{ms:.3g} ms in {where}, {_beside(name, times)}") for ms, name in times]
+    return (*order, default)
 
 
 def _beside(name: str, times: list[tuple[float, str]]) -> str:
     other_ms, other = next(((ms, other) for ms, other in times if other != name), (math.nan, "nothing else"))
-    return f"{other} {other_ms:.3g} ms" if other_ms == other_ms else "beside nothing else"
+    return f"{other} {other_ms:.3g} ms" if other_ms == other_ms else "no other was measured"
 
 
 @cache
 def _cells(table: Path) -> dict[tuple[str, str], dict[Situation, dict[str, float]]]:
-    """(kind, dtype) -> cell -> backend -> milliseconds; nothing where there is no such file."""
+    """(kind, dtype) -> cell -> backend -> milliseconds; empty where there is no such file."""
     if not table.exists():
         return {}
     cells: dict[tuple[str, str], dict[Situation, dict[str, float]]] = {}
@@ -103,6 +103,6 @@ def _cells(table: Path) -> dict[tuple[str, str], dict[Situation, dict[str, float
         for row in csv.DictReader(file):
             sizes = (int(row[name]) for name in ("blocks", "prefix", "rows", "head_dim"))
             cell = Situation(row["kind"], row["dtype"], *sizes)
-            own = cells.setdefault((cell.kind, cell.dtype), {}).setdefault(cell, {})
-            own[row["backend"]] = float(row["median_ms"])
+            times = cells.setdefault((cell.kind, cell.dtype), {}).setdefault(cell, {})
+            times[row["backend"]] = float(row["median_ms"])
     return cells

@@ -1,4 +1,5 @@
-// Decoder layers in one call, a static tree filled in one, and single products (blocks.py and products.py call them).
+// Decoder layers in one call, a static tree filled in one call, and single products (called by
+// lib/models/native_blocks.py and products.py).
 #include "fill.h"
 
 namespace {

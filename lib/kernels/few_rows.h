@@ -1,8 +1,8 @@
-// Products of few rows with a matrix whose weights lie as PyTorch keeps them, for processors with AVX-512.
+// Products of few rows with a matrix in PyTorch's own layout, for processors with AVX-512.
 //
-// A draft tree has few nodes, so that reading the weights is what a product costs: each thread reads its own rows of
-// them once, in order, and multiplies each with all rows of the input. An output is one dot product, summed in the same
-// order however many rows there are: what a node gets does not depend on its neighbours.
+// A draft tree has few nodes, so that a product takes as long as reading its weights: each thread reads its own rows of
+// the matrix once, in order, and multiplies each with all rows of the input. An output is one dot product, summed in
+// the same order for any number of rows, so that a node's result does not depend on its neighbours.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -12,25 +12,25 @@
 
 namespace {
 
-constexpr int SUMS = 16;     // dot products at a time, one accumulator each
-constexpr int64_t BAND = 16, AHEAD = 8;  // rows of the matrix that a thread takes at a time, and asks for in advance
+constexpr int SUMS = 16;     // simultaneous dot products, one accumulator each
+constexpr int64_t BAND = 16, AHEAD = 8;  // rows of the matrix per step of a thread, and rows prefetched
 
 struct Matrix {
   const void *weight, *bias;  // [out, in], and [out] or null
   const void* paired;         // [out / 16, in / 2, 16 outputs], zeros up to whole 64 outputs and 32 numbers; or null:
-                              // weights that are bfloat16 numbers, two neighbours a word, the first in its lower half
-  const float* scale;         // [out], if `paired` has int8 numbers instead, [out / 16, in, 16 outputs], of which a
-                              // scale makes an output's weights (`weight` is not read then); or null
+                              // weights that are bfloat16 numbers, two neighbours per word, the first in its lower half
+  const float* scale;         // [out], if `paired` has int8 numbers instead, [out / 16, in, 16 outputs]: times scale
+                              // they are the weights (`weight` is then not read); or null
   int64_t out, in;
 };
 
-// Some outputs of a matrix, scaled and with its bias: those from `at` on for which the mask has bits.
+// Outputs of a matrix from `at` on, where the mask has bits, scaled and with the bias added.
 template <class T> inline __m512 biased(const Matrix& matrix, int64_t at, __mmask16 mask, __m512 sums) {
   if (matrix.scale) sums = _mm512_mul_ps(sums, read(matrix.scale + at, mask));
   return matrix.bias ? _mm512_add_ps(sums, read(static_cast<const T*>(matrix.bias) + at, mask)) : sums;
 }
 
-// A vector of numbers, `left` of them where fewer are left.
+// A vector of numbers, or the last `left` of them.
 template <class T> constexpr int64_t STEP = 64 / sizeof(T);
 inline __m512i load(const float* at, int64_t left) {
   return left >= 16 ? _mm512_loadu_si512(at) : _mm512_maskz_loadu_epi32((1u << left) - 1, at);
@@ -39,7 +39,7 @@ inline __m512i load(const bf16* at, int64_t left) {
   return left >= 32 ? _mm512_loadu_si512(at) : _mm512_maskz_loadu_epi16((1u << left) - 1, at);
 }
 
-// The sum of each of 16 vectors: halves are added as they are interleaved, each vector's numbers in the same order.
+// The sums of 16 vectors: halves are interleaved and added, for each vector in the same order.
 inline __m512 sums_of(const __m512* parts) {
   __m512 pairs[8], quads[4];
   for (int i = 0; i < 8; ++i)
@@ -57,8 +57,8 @@ inline __m512 sums_of(const __m512* parts) {
 }
 
 // The products of C rows of x, of which there are `many`, with 16 / C rows of the matrix, from `first` on: lane
-// c * (16 / C) + r. Rows past the last are the last one again. ahead: for which of them the rows behind are asked for,
-// a bit each; addresses past the end do no harm.
+// c * (16 / C) + r. Rows past the last repeat the last one. ahead: one bit for each row whose later rows are
+// prefetched; addresses past the end are harmless.
 template <class T, int C>
 inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
   constexpr int R = SUMS / C;
@@ -87,9 +87,9 @@ inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many
 }
 
 // Within a parallel region: this thread's share of the outputs of N matrices of one size for the rows x [rows, in].
-// visit(row, at, mask, values) gets, of each row, each matrix's outputs from `at` on, those for which the mask has bits,
-// biases included. One row is done as two are: eight rows of weights at a time come faster from memory than sixteen. All
-// rows of the input share the asking for weights, so that memory is busy all the time. No barrier at the end.
+// visit(row, at, mask, values) receives, for each row, each matrix's outputs from `at` on, where the mask has bits,
+// biases included. One row is computed like two, since eight rows of weights at a time arrive faster from memory than
+// sixteen. The rows of the input share the prefetches, so that memory is always busy. There is no barrier at the end.
 template <class T, int N, class F>
 inline void each_of_few(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
   const int64_t out = matrices[0]->out, in = matrices[0]->in, groups = std::min<int64_t>(4, (rows + 3) / 4);

@@ -1,28 +1,29 @@
-// Static trees filled a level at a time, by a model of tokens or by one that continues features.
+// Static trees filled level by level, by a model of tokens or by one that continues features.
 #pragma once
 #include <vector>
 
 #include "forward.h"
 
-// One level of a tree: the nodes that are forwarded, and the children that they get.
+// One level of a tree: the nodes of its forward pass, and their children.
 struct Level {
-  const int64_t *slots, *offsets;  // [nodes]: where their tokens stand; their positions, as in Forward
+  const int64_t *slots, *offsets;  // [nodes]: slots of their tokens; their positions, as in Forward
   const uint8_t* mask;             // as in Forward
-  const int64_t* above;            // [nodes]: their parents' places among the root and all nodes forwarded so far
-  const int64_t (*below)[3];       // [children]: node's place in the level, child's rank, child's slot; in this order
+  const int64_t* above;            // [nodes]: places of their parents among the root and all forwarded nodes
+  const int64_t (*below)[3];       // [children]: node's place in the level, child's rank, child's slot, in this order
   int64_t nodes, children, offset_stride, mask_stride;
 };
 
-// How a token and the feature before it enter a layer that continues features (EAGLE): fused, or, without `fuse`, as
-// the feature, beside which attention reads both, normed.
+// How a token and the feature before it enter a layer that continues features (EAGLE): fused, or without `fuse` as the
+// feature, while attention reads both, normed.
 struct Entry {
   const void *embedding, *token_norm, *feature_norm;  // [known, hidden]; weights of norms
-  Matrix fuse;                                        // [hidden, 2 hidden]; no outputs where there is none
+  Matrix fuse;                                        // [hidden, 2 hidden]; without outputs where there is none
 };
 
 namespace {
 
-// Of `count` numbers the first of the largest that come, in this order, behind the one at `last`; or of all, at -1.
+// The next of `count` numbers, in descending order with equal ones in place order, after the one at `last` (-1: the
+// first).
 template <class T> int64_t next_best(const T* x, int64_t count, int64_t last) {
   const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i before = _mm512_set1_epi32(static_cast<int>(last));
@@ -49,7 +50,7 @@ template <class T> int64_t next_best(const T* x, int64_t count, int64_t last) {
   return 0;
 }
 
-// Gives a level's nodes their children: of the first `choices` tokens behind each the best, into tokens [batch, size].
+// Writes the children of a level's nodes into tokens [batch, size]: the best of the first `choices` tokens after each.
 template <class T> void choose(const Forward& f, const Level& level, int64_t size, int64_t choices, int64_t* tokens) {
   for (int64_t b = 0; b < f.batch; ++b) {
     int64_t place = -1, rank = 0, best = 0;
@@ -63,15 +64,15 @@ template <class T> void choose(const Forward& f, const Level& level, int64_t siz
   }
 }
 
-// The forward of a level's nodes, behind all that is pending.
+// The forward pass of a level's nodes, after all pending ones.
 inline void turn_to(const Level& level, Forward& f) {
   f.nodes = level.nodes, f.kept_rows = f.batch * f.nodes, f.kept = nullptr, f.states = nullptr;
   f.offsets = level.offsets, f.offset_stride = level.offset_stride;
   f.mask = level.mask, f.mask_stride = level.mask_stride;
 }
 
-// Fills tokens[batch, size] behind the last node of a block, a level at a time. Levels: the block's last node alone,
-// then those that follow it. -1, or a row of the block whose token is not known.
+// Fills tokens[batch, size] after the last node of a block, level by level. The first level is the block's last node
+// alone. Returns -1, or a row of the block whose token is unknown.
 template <class T>
 int fill(Forward f, const Level* levels, int64_t count, int64_t size, int64_t choices, int64_t* tokens) {
   if (const int unknown = Run<T>(f).all(); unknown >= 0) return unknown;
@@ -90,7 +91,7 @@ int fill(Forward f, const Level* levels, int64_t count, int64_t size, int64_t ch
   return -1;
 }
 
-// What enters the layer and what its attention reads, of rows of [embedding, feature] side by side.
+// The input of the layer and of its attention, from rows of [embedding, feature] side by side.
 template <class T> void enter(const Entry& entry, const Forward& f, int64_t rows, float* both, T* side, T* given) {
   const int64_t hidden = f.hidden;
   if (entry.fuse.out) {
@@ -115,7 +116,7 @@ template <class T> void enter(const Entry& entry, const Forward& f, int64_t rows
   }
 }
 
-// Fills tokens as `fill` does, by one layer whose outputs are the features that the next level continues.
+// Fills tokens as `fill` does, with one layer whose outputs are the features that the next level continues.
 template <class T>
 void fill_features(Forward f, const Entry& entry, const Level* levels, int64_t count, int64_t size, int64_t choices,
                    int64_t* tokens) {

@@ -1,7 +1,7 @@
-// A forward of decoder layers of Llama's kind over the few nodes of a draft tree.
+// The forward pass of decoder layers of Llama's kind over the few nodes of a draft tree.
 //
-// At this size a model's time is its kernels' launches as much as its work: here a layer is two parallel regions and
-// attention in between. States are held in float32, inputs of products in the weights' own type.
+// At this size, launching kernels takes as long as their work: here a layer is two parallel regions with attention in
+// between. States are float32, inputs of products have the weights' type.
 #pragma once
 #include <omp.h>
 
@@ -15,7 +15,7 @@
 
 struct Layer {
   const void *input_norm, *query_norm, *key_norm, *middle_norm;  // weights of norms; null where there is none
-  const void* input;  // [rows, query.in]: what the projections read in the place of the normed states; or null
+  const void* input;  // [rows, query.in]: read by the projections instead of the normed states; or null
   Matrix query, key, value, output, gate, up, down;
   void* stored;  // keys and values, [2, batch, kv_heads, capacity, dim]
   int64_t capacity;
@@ -23,17 +23,17 @@ struct Layer {
 
 struct Forward {
   const Layer* layers;
-  const void *given, *final_norm;  // states [rows, hidden], or those of a vocabulary; the last norm's weight, or null
-  const int64_t* tokens;           // [rows]: which of a vocabulary's states; or null
+  const void *given, *final_norm;  // states [rows, hidden], or an embedding; the last norm's weight, or null
+  const int64_t* tokens;           // [rows]: indices into the embedding; or null
   const float *cosines, *sines;    // [positions, dim / 2]
-  const int64_t *offsets, *prefix, *kept;  // positions behind the prefix, [1 or batch, nodes]; [batch]; the rows whose
+  const int64_t *offsets, *prefix, *kept;  // positions after the prefix, [1 or batch, nodes]; [batch]; the rows whose
                                            // logits are made, or null for all
   const uint8_t* mask;                     // [1 or batch, nodes, tree_keys]
   void *states, *logits;                   // [layers + 1, rows, hidden] or null; [kept, vocabulary]
   void (*attend)(const Call*);
   Matrix vocabulary;
   int64_t depth, batch, nodes, pending, hidden, heads, kv_heads, dim;
-  int64_t known, kept_rows, mask_stride, offset_stride, threads;  // known: of the vocabulary
+  int64_t known, kept_rows, mask_stride, offset_stride, threads;  // known: rows of the embedding
   float scale, epsilon;
 };
 
@@ -62,7 +62,7 @@ void normed(const float* x, const T* weight, int64_t count, float epsilon, Out* 
 // gate / (1 + e^-gate) * up
 inline __m512 gated(__m512 gate, __m512 up) {
   const __m512 one = _mm512_set1_ps(1), size = _mm512_mul_ps(_mm512_abs_ps(gate), _mm512_set1_ps(-1.44269504f));
-  const __m512 small = exp2(size);  // e^-|gate|; of gates below zero the fraction is extended by it
+  const __m512 small = exp2(size);  // e^-|gate|; for negative gates the fraction is extended by it
   const __mmask16 below = _mm512_cmp_ps_mask(gate, _mm512_setzero_ps(), _CMP_LT_OQ);
   const __m512 share = _mm512_div_ps(_mm512_mask_mov_ps(one, below, small), _mm512_add_ps(one, small));
   return _mm512_mul_ps(_mm512_mul_ps(gate, share), up);
@@ -89,7 +89,7 @@ template <class T> class Run {
   // The last layer's outputs [rows, hidden], not normed.
   const float* features() const { return state.get(); }
 
-  // -1; or a row whose token is not known, and nothing is done.
+  // Returns -1, or a row whose token is unknown, without computing anything.
   int all() {
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t from = f.tokens ? f.tokens[row] : row;
@@ -123,7 +123,7 @@ template <class T> class Run {
     return static_cast<T*>(layer.stored) + ((which * f.batch + row) * f.kv_heads + head) * layer.capacity * f.dim;
   }
 
-  // Within a parallel region: the rows x [count, in], which are complete, as products take them.
+  // Within a parallel region: the complete rows x [count, in], as products take them.
   Rows<T> ready(const T* x, int64_t count, int64_t in) {
     if constexpr (sizeof(T) == 4)
       if (tiled) pack_rows(x, count, in, packed.get());
@@ -137,7 +137,7 @@ template <class T> class Run {
              input.get() + row * f.hidden);
   }
 
-  // Queries, keys and values of all rows; each head normed, rotated, and put where attention reads it.
+  // Queries, keys and values of all rows; each head is normed, rotated and written where attention reads it.
   void project(const Layer& layer, const Tiles&) {
     if (!layer.input) norm_all(layer.input_norm);
     const Rows<T> from = ready(layer.input ? static_cast<const T*>(layer.input) : input.get(), rows, layer.query.in);
@@ -206,7 +206,7 @@ template <class T> class Run {
     });
   }
 
-  // The last norm, and the logits of the rows that are asked for.
+  // The last norm, and the logits of the wanted rows.
   void speak(const Tiles&) {
     const T* weight = static_cast<const T*>(f.final_norm);
     const auto norm = [&](int64_t row, T* to) {

@@ -1,4 +1,4 @@
-// Vectors of sixteen float32 numbers, and of what their sums are made of: AVX-512.
+// Vectors of sixteen float32 numbers and of the operands of their sums, with AVX-512.
 #pragma once
 #include <immintrin.h>
 
@@ -15,8 +15,8 @@ template <class T> inline __m512 multiply_add(__m512i left, __m512i right, __m51
   return _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), sum);
 }
 
-// 2^x for x <= 0; x below -100 gives 0, since what is multiplied with numbers below the normal ones takes a hundred
-// times as long on some processors; NaN stays NaN.
+// 2^x for x <= 0; x below -100 gives 0, since products with subnormal numbers take a hundred times as long on some
+// processors; NaN stays NaN.
 inline __m512 exp2(__m512 x) {
   const __mmask16 counts = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-100.0f), _CMP_NLT_UQ);
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -29,7 +29,7 @@ inline __m512 exp2(__m512 x) {
   return _mm512_maskz_scalef_ps(counts, sum, whole);
 }
 
-// Sixteen numbers as float32, from and to memory of either type; those without a bit in the mask are not touched.
+// Loads and stores sixteen numbers as float32, from and to memory of either type, where the mask has bits.
 inline __m512 read(const float* at, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, at); }
 inline __m512 read(const bf16* at, __mmask16 mask) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at));
@@ -66,7 +66,7 @@ inline void turn(__m512i* x) {
   }
 }
 
-// visit(i, mask) for every sixteen of `count` numbers, and for what is left.
+// visit(i, mask) for every sixteen of `count` numbers, and for the rest.
 template <class F> inline void by_sixteen(int64_t count, F visit) {
   for (int64_t i = 0; i < count; i += 16) visit(i, count - i >= 16 ? 0xffff : (1 << (count - i)) - 1);
 }

@@ -1,14 +1,13 @@
 // Tree attention in one pass over keys and values, for processors with AVX-512 (onepass.py compiles and calls it).
 //
-// Everything is held transposed: a vector's 16 lanes are query rows (of the G * m that share a key head), 16 or, where
-// there are few, 4; keys and values are read in their own layout and broadcast, 1 or 4 numbers at a time (W). Where the
-// processor has matrix units for bfloat16 (onepass_amx.h), they do both products of what fills them (M), of float32
-// numbers in three parts.
-// A work item is (batch row, key head, at most 256 query rows, a range of keys). It walks its keys in tiles: scores
-// from the resident queries, softmax in base 2, product with the values (FlashAttention-2, Dao 2023, Alg. 1). Nobody
-// looks for each tile's maximum, though: weights may be relative to anything (`top`) that keeps them in float32's
-// range. It starts as the maximum of a first few keys, and is raised when a tile's weights outgrow LARGE.
-// Items that share rows but not keys are merged by their tops and sums (Flash-Decoding).
+// All data is transposed: a vector's 16 lanes are query rows (of the G * m that share a key head), 16 or, where there
+// are few, 4; keys and values are read in their own layout and broadcast, 1 or 4 numbers at a time (W). Matrix units
+// for bfloat16 (onepass_amx.h), where the processor has some, compute both products for blocks that fill them (M), with
+// float32 numbers in three parts. A work item is (batch row, key head, at most 256 query rows, a range of keys). It
+// walks its keys in tiles: scores from the resident queries, softmax in base 2, product with the values
+// (FlashAttention-2, Dao 2023, Alg. 1). Unlike there, a tile's maximum is not computed: weights may be relative to any
+// number (`top`) that keeps them in float32's range. It starts as the maximum of the first few keys, and is raised when
+// a tile's weights exceed LARGE. Items that share rows but not keys are merged by their tops and sums (Flash-Decoding).
 #include <omp.h>
 
 #include <algorithm>
@@ -20,14 +19,14 @@
 
 namespace {
 
-constexpr int64_t LEAST_KEYS = 256;  // worth a split
-constexpr int64_t FEW = 12;          // rows that are better served four to a vector
-template <class T> constexpr int64_t TILED = sizeof(T) == 4 ? 97 : 1;  // rows from which the matrix units serve
+constexpr int64_t LEAST_KEYS = 256;  // that are worth a split
+constexpr int64_t FEW = 12;          // rows up to which four per vector are faster
+template <class T> constexpr int64_t TILED = sizeof(T) == 4 ? 97 : 1;  // rows from which the matrix units are faster
 
-// How many panels are served together: the matrix units take two, vectors three.
+// The number of panels computed together: two on the matrix units, three in vectors.
 template <bool M> int64_t together(int64_t left) { return std::min<int64_t>(left, M || left == 4 ? 2 : 3); }
 
-// How often a tile of `count` keys asks for memory, at least.
+// The least number of prefetching calls of a tile of `count` keys.
 template <class T, int W, bool M> int64_t calls(const Call& c, const Item& item, int64_t count) {
   int64_t groups = 0;
   for (int64_t left = item.panels; left; left -= together<M>(left)) ++groups;
@@ -38,8 +37,8 @@ template <class T, int W, bool M> int64_t calls(const Call& c, const Item& item,
                    c.value_dim / W / 8 * whole(whole(count, PER_UNIT<T>), STRETCH));
 }
 
-// The keys and values that come KEYS keys after these `count`, of this item or at the start of the next, of which an
-// item of one tile asks for all before.
+// Prefetches the keys and values KEYS keys after these `count`, of this item or at the start of the next; an item of
+// one tile prefetches all of the next.
 template <class T>
 std::array<Region, 4> coming(const Call& c, const Item& item, const Item& next, int64_t first, int64_t count) {
   const int64_t from = first + KEYS, to = from + count, own = std::clamp(item.end_key, from, to);
@@ -59,7 +58,7 @@ std::array<Region, 4> coming(const Call& c, const Item& item, const Item& next, 
   return {mine[0], mine[1], others[0], others[1]};
 }
 
-// The tile of an item's keys and values [count] from there on, as both products take it.
+// The tile of an item's keys and values [count] from `first` on, as both products take it.
 template <class T, bool M, int64_t B>
 Tile<T, B> prepare(const Call& c, int64_t first, int64_t count, const T* key, const T* value, Scratch<T, M>& scratch,
                    Ahead& ahead) {
@@ -123,7 +122,7 @@ template <class T, int W, bool M> void run(const Call& c) {
   const int64_t panels = (c.group * c.nodes * W + LANES - 1) / LANES, chunks = (panels + MOST_PANELS - 1) / MOST_PANELS;
   const int64_t each = (panels + chunks - 1) / chunks, blocks = c.batch * c.kv_heads * chunks;
   const int64_t longest = *std::max_element(c.prefix, c.prefix + c.batch) + c.tree_keys;
-  // As many items as threads can share evenly, or four a thread.
+  // As many items as threads can share evenly, or four per thread.
   const int64_t fair = std::min(c.threads / std::gcd(blocks, c.threads), (4 * c.threads + blocks - 1) / blocks);
   const int64_t splits = std::max<int64_t>(1, std::min(fair, longest / LEAST_KEYS));
   const int64_t apart = Partial::size(each, c.value_dim);
@@ -166,7 +165,7 @@ template <class T> void serve(const Call& c) {
   run<T, 1, false>(c);
 }
 
-// Zero where there was no memory for the call.
+// Returns zero where there was no memory for the call.
 template <class T> int served(const Call& c) try {
   serve<T>(c);
   return 1;

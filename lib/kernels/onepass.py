@@ -30,10 +30,10 @@ class Call(ctypes.Structure):
 
 
 def unavailable() -> str | None:
-    """Why this machine has no such kernel: no AVX-512, no compiler, or one that fails; None if it has."""
+    """Why this machine cannot run the kernel: no AVX-512, no compiler, or a failing one; None if it can."""
     return build.unavailable(*SOURCES)
 
 
 def kernels() -> ctypes.CDLL:
-    """The compiled kernels. OSError or SubprocessError where there are none to be had."""
+    """The compiled kernels. OSError or SubprocessError where compiling fails."""
     return build.library(*SOURCES)

@@ -1,4 +1,4 @@
-// Memory that onepass.cpp will need soon, asked for early.
+// Prefetches of memory that onepass.cpp will read soon.
 #pragma once
 #include <immintrin.h>
 
@@ -10,8 +10,8 @@ namespace {
 // Rows of bytes in memory, `stride` bytes apart.
 struct Region { const char* start; int64_t row, stride, rows; };
 
-// Asks for the lines of a few regions, one region after the other, some at every call: many at once would keep other
-// reads waiting.
+// Prefetches the lines of a few regions, one region after the other, a few per call: many at once would delay other
+// reads.
 class Ahead {
  public:
   Ahead(const std::array<Region, 4>& regions, int64_t calls) {
@@ -35,9 +35,9 @@ class Ahead {
  private:
   static constexpr int64_t LINE = 64;
   Region now{}, left[4];
-  int some = 0;  // regions left, the next of them last
+  int some = 0;  // regions left, the next one last
   const char* at = nullptr;
-  int64_t each;  // lines a call; always the same number, which the processor predicts
+  int64_t each;  // lines per call; always the same number, so that the processor predicts the branch
 
   static Region joined(Region x) { return x.row == x.stride ? Region{x.start, x.row * x.rows, 0, 1} : x; }
   void turn_to_next() {

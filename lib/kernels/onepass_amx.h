@@ -1,4 +1,4 @@
-// What onepass.cpp does to one tile of keys where the processor has matrix units for bfloat16.
+// The computation of onepass.cpp on one tile of keys, on a processor with matrix units for bfloat16.
 //
 // They serve float32 as well: the six largest of the nine products of its parts (tiles.h) leave out 2^-25 of a product,
 // and are many times faster than the one that vectors compute.
@@ -12,7 +12,7 @@ template <class T> constexpr int PARTS_OF = sizeof(T) == 4 ? PARTS : 1;
 
 constexpr int64_t whole_blocks(int64_t count) { return (count + BLOCK - 1) / BLOCK * BLOCK; }
 
-// Rows of bfloat16 numbers; the next of a float32 number's parts lies `part` numbers behind.
+// Rows of bfloat16 numbers; the next part of a float32 number lies `part` numbers later.
 struct Left { const bf16* at; int64_t apart, part; };
 
 // Adds to the sums the products of A tiles of 16 rows with R panels of pairs, `apart` floats from each other, part by
@@ -26,7 +26,7 @@ inline void add_steps(const bf16* left, int64_t row, int64_t tile, int64_t step,
     if constexpr (sizeof(T) == 2) {
       rows(0), panels(0), add_products<A, R>();
     } else {
-      rows(2), panels(0), add_products<A, R>();  // in an order in which but one is read twice
+      rows(2), panels(0), add_products<A, R>();  // in an order in which only one is read twice
       rows(0), add_products<A, R>();
       panels(2), add_products<A, R>();
       panels(1), add_products<A, R>();
@@ -36,8 +36,8 @@ inline void add_steps(const bf16* left, int64_t row, int64_t tile, int64_t step,
   }
 }
 
-// The parts of 32 rows of dim numbers, of which `count` are there, as [part][32][dim in whole blocks], `part` numbers
-// from each other; zeros for the others.
+// The parts of 32 rows of dim numbers, of which `count` exist, as [part][32][dim in whole blocks], `part` numbers from
+// each other; zeros for the missing rows.
 inline void block_in_parts(const float* rows, int64_t stride, int64_t count, int64_t dim, bf16* parts, int64_t part,
                            Ahead& ahead) {
   const int64_t width = whole_blocks(dim);
@@ -51,8 +51,8 @@ inline void block_in_parts(const float* rows, int64_t stride, int64_t count, int
 }
 
 // Thirty-two rows of numbers as turned[dim / 16][KEYS / 32][16][32 rows], of which this is one block. Eight numbers
-// of each at a time: a vector's four parts belong to rows that are eight apart, and three rounds exchange what is in
-// the parts.
+// of each at a time: the four parts of a vector belong to rows that are eight apart, and three rounds exchange numbers
+// between the parts.
 inline void turn_block(const bf16* from, int64_t apart, int64_t dim, bf16* turned) {
   for (int64_t j = 0; j < dim; j += 8) {
     __m512i rows[8], pairs[8], fours[8];
@@ -94,7 +94,7 @@ inline void score_by_tiles(Left keys, int64_t dim, const float* queries, int64_t
 }
 
 // Adds values weighted by [part][R][KEYS / 2][16] to outputs [R][dim][16], A times 16 of them. Float32 sums of one
-// tile are added to those of all before: blocked sums round less.
+// tile are added to the sums of all earlier tiles: blocked sums round less.
 template <class T, int A, int R>
 inline void add_by_tiles(const bf16* turned, int64_t turned_part, int64_t count, const float* weights, float* output,
                          int64_t apart) {

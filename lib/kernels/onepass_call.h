@@ -1,4 +1,4 @@
-// What a call of onepass.cpp is given.
+// The arguments of a call of onepass.cpp.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// What onepass.cpp does to one tile of keys with up to three vectors of query rows: scores, weights, weighted values.
+// The computation of onepass.cpp on one tile of keys for up to three vectors of query rows: scores, weights, values.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr float LEAST = 1.2e-38f;  // for a scale of zero: all scores become zero, hidden ones stay infinite
+constexpr float LEAST = 1.2e-38f;  // in place of a scale of zero: all scores become zero, masked ones stay infinite
 constexpr float LARGE = 1e12f;     // sum of a tile's weights: far from the end of float32's range
 using Floats = std::unique_ptr<float, decltype(&std::free)>;
 
@@ -19,8 +19,8 @@ inline Floats floats(int64_t count) {
   return {memory, &std::free};
 }
 
-// What a thread works with: scores of two panels by a block of keys, weights of three by a tile (of two in parts),
-// values in pairs or turned, keys and values that fill no block or in parts, packed queries.
+// A thread's buffers: scores of two panels by a block of keys; weights of three panels by a tile (of two in parts);
+// values in pairs or turned; keys and values that fill no block, or in parts; packed queries.
 template <class T, bool M> struct Scratch {
   static constexpr int64_t P = M ? PARTS_OF<T> : 1;
   Floats scores = floats(2 * BLOCK * LANES), weights = floats(3 * KEYS * LANES), turned, keys, values, queries;
@@ -108,7 +108,7 @@ template <class T, int W, int R, bool M> struct Panels {
     else return {tile.keys.from(n), tile.keys.apart(n), 0};
   }
 
-  // How many keys from the tile's first on are seen by every row.
+  // The number of keys, from the tile's first on, that all rows see.
   int64_t plain() const { return std::min(prefix - tile.first, count); }
 
   // A score of key n, in lanes that see the key.
@@ -119,7 +119,7 @@ template <class T, int W, int R, bool M> struct Panels {
     return _mm512_mask_mov_ps(_mm512_set1_ps(c.scale < 0 ? INFINITY : -INFINITY), visible, score);
   }
 
-  // Raises the tops to what the keys before `end` reach, and scales what was relative to the old ones.
+  // Raises the tops to the scores of the keys before `end`, and rescales the sums that are relative to the old tops.
   void raise(Weighing<T, R>& own, int64_t end) {
     __m512 most[R];
     std::copy_n(own.top, R, most);
@@ -186,7 +186,7 @@ template <class T, int W, int R, bool M> struct Panels {
     const int64_t step = sizeof(T) == 2 ? c.value_dim : tile.values.stride;
     product<T, W, A, R>(tile.units + j * W, W, step, units, weights, WEIGHTS<T>, ahead, [&](__m512(&sum)[A][R]) {
 #pragma GCC unroll 24
-      for (int i = 0; i < A * R; ++i) {  // what was there is added last: blocked sums round less
+      for (int i = 0; i < A * R; ++i) {  // earlier sums are added last: blocked sums round less
         float* place = output + i % R * apart + (j + i / R) * LANES;
         _mm512_store_ps(place, _mm512_add_ps(_mm512_load_ps(place), sum[i / R][i % R]));
       }

@@ -1,4 +1,4 @@
-// Query rows of onepass.cpp: into vectors, and the results of vectors back into rows.
+// Query rows of onepass.cpp as vectors, and the results of vectors as rows.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,10 +10,10 @@
 namespace {
 
 constexpr int64_t MOST_PANELS = 16;  // vectors of rows of an item
-constexpr float NOTHING = -1e30f;  // top of no scores: finite, so that differences with it are no NaN
+constexpr float NOTHING = -1e30f;  // top without scores: finite, so that differences are not NaN
 constexpr float LN2 = 0.693147181f, LOG2_E = 1.44269504f;
 
-// A share of the work: panels of a head's query rows by a range of keys.
+// A unit of work: panels of a head's query rows by a range of keys.
 struct Item { int64_t batch, head, first_panel, panels, first_key, end_key; };
 
 // The rows of one item: their unnormalised output [panels][value_dim][16], tops and sums [panels][16].
@@ -114,7 +114,7 @@ template <class T, int W> void finish(const Call& c, const Item& item, float* me
   }
 }
 
-// seen[batch][panel][tree key]: which of the panel's lanes see the key.
+// seen[batch][panel][tree key]: the lanes of the panel that see the key.
 void pack_mask(const Call& c, int64_t masks, int64_t panels, int width, uint16_t* seen) {
   const int64_t rows = LANES / width;
   std::fill_n(seen, masks * panels * c.tree_keys, 0);

@@ -1,7 +1,7 @@
-// What onepass.cpp does to one tile of keys, in vectors of query rows: two products and the exponentials between them.
+// The innermost loops of onepass.cpp for one tile of keys: two products and the exponentials between them.
 //
 // W is the width of what is broadcast: a vector's 16 lanes are 16 rows (W = 1), or 4 rows that each have 4 lanes for
-// neighbouring numbers (W = 4), which wastes nothing where there are few rows.
+// neighbouring numbers (W = 4), which fills the vectors where there are few rows.
 #pragma once
 #include <algorithm>
 
@@ -16,19 +16,19 @@ constexpr int64_t FEW_KEYS = 8;  // of them, that are scored together
 // A unit is 32 bits: one float, or two bfloat16 whose products are added to the same sum.
 template <class T> constexpr int64_t PER_UNIT = 4 / sizeof(T);
 
-// From one panel's weights by a tile to the next panel's, in floats; of bfloat16, pairs of keys share a vector.
+// Distance between two panels' weights by a tile, in floats; for bfloat16, pairs of keys share a vector.
 template <class T> constexpr int64_t WEIGHTS = KEYS / PER_UNIT<T> * LANES;
 
-// Rows of keys or of values; those that fill no block of B lie apart from the others, with zeros behind them.
+// Rows of keys or values; those that fill no block of B are stored apart from the others, padded with zeros.
 template <class T, int64_t B> struct Rows {
   const T *at, *rest;
   int64_t stride, count, dim;
   bool whole(int64_t n) const { return n + B <= count; }
   const T* from(int64_t n) const { return whole(n) ? at + n * stride : rest; }
-  int64_t apart(int64_t n) const { return whole(n) ? stride : dim; }  // of the rows from n on
+  int64_t apart(int64_t n) const { return whole(n) ? stride : dim; }  // distance of the rows from n on
 };
 
-// Copies what fills no block to `rest` [B][dim].
+// Copies the rows that fill no block to `rest` [B][dim].
 template <int64_t B, class T> Rows<T, B> rows(const T* at, int64_t stride, int64_t count, int64_t dim, T* rest) {
   if (const int64_t left = count % B) {
     std::fill_n(rest, B * dim, T(0));
@@ -50,7 +50,7 @@ template <int W> inline __m512 row_sum(__m512 x) {
   return _mm512_add_ps(x, _mm512_permute_ps(x, 0x4e));
 }
 
-// 2^x to the last bits of T: 2^whole times a polynomial for the fraction. What is below the normal numbers may be zero.
+// 2^x to the last bits of T: 2^whole times a polynomial for the fraction. Subnormal results may be zero.
 template <class T> inline __m512 power(__m512 x) {
   static constexpr float fine[] = {0.99999994f,   0.693153083f,   0.240153611f,
                                    0.0558263175f, 0.00898933969f, 0.00187757669f};             // within 1.5e-7
@@ -64,8 +64,8 @@ template <class T> inline __m512 power(__m512 x) {
   return _mm512_scalef_ps(sum, x);
 }
 
-// While this lives its thread takes numbers below the normal ones as zero: on some processors they take a hundred times
-// as long as others.
+// During its lifetime the thread treats subnormal numbers as zero: on some processors they take a hundred times as
+// long.
 struct Flush {
   const unsigned before = _mm_getcsr();
   Flush() { _mm_setcsr(before | 0x8040); }
@@ -75,7 +75,7 @@ struct Flush {
 constexpr int64_t STRETCH = 16;  // steps of a product between two calls of `ahead`
 
 // sum[a][r] = sum over steps u of broadcast(left[a * step_a + u * step_u]) * right[r][u], for A broadcasts and R panels
-// of vectors, which lie right_panel numbers apart; `done` is given the sums.
+// of vectors, which lie right_panel numbers apart; `done` receives the sums.
 template <class T, int W, int A, int R, class Done>
 inline void product(const uint32_t* left, int64_t step_a, int64_t step_u, int64_t steps, const float* right,
                     int64_t right_panel, Ahead& ahead, Done done) {
@@ -100,11 +100,11 @@ inline void product(const uint32_t* left, int64_t step_a, int64_t step_u, int64_
   done(sum);
 }
 
-// What R panels' scores become: weights 2^(factor score - top), and their totals.
+// Turns the scores of R panels into weights 2^(factor score - top), and sums them.
 template <class T, int R> struct Weighing {
   __m512 factor, top[R], total[R];
 
-  // Of FEW_KEYS scores; score(a, r) gives one. done(a, r, even, odd) is given two neighbouring keys' weights.
+  // Of FEW_KEYS scores; score(a, r) gives one. done(a, r, even, odd) receives the weights of two neighbouring keys.
   template <class Score, class Done> inline void weigh(Score score, Done done) {
 #pragma GCC unroll 8
     for (int a = 0; a < FEW_KEYS; a += 2)

@@ -1,7 +1,7 @@
 // Products of few rows with weights in pairs, bfloat16's or int8's, for processors with AVX-512.
 //
-// Sixteen outputs are summed side by side, one number of a row at a time: weights come as they lie, in order, and
-// nothing is added across lanes. An output's sum is the same however many rows and outputs are made at once.
+// Sixteen outputs are summed side by side, one number of a row at a time: weights are read in their order in memory,
+// and nothing is added across lanes. An output's sum is the same for any number of rows and outputs.
 #pragma once
 #include <omp.h>
 
@@ -12,9 +12,9 @@
 namespace {
 
 constexpr int64_t STRIP = 6;  // rows of an input at a time: with four vectors of outputs 24 sums, in 32 registers
-constexpr int64_t LATER = 32;  // pairs by which weights are asked for in advance
+constexpr int64_t LATER = 32;  // pairs by which weights are prefetched
 
-// Two neighbouring weights of each of 16 outputs, as they lie: bfloat16 numbers.
+// Two neighbouring weights of each of 16 outputs, as stored: bfloat16 numbers.
 struct Halves {
   static constexpr int64_t SIZE = 64;  // bytes
   __m512i words;
@@ -24,7 +24,7 @@ struct Halves {
   __m512i both() const { return words; }
 };
 
-// The same of int8 numbers, each of which is a bfloat16 number too.
+// The same for int8 numbers, each of which is also a bfloat16 number.
 struct Bytes {
   static constexpr int64_t SIZE = 32;
   __m512i left, right;
@@ -64,9 +64,9 @@ void pair_sums(const char* weights, int64_t panel, const T* x, int64_t in, float
       const Two two(at);
       left_ones[w] = sizeof(T) == 2 ? two.both() : two.first();
       if constexpr (sizeof(T) == 4) right_ones[w] = two.second();
-      _mm_prefetch(at + LATER * Two::SIZE, _MM_HINT_T0);  // past the end it does no harm
+      _mm_prefetch(at + LATER * Two::SIZE, _MM_HINT_T0);  // harmless past the end
     }
-    const auto number = [&](int64_t i) {  // or, of bfloat16 ones, two
+    const auto number = [&](int64_t i) {  // or two bfloat16 ones
       return [=](const T* row) {
         int bits = 0;
         std::memcpy(&bits, row + k + i, sizeof(T) == 2 && left == 1 ? 2 : 4);
@@ -86,7 +86,7 @@ void pair_sums(const char* weights, int64_t panel, const T* x, int64_t in, float
     for (int w = 0; w < W; ++w) _mm512_store_ps(sums + (c * W + w) * LANES, own[c][w]);
 }
 
-// What `each_of_few` does, for matrices whose weights are paired; W: vectors of outputs at a time.
+// As `each_of_few`, for matrices with paired weights; W: vectors of outputs at a time.
 template <class T, class Two, int W, int N, class F>
 inline void each_strip(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
   constexpr decltype(&pair_sums<T, Two, 1, W>) by_rows[] = {
@@ -114,7 +114,7 @@ inline void each_strip(const Matrix* const (&matrices)[N], const T* x, int64_t r
     }
 }
 
-// The same, of as many outputs at a time as leave every thread some.
+// The same, with as many outputs at a time as leave work for each thread.
 template <class T, class Two, int N, class F>
 inline void each_two(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
   const int64_t share = matrices[0]->out / LANES / omp_get_num_threads();
@@ -123,7 +123,7 @@ inline void each_two(const Matrix* const (&matrices)[N], const T* x, int64_t row
   each_strip<T, Two, 1>(matrices, x, rows, visit);
 }
 
-// The same, of matrices that are all of int8 numbers or all of bfloat16's.
+// The same, for matrices of int8 numbers alone or of bfloat16 numbers alone.
 template <class T, int N, class F>
 inline void each_pair(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
   if (matrices[0]->scale) return each_two<T, Bytes>(matrices, x, rows, visit);

@@ -1,4 +1,4 @@
-"""Products of few rows, in C++ (`rows.h`), over PyTorch's own weights or pairs of them; and what they need to run."""
+"""Products of few rows in C++ (`rows.h`), over PyTorch's own weights or pairs of them, and their requirements."""
 
 import ctypes
 import sys
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from lib.kernels import build, onepass
 from lib.lab import processor
-from lib.lab.timing import free_memory
+from lib.lab.processor import free_memory
 
 HERE = Path(__file__).parent
 SOURCES = (*(HERE / name for name in ("blocks.cpp", "fill.h", "forward.h", "rows.h", "few_rows.h", "paired_rows.h",
                                       "tile_rows.h", "tiles.h", "lanes.h", "onepass_call.h")),)
-MOST_ROWS = 512  # of products that PyTorch's are faster than beyond
-MOST_COPIED = 0.25  # of the free memory that weights may take to be held a second time
+MOST_ROWS = 512  # PyTorch's products are faster beyond
+MOST_COPIED = 0.25  # most of the free memory that a second copy of weights may take
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -44,19 +44,18 @@ def weights_refusal(weights: Sequence[Tensor]) -> str | None:
 
 
 def most_rows(in_pairs: bool) -> int:
-    """Rows beyond which PyTorch's products are faster than those here: never, with weights in pairs and no matrix units.
-    """
+    """Rows beyond which PyTorch's products are faster: no number, for weights in pairs without matrix units."""
     return sys.maxsize if in_pairs and "amx_bf16" not in processor.flags() else MOST_ROWS
 
 
 def linear(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None):
-    """x [..., in] -> x W^T + b [..., out], with weights that `weights_refusal` lets in, read as `paired` where they are
-    given so; no gradients.
+    """x [..., in] -> x W^T + b [..., out] without gradients, for weights that `weights_refusal` allows.
 
-    Many rows, and what does not fit the weights, are PyTorch's.
+    pairs: the weights as `paired` gives them, which are then read instead. PyTorch computes products of many rows, and
+    those with inputs of another dtype or width, which it refuses.
     """
     matrix, run = matrix_of(weight, bias, pairs), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
-    matrix.kept, most = pairs, most_rows(pairs is not None)  # the struct only points to them
+    matrix.kept, most = pairs, most_rows(pairs is not None)  # the struct holds an address alone
 
     def apply(x: Tensor) -> Tensor:
         fits = x.dtype == weight.dtype and x.shape[-1] == weight.shape[1]
@@ -72,15 +71,18 @@ def linear(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None):
 
 
 def matrix_of(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None, scale: Tensor | None = None) -> Matrix:
-    """The struct of weight [out, in], bias [out], `paired` weights, and of int8 ones scale float32[out]; the caller keeps
-    them alive.
+    """The struct of weight [out, in], bias [out], `paired` weights and, for int8, scale float32[out].
+
+    The caller keeps the tensors alive.
     """
     return Matrix(*map(start_of, (weight, bias, pairs, scale)), *weight.shape)
 
 
 def paired(weight: Tensor) -> Tensor | None:
-    """Weights [out, in] as products of few rows read them fastest (see `few_rows.h`): bfloat16 numbers, neighbours of a
-    row in a word, int32[out / 16, in / 2, 16]; or int8 ones, int8[out / 16, in, 16]. None where they are neither.
+    """Weights [out, in] in the order in which products of few rows read them fastest (see `few_rows.h`).
+
+    int32[out / 16, in / 2, 16] for bfloat16 numbers, two neighbours of a row per word; int8[out / 16, in, 16] for int8
+    numbers; None for others.
     """
     if weight.dtype == torch.int8:
         return _in_sixteens(weight).contiguous()
@@ -88,7 +90,7 @@ def paired(weight: Tensor) -> Tensor | None:
         whole = weight.detach().view(torch.int16).int()
     else:
         bits = weight.detach().view(torch.int32)
-        if (bits[:1] & 0xFFFF).any() or (bits & 0xFFFF).any():  # a trained float32 weight shows in its first row
+        if (bits[:1] & 0xFFFF).any() or (bits & 0xFFFF).any():  # the first row alone tells most float32 weights apart
             return None
         whole = bits >> 16
     first, second = _in_sixteens(whole & 0xFFFF).unflatten(1, (-1, 2)).unbind(2)
@@ -96,20 +98,18 @@ def paired(weight: Tensor) -> Tensor | None:
 
 
 def _in_sixteens(weight: Tensor) -> Tensor:
-    """Of weights [out, in] sixteen outputs side by side, [out / 16, in, 16], zeros up to whole 64 outputs and 32
-    numbers.
-    """
+    """Weights [out, in] as [out / 16, in, 16], padded with zeros to multiples of 64 outputs and 32 inputs."""
     whole = F.pad(weight, (0, -weight.shape[1] % 32, 0, -len(weight) % 64))
     return whole.unflatten(0, (-1, 16)).transpose(1, 2)
 
 
 def fills_the_memory(weights: Iterable[Tensor], each: int | None = None) -> bool:
-    """Whether copies of the weights, of `each` bytes a number or as they are, are too large to be held."""
+    """Whether copies of the weights, with `each` bytes per number or their own, take too much of the free memory."""
     weights = list(weights)
     held = sum(weight.numel() * (each or weight.element_size()) for weight in weights)
     return held > 0 and held > MOST_COPIED * free_memory(weights[0].device)
 
 
 def start_of(tensor: Tensor | None) -> int | None:
-    """Where a tensor's numbers begin; None for none."""
+    """The address of a tensor's numbers; None for none."""
     return None if tensor is None else tensor.data_ptr()

@@ -1,5 +1,5 @@
-// Products of the rows of an input: with weights in pairs on the matrix units where there are some (`tile_rows.h`), else
-// in vectors (`paired_rows.h`); with weights as PyTorch keeps them by `few_rows.h`.
+// Products of the rows of an input: paired weights on the matrix units where the processor has some (`tile_rows.h`),
+// else in vectors (`paired_rows.h`); weights in PyTorch's layout by `few_rows.h`.
 #pragma once
 #include "paired_rows.h"
 #include "tile_rows.h"
@@ -36,7 +36,7 @@ template <class T, class Out> inline void product(const Matrix& matrix, Rows<T> 
   });
 }
 
-// The same, added to what is there.
+// The same, added to the present values.
 template <class T> inline void add_product(const Matrix& matrix, Rows<T> x, float* to) {
   each_output({&matrix}, x, [&](int64_t row, int64_t at, __mmask16 mask, const __m512* values) {
     float* own = to + row * matrix.out + at;

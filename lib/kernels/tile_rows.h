@@ -1,22 +1,22 @@
 // Products of float32 rows with weights that are bfloat16 numbers, on the processor's matrix units.
 //
 // The products of a float32 number's three parts (tiles.h) with bfloat16 weights are exact, and summed in float32. So
-// three products of bfloat16 are one of float32, many times faster where there are more than a few rows, and an output
-// is summed in the same order however many rows there are.
+// three products of bfloat16 make one of float32, many times faster for more than a few rows, and an output is summed
+// in the same order for any number of rows.
 #pragma once
 #include "few_rows.h"
 #include "tiles.h"
 
 namespace {
 
-constexpr int64_t SOON = 8;  // steps by which weights are asked for in advance
+constexpr int64_t SOON = 8;  // steps by which weights are prefetched
 
 inline int64_t packed_size(int64_t rows, int64_t in) {
   return (rows + SIDE - 1) / SIDE * ((in + BLOCK - 1) / BLOCK) * PARTS * ONE;
 }
 
 // Within a parallel region: x [rows, in] as packed[panel of 16 rows][step][part][16 rows][32 numbers]. All threads go
-// on when it is done.
+// on when it is complete.
 inline void pack_rows(const float* x, int64_t rows, int64_t in, float* packed) {
   const int64_t steps = (in + BLOCK - 1) / BLOCK, padded = (rows + SIDE - 1) / SIDE * SIDE;
 #pragma omp for
@@ -37,7 +37,7 @@ template <int A>
 inline void add_parts(const float* packed, int64_t panel, const uint32_t* weights, int64_t steps, float* sums) {
   clear_sums<2, 2>();
   for (int64_t u = 0; u < steps; ++u) {
-    for (int64_t line = 0; line < 2 * SIDE; ++line) {  // of tiles to come; addresses past the end do no harm
+    for (int64_t line = 0; line < 2 * SIDE; ++line) {  // of later tiles; addresses past the end are harmless
       const uint32_t* soon = weights + (line / SIDE * steps + u + SOON) * ONE + line % SIDE * LANES;
       _mm_prefetch(reinterpret_cast<const char*>(soon), _MM_HINT_T0);
     }
@@ -64,7 +64,7 @@ inline void add_parts(const float* packed, int64_t panel, const uint32_t* weight
   }
 }
 
-// What `each_of_few` does, by threads that have tiles, for matrices whose weights are paired, and packed rows.
+// As `each_of_few`, for threads with tiles, matrices with paired weights, and packed rows.
 template <int N, class F>
 inline void each_tile(const Matrix* const (&matrices)[N], const float* packed, int64_t rows, F visit) {
   const int64_t steps = (matrices[0]->in + BLOCK - 1) / BLOCK, panels = (rows + SIDE - 1) / SIDE;

@@ -12,10 +12,10 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 32, SIDE = 16;  // numbers of a tile's row, which one step sums over; rows of a tile
+constexpr int64_t BLOCK = 32, SIDE = 16;  // numbers per row of a tile, the terms of one step's sum; rows of a tile
 constexpr int64_t ONE = SIDE * LANES, LINE = 4 * LANES;  // numbers of a tile of floats; bytes of its row
 
-// Whether the processor has such units, and the system lets this process use them.
+// Whether the processor has such units and the system lets this process use them.
 inline bool matrix_units() {
   static const bool allowed = [] {
     unsigned a, b, c, d;
@@ -25,14 +25,14 @@ inline bool matrix_units() {
   return allowed;
 }
 
-// A thread's eight tiles as long as this lives: six of so many rows, two of sixteen; of no rows, none.
+// A thread's eight tiles during its lifetime: six of so many rows, two of sixteen; none for no rows.
 struct Tiles {
   const int64_t rows;
   explicit Tiles(int64_t most = SIDE) : rows(std::min(most, SIDE)) {
     if (!rows) return;
     alignas(64) uint8_t shape[64] = {1};  // the palette; bytes of a tile's row from 16 on, rows from 48 on
     for (int tile = 0; tile < 8; ++tile) shape[16 + 2 * tile] = 64, shape[48 + tile] = tile < 6 ? rows : SIDE;
-    asm("" : "+m"(shape));  // the intrinsic says that it reads eight bytes: the others must be written too
+    asm("" : "+m"(shape));  // the intrinsic declares that it reads eight bytes; the others must be written too
     _tile_loadconfig(shape);
   }
   ~Tiles() {
@@ -41,7 +41,7 @@ struct Tiles {
 };
 
 // The sums of A x R tiles of floats [16][16]: cleared, read from or written to out[r][a], a panel's `apart` numbers
-// behind those of the one before.
+// after those of the panel before.
 template <int A, int R> inline void clear_sums() {
   _tile_zero(0);
   if constexpr (R > 1) _tile_zero(1);
@@ -78,8 +78,8 @@ template <int A, int R> inline void add_products() {
   if constexpr (A > 1 && R > 1) _tile_dpbf16ps(3, 5, 7);
 }
 
-// A float32 number is the sum of three bfloat16 numbers, but for 2^-27 of it: visit(part, numbers) is given each part of
-// sixteen numbers, and in the upper half of sixteen more.
+// A float32 number is the sum of three bfloat16 numbers, except for 2^-27 of it: visit(part, numbers) receives each
+// part of sixteen numbers, and in the upper half of sixteen more.
 constexpr int PARTS = 3;
 template <class F> inline void in_parts(__m512 first, __m512 second, F visit) {
   const auto wide = [](__m256i half) {

@@ -1,4 +1,4 @@
-// How many operations a second the processor's units can do on numbers that are already in their registers.
+// The operations per second of the processor's units on numbers that are already in their registers.
 #include "tiles.h"
 
 namespace {
@@ -28,7 +28,7 @@ void by_matrices(int64_t count, const uint32_t* numbers) {
 
 }  // namespace
 
-// Operations done by `threads`, each `count` rounds, on numbers [4][16][16] of any kind.
+// The number of operations of `threads` threads, each `count` rounds, on numbers [4][16][16] of any kind.
 extern "C" int64_t run_float32(int64_t count, int threads, const uint32_t* numbers) {
   float sum = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : sum)

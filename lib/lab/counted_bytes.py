@@ -1,4 +1,4 @@
-"""How many bytes of tensors live at once while something runs."""
+"""How many bytes of tensors are alive at once while code runs."""
 
 import weakref
 
@@ -8,16 +8,16 @@ from torch.utils._pytree import tree_iter
 
 
 class CountedBytes(TorchDispatchMode):
-    """Bytes of the tensors made inside `with`, on any device: `live` now, `peak` at most so far.
+    """Bytes of the tensors made inside `with`, on any device: `live` now, `peak` the most so far.
 
-    Counted by storage, as operations give them out, until the last tensor that uses it is gone; what an operation needs
-    within itself is not seen.
+    A storage counts from the operation that returns it until its last tensor is deleted. Memory that an operation uses
+    internally is not counted.
     """
 
     def __init__(self):
         super().__init__()
         self.live = self.peak = 0
-        self.known: set[int] = set()
+        self.counted: set[int] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         given = {each.untyped_storage()._cdata for each in tree_iter((args, kwargs)) if _has_storage(each)}
@@ -29,19 +29,19 @@ class CountedBytes(TorchDispatchMode):
 
     def _count(self, storage, given: set[int]) -> None:
         key = storage._cdata
-        if key in given or key in self.known:
+        if key in given or key in self.counted:
             return
-        self.known.add(key)
+        self.counted.add(key)
         size = storage.nbytes()
         self.live += size
         self.peak = max(self.peak, self.live)
         weakref.finalize(storage, self._forget, key, size)
 
     def _forget(self, key: int, size: int) -> None:
-        self.known.discard(key)
+        self.counted.discard(key)
         self.live -= size
 
 
 def _has_storage(value) -> bool:
-    """Packed weights have none that can be seen; they live as long as their model."""
+    """Packed weights expose none; they live as long as their model."""
     return isinstance(value, Tensor) and not value.is_mkldnn

@@ -1,6 +1,6 @@
-"""How much of a stretch of time was spent in models: every forward through `tree_forward` is counted where asked.
+"""The time of models' forward passes: `tree_forward` and the drafters report each of theirs to the active clock.
 
-Both contexts are classes, which cost a round less than generators do.
+Both contexts are classes, which cost less per round than generators do.
 """
 
 import time
@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 
 class ForwardClock:
-    """Seconds spent in forwards since the clock was made; on a GPU, seconds of asking for them."""
+    """Seconds spent in forward passes since the clock was made; on a GPU, the seconds that launching them takes."""
 
     def __init__(self):
         self.seconds = 0.0
@@ -18,7 +18,7 @@ _CLOCK: ContextVar[ForwardClock | None] = ContextVar("forward_clock", default=No
 
 
 class clocked:
-    """Counts the forwards made inside, in this thread and whoever makes them; an inner clock hides an outer one."""
+    """Counts the forward passes inside, in this thread; an inner clock hides an outer one."""
 
     def __enter__(self) -> ForwardClock:
         self.token = _CLOCK.set(clock := ForwardClock())
@@ -29,7 +29,7 @@ class clocked:
 
 
 class forward:
-    """One forward of a model."""
+    """One forward pass of a model."""
 
     def __enter__(self) -> None:
         self.start = time.perf_counter()

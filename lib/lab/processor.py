@@ -1,13 +1,19 @@
-"""What the processor can do, as the operating system lists it."""
+"""What this machine is and can do: the processor's name, instruction sets and caches, and the free memory."""
 
+import os
 import platform
 from functools import cache
 from pathlib import Path
 
+import psutil
+import torch
+
+BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
+
 
 @cache
 def info() -> tuple[str, ...]:
-    """The lines of /proc/cpuinfo; none where there is no such file."""
+    """The lines of /proc/cpuinfo; empty where there is no such file."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return tuple(file)
@@ -23,18 +29,66 @@ def name() -> str:
 
 @cache
 def flags() -> frozenset[str]:
-    """Its instruction sets by Linux's names, such as avx512_bf16; empty where they cannot be known."""
+    """Its instruction sets by Linux's names, such as avx512_bf16; empty where they are unknown."""
     lines = [line.split() for line in info() if line.startswith(("flags", "Features"))]
     return frozenset(lines[0]) if lines else frozenset()
 
 
+def has_bfloat16_units() -> bool:
+    """Whether it multiplies bfloat16 in hardware; without, PyTorch's products are hundreds of times slower."""
+    return bool(BFLOAT16_UNITS & flags())
+
+
+def slow_dtype(dtype: torch.dtype, device: str | torch.device = "cpu") -> str | None:
+    """Why a number format is not worth measuring on this device; None where it is."""
+    if dtype == torch.bfloat16 and torch.device(device).type == "cpu" and not has_bfloat16_units():
+        return "the processor has no units for bfloat16"
+    return None
+
+
 def kind() -> str:
-    """The widest of the instruction sets that tell generations of processors apart, for measurements to be compared."""
+    """The widest of the instruction sets that distinguish generations of processors, so that measurements compare."""
     return next((flag for flag in ("amx_tile", "avx512_bf16", "avx512f", "avx2", "asimd") if flag in flags()), "plain")
 
 
 @cache
 def cache_bytes() -> int | None:
-    """Bytes of its largest cache, as the operating system lists it; None where that cannot be known."""
+    """Bytes of its largest cache, as the operating system lists it; None where that is unknown."""
     sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     return max((int(size[:-1]) * 1024 for size in sizes if size.endswith("K")), default=None)
+
+
+def free_memory(device: str | torch.device = "cpu") -> int:
+    """Bytes that can still be allocated on the device."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+def machine(device: str | torch.device = "cpu") -> dict[str, object]:
+    """What a timing depends on: processor, cores, threads, memory, versions, dtypes. Names no host, user or path."""
+    import transformers
+
+    facts = {
+        "device": torch.device(device).type,
+        "processor": name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "vector_units": torch.backends.cpu.get_cpu_capability(),
+        "matrix_units": "AMX" if "amx_tile" in flags() else "none",
+        "bfloat16_units": has_bfloat16_units(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    if torch.device(device).type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts |= {
+            "gpu": properties.name,
+            "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
+            "gpu_processors": properties.multi_processor_count,
+            "cuda": torch.version.cuda,
+        }
+    return facts

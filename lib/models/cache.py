@@ -1,8 +1,8 @@
-"""A key/value cache for draft trees: appends in place, keeps the accepted path only, one length a row.
+"""A key/value cache for draft trees: it appends in place, keeps only the accepted path, and has one length per row.
 
-A forward appends a block of nodes behind each row's committed length; further forwards before `keep` append behind that
-(a drafter grows its tree a level at a time). `keep` moves the accepted nodes to the block's front and commits them;
-the rest is forgotten by being overwritten. Rows are right-padded: slots 0 .. lengths[b] - 1 of row b are committed.
+A forward pass appends a block of nodes after each row's committed length; further forward passes before `keep` append
+after that block (a drafter grows its tree level by level). `keep` moves the accepted nodes to the block's front and
+commits them; later blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 1 of row b are committed.
 """
 
 from functools import partial
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-SMALLEST = 128  # slots of a first allocation; from there on a full buffer doubles
+SMALLEST = 128  # slots of the first allocation; a full buffer then doubles
 
 
 def capacity_for(slots: int) -> int:
-    """Slots that a buffer has once it was grown, a token at a time, to hold so many."""
+    """The capacity of a buffer that grew one token at a time to hold so many slots."""
     capacity = SMALLEST
     while capacity < slots:
         capacity *= 2
@@ -23,20 +23,20 @@ def capacity_for(slots: int) -> int:
 
 
 class Rows:
-    """What the layers share: committed lengths, as a list, and as a tensor int64[B] for who asks for one."""
+    """The committed lengths, which the layers share: as a list, and on request as a tensor int64[B]."""
 
     def __init__(self):
         self.set([])
 
     def set(self, lengths: list[int], device: torch.device | None = None) -> None:
-        """Commits these lengths, of rows that live on this device."""
+        """Commits these lengths, of rows on this device."""
         self.as_list, self.device = lengths, device
         self._lengths: Tensor | None = None
         self._slots: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     @property
     def lengths(self) -> Tensor:
-        """Committed tokens a row, int64[B]."""
+        """Committed tokens per row, int64[B]."""
         if self._lengths is None:
             self._lengths = torch.tensor(self.as_list, dtype=torch.long, device=self.device)
         return self._lengths
@@ -48,13 +48,13 @@ class Rows:
 
     @property
     def even(self) -> bool:
-        """Whether all rows have the same length, so that a plain slice serves them all."""
+        """Whether all rows have the same length, so that one slice serves them all."""
         return len(set(self.as_list)) <= 1
 
     def slots(self, start: int, nodes: int) -> tuple[Tensor, Tensor]:
-        """Where a block of nodes lies behind `start` pending ones: rows int64[B, 1] and slots int64[B, nodes].
+        """The place of a block of nodes after `start` pending ones: rows int64[B, 1] and slots int64[B, nodes].
 
-        Made by a forward's first layer, and taken by the others.
+        Made for the first layer of a forward pass, and shared by the others.
         """
         kind = (start, nodes)
         if kind not in self._slots:
@@ -67,18 +67,18 @@ class Rows:
 class TreeLayer(CacheLayerMixin):
     """One layer's buffers: keys, values [B, Hkv, capacity, d], of which each row uses lengths[b] + pending slots.
 
-    Where both have one width they are the halves of one buffer [2, B, Hkv, capacity, d], so that a commit moves both
-    in one gather.
+    Keys and values of equal width are the halves of one buffer [2, B, Hkv, capacity, d], so that a commit moves both in
+    one gather.
     """
 
     def __init__(self, rows: Rows):
         super().__init__()
         self.rows = rows
-        self.pending = self.bytes = 0  # nodes appended since the last commit; what the buffers hold
+        self.pending = self.bytes = 0  # nodes appended since the last commit; bytes of the buffers
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Empty buffers for states like these, [B, Hkv, m, d], which transformers calls for at the first forward."""
-        # Zeros, not whatever memory holds: a masked slot must be finite to count for nothing.
+        """Makes empty buffers for states like [B, Hkv, m, d]; transformers calls it in the first forward pass."""
+        # Zeros: a masked slot must be finite, since 0 times NaN is NaN.
         empty = [s.new_zeros(1, *s.shape[:2], 0, s.shape[-1]) for s in (key_states, value_states)]
         self._hold([torch.cat(empty)] if empty[0].shape == empty[1].shape else empty)
         if not self.rows.as_list:
@@ -86,7 +86,7 @@ class TreeLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        """Append [B, Hkv, m, d] behind each row, and return views of all slots up to the longest row's end."""
+        """Appends [B, Hkv, m, d] to each row, and returns views of all slots up to the longest row's end."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if key_states.shape[0] != len(self.rows.as_list):
@@ -107,14 +107,14 @@ class TreeLayer(CacheLayerMixin):
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def _hold(self, buffers: list[Tensor]) -> None:
-        """Takes one buffer of both, or one of each."""
+        """Takes one buffer for both, or one for each."""
         self.buffers, self.capacity = buffers, buffers[0].shape[3]
         self.keys, self.values = buffers[0][0], buffers[-1][-1]
-        # Asked for in every round: what a small model's round has to spare is a few calls of PyTorch.
+        # Cached, since each round reads them, and a round of a small model has time for few calls of PyTorch.
         self.address, self.bytes = buffers[0].data_ptr(), sum(buffer.nbytes for buffer in buffers)
 
     def reserve(self, slots: int) -> None:
-        """Grow by doubling, so that appending costs a constant a token."""
+        """Grows the buffers by doubling, so that appending has a constant cost per token."""
         if slots <= self.capacity:
             return
         larger = max(slots, 2 * self.capacity, SMALLEST)
@@ -124,7 +124,7 @@ class TreeLayer(CacheLayerMixin):
         self._hold(grown)
 
     def move(self, rows: Tensor, origins: Tensor, goals: Tensor) -> None:
-        """Copies slot origins[i] of row rows[i] to slot goals[i], all int64[k], as if all at once."""
+        """Copies slot origins[i] of row rows[i] to slot goals[i], all int64[k], simultaneously."""
         for buffer in self.buffers:
             buffer[:, rows, :, goals] = buffer[:, rows, :, origins]
 
@@ -133,17 +133,17 @@ class TreeLayer(CacheLayerMixin):
         self._hold([buffer[:, rows] for buffer in self.buffers])
 
     def reset(self) -> None:
-        """Gives the buffers back."""
+        """Releases the buffers."""
         self.keys = self.values = None
         self.buffers = []
         self.is_initialized, self.pending, self.bytes = False, 0, 0
 
     def get_seq_length(self) -> int:
-        """Tokens behind which transformers appends: the longest row's, pending nodes included."""
+        """Tokens of the longest row, pending nodes included; transformers appends after them."""
         return self.rows.longest + self.pending
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Keys that a mask for so many more tokens covers, and the first key's place."""
+        """The number of keys that a mask for so many more tokens covers, and the place of the first."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
@@ -152,7 +152,7 @@ class TreeLayer(CacheLayerMixin):
 
 
 class TreeCache(Cache):
-    """The cache of a batch of trees, one `TreeLayer` a layer of the model, made as the model first calls `update`."""
+    """The cache of a batch of trees: one `TreeLayer` per layer of the model, made at the first `update`."""
 
     def __init__(self):
         self.rows = Rows()
@@ -160,7 +160,7 @@ class TreeCache(Cache):
 
     @property
     def lengths(self) -> Tensor:
-        """Committed tokens a row, int64[B]; empty before the first forward."""
+        """Committed tokens per row, int64[B]; empty before the first forward pass."""
         return self.rows.lengths
 
     @property
@@ -170,55 +170,52 @@ class TreeCache(Cache):
 
     @property
     def bytes(self) -> int:
-        """Bytes that the buffers hold, spare capacity included."""
+        """Bytes of the buffers, spare capacity included."""
         return sum(layer.bytes for layer in self.layers)
 
     def begin(self, layers: int, like: Tensor) -> None:
-        """Makes the layers of a fresh cache for who writes them without `update`; like [B, Hkv, 0, d]."""
+        """Makes the layers of an empty cache for writers that do not call `update`; like [B, Hkv, 0, d]."""
         for _ in range(layers):
             layer = self.layer_class_to_replicate()
             layer.lazy_initialization(like, like)
             self.layers.append(layer)
 
     def room(self, nodes: int, least: int = 0) -> None:
-        """Takes m = nodes slots behind what is pending, for who writes them into each layer's buffers.
-
-        The capacity is `least` or more.
-        """
+        """Adds so many pending nodes, for writers of the layers' buffers themselves; capacity at least `least`."""
         needed = max(least, self.rows.longest + self.pending + nodes)
         for layer in self.layers:
             layer.pending += nodes
             layer.reserve(needed)
 
     def set_lengths(self, lengths: Tensor) -> None:
-        """Commit lengths int64[B] as they are: after a right-padded prefill, the prompts' own lengths."""
+        """Commits lengths int64[B]: after a right-padded prefill, those of the prompts."""
         lengths = torch.as_tensor(lengths, dtype=torch.long).reshape(-1).tolist()
         stored = [length + self.pending for length in self.rows.as_list]
         if len(lengths) != len(stored) or any(not 0 <= new <= old for new, old in zip(lengths, stored)):
-            raise ValueError(f"lengths {lengths} for rows that hold {stored} tokens; give one a row, none longer")
+            raise ValueError(f"lengths {lengths} for rows that hold {stored} tokens; give one per row, none longer")
         self.rows.set(lengths, self.rows.device)
         self.forget()
 
     def forget(self) -> None:
-        """Drops what was appended since the last commit."""
+        """Drops the nodes that were appended since the last commit."""
         for layer in self.layers:
             layer.pending = 0
 
     def crop(self, lengths: Tensor | int) -> None:
-        """Forget all but the first lengths[b] tokens of row b (an int: of each row), pending nodes included."""
+        """Drops all but the first lengths[b] tokens of row b (an int: of each row), pending nodes included."""
         self.set_lengths(torch.as_tensor(lengths).expand(len(self.rows.as_list)).clone())
 
     def keep(self, nodes: Tensor, counts: Tensor) -> None:
-        """Commit of row b the appended nodes nodes[b, :counts[b]], in this order (an accepted path, root 0 included).
+        """Commits the appended nodes nodes[b, :counts[b]] of row b, in this order (an accepted path, root 0 included).
 
-        nodes int64[B, k], indices within the block appended since the last commit; counts int64[B], at most k.
+        nodes: int64[B, k], indices within the block appended since the last commit; counts: int64[B], at most k.
         """
         lists = [row[:count] for row, count in zip(nodes.tolist(), counts.tolist())]
         most, least = max(counts.tolist(), default=0), min(counts.tolist(), default=0)
         if len(lists) != len(self.rows.as_list) or most > nodes.shape[1] or least < 0:
             raise ValueError(
                 f"nodes {tuple(nodes.shape)} and counts {counts.tolist()} for {len(self.rows.as_list)} rows; "
-                "give one list of nodes a row, and counts from 0 to its length"
+                "give one list of nodes per row, and counts from 0 to its length"
             )
         if any(not 0 <= node < self.pending for kept in lists for node in kept):
             raise ValueError(
@@ -227,8 +224,8 @@ class TreeCache(Cache):
         self.commit(lists)
 
     def commit(self, lists: list[list[int]]) -> None:
-        """As `keep`, of nodes that are known to lie in the block: one list a row, in the order of the path."""
-        moves = [  # a node that already lies where it belongs stays
+        """As `keep`, without checks: one list of nodes per row, in the order of the path."""
+        moves = [  # a node that is already in its place stays
             (row, length + node, length + place)
             for row, (length, kept) in enumerate(zip(self.rows.as_list, lists))
             for place, node in enumerate(kept)
@@ -242,13 +239,13 @@ class TreeCache(Cache):
         self.forget()
 
     def select(self, rows: Tensor) -> None:
-        """Keep only the given rows, int64 indices or bool[B], in this order: finished ones leave."""
+        """Keeps only the given rows, int64 indices or bool[B], in this order; finished rows leave a batch so."""
         rows = torch.as_tensor(rows, device=self.rows.device)
         self.rows.set(self.lengths[rows].tolist(), self.rows.device)
         for layer in self.layers:
             layer.select(rows)
 
     def reset(self) -> None:
-        """Forgets all rows; the next forward may bring another batch."""
+        """Drops all rows; the next forward pass may bring another batch."""
         self.rows.set([])
         super().reset()

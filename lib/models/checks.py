@@ -1,26 +1,30 @@
-"""What can be wrong with a pair, each with its own message: what it is, its value, and what to do."""
+"""What can be wrong with a pair, each with its own message: the thing, its value and the remedy."""
 
+import json
+from pathlib import Path
 from typing import Collection
 
 import torch
 
-from lib.attention.operator import can_host_tree
-from lib.lab.timing import free_memory
-from lib.models import hub_errors
+from lib.attention.registration import can_host_tree
+from lib.lab.processor import free_memory
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+SAVE_AGAIN = "load it where you trust it, save it with `model.save_pretrained(FOLDER)` and give that folder"
 
 
 class PairError(ValueError):
-    """A pair that cannot be loaded, or cannot work: what, why, and what to do."""
+    """A pair that cannot be loaded or cannot work: the thing, the reason and the remedy."""
 
 
-def each_of(what: str, said: object, known: Collection[str]) -> tuple[str, str]:
-    """What "x", or "x|y" (target|drafter), says of target and drafter. PairError where one of them is not known."""
-    both = str(said).split("|")
-    if len(both) > 2 or not set(both) <= set(known):
-        raise PairError(f"{what} is {said!r}; give one of {', '.join(known)}, or two as TARGET|DRAFTER")
-    return both[0], both[-1]
+def each_of(name: str, value: object, choices: Collection[str]) -> tuple[str, str]:
+    """Target's and drafter's part of "x" (both) or "x|y". PairError where one of them is none of the choices."""
+    parts = str(value).split("|")
+    if len(parts) > 2 or not set(parts) <= set(choices):
+        raise PairError(f"{name} is {value!r}; give one of {', '.join(choices)}, or two as TARGET|DRAFTER")
+    return parts[0], parts[-1]
 
 
 def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -32,7 +36,7 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def dtypes_of(dtype: str | torch.dtype) -> tuple[torch.dtype, torch.dtype]:
-    """The number formats of target and drafter, as "float32|bfloat16", or one for both."""
+    """The number formats of target and drafter, from "float32|bfloat16", or one for both."""
     target, drafter = each_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
     return DTYPES[target], DTYPES[drafter]
 
@@ -48,24 +52,68 @@ def check_device(device: str | torch.device, dtype: torch.dtype) -> None:
 
 
 def check_tree(source, config) -> None:
-    """PairError where the model's attention cannot verify a tree in one forward."""
+    """PairError where the model's attention cannot verify a tree in one forward pass."""
     reason = can_host_tree(config)
     if reason:
-        raise PairError(f"{source} ({config.model_type}) cannot take a tree in one forward: {reason}; choose a model "
-                        "with full attention, such as a Llama, a Qwen3 or a GPT-2")
+        raise PairError(f"{source} ({config.model_type}) cannot verify a tree in one forward pass: {reason}; choose a "
+                        "model with full attention, such as a Llama, a Qwen3 or a GPT-2")
+
+
+def check_weights(source, folder: Path) -> None:
+    """PairError where a folder holds no whole safetensors files; reads their headers alone, not the weights."""
+    files = _weight_files(source, folder)
+    if not files:
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+        if pickles:
+            raise PairError(f"{source} holds pickled weights alone ({pickles[0]}), which may run code and are never "
+                            f"read here; {SAVE_AGAIN}")
+        raise PairError(f"{source} holds no weights ({WEIGHTS} is missing); fetch them, or save the model there again "
+                        "with `model.save_pretrained(FOLDER)`")
+    for path in files:
+        if reason := _broken(path):
+            raise PairError(f"{source}: {path.name} {reason}; fetch or save it again")
+
+
+def _weight_files(source, folder: Path) -> list[Path]:
+    """The safetensors files that transformers would read. PairError for an index that cannot be read."""
+    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
+        return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return [folder / name for name in sorted(set(index["weight_map"].values()))]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise PairError(f"{source}: {INDEX} is no index of weights; fetch or save it again") from None
+
+
+def _broken(path: Path) -> str | None:
+    """What is wrong with a safetensors file: 8 bytes with the header's length, the header in JSON, then the numbers."""
+    if not path.is_file():
+        return f"is missing, but {INDEX} names it"
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            return f"is cut off, or no safetensors file: it has {size:,} bytes and no whole header"
+        try:
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return "is no safetensors file: its header cannot be read"
+    whole = 8 + length + max(ends, default=0)
+    return f"is cut off: it has {size:,} of {whole:,} bytes" if size < whole else None
 
 
 def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, int]) -> None:
-    """The same id must mean the same text to both. PairError with the first id that does not.
+    """PairError with the first id that means different texts to target and drafter.
 
-    Added tokens (chat marks and the like) may have other names, and embeddings (`sizes`) may be padded; but both models
-    need an embedding for each token that the target's tokenizer can write, its padding token excepted.
+    Added tokens (such as chat marks) may have other names, and embeddings (`sizes`) may be padded; but both models need
+    an embedding for each token that the target's tokenizer can write, its padding token excepted.
     """
     ours, theirs = ({index: token for token, index in each.get_vocab().items()} for each in (target, drafter))
     added = [set(each.get_added_vocab().values()) for each in (target, drafter)]
 
     def ordinary(index: int) -> bool:
-        return any(index in known and index not in extra for known, extra in zip((ours, theirs), added))
+        return any(index in vocabulary and index not in extra for vocabulary, extra in zip((ours, theirs), added))
 
     differing = [i for i in sorted(ours.keys() | theirs.keys()) if ours.get(i) != theirs.get(i) and ordinary(i)]
     if differing:
@@ -81,48 +129,26 @@ def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, 
 
 
 def check_memory(weights: dict[tuple[str, torch.dtype], int], device: str | torch.device) -> None:
-    """PairError where models of so many parameters, by name and dtype, do not fit into the device's free memory."""
+    """PairError where models with so many parameters, by name and dtype, do not fit into the device's free memory."""
     needed, free = sum(count * dtype.itemsize for (_, dtype), count in weights.items()), free_memory(device)
     if needed > free:
-        named = " and ".join(f"{name} in {str(dtype).removeprefix('torch.')}" for name, dtype in weights)
-        raise PairError(f"the weights of {named} need {gib(needed)}, {gib(free)} are free on {device}; take a smaller "
+        models = " and ".join(f"{name} in {str(dtype).removeprefix('torch.')}" for name, dtype in weights)
+        raise PairError(f"the weights of {models} need {gib(needed)}, {gib(free)} are free on {device}; take a smaller "
                         "dtype, smaller models or another device")
 
 
 def no_memory(source, device: str | torch.device) -> PairError:
-    """What is said where memory gave out in spite of the estimate."""
+    """The PairError for a model that ran out of memory although the estimate said that it fits."""
     return PairError(f"{source} did not fit into the memory of {device}, {gib(free_memory(device))} are free now; "
                      "take a smaller dtype, a smaller model or another device")
 
 
-def why_not(source, error: BaseException) -> PairError:
-    """What a failed reading of config, tokenizer or weights means, by the errors that caused it."""
-    causes = list(hub_errors.chain(error))
-    said = " ".join(str(cause) for cause in causes)
-    refused, why = hub_errors.meaning(error), first_line(error)
-    if "trust_remote_code" in said:
-        meaning = "brings code of its own, which never runs here; choose a model that transformers knows"
-    elif "does not recognize this architecture" in said or "Unrecognized model" in said:
-        meaning = f"is of no type that this transformers knows ({why}); check its config.json, or choose another model"
-    elif refused:
-        meaning = refused
-    elif "ignore_mismatched_sizes" in said:
-        meaning = "has weights of other shapes than its config.json says; fetch or save both again"
-    elif "safetensors" in said or any(type(cause).__name__ == "SafetensorError" for cause in causes):
-        meaning = (f"holds no readable safetensors ({why}), and nothing else is read here; if you trust it, save it "
-                   "again with `model.save_pretrained(FOLDER)` and give that folder")
-    else:
-        meaning = (f"cannot be read as a model ({why}); see that it has config.json, model.safetensors and tokenizer "
-                   "files")
-    return PairError(f"{source} {meaning}")
-
-
 def first_line(error: BaseException) -> str:
-    """An error's first line, as part of a sentence; its type where it says nothing."""
+    """An error's first line, as part of a sentence; its type where it has no text."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".:;, ") if lines else type(error).__name__
 
 
 def gib(count: int) -> str:
-    """Bytes in words."""
+    """Bytes as text, in GiB."""
     return f"{count / 2**30:.1f} GiB"

@@ -1,7 +1,7 @@
-"""Compiled forwards for small blocks: at these sizes most of a forward's time is Python and kernel launches.
+"""Compiled forward passes of small blocks: at these sizes most of the time goes to Python and kernel launches.
 
-`CompiledBlocks` is a stand-in for a model: blocks of few nodes behind a prefix run as one compiled graph with
-static shapes over the cache's whole buffers; everything else (prefills, hidden states, long blocks) runs as before.
+`CompiledBlocks` is a stand-in for a model: blocks of few nodes after a prefix run as one compiled graph with static
+shapes over the cache's whole buffers; all else (prefills, hidden states, long blocks) runs as before.
 """
 
 from typing import Callable
@@ -9,16 +9,20 @@ from typing import Callable
 import torch
 from torch import Tensor
 
+from lib.models.fused import BlockOutput
+
 LONGEST = 64  # nodes of a block that is worth a graph
-GRAPHS = 256  # shapes, each a few seconds to compile, before PyTorch runs the rest uncompiled
+GRAPHS = 256  # shapes to compile, a few seconds each; PyTorch runs any further ones uncompiled
 
 
 class CompiledBlocks:
-    """A model whose small blocks run compiled; otherwise it is the model (`config`, `device`, `generate`, ...).
+    """A model whose small blocks run compiled; all other attributes (`config`, `generate`, ...) are the model's.
 
-    One graph a number of nodes, rows and cache slots; slots double, so that a text meets few. Worth it where many
-    rounds of few shapes follow: each takes seconds. compiler: `static_graph`, unless given. slots: what buffers have
-    from the start; a model's window spares all further graphs, and lets attention read empty slots.
+    Each number of nodes, rows and cache slots needs a graph, and each graph takes seconds to compile; slots double, so
+    that a text needs few graphs. Worth it for many rounds of few shapes.
+    compiler: `static_graph`, unless given.
+    slots: the least capacity of the buffers. The model's window avoids all further graphs, but attention then reads
+        empty slots.
     """
 
     def __init__(self, model, compiler: Callable[[Callable], Callable] | None = None, slots: int = 0):
@@ -56,7 +60,7 @@ class CompiledBlocks:
             buffers,
             kwargs.get("logits_to_keep", 0),
         )
-        return BlockOutput(logits)
+        return BlockOutput(logits, None)
 
 
 def static_graph(function: Callable) -> Callable:
@@ -65,17 +69,8 @@ def static_graph(function: Callable) -> Callable:
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
-class BlockOutput:
-    """What a compiled block gives: logits [B, m or fewer, V]."""
-
-    hidden_states = None
-
-    def __init__(self, logits: Tensor):
-        self.logits = logits
-
-
 class SlotCache:
-    """What a model's layers see as their cache inside a graph: whole buffers, written at given slots."""
+    """The cache of a model's layers inside a graph: whole buffers, written at given slots."""
 
     def __init__(self, buffers: list[Tensor], rows: Tensor, slots: Tensor):
         self.buffers, self.rows, self.slots = buffers, rows, slots
@@ -87,16 +82,16 @@ class SlotCache:
         return buffer[0], buffer[1]
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Positions are given, nobody needs it."""
+        """0: transformers asks for it, but positions are given."""
         return 0
 
 
-def _block(model, tokens, positions, nothing, rows, slots, bias, buffers, keep) -> Tensor:
-    """What is compiled: the model over a block, its cache the given buffers."""
+def _block(model, tokens, positions, no_mask, rows, slots, bias, buffers, keep) -> Tensor:
+    """The compiled function: the model over a block, with the given buffers as its cache."""
     out = model(
         input_ids=tokens,
         position_ids=positions,
-        attention_mask=nothing,
+        attention_mask=no_mask,
         past_key_values=SlotCache(buffers, rows, slots),
         slot_bias=bias,
         use_cache=True,
@@ -106,10 +101,10 @@ def _block(model, tokens, positions, nothing, rows, slots, bias, buffers, keep) 
 
 
 def slot_bias(visible: Tensor, lengths: Tensor, capacity: int, start: int, nodes: int, dtype: torch.dtype) -> Tensor:
-    """The additive mask over a cache's whole buffers, [B, 1, nodes, capacity]: 0 where a node sees, else -inf.
+    """The additive mask over a cache's whole buffers, [B, 1, nodes, capacity]: 0 where a node sees a slot, else -inf.
 
-    visible bool [nodes, start + nodes] or with a leading B: the block's mask over all that is pending; of row b the
-    first lengths[b] slots are seen by all.
+    visible: bool [nodes, start + nodes] or with a leading B, the block's mask over all pending nodes; all nodes see the
+    first lengths[b] slots of row b.
     """
     rows, device = len(lengths), visible.device
     slots = torch.arange(capacity, device=device)

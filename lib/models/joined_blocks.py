@@ -1,17 +1,18 @@
-"""Decoder layers of Llama's kind over few rows with PyTorch's operators: for processors that `lib.kernels` cannot serve.
+"""Decoder layers of Llama's kind over few rows in PyTorch's operators, for processors without `lib.kernels`.
 
 Query, key and value are one product over joined and packed weights, gate and up another; queries and keys are rotated
-in one piece, and attention's backend is chosen once a forward. The joined weights are a second copy.
+together, and the attention backend is chosen once per forward pass. The joined weights are a second copy.
 """
 
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.attention.backends import BACKENDS
+from lib.attention.backends import implementation
 from lib.attention.backends.mask import SharedMask
 from lib.attention.operator import auto
 from lib.models.packed import Linear, joined, joined_bytes
@@ -19,7 +20,7 @@ from lib.models.packed import Linear, joined, joined_bytes
 
 @dataclass(frozen=True)
 class Layer:
-    """What a decoder layer computes with; norms of queries and keys where it has them (Qwen3)."""
+    """The parts of a decoder layer; norms of queries and keys where it has them (Qwen3)."""
 
     input_norm: nn.Module
     query_key_value: Linear
@@ -34,19 +35,27 @@ class Layer:
 
 
 class JoinedBlocks:
-    """A causal language model's layers, last norm and output layer over a block behind a cache's rows."""
+    """A causal language model's layers, last norm and output layer over a block after a cache's rows.
+
+    copied_bytes: of weights that are held a second time. The other attributes are those of `NativeBlocks`: no paired
+    weights, no prompts, no tree filled in one call.
+    """
+
+    pairs, most_rows, fills = MappingProxyType({}), 0, False
 
     def __init__(self, model, output: Linear):
+        groups = chain.from_iterable(map(_groups, model.model.layers))
+        self.copied_bytes = sum(map(joined_bytes, (*groups, [model.lm_head])))
         self.layers = tuple(map(_layer, model.model.layers))
         self.embedding, self.output = model.model.embed_tokens, output
         self.rotary, self.norm = model.model.rotary_emb, model.model.norm
 
     def __call__(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
                  all_states: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Logits [B, kept, V], and where asked for states [B, m, H]: the embeddings, each layer's, the last one normed.
+        """Logits [B, kept, V], and with `all_states` the states [B, m, H]: embeddings, each layer's, the last normed.
 
-        tokens int64[B, m], at positions int64[m] or [B, m] behind each row's prefix. keep: as transformers'
-        logits_to_keep.
+        tokens: int64[B, m]; offsets: int64[m] or [B, m], their positions after each row's prefix.
+        keep: as transformers' logits_to_keep.
         """
         prefix, state = cache.rows.as_list, self.embedding(tokens)
         cos, sin = self.rotary(state, position_ids=cache.lengths[:, None] + offsets)
@@ -57,7 +66,7 @@ class JoinedBlocks:
             query, key, value = _projected(layer, state, rotation)
             key, value = stored.update(key, value)
             if attend is None:
-                attend = BACKENDS[auto(query, key, value, max(prefix))]
+                attend = implementation(auto(query, key, value, max(prefix)))
             seen, _ = attend(query, key, value, mask, prefix, layer.scale, False)
             state = state + layer.out(seen.transpose(1, 2).flatten(2))
             gate, up = layer.gate_up(_normed(layer.middle_norm, state)).chunk(2, dim=-1)
@@ -69,11 +78,6 @@ class JoinedBlocks:
             return self.output(_normed(self.norm, state[:, kept])), None
         states[-1] = _normed(self.norm, state)
         return self.output(states[-1][:, kept]), tuple(states)
-
-
-def copied_bytes(model) -> int:
-    """Bytes of weights that such blocks hold a second time."""
-    return sum(map(joined_bytes, (*chain.from_iterable(map(_groups, model.model.layers)), [model.lm_head])))
 
 
 def _projected(layer: Layer, state: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,7 +98,7 @@ def _normed(norm: nn.Module, state: Tensor) -> Tensor:
 
 
 def _groups(layer) -> list[list[nn.Module]]:
-    """The linear layers of a decoder layer, those of one input together."""
+    """The linear layers of a decoder layer, grouped by their input."""
     attention, mlp = layer.self_attn, layer.mlp
     return [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj], [mlp.gate_proj, mlp.up_proj],
             [mlp.down_proj]]

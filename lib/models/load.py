@@ -1,5 +1,6 @@
-"""Loading pairs through transformers' own classes: no code from a hub runs, weights come from safetensors alone."""
+"""Loads pairs with transformers' own classes: no code from a hub runs, and weights come from safetensors alone."""
 
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -10,15 +11,18 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from lib import attention
-from lib.models import checks, sizes
+from lib.attention.registration import TREE, register
+from lib.models import checks
 from lib.models import quantize as bits
 from lib.models.registry import PAIRS, SHIPPED, Source, sources
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and a draft model (transformers models with tree attention) and their tokenizer."""
+    """A target and a draft model (transformers models with tree attention) and their tokenizer.
+
+    name: as it was given, with folders by their own names.
+    """
 
     name: str
     target: object
@@ -29,7 +33,7 @@ class Pair:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that both models know."""
+        """Number of tokens that both models have."""
         return min(self.target.config.vocab_size, self.draft_model.config.vocab_size)
 
     @property
@@ -47,7 +51,7 @@ class Pair:
 
     @property
     def folders(self) -> list[str]:
-        """The models' folders, where they are local: their content is what results depend on."""
+        """The folders of local models; results depend on their content."""
         return [model.name_or_path for model in self._models if Path(model.name_or_path).is_dir()]
 
     @property
@@ -63,111 +67,162 @@ class Pair:
 def load_pair(
     name: str, *, dtype: str | torch.dtype = "float32", device: str = "cpu", quantize: str = bits.NONE
 ) -> Pair:
-    """One pair, as `load_pairs` loads several."""
+    """One pair; see `load_pairs`."""
     return load_pairs([name], dtype=dtype, device=device, quantize=quantize)[0]
 
 
 def load_pairs(
     names: Sequence[str], *, dtype: str | torch.dtype = "float32", device: str = "cpu", quantize: str = bits.NONE
 ) -> list[Pair]:
-    """Pairs by name (`PAIRS`), or "TARGET|DRAFTER", each a member of the shipped family, a folder, or a hub id with
-    "@REVISION" if wanted. A model that several pairs name is loaded once. quantize: "none", "int8" or "int4" (see
-    `lib.models.quantize`) for both models, or for each as "int8|none"; lossless then means: as the quantised target.
-    dtype likewise: "float32|bfloat16" drafts in bfloat16 what the target verifies in float32.
+    """Pairs by name (`PAIRS`), or "TARGET|DRAFTER", each a member of the shipped family, a folder, or a hub id
+    (optionally with "@REVISION"). A model that several pairs name is loaded once.
+
+    dtype: of both models, or of each as "float32|bfloat16", which drafts in bfloat16 and verifies in float32.
+    quantize: "none", "int8" or "int4" (see `lib.models.quantize`) for both models, or for each as "int8|none"; lossless
+        then means the text of the quantised target.
 
     Vocabularies that differ by padding are cut to the smaller. PairError (a ValueError) says which model is missing or
-    gated, cannot host a tree, does not fit into memory, or has another tokenizer than its partner; all of that is
-    looked at before any weights are read.
+    gated, has no whole weights, cannot verify a tree, does not fit into memory, or has another tokenizer than its
+    partner; all of that is checked before any weights are read.
     """
     dtypes, kinds = checks.dtypes_of(dtype), bits.kinds_of(quantize)
     for own, kind in zip(dtypes, kinds):
         checks.check_device(device, own)
         bits.check(kind, device)
-    asked = _named(names)
+    named = _named(names)
     config, tokenizer = cache(_config), cache(_tokenizer)
-    for pair in asked:
+    for pair in named:
         _check_partners(pair, config, tokenizer)
-    every = {(source.short, own): _parameters(config(source)) for pair in asked for source, own in zip(pair, dtypes)}
-    checks.check_memory(every, device)
+    counts = {(source.short, own): _parameters(config(source)) for pair in named for source, own in zip(pair, dtypes)}
+    checks.check_memory(counts, device)
     model = cache(lambda source, own, kind: _model(source, own, device, kind))
-    both = [tuple(map(model, pair, dtypes, kinds)) for pair in asked]
-    _share_vocabularies(both)
-    return [Pair(name, target, drafter, tokenizer(pair[0]), pair[0].short, pair[1].short)
-            for name, pair, (target, drafter) in zip(names, asked, both)]
+    loaded = [tuple(map(model, pair, dtypes, kinds)) for pair in named]
+    _share_vocabularies(loaded)
+    return [Pair(_shown(name, pair), target, drafter, tokenizer(pair[0]), pair[0].short, pair[1].short)
+            for name, pair, (target, drafter) in zip(names, named, loaded)]
 
 
 def check_pairs(names: Sequence[str]) -> None:
-    """What `load_pairs` refuses of pairs by their names and by the configurations and tokenizers of local folders: no
-    weights are read, and the hub is not asked. PairError.
+    """PairError for pairs that `load_pairs` would refuse by their names, configurations, files or tokenizers.
+
+    Reads no weights and does not ask the hub: of hub ids it checks the files in the hub's cache, where HF_HUB_OFFLINE
+    is set, and nothing otherwise.
     """
     config, tokenizer = cache(_config), cache(_tokenizer)
     for pair in _named(names):
-        local = [source for source in pair if source.is_local]
-        for source in local:
+        readable = [source for source in pair if source.is_local or _offline()]
+        for source in readable:
             config(source)
-        if len(local) == len(pair):
+        if len(readable) == len(pair):
             _check_partners(pair, config, tokenizer)
 
 
 def _named(names: Sequence[str]) -> list[tuple[Source, Source]]:
+    if isinstance(names, str):
+        raise checks.PairError(f"pairs is {names!r}; give a list of names, such as [{names!r}]")
     if not names:
         raise checks.PairError(f"no pair is named; choose one or more of {', '.join(PAIRS)}")
     return [sources(name) for name in names]
 
 
+def _shown(name: str, pair: tuple[Source, Source]) -> str:
+    """A pair's name, with folders by their own names."""
+    return name if name in PAIRS else "|".join(source.short if source.is_folder else str(source) for source in pair)
+
+
 def _check_partners(pair: tuple[Source, Source], config: Callable, tokenizer: Callable) -> None:
-    """PairError where target and drafter do not understand each other's tokens; config, tokenizer: of a source."""
+    """PairError where target and drafter have different tokens; config, tokenizer: functions of a source."""
     sizes = tuple(config(source).get_text_config().vocab_size for source in pair)
     checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
 
 
+def _offline() -> bool:
+    """Whether the hub must not be asked; the variable counts even if it was set after huggingface_hub was imported."""
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in constants.ENV_VARS_TRUE_VALUES
+
+
 def _config(source: Source):
+    """A source's configuration; PairError where its model cannot work, as far as files on this machine tell."""
     if source.is_random:
+        from lib.models import sizes
+
         return sizes.config(source.size, source.revision)
+    folder = _folder(source)
     config = _read(AutoConfig, source)
     checks.check_tree(source, config)
+    if folder is not None:
+        checks.check_weights(source, folder)
     return config
 
 
+def _folder(source: Source) -> Path | None:
+    """The folder of a source's files: its own, or offline its snapshot in the hub's cache; None where it is not known.
+
+    PairError for a hub id that is not in the cache, offline.
+    """
+    if source.is_folder:
+        return Path(source.where)
+    if not _offline():
+        return None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    from lib.models import hub_errors
+
+    try:
+        path = try_to_load_from_cache(source.where, "config.json", revision=source.revision)
+    except HFValidationError as error:
+        raise hub_errors.why_not(source, error) from error
+    if not isinstance(path, str):
+        raise checks.PairError(f"{source} {hub_errors.UNREACHABLE}")
+    return Path(path).parent
+
+
 def _tokenizer(source: Source):
-    """Its own; the shipped family's where weights are random, to which any text is as good as another."""
+    """A source's tokenizer; for random weights the shipped family's, since any text serves them."""
     return _read(AutoTokenizer, Source(str(SHIPPED / "base")) if source.is_random else source)
 
 
 def _read(kind, source: Source, **keywords):
-    """`kind.from_pretrained`, whose errors become a PairError whatever they are."""
+    """`kind.from_pretrained`; any error of it becomes a PairError."""
     keywords |= {"revision": source.revision or "main", "trust_remote_code": False}
     try:
         return kind.from_pretrained(source.where, **keywords)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise checks.why_not(source, error) from error
+        from lib.models.hub_errors import why_not
+
+        raise why_not(source, error) from error
 
 
 def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind: str):
-    """A model ready to verify trees; refused where files lack weights, which transformers would fill at random."""
-    attention.register()
+    """A model that verifies trees. PairError where files lack weights, which transformers would fill at random."""
+    register()
     on_cpu = torch.device(device).type == "cpu"
-    ready_made = {} if kind == bits.NONE or on_cpu else bits.gpu_keywords(kind) | {"device_map": device}
+    quantized = {} if kind == bits.NONE or on_cpu else bits.gpu_keywords(kind) | {"device_map": device}
     try:
         if source.is_random:
             return _random(source, dtype, device, kind)
         with _silence(bars=source.is_folder):
-            model, found = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=attention.TREE,
-                                 use_safetensors=True, output_loading_info=True, **ready_made)
-        if found["missing_keys"]:
-            raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(found['missing_keys'])[:3])}; its "
+            model, info = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=TREE,
+                                use_safetensors=True, output_loading_info=True, **quantized)
+        if info["missing_keys"]:
+            raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; its "
                                    "files are incomplete or belong to another config.json: fetch or save them again")
         if kind != bits.NONE and on_cpu:
             bits.quantize_int8(model)
-        return (model if ready_made else model.to(device)).eval()
+        return (model if quantized else model.to(device)).eval()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error
 
 
 def _random(source: Source, dtype: torch.dtype, device: str | torch.device, kind: str):
     """A published size with random weights."""
+    from lib.models import sizes
+
     if kind != bits.NONE:
         raise checks.PairError(f"{source} has random weights, and quantize is {kind!r}; take 'none', or save the model "
                                "to a folder and name that")
@@ -175,17 +230,17 @@ def _random(source: Source, dtype: torch.dtype, device: str | torch.device, kind
 
 
 def _parameters(config) -> int:
-    """How many numbers the model's weights are, from a model without storage."""
+    """The number of a model's parameters, from a model without storage."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
 
 
 def _share_vocabularies(pairs: Sequence[tuple[object, object]]) -> None:
-    """Cuts every model to the smallest vocabulary among its partners: what the others have beyond is padding."""
+    """Cuts each model to the smallest vocabulary among its partners; what the others have beyond it is padding."""
     def sizes() -> list[tuple[int, int]]:
         return [tuple(model.get_input_embeddings().num_embeddings for model in pair) for pair in pairs]
 
-    while any(ours != theirs for ours, theirs in sizes()):  # a model that several pairs share may have to shrink again
+    while any(ours != theirs for ours, theirs in sizes()):  # a model that several pairs share may shrink again
         for pair, both in zip(pairs, sizes()):
             for model, size in zip(pair, both):
                 if size > min(both):
@@ -199,7 +254,7 @@ def _cut_vocabulary(model, size: int) -> None:
 
 @contextmanager
 def _silence(bars: bool):
-    """Without transformers' warnings, which a notebook would keep, and if asked without bars: a download needs them."""
+    """Hides transformers' warnings, which a notebook would keep, and with `bars` progress bars."""
     verbosity, bars = logging.get_verbosity(), bars and logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     if bars:

@@ -1,7 +1,7 @@
-"""Decoder layers over the few nodes of a draft tree, in one call of C++ (`forward.h`), with the model's own weights; a
-static tree filled by such calls in one (`blocks.cpp`).
+"""Decoder layers over the few nodes of a draft tree in one call of C++ (`forward.h`), with the model's own weights.
 
-Where a machine or a model cannot, `refusal` says why, and callers go on with PyTorch's operators.
+`NativeBlocks.fill` drafts a whole static tree in one call (`fill.h`). `refusal` says why a machine or a model cannot
+run them; callers then use PyTorch's operators.
 """
 
 import ctypes
@@ -13,14 +13,13 @@ from typing import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lib.attention.backends import onepass
 from lib.attention.backends.mask import SharedMask
-from lib.kernels import build, products
+from lib.kernels import build, onepass, products
 from lib.kernels.products import NAMES, SOURCES, Matrix, fills_the_memory, matrix_of, paired, start_of
-from lib.models.int8_linear import Int8Linear
+from lib.models.fused import rotation_refusal
+from lib.models.quantize import Int8Linear
 
 ACTIVATIONS = {"SiLU", "SiLUActivation"}  # torch's and transformers'
-ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose angles do not depend on the text's length
 
 
 class Layer(ctypes.Structure):
@@ -61,16 +60,18 @@ class Level(ctypes.Structure):
 class Levels:
     """The levels of a tree of `size` nodes as `NativeBlocks.fill` takes them, the root's first.
 
-    each: slots int64[k] of a level's nodes; below int64[c, 3], of their children the parent's place in the level, the
-    rank and the slot, in this order; and, of all levels but the first, offsets and mask as a block of them takes them,
-    and above int64[k], their parents' places among the root and the nodes forwarded so far.
+    each: one tuple per level (slots, below, offsets, mask, above).
+        slots: int64[k] of the level's nodes.
+        below: int64[c, 3], for each of their children the parent's place in the level, its rank and its slot.
+        offsets, mask: as a block of these nodes takes them; None for the first level.
+        above: int64[k], the places of their parents among the root and the nodes forwarded so far; None for the first.
     """
 
     def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]]):
         self.size, self.forwarded = size, sum(len(slots) for slots, *_ in each[1:])
         self.widest = max(len(slots) for slots, *_ in each)
         held = [tuple(None if part is None else part.contiguous() for part in level) for level in each]
-        self.held = held  # since the structs hold addresses alone
+        self.held = held  # the structs hold addresses alone
         self.structs = (Level * len(held))(*(
             Level(*map(start_of, (slots, offsets, mask, above, below)), len(slots), len(below),
                   *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask, above in held))
@@ -78,7 +79,7 @@ class Levels:
 
 def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
             embedding: nn.Module | None = None) -> str | None:
-    """Why decoder layers, and an output layer and embedding where they have one, do not run here; None if they do.
+    """Why decoder layers, with their output layer and embedding if given, do not run here; None if they do.
 
     Compiles the C++ at its first use.
     """
@@ -104,15 +105,9 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
     return products.weights_refusal(whole + [part.scale for part in rounded])
 
 
-def rotation_refusal(rotary: nn.Module) -> str | None:
-    """Why there can be no table of a rotary embedding's angles by position; None if there can."""
-    rotation = getattr(rotary, "rope_type", "default")
-    return None if rotation in ROTATIONS else f"its rotation {rotation!r} depends on the text's length"
-
-
 @dataclass(frozen=True)
 class Heads:
-    """An attention layer's query heads, key heads, their size, and what scores are multiplied by."""
+    """An attention layer's numbers of query heads and key heads, their size, and the factor of its scores."""
 
     queries: int
     keys: int
@@ -121,7 +116,7 @@ class Heads:
 
     @classmethod
     def of(cls, attention) -> "Heads":
-        """Those of a module with q_proj, k_proj and head_dim."""
+        """The heads of a module with q_proj, k_proj and head_dim."""
         size = attention.head_dim
         queries, keys = (len(projection.weight) // size for projection in (attention.q_proj, attention.k_proj))
         return cls(queries, keys, size, size**-0.5)
@@ -134,7 +129,7 @@ class Angles:
         self.rotary, self.cosines = rotary, torch.zeros(0, 0)
 
     def up_to(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Both tables, for all positions below this one at least."""
+        """Both tables, for at least all positions below this one."""
         if positions > len(self.cosines):
             places = torch.arange(max(positions, 2 * len(self.cosines), 512))[None]
             whole = [table[0].chunk(2, dim=-1)[0].contiguous() for table in self.rotary(torch.zeros(1), places)]
@@ -143,20 +138,25 @@ class Angles:
 
 
 class NativeBlocks:
-    """Decoder layers of Llama's kind, the norm behind them and an output layer, over a block behind a cache's rows.
+    """Decoder layers of Llama's kind, their final norm and an output layer over a block after a cache's rows.
 
     layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
-    (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads what the
-    layer is given. norm, output and embedding: None where there is none. Weights that are bfloat16 numbers are held a
-    second time, two bytes each, `paired` for few rows, unless that fills the memory or `known` has them so; int8
-    weights are in any case, one byte each. Of more than `most_rows` rows PyTorch's operators make more. One call at a
-    time.
+        (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads the
+        layer's input.
+    norm, output, embedding: None where there is none.
+    known: linear layers whose paired weights exist already.
+
+    Weights that are bfloat16 numbers are held a second time, in two bytes each, `paired` for few rows, unless that
+    fills the memory; int8 weights always are, in one byte each. PyTorch's operators are faster for more than
+    `most_rows` rows. An object serves one call at a time.
     """
+
+    fills = True
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
                  output: nn.Linear | None, embedding: nn.Embedding | None = None,
                  known: Mapping[nn.Module, Tensor | None] = MappingProxyType({})):
-        self.modules = *layers, norm, output, embedding  # kept, since the structs hold addresses alone
+        self.modules = *layers, norm, output, embedding  # the structs hold addresses alone
         linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
         self.shared, own = ({part: known[part] for part in linears if part in known},
                             [part for part in linears if part not in known])
@@ -167,7 +167,7 @@ class NativeBlocks:
         self.scales = {part: part.scale.float() for part in own if isinstance(part, Int8Linear)}
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
         self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)
-        self.like = layers[0].post_attention_layernorm.weight  # [hidden], of the type that all activations have
+        self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
         self.embedded = None if embedding is None else embedding.weight
         kind = NAMES[self.like.dtype]
         self.run, self.run_fill = (getattr(build.library(*SOURCES), f"{name}_{kind}") for name in ("forward", "fill"))
@@ -180,21 +180,24 @@ class NativeBlocks:
 
     def __call__(self, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
                  all_states: bool = False, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Logits [B, kept, V], and where asked for the states [L + 1, B, m, H]: those given, each layer's, the last
-        one normed.
+        """Logits [B, kept, V], and with `all_states` the states [L + 1, B, m, H]: the input, each layer's, the last one
+        normed.
 
-        given [B, m, H]: what enters the first layer; with an embedding, tokens int64[B, m]. offsets int64[m] or [B, m]:
-        their positions behind each row's prefix. read [B, m, ...]: what the first layer's attention reads, in the place
-        of what the layer is given. keep: as transformers' logits_to_keep, of every row the last so many nodes (0: all),
-        or these. A fresh cache is begun. IndexError for a token that the embedding does not have.
+        given: [B, m, H], the input of the first layer; with an embedding, tokens int64[B, m].
+        offsets: int64[m] or [B, m], their positions after each row's prefix.
+        cache: a TreeCache; layers are made in an empty one.
+        keep: as transformers' logits_to_keep, the last so many nodes of each row (0: all), or these nodes.
+        read: [B, m, ...], the input of the first layer's attention, if it is not the layer's.
+        IndexError for a token that the embedding does not have.
         """
         return self._call(self.run, given, offsets, cache, mask, keep, all_states, read)
 
     def fill(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, levels: Levels, choices: int) -> Tensor:
-        """The tokens int64[B, size] of a static tree behind the last of tokens int64[B, m], its root, in one call.
+        """The tokens int64[B, size] of a static tree whose root is the last of tokens int64[B, m], in one call.
 
-        Children are the best, the first of equals, among the first `choices` tokens behind their parents; nodes that
-        have some have their keys and values in the cache, pending. For blocks with an embedding; errors as above.
+        Children are their parent's most probable next tokens among the first `choices` of the vocabulary; of equal ones
+        the first counts. Afterwards the cache holds keys and values of all nodes with children, pending. For blocks
+        with an embedding; errors as above.
         """
         filled = tokens.new_empty(tokens.shape[0], levels.size)
         filled[:, 0] = tokens[:, -1]
@@ -222,13 +225,13 @@ class NativeBlocks:
     def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
               all_states: bool = False, read: Tensor | None = None, ahead: int = 0,
               widest: int = 0) -> tuple[Tensor, Tensor | None]:
-        """`run` of what is asked for, with slots for `ahead` more nodes, and logits for `widest` a row at least."""
+        """Calls `run`, with cache slots for `ahead` more nodes and room for logits of `widest` nodes per row."""
         (batch, nodes), pending, f = given.shape[:2], cache.pending, self.forward
         given, offsets, visible = given.contiguous(), offsets.contiguous(), mask.visible.contiguous()
         if offsets.shape[-1] != nodes or visible.shape[-2:] != (nodes, pending + nodes):
-            raise ValueError(f"{nodes} nodes behind {pending} pending ones have positions {tuple(offsets.shape)} and a "
-                             f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or those "
-                             "a row")
+            raise ValueError(f"{nodes} nodes after {pending} pending ones have positions {tuple(offsets.shape)} and a "
+                             f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or these "
+                             "per row")
         self._take_room(cache, batch, nodes, ahead)
         kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
         rows = batch * nodes if kept is None else len(kept)
@@ -244,7 +247,7 @@ class NativeBlocks:
         return logits, states
 
     def _take_room(self, cache, batch: int, nodes: int, ahead: int) -> None:
-        """Where keys and values go, and the angles of all positions; `ahead` more of both."""
+        """Reserves cache slots for keys and values, and the angles of their positions; `ahead` more of both."""
         if not cache.layers:
             cache.begin(len(self.layers), self.like.new_zeros(batch, self.heads.keys, 0, self.heads.size))
         f, f.pending = self.forward, cache.pending
@@ -256,7 +259,7 @@ class NativeBlocks:
         f.cosines, f.sines = map(start_of, self.angles.up_to(cache.rows.longest + f.pending + nodes + ahead))
 
     def _enter(self, given: Tensor, read: Tensor | None) -> Tensor | None:
-        """What the first layer is given, and what its attention reads, which the caller keeps alive."""
+        """Sets the inputs of the first layer and of its attention; returns the latter, which the caller keeps alive."""
         f = self.forward
         if self.embedded is None:
             f.given, f.tokens, f.known = start_of(given), None, 0
@@ -269,14 +272,14 @@ class NativeBlocks:
 
 
 def _strides(nodes: int, offsets: Tensor | None, mask: Tensor | None) -> tuple[int, int]:
-    """From one row's offsets and mask to the next one's; 0 where all rows share them."""
+    """The distance from one row's offsets and mask to the next row's; 0 where all rows share them."""
     of_offsets = nodes if offsets is not None and offsets.dim() == 2 and len(offsets) > 1 else 0
     of_mask = nodes * mask.shape[-1] if mask is not None and mask.dim() == 3 and len(mask) > 1 else 0
     return of_offsets, of_mask
 
 
 def _kept(keep: int | Tensor, batch: int, nodes: int) -> Tensor:
-    """The rows int64[...] of B * m whose logits are asked for."""
+    """The rows int64[...], of B * m, whose logits are wanted."""
     own = torch.arange(nodes)[-keep:] if isinstance(keep, int) else torch.arange(nodes)[keep]
     return (torch.arange(batch)[:, None] * nodes + own).flatten()
 

@@ -1,6 +1,6 @@
-"""Linear layers for few rows: by C++ of our own over weights as they lie, else over weights that oneDNN packed once.
+"""Linear layers for few rows: in C++ (`lib.kernels.products`) over the weights as they are, else over packed weights.
 
-PyTorch's own linear layer packs weights anew for each call of few rows, which takes longer than the product itself.
+PyTorch's own linear layer packs weights in each call of few rows, which takes longer than the product itself.
 """
 
 import copy
@@ -16,7 +16,7 @@ Linear = Callable[[Tensor], Tensor]  # [..., in] -> [..., out]
 
 
 def joined(layers: Sequence[nn.Module]) -> Linear:
-    """Layers over the same input as one: their outputs [..., out] behind one another.
+    """Layers over the same input as one layer that concatenates their outputs [..., out].
 
     Plain linear layers become one product over a copy of their weights; others (quantised ones) are called in turn.
     """
@@ -39,7 +39,7 @@ def copies(weight: Tensor) -> bool:
 
 
 def packed(weight: Tensor, bias: Tensor | None) -> Linear:
-    """x -> x W^T + b with weight [out, in], by the best that this processor and dtype have."""
+    """x -> x W^T + b with weight [out, in], by the fastest kernel for this processor and dtype."""
     if products.weights_refusal([weight]) is None:
         return products.linear(weight, bias)
     if not can_pack(weight):
@@ -50,7 +50,7 @@ def packed(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def pack(module: nn.Module) -> nn.Module:
-    """Lets the linear layers of a module run packed where they can, and as before once it is moved or learns on."""
+    """Makes the linear layers of a module run packed where they can, until the module is moved or trained."""
     for layer in module.modules():
         if type(layer) is nn.Linear and (can_pack(layer.weight) or products.weights_refusal([layer.weight]) is None):
             layer.forward = _Packed(layer)
@@ -64,9 +64,7 @@ def packed_bytes(module: nn.Module) -> int:
 
 
 class _Packed:
-    """A linear layer's forward over its packed weight, as long as that is the layer's weight; else, and where gradients
-    are wanted, the layer's own.
-    """
+    """A linear layer's forward over its packed weight; the layer's own with gradients, or once its weight changed."""
 
     def __init__(self, layer: nn.Linear):
         self.layer, self.made_of = layer, self._weight(layer)
@@ -100,5 +98,5 @@ def can_pack(weight: Tensor) -> bool:
 def _bias(layers: Sequence[nn.Linear]) -> Tensor | None:
     if all(layer.bias is None for layer in layers):
         return None
-    known = [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
-    return torch.cat([bias.detach() for bias in known])
+    biases = [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
+    return torch.cat([bias.detach() for bias in biases])

@@ -1,4 +1,4 @@
-"""Prompts: JSON Lines in Spec-Bench's form, read with errors that name the line, tokenised as a chat where usual."""
+"""Prompts: JSON Lines in Spec-Bench's form. Errors name the line; a tokenizer's chat template is used if it has one."""
 
 import json
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ TOO_LONG = ("refuse", "shorten", "skip")
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Tokenised prompts: names, kinds of text, ids int64[T] each; digest: a hash of all three, what results depend on.
+    """Tokenised prompts: names, kinds of text, ids int64[T] each, and a digest of all three.
 
-    too_long: the names of prompts that did not fit, and were shortened or left out.
+    too_long: the names of prompts that did not fit and were shortened or left out.
     """
 
     names: tuple[str, ...]
@@ -37,13 +37,17 @@ class PromptSet:
 
 def load(path: str | Path, tokenizer, limit: int | None = None, *, too_long: str = "refuse", chat: bool | None = None,
          first: int | None = None) -> PromptSet:
-    """The prompts of a file ("" for the shipped family's held-out ones), in its order; `first`: so many of each kind.
+    """The prompts of a file ("" for the shipped family's held-out ones), in its order.
 
-    Each line is an object with question_id, category and turns, of which the first is asked, since later ones depend on
-    the answers; or in place of turns a `source` that finds the text in an installed package. chat: whether turns go
-    through the tokenizer's chat template; by default where it has one, but for the family's prompts, plain text.
-    limit: tokens that a prompt may have, the models' window less what is generated; one that has more is an error
-    ("refuse"), loses its beginning ("shorten") or is left out ("skip"). ValueError names file and line.
+    Each line is an object with question_id, category and turns. Only the first turn is used, since later ones depend on
+    the answers. A line of the shipped file has, in place of turns, a `source` that finds its text in a package.
+
+    limit: tokens that a prompt may have: the models' window less the generated tokens.
+    too_long: a prompt beyond the limit is an error ("refuse"), loses its beginning ("shorten") or is left out ("skip").
+    chat: whether turns go through the tokenizer's chat template; by default where it has one, except for the family's
+        prompts, which are plain text.
+    first: the number of prompts of each kind; None for all.
+    ValueError names file and line.
     """
     if too_long not in TOO_LONG:
         raise ValueError(f"too_long is {too_long!r}; choose one of {', '.join(TOO_LONG)}")
@@ -71,8 +75,9 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, too_long: str
 
 
 def check(path: str | Path) -> tuple[list[str], list[str]]:
-    """Names and kinds of a file's prompts, one each a line, as far as they are known without a tokenizer and without
-    the packages that a `source` names; errors as those of `load`.
+    """Names and kinds of a file's prompts, without a tokenizer and without the packages that a `source` names.
+
+    Errors as those of `load`, as far as this tells.
     """
     path = _place(path)
     rows = _numbered(path)
@@ -83,18 +88,18 @@ def check(path: str | Path) -> tuple[list[str], list[str]]:
 
 
 def text_of(row: dict, path: Path, number: int) -> str:
-    """The text that a row asks. ValueError where it is empty, LookupError where its source is not installed."""
+    """The text of a row. ValueError where it is empty, LookupError where its source is not installed."""
     try:
         text = held_out.resolve(row["source"]) if "source" in row else row["turns"][0]
     except LookupError as error:
         raise LookupError(f"{path}, line {number}: {error}") from None
     if not text.strip():
-        raise ValueError(f"{path}, line {number}: the prompt is empty; write something, or take the line out")
+        raise ValueError(f"{path}, line {number}: the prompt is empty; write one, or remove the line")
     return text
 
 
 def tokenise(text: str, tokenizer, chat: bool) -> Tensor:
-    """int64[T]: the text as it stands, or where there is a template as a user's turn that the model will answer."""
+    """int64[T]: the text itself, or with `chat` and a template the text as a user's turn that the model answers."""
     if chat and getattr(tokenizer, "chat_template", None):
         turns = [{"role": "user", "content": text}]
         ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=False)
@@ -104,7 +109,7 @@ def tokenise(text: str, tokenizer, chat: bool) -> Tensor:
 
 
 def digest_of(names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tensor]) -> str:
-    """SHA-256 of prompts as a model sees them."""
+    """SHA-256 of prompts as a model reads them."""
     return sha256(json.dumps([list(names), list(kinds), [row.tolist() for row in ids]]).encode()).hexdigest()
 
 
@@ -120,7 +125,7 @@ def _fitted(tokens: Tensor, limit: int, too_long: str, where: str) -> Tensor | N
 
 
 def _numbered(path: Path) -> list[tuple[int, dict]]:
-    """Line numbers, from 1, and the objects on them; blank lines are passed over."""
+    """Line numbers, from 1, and the objects on them; blank lines are skipped."""
     if not path.is_file():
         raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines with question_id, category "
                                 "and turns")
@@ -131,8 +136,8 @@ def _numbered(path: Path) -> list[tuple[int, dict]]:
         row = _parse(line, f"{path}, line {number}")
         name = str(row["question_id"])
         if name in seen:
-            raise ValueError(f"{path}, line {number}: question_id {name!r} stands in line {seen[name]} already; "
-                             "give each its own")
+            raise ValueError(f"{path}, line {number}: question_id {name!r} is in line {seen[name]} already; "
+                             "give each prompt its own")
         seen[name] = number
         rows.append((number, row))
     if not rows:
@@ -146,11 +151,12 @@ def _parse(line: bytes, where: str) -> dict:
     except UnicodeDecodeError as error:
         raise ValueError(f"{where} is no UTF-8 (byte {error.start}); save the file as UTF-8") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is no JSON ({error.msg} at column {error.colno}); write one object a line") from None
+        raise ValueError(f"{where} is no JSON ({error.msg} at column {error.colno}); write one object per "
+                         "line") from None
     if not isinstance(row, dict):
         raise ValueError(f"{where} is a {type(row).__name__}; write an object with question_id, category and turns")
     if "turns" in row:
-        row.pop("source", None)  # somebody's own field of that name
+        row.pop("source", None)  # a field of the user's own
     wanted = ("question_id", "category", "source" if "source" in row else "turns")
     missing = [name for name in wanted if name not in row]
     if missing:
@@ -160,9 +166,9 @@ def _parse(line: bytes, where: str) -> dict:
                          "or text, and a text")
     turns = row.get("turns", ["text"])
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
-        raise ValueError(f"{where}: turns is {turns!r}; give a list of texts, the first is asked")
+        raise ValueError(f"{where}: turns is {turns!r}; give a list of texts, of which the first is used")
     if unpaired := [letter for letter in turns[0] if "\ud800" <= letter <= "\udfff"]:
-        raise ValueError(f"{where}: turns holds {unpaired[0]!r}, half of a character; write the whole one")
+        raise ValueError(f"{where}: turns holds {unpaired[0]!r}, half of a character; write whole characters")
     if "source" in row and not (isinstance(row["source"], dict) and held_out.PARTS <= row["source"].keys()):
         raise ValueError(f"{where}: source is {row['source']!r}; give {', '.join(sorted(held_out.PARTS))}, or turns")
     return row

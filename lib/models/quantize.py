@@ -1,20 +1,53 @@
-"""Weights in fewer bits: int8 on a CPU by a linear layer of our own, 8 or 4 bit on a GPU by what transformers offers."""
+"""Weights in fewer bits: int8 on a CPU by `Int8Linear`, 8 or 4 bit on a GPU by a package that transformers supports."""
 
 import importlib.util
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from lib.models.checks import PairError, each_of
-from lib.models.int8_linear import Int8Linear
 
 NONE, INT8, INT4 = "none", "int8", "int4"
 KINDS = (NONE, INT8, INT4)
 GPU_PACKAGE = "bitsandbytes"
+LARGEST = 127  # of int8, symmetric
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with weight int8[out, in] and a scale[out]: y = x (q s)^T + b; activations keep their dtype.
+
+    Where its model runs natively, blocks of few rows read the weights as they are (`lib/kernels/paired_rows.h`).
+    Elsewhere PyTorch's kernel serves bfloat16 on a CPU; for other dtypes each call converts the weight, which saves
+    memory and no time.
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        quantised, scale = rounded(linear.weight)
+        self.register_buffer("weight", quantised)
+        self.register_buffer("scale", scale.to(linear.weight.dtype))
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out], in the dtype of x."""
+        if x.dtype == torch.bfloat16 and not x.is_cuda:
+            y = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]), self.weight, self.scale)
+            y = y.view(*x.shape[:-1], -1)
+        else:
+            y = F.linear(x, self.weight.to(x.dtype)) * self.scale
+        return y if self.bias is None else y + self.bias
+
+
+def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """int8[out, in] and float32 (float64 for float64) scale[out] whose product is within half a scale of the weight."""
+    wide = weight.detach() if weight.dtype == torch.float64 else weight.detach().float()
+    scale = (wide.abs().amax(1) / LARGEST).clamp_min(torch.finfo(wide.dtype).tiny)
+    return (wide / scale[:, None]).round().to(torch.int8), scale
 
 
 def quantize_int8(model) -> None:
-    """Puts int8 layers in the place of all linear ones but the output layer, which may share the embedding's weight."""
+    """Replaces all linear layers by int8 layers, except the output layer, which may share the embedding's weight."""
     output = model.get_output_embeddings()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -23,21 +56,21 @@ def quantize_int8(model) -> None:
 
 
 def kinds_of(quantize: str) -> tuple[str, str]:
-    """What "int8", or "int8|none" (target|drafter), says of target and drafter. PairError for anything else."""
+    """Target's and drafter's kind from "int8" (both) or "int8|none". PairError for anything else."""
     return each_of("quantize", quantize, KINDS)
 
 
 def gpu_keywords(kind: str) -> dict[str, object]:
-    """What `from_pretrained` takes to load in 8 or 4 bit on a GPU. PairError where the package for it is missing."""
+    """The keywords of `from_pretrained` that load in 8 or 4 bit on a GPU. PairError where the package is missing."""
     if importlib.util.find_spec(GPU_PACKAGE) is None:
         raise PairError(f"quantize {kind!r} on a GPU needs the package {GPU_PACKAGE}; install it, or load unquantised")
     from transformers import BitsAndBytesConfig
 
-    asked = {"load_in_8bit": True} if kind == INT8 else {"load_in_4bit": True}
-    return {"quantization_config": BitsAndBytesConfig(**asked)}
+    bits = {"load_in_8bit": True} if kind == INT8 else {"load_in_4bit": True}
+    return {"quantization_config": BitsAndBytesConfig(**bits)}
 
 
 def check(kind: str, device: str | torch.device) -> None:
-    """PairError where the device cannot have such weights."""
+    """PairError where weights of this kind cannot be on the device."""
     if kind == INT4 and torch.device(device).type == "cpu":
         raise PairError(f"quantize {kind!r} is for GPUs; on device {str(device)!r} take {INT8!r} or {NONE!r}")

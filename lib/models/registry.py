@@ -1,7 +1,7 @@
-"""Which pairs have a name, and what a name stands for: folders of the shipped family, hub ids with revisions, paths."""
+"""The pairs that have a name, and the sources of a name: shipped folders, hub ids with revisions, paths."""
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lib.models.checks import PairError
@@ -9,7 +9,8 @@ from lib.models.checks import PairError
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
 RANDOM = "random:"  # before the name of a size: see `sizes.SIZES`
 FAMILY = ("base/small", "base/tiny", "base/tiny-base", "small/tiny", "small/tiny-small")  # target/drafter
-# The usual large and small member of each family, target first. SpecInfer's and Spec-Bench's pairs go by their drafter.
+# The usual large and small member of each family, target first. The pairs of SpecInfer and Spec-Bench have their
+# drafter's name first.
 PRESETS = {
     "gpt2": ("openai-community/gpt2-xl", "openai-community/gpt2"),
     "pythia": ("EleutherAI/pythia-2.8b", "EleutherAI/pythia-160m"),
@@ -27,15 +28,16 @@ PAIRS: dict[str, tuple[str, str]] = {name: tuple(name.split("/")) for name in FA
 @dataclass(frozen=True)
 class Source:
     """Where a model comes from: a local folder, a hub id with its revision (None for the hub's default), or "random:"
-    and the name of a size, whose revision is how many of its layers there are.
+    and the name of a size, whose revision is its number of layers. written: the text that named it, for messages.
     """
 
     where: str
     revision: str | None = None
+    written: str = field(default="", compare=False)
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is read from this machine's disk."""
+        """Whether it is a folder on this machine."""
         return Path(self.where).is_dir()
 
     @property
@@ -45,12 +47,12 @@ class Source:
 
     @property
     def size(self) -> str:
-        """The name of its size, where its weights are random."""
+        """The name of its size, if its weights are random."""
         return self.where.removeprefix(RANDOM)
 
     @property
     def is_local(self) -> bool:
-        """Whether nothing of it is read from the hub."""
+        """Whether it needs nothing from the hub."""
         return self.is_folder or self.is_random
 
     @property
@@ -59,14 +61,16 @@ class Source:
         return Path(self.where).name + (f"@{self.revision}" if self.revision else "")
 
     def __str__(self) -> str:
-        return self.where + (f"@{self.revision}" if self.revision else "")
+        return self.written or self.where + (f"@{self.revision}" if self.revision else "")
 
 
 def sources(name: str) -> tuple[Source, Source]:
-    """Target and drafter of a pair: a name of `PAIRS`, or "TARGET|DRAFTER", each written as `source` reads it.
+    """Target and drafter of a pair: a name of `PAIRS`, or "TARGET|DRAFTER", each in the form that `source` reads.
 
-    PairError for a name that is neither, with the names that come near it.
+    PairError for anything else, with similar names.
     """
+    if not isinstance(name, str):
+        raise PairError(f"pair is {name!r}; give a name as text, one of {', '.join(PAIRS)}, or 'TARGET|DRAFTER'")
     target, bar, drafter = (part.strip() for part in name.partition("|"))
     if name in PAIRS:
         target, drafter = PAIRS[name]
@@ -80,16 +84,16 @@ def sources(name: str) -> tuple[Source, Source]:
 
 
 def source(text: str) -> Source:
-    """One model: a member of the shipped family, a local folder, a hub id with "@REVISION" if wanted, or a published
-    size with random weights, as "random:llama-3-8b", with "@LAYERS" if wanted.
+    """One model: a member of the shipped family, a local folder, a hub id (optionally with "@REVISION"), or a published
+    size with random weights, as "random:llama-3-8b" (optionally with "@LAYERS").
 
-    PairError for a folder that is not there; whether the hub has an id only the hub knows.
+    PairError for a folder that does not exist; hub ids are not looked up.
     """
     if (SHIPPED / text).is_dir() and "/" not in text:
-        return Source(str(SHIPPED / text))
+        return Source(str(SHIPPED / text), written=text)
     path = Path(text).expanduser()
     if path.is_dir():
-        return Source(str(path))
+        return Source(str(path), written=text)
     if text in {member for pair in FAMILY for member in pair.split("/")}:
         raise PairError(f"the shipped model {text!r} is not in {SHIPPED}; fetch the repository's data/models again, "
                         "or train it with `python -m lib making`")
@@ -97,5 +101,5 @@ def source(text: str) -> Source:
         raise PairError(f"there is no folder {text}; give one with config.json, model.safetensors and tokenizer files")
     where, at, revision = text.partition("@")
     if at and not revision:
-        raise PairError(f"{text!r} names no revision behind its @; write a branch, tag or commit there, or leave @ out")
+        raise PairError(f"{text!r} names no revision after its @; add a branch, tag or commit, or leave @ out")
     return Source(where, revision or None)

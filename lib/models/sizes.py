@@ -1,12 +1,12 @@
-"""Models of published sizes with random weights, for what models cost: time and memory do not depend on the weights.
+"""Models of published sizes with random weights, to measure costs: time and memory do not depend on the weights.
 
-What they accept means nothing; set their costs beside the acceptance of a pair that has learnt.
+Their acceptance means nothing; combine their costs with the acceptance of a trained pair.
 """
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from lib import attention
+from lib.attention.registration import TREE, register
 from lib.models.checks import PairError
 
 SEED = 0  # of the weights
@@ -24,27 +24,27 @@ SIZES = {
 
 
 def config(name: str, layers: str | None = None) -> LlamaConfig:
-    """The configuration of a size of `SIZES`, with its first `layers` layers alone if given.
+    """The configuration of a size of `SIZES`, with `layers` layers if given.
 
-    PairError for an unknown size, or a number of layers that it has not.
+    PairError for an unknown size, or more layers than it has.
     """
     if name not in SIZES:
         raise PairError(f"size {name!r} is unknown; choose one of {', '.join(SIZES)}, as random:NAME or "
                         "random:NAME@LAYERS")
-    found = dict(zip(COLUMNS, SIZES[name]))
+    values = dict(zip(COLUMNS, SIZES[name]))
     if layers is not None:
-        if not (layers.isdecimal() and 1 <= int(layers) <= found["num_hidden_layers"]):
+        if not (layers.isdecimal() and 1 <= int(layers) <= values["num_hidden_layers"]):
             raise PairError(f"random:{name}@{layers} asks for {layers!r} layers; give 1 to "
-                            f"{found['num_hidden_layers']}, or leave @{layers} out for all")
-        found["num_hidden_layers"] = int(layers)
-    return LlamaConfig(**found, max_position_embeddings=8192, bos_token_id=None, eos_token_id=None)
+                            f"{values['num_hidden_layers']}, or leave @{layers} out for all")
+        values["num_hidden_layers"] = int(layers)
+    return LlamaConfig(**values, max_position_embeddings=8192, bos_token_id=None, eos_token_id=None)
 
 
 def build(own: LlamaConfig, name: str, dtype: torch.dtype, device: str | torch.device):
-    """A model of that configuration that verifies trees, made on the device; the same weights each time."""
-    attention.register()
+    """A model of that configuration with tree attention, made on the device; its weights are the same each time."""
+    register()
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(SEED)
-        model = AutoModelForCausalLM.from_config(own, dtype=dtype, attn_implementation=attention.TREE)
+        model = AutoModelForCausalLM.from_config(own, dtype=dtype, attn_implementation=TREE)
     model.name_or_path = name  # an empty one would be taken for the current folder
     return model.eval()

@@ -1,39 +1,43 @@
-"""The backends of tree attention: the plain definition, and faster forms that must agree with it; one file each.
+"""The backends of tree attention: the plain definition, and faster implementations that must agree with it.
 
 A backend maps (query, key, value, mask: SharedMask, prefix: list of B ints, scale, return_lse) to (output, lse or
-None), with the shapes of `attention.tree_attention`, which has checked them. What lies behind a row's own prefix and
-tree never leaks into its result, NaN included. `REFUSALS[name](query, key, value, return_lse)` says why a backend cannot serve
-such inputs on this machine, or None; those without an entry serve all.
+None), with the shapes of `tree_attention`, which has checked them. Keys beyond a row's own prefix and tree never change
+its result, even if they are NaN. A backend's module is imported at its first use; its function `refusal`, if it has
+one, says why it cannot serve given inputs on this machine.
 """
 
+from functools import cache
+from types import ModuleType
 from typing import Callable
 
 from torch import Tensor
 
-from lib.attention.backends import flex, onepass, triton_backend
-from lib.attention.backends.folded import attend_slots, folded
-from lib.attention.backends.mask import SharedMask
-from lib.attention.backends.merge import merge
-from lib.attention.backends.reference import reference
-from lib.attention.backends.split import split
+BACKENDS = ("reference", "folded", "split", "onepass", "flex", "triton")
 
-__all__ = ["BACKENDS", "REFUSALS", "SharedMask", "attend_slots", "merge", "refusal"]
 
-BACKENDS: dict[str, Callable] = {
-    "reference": reference,
-    "folded": folded,
-    "split": split,
-    "onepass": onepass.onepass,
-    "flex": flex.flex,
-    "triton": triton_backend.triton,
-}
-REFUSALS: dict[str, Callable[[Tensor, Tensor, Tensor, bool], str | None]] = {
-    "onepass": onepass.refusal,
-    "flex": flex.refusal,
-    "triton": triton_backend.refusal,
-}
+@cache
+def _module(name: str) -> ModuleType:
+    if name == "reference":
+        from lib.attention.backends import reference as module
+    elif name in ("folded", "split"):
+        from lib.attention.backends import folded as module
+    elif name == "onepass":
+        from lib.attention.backends import onepass as module
+    elif name == "flex":
+        from lib.attention.backends import flex as module
+    elif name == "triton":
+        from lib.attention.backends import triton_backend as module
+    else:
+        raise ValueError(f"backend is {name!r}; choose one of {', '.join(['auto', *BACKENDS])}")
+    return module
+
+
+def implementation(name: str) -> Callable:
+    """The function of a backend of `BACKENDS`. ValueError for another name."""
+    return getattr(_module(name), name)
 
 
 def refusal(name: str, query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
-    """Why a backend cannot serve these inputs on this machine, perhaps with log-sum-exps; None if it can."""
-    return REFUSALS[name](query, key, value, return_lse) if name in REFUSALS else None
+    """Why a backend cannot serve these inputs on this machine, with or without log-sum-exps; None if it can."""
+    reason_of = getattr(_module(name), "refusal", None)
+    return reason_of and reason_of(query, key, value, return_lse)

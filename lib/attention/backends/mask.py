@@ -1,4 +1,4 @@
-"""A tree's mask, and the forms of it that backends ask for, each made once a forward."""
+"""A tree's mask and the forms of it that backends need, each made once per forward pass."""
 
 from functools import cached_property
 
@@ -7,10 +7,9 @@ from torch import Tensor
 
 
 class SharedMask:
-    """A tree's mask, and its other forms, each made by the first layer of a forward that asks for it.
+    """A tree's mask and its other forms, each made for the first layer of a forward pass that needs it.
 
-    visible bool [mq, mk] or [B, mq, mk]. One object serves one forward and goes with it; as long as it lives, the mask
-    must not be written to.
+    visible bool [mq, mk] or [B, mq, mk]. One object serves one forward pass; the mask must not be written to meanwhile.
     """
 
     def __init__(self, visible: Tensor):
@@ -18,11 +17,11 @@ class SharedMask:
         self._made: dict[tuple, Tensor | None] = {}
 
     def bias(self, query: Tensor, prefix: int, group: int) -> Tensor | None:
-        """`folded_bias` for such queries; None for plain decoding, one key that its node sees."""
+        """`folded_bias` for such queries; None for plain decoding, where one node sees one key."""
         kind = query.dtype, query.device, prefix, group
         if kind not in self._made:
             visible = self.visible.to(query.device)
-            # On a GPU the question would cost a synchronisation.
+            # On a GPU this test would cost a synchronisation.
             plain = visible.shape[-1] == 1 and not visible.is_cuda and bool(visible.all())
             self._made[kind] = None if plain else folded_bias(query, visible, prefix, group)
         return self._made[kind]
@@ -34,7 +33,7 @@ class SharedMask:
         return self._made["words", device]
 
     def lengths(self, prefix: list[int], device: torch.device) -> Tensor:
-        """Prefix lengths int32[B] on this device: one copy a forward, since each would wait for the device."""
+        """Prefix lengths int32[B] on this device: one copy per forward pass, since each copy waits for the device."""
         kind = "lengths", device, *prefix
         if kind not in self._made:
             self._made[kind] = torch.tensor(prefix, dtype=torch.int32, device=device)
@@ -44,6 +43,11 @@ class SharedMask:
     def blind(self) -> Tensor:
         """The nodes that see no tree key, bool [B or 1, 1, mq]."""
         return ~self.visible.any(-1).view(-1, 1, self.visible.shape[-2])
+
+
+def causal(nodes: int, pending: int, device=None) -> Tensor:
+    """The mask bool[m, pending + m] of a chain of m = nodes tokens after `pending` uncommitted ones."""
+    return torch.ones(nodes, pending + nodes, dtype=torch.bool, device=device).tril(pending)
 
 
 def folded_bias(query: Tensor, tree_mask: Tensor, prefix: int, group: int) -> Tensor:

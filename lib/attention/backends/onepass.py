@@ -1,5 +1,6 @@
-"""The processor's own kernel: every key and value is read once, by C++ that is compiled at its first use
-(see `lib.kernels.onepass`). What cannot be served is left to `folded`, said once in the log.
+"""The kernel for processors: C++ that reads each key and value once, compiled at its first use.
+
+Calls that it cannot serve go to `folded`; the log says so once for each reason.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
-    """The kernel's result; `folded`'s where the kernel cannot serve such inputs. MemoryError without memory for it."""
+    """The kernel's result; that of `folded` where the kernel cannot serve such inputs. MemoryError without memory."""
     reason = refusal(query, key, value)
     if reason:
         say_once(reason)
@@ -43,11 +44,11 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
 
 
 def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
-    """Why the kernel cannot serve these inputs here; None if it can. Compiles it where that has not been done."""
+    """Why the kernel cannot serve these inputs here; None if it can. Compiles the kernel at its first use."""
     if query.device.type != "cpu":
         return f"it is for the processor, the tensors are on {query.device.type}"
     if query.dtype not in ENTRIES:
-        return f"it knows float32 and bfloat16, not {str(query.dtype).removeprefix('torch.')}"
+        return f"it takes float32 and bfloat16, not {str(query.dtype).removeprefix('torch.')}"
     if query.shape[-1] % 8 or value.shape[-1] % 8:
         return f"it takes heads of a multiple of 8 numbers, not {query.shape[-1]} and {value.shape[-1]}"
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
@@ -62,12 +63,12 @@ def _no_bfloat16(dtype: torch.dtype) -> str | None:
 
 @cache
 def say_once(reason: str) -> None:
-    """Tells the log why the kernel is not taken, the first time that it is for this reason."""
-    log.warning("tree attention: 'onepass' leaves such calls to 'folded': %s", reason)
+    """Logs why the kernel is not used, once for each reason."""
+    log.warning("tree attention: such calls go from 'onepass' to 'folded': %s", reason)
 
 
 def _rows_packed(x: Tensor) -> Tensor:
-    """The tensor itself where a token's numbers are adjacent and rows start at whole 32-bit units, else a copy."""
+    """The tensor itself where the numbers of a token are adjacent and rows are aligned to 32 bits, else a copy."""
     batch, head, token, number = x.stride()
     fits = number == 1 and (batch | head | token) * x.itemsize % 4 == 0
     return x if fits and x.data_ptr() % 4 == 0 else x.clone(memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""The CUDA kernel as a backend; Triton, which CUDA builds of torch bring along, is imported at its first use."""
+"""The CUDA kernel as a backend; Triton, which CUDA builds of torch include, is imported at its first use."""
 
 import importlib.util
 import math
@@ -11,13 +11,13 @@ from lib.attention.backends.mask import SharedMask
 
 KINDS = (torch.float16, torch.bfloat16, torch.float32)
 MOST_SPLITS = 64
-LEAST_KEYS = 256  # fewer keys are not worth a program of their own
+LEAST_KEYS = 256  # per program; fewer are not worth one
 
 
 def triton(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
-    """The fused kernel, over as many ranges of keys as fill the GPU. ValueError where it cannot serve.
+    """The fused kernel, over as many ranges of keys as fill the GPU. ValueError where it cannot serve the call.
 
-    Layers that share the mask make its bits and the lengths once; the second to come waits for nothing.
+    Layers that share the mask make its bits and the lengths once; only the first layer waits for them.
     """
     reason = refusal(query, key, value)
     if reason:
@@ -36,9 +36,9 @@ def triton(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: 
 
 
 def splits(programs: int, slots: int, keys: int) -> int:
-    """Ranges of keys for `programs` that would run unsplit on a GPU with room for `slots` at a time.
+    """The number of ranges of keys, for `programs` unsplit programs on a GPU that runs `slots` at once.
 
-    The fewest that leave at most a tenth more slots idle than the best number does, since the last wave of programs is
+    The smallest number whose share of busy slots is at least 0.9 of the best number's: the last wave of programs is
     seldom full, and each range costs a merge (FlashAttention's heuristic for Flash-Decoding).
     """
     most = max(1, min(MOST_SPLITS, keys // LEAST_KEYS))
@@ -49,13 +49,13 @@ def splits(programs: int, slots: int, keys: int) -> int:
 def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
     """Why the kernel cannot serve these inputs here; None if it can."""
     if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed (CUDA builds of torch bring it; else pip install triton)"
+        return "Triton is not installed (CUDA builds of torch include it; else pip install triton)"
     if not query.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         return f"it is for CUDA, the tensors are on {query.device.type}"
     if query.dtype not in KINDS:
-        return f"it knows float16, bfloat16 and float32, not {str(query.dtype).removeprefix('torch.')}"
+        return f"it takes float16, bfloat16 and float32, not {str(query.dtype).removeprefix('torch.')}"
     if not query.is_cuda and query.dtype == torch.bfloat16:
-        return "Triton's interpreter multiplies bfloat16 as if it were whole numbers"
+        return "Triton's interpreter multiplies bfloat16 as if it were integers"
     if max(query.shape[-1], value.shape[-1]) > 256:
         return f"it takes heads of at most 256 numbers, not {max(query.shape[-1], value.shape[-1])}"
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):

@@ -1,8 +1,8 @@
-"""A fused kernel for CUDA: folded query rows against a range of keys, the ranges merged by their log-sum-exps.
+"""A fused kernel for CUDA: folded query rows against a range of keys; the ranges are merged by their log-sum-exps.
 
-The prefix is split over programs (Flash-Decoding), so that a single sequence fills a GPU. Only tiles that reach behind
-the prefix look at the mask, one bit a pair. `fused` takes all it needs as tensors on the device and never waits for it:
-a CUDA graph can capture it, and replays it for other prefix lengths. Importing this needs Triton.
+The prefix is split over programs (Flash-Decoding), so that a single sequence fills a GPU. Only tiles that reach beyond
+the prefix read the mask, one bit per pair. All inputs of `fused` are tensors on the device, and it never waits for the
+device: a CUDA graph can capture a call and replay it for other prefix lengths. Importing this module needs Triton.
 """
 
 import torch
@@ -11,14 +11,14 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2_E = 1.4426950408889634
-STAGES = 2  # tiles of keys and values in shared memory: one is computed with while the next is read
-# Numbers that change with every tree: compiling anew for those that are 1 or multiples of 16 would cost seconds.
+STAGES = 2  # tiles of keys and values in shared memory: the next is read during the computation with one
+# These change with every tree: specialising for 1 and multiples of 16 would cost seconds of compilation.
 CHANGING = ("nodes", "tree_keys", "rows", "words_a_row", "words_a_mask")
 
 
 @triton.jit
 def _online_softmax(scores, v, top, norm, out):
-    """Maxima, sums and outputs so far, and a tile of scores (base 2) with its values, as one (FlashAttention-2)."""
+    """Adds a tile of scores (base 2) and its values to the maxima, sums and outputs so far (FlashAttention-2)."""
     peak = tl.maximum(top, tl.max(scores, 1))
     shrink, weights = tl.exp2(top - peak), tl.exp2(scores - peak[:, None])
     out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
@@ -41,7 +41,7 @@ def _over_prefix(q, key, value, first, end, key_n, value_n, dim, value_dim, fact
 @triton.jit
 def _over_tree(q, key, value, words, inside, first, end, prefix, key_n, value_n, dim, value_dim, factor, top, norm, out,
                KEYS: tl.constexpr):
-    """Tiles of keys first .. end - 1 that reach behind the prefix; words: of each row, a bit a key of the tree."""
+    """Tiles of keys first .. end - 1 that reach beyond the prefix; words: for each row, one bit per key of the tree."""
     d, e, n = tl.arange(0, q.shape[1]), tl.arange(0, out.shape[1]), tl.arange(0, KEYS)
     for start in range(first, end, KEYS):
         at_key = (start + n).to(tl.int64)
@@ -50,8 +50,8 @@ def _over_tree(q, key, value, words, inside, first, end, prefix, key_n, value_n,
         v = tl.load(value + at_key[:, None] * value_n + e[None, :], mask=(e < value_dim)[None, :] & exists[:, None],
                     other=0.0)
         in_tree = exists & (place >= 0)
-        found = tl.load(words[:, None] + (place >> 5)[None, :], mask=inside[:, None] & in_tree[None, :], other=0)
-        bit = (found >> (place & 31)[None, :].to(tl.int32)) & 1  # never a shift by less than 0, as place % 32 would be
+        word = tl.load(words[:, None] + (place >> 5)[None, :], mask=inside[:, None] & in_tree[None, :], other=0)
+        bit = (word >> (place & 31)[None, :].to(tl.int32)) & 1  # place % 32 could be negative
         visible = (at_key < tl.minimum(prefix, end))[None, :] | (bit == 1)
         scores = tl.where(visible, tl.dot(q, k, input_precision="ieee") * factor, float("-inf"))
         top, norm, out = _online_softmax(scores, v, top, norm, out)
@@ -84,7 +84,7 @@ def _range_of_keys(
     value += batch * value_b + head * value_h
     words += batch * words_a_mask + node * words_a_row
 
-    top = tl.full([ROWS], -1e30, tl.float32)  # finite: differences with it are no NaN
+    top = tl.full([ROWS], -1e30, tl.float32)  # finite, so that differences are not NaN
     norm = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, VALUE_DIM], tl.float32)
     top, norm, out = _over_prefix(q, key, value, first, masked, key_n, value_n, dim, value_dim, factor, top, norm, out,
@@ -158,10 +158,10 @@ def warps(tile: int) -> int:
 def tiles(rows: int, dim: int, width: int) -> tuple[int, int]:
     """Rows and keys of a program, for `rows` folded rows and heads of `dim` numbers of `width` bytes.
 
-    Compiled for an H200 these keep what they need in registers; all but those of 128 rows fit twice on a processor,
-    where one computes while the other waits for memory.
+    Compiled for an H200, these programs need no memory beyond registers; all but those of 128 rows fit twice on a
+    multiprocessor, where one computes while the other waits for memory.
     """
     wide = dim > 128
-    if width == 4:  # exact products run without matrix units, in many registers
+    if width == 4:  # exact products run without matrix units and need many registers
         return 16, 16 if wide else 64
     return min(64 if wide else 128, max(16, triton.next_power_of_2(rows))), 32 if wide else 64

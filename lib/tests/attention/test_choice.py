@@ -4,10 +4,11 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.attention import choice as choice
-from lib.attention import choose_backend
+from lib.attention import choice, choose_backend
 from lib.attention.backends import BACKENDS
-from lib.lab.schema import SCHEMAS
+from lib.studies.attention.schema import TABLES
+
+COLUMNS = next(list(table.columns) for table in TABLES if table.name == "attention_choice")
 
 
 def situation(**changes):
@@ -21,7 +22,7 @@ def table(tmp_path):
     rows = [("k", "float32", 8, 1024, rows, 128, name, ms) for rows, times in ((4, (1.0, 2.0)), (256, (9.0, 5.0)))
             for name, ms in zip(("folded", "onepass"), times)]
     path = tmp_path / "table.csv"
-    pd.DataFrame(rows, columns=list(SCHEMAS["attention_choice"].columns)).to_csv(path, index=False)
+    pd.DataFrame(rows, columns=COLUMNS).to_csv(path, index=False)
     return path
 
 
@@ -58,7 +59,7 @@ def test_a_generation_of_processors_without_times_takes_those_of_the_nearest(tab
         monkeypatch.setattr(choice.processor, "flags", lambda: flags)
         kinds.append(choice.device_kind("cpu"))
     assert kinds == ["cpu avx512f", "cpu avx512_bf16", "cpu amx_tile"]
-    monkeypatch.setitem(choice.KIN, kinds[0], "k")
+    monkeypatch.setitem(choice.SIMILAR, kinds[0], "k")
     measured = [choice.ranked(situation(kind=kind), table)[:-1] for kind in (kinds[0], "k")]
     assert measured[0] == measured[1]
 
@@ -66,7 +67,7 @@ def test_a_generation_of_processors_without_times_takes_those_of_the_nearest(tab
 def test_the_table_that_comes_with_the_project_names_backends_and_fits_its_schema():
     rows = pd.read_csv(choice.TABLE)
     assert set(rows["backend"]) <= set(BACKENDS) and (rows["median_ms"] > 0).all()
-    assert set(SCHEMAS["attention_choice"].columns) <= set(rows)
+    assert set(COLUMNS) <= set(rows)
 
 
 def test_what_cannot_serve_is_passed_over_with_its_reason(table, monkeypatch):

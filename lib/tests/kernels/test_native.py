@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.kernels import build, products
-from lib.models.int8_linear import Int8Linear
+from lib.models.quantize import Int8Linear
 
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # of the largest number
 reason = products.weights_refusal([torch.zeros(8, 8)])

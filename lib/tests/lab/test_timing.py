@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.attention import tree_attention
-from lib.lab import timing
-from lib.studies.attention.baselines import PREPARE, QUICK, refused
-from lib.studies.attention.problem import CHAIN, Problem
-from lib.studies.attention.roofline import least, work
+from lib.lab import processor, timing
+from lib.studies.attention.baselines import CHAIN, PREPARE, QUICK, Problem, refused
+from lib.studies.attention.peaks import least, work
 
 
 def problem(parents, prefix, batch=2, kv_heads=2, group=3, dim=8, dtype=torch.float32, seed=0):
@@ -143,6 +142,6 @@ def test_a_gpu_s_own_clock_starts_when_the_host_has_gone_ahead(monkeypatch):
 
 
 def test_the_machine_is_described_without_naming_it():
-    facts = timing.machine()
+    facts = processor.machine()
     assert facts["threads"] == torch.get_num_threads() and facts["cores"] >= 1 and facts["torch"] == torch.__version__
     assert platform.node() not in map(str, facts.values())

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from lib.decoding import NoDrafter, generate, in_batches
+from lib.decoding import generate, in_batches
+from lib.drafters import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.models.cache import TreeCache
 from lib.models.compiled import CompiledBlocks

@@ -1,10 +1,17 @@
 """Fused blocks say what the model says within rounding, follow its weights, and leave everything else to it."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
+import lib
 from lib import attention
 from lib.attention import tree_forward
 from lib.decoding import generate, in_batches
@@ -12,7 +19,8 @@ from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.kernels.products import MOST_ROWS, weights_refusal
 from lib.models.cache import TreeCache
-from lib.models.fused import FusedBlocks, copied_bytes, fused, output_layer, refusal, runs_natively
+from lib.models.compiled import CompiledBlocks
+from lib.models.fused import FusedBlocks, copied_bytes, fused, native_refusal, output_layer, refusal
 from lib.models.joined_blocks import JoinedBlocks
 from lib.models.native_blocks import NativeBlocks
 from lib.models.quantize import quantize_int8
@@ -130,7 +138,7 @@ def test_positions_and_masks_that_do_not_fit_are_refused(depth, mask):
     model = made(CONFIGS["llama"])
     if reason := weights_refusal([model.lm_head.weight]):
         pytest.skip(reason)
-    with pytest.raises(ValueError, match="3 nodes behind 0 pending"):
+    with pytest.raises(ValueError, match="3 nodes after 0 pending"):
         tree_forward(fused(model), torch.ones(1, 3, dtype=torch.long), torch.zeros(depth, dtype=torch.long),
                      torch.ones(mask, dtype=torch.bool), TreeCache())
 
@@ -151,6 +159,48 @@ def test_it_follows_weights_that_change(kernels):
         model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
     told, said = (block(model, each)[0].logits for each in (fused(model), model))
     torch.testing.assert_close(told, said, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["native", "joined", "compiled"])
+def test_each_implementation_can_be_asked_for_by_name(how):
+    model = made(CONFIGS["llama"])
+    if how == "native" and (reason := native_refusal(model)):
+        pytest.skip(reason)
+    options = {"compiler": lambda function: function} if how == "compiled" else {}
+    stand_in = fused(model, how, **options)
+    assert isinstance(getattr(stand_in, "blocks", stand_in),
+                      {"native": NativeBlocks, "joined": JoinedBlocks, "compiled": CompiledBlocks}[how])
+    told, said = (block(model, each)[0].logits for each in (stand_in, model))
+    torch.testing.assert_close(told, said, atol=1e-5, rtol=1e-4)
+
+
+def test_an_implementation_that_cannot_run_is_refused_with_the_reason(monkeypatch):
+    with pytest.raises(ValueError, match="how is 'fast'; choose one of 'native', 'joined', 'compiled'"):
+        fused(made(CONFIGS["llama"]), "fast")
+    with pytest.raises(ValueError, match="LlamaForCausalLM cannot run as 'joined': its weights are torch.float64"):
+        fused(small_models.llama(0), "joined")
+    monkeypatch.setattr("lib.kernels.products.weights_refusal", lambda weights: "not now")
+    with pytest.raises(ValueError, match="LlamaForCausalLM cannot run as 'native': not now; leave `how` out"):
+        fused(made(CONFIGS["llama"]), "native")
+
+
+LOADS = """
+import sys, torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+from lib.models.fused import fused
+config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4)
+fused(AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval(), sys.argv[1])
+print(*(name for name in ("native", "joined") if f"lib.models.{name}_blocks" in sys.modules))
+"""
+
+
+@pytest.mark.parametrize("how", ["native", "joined"])
+def test_an_implementation_loads_no_other(how):
+    if how == "native" and (reason := native_refusal(made(CONFIGS["llama"]))):
+        pytest.skip(reason)
+    done = subprocess.run([sys.executable, "-c", LOADS, how], capture_output=True, text=True, timeout=120,
+                          env=os.environ | {"PYTHONPATH": str(Path(lib.__file__).parents[1])})
+    assert done.stdout.split() == [how], done.stderr
 
 
 def test_kernels_are_made_once(kernels):
@@ -191,7 +241,7 @@ def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
 def test_int8_layers_are_the_same_fused(kernels):
     model = made(CONFIGS["qwen2"])
     quantize_int8(model)
-    assert isinstance(fused(model).blocks, NativeBlocks if runs_natively(model) else JoinedBlocks)
+    assert isinstance(fused(model).blocks, NativeBlocks if native_refusal(model) is None else JoinedBlocks)
     told, said = (block(model, each)[0].logits for each in (fused(model), model))
     torch.testing.assert_close(told, said, atol=1e-4, rtol=1e-3)
 
@@ -200,7 +250,7 @@ def test_int8_weights_that_would_fill_the_memory_are_held_once(monkeypatch):
     model = made(CONFIGS["llama"])
     quantize_int8(model)
     monkeypatch.setattr("lib.models.native_blocks.fills_the_memory", lambda weights, each=None: bool(list(weights)))
-    assert not runs_natively(model) and not isinstance(getattr(fused(model), "blocks", None), NativeBlocks)
+    assert native_refusal(model) and not isinstance(getattr(fused(model), "blocks", None), NativeBlocks)
 
 
 @pytest.mark.parametrize("model, said", [
@@ -228,21 +278,22 @@ def test_greedy_text_of_a_batch_is_the_plain_models(kernels):
 
 
 @pytest.mark.parametrize("shape, rule", [("kary:2@14", "greedy"), ("dyspec@8", "greedy"), ("chain:3", "naive")])
-@pytest.mark.parametrize("kind", ["top_k", "early_exit:1", "eagle3", "sam_eagle:2"])
+@pytest.mark.parametrize("kind", ["model", "early_exit:1", "eagle3", "sam_eagle:2"])
 def test_loops_in_float64_are_the_same_over_fused_blocks(kind, shape, rule, monkeypatch):
     """Batches of different lengths, rows that end at different rounds, hidden states, growth, sampling: with float64
     let in, where rounding cannot decide.
     """
     target = small_models.llama(3, layers=3)
     folder = small_heads.folder(kind.partition(":")[0], target)
-    given = dict(model=small_models.related(target, 4, noise=0.2), target=target, folder=folder)
+    pair = SimpleNamespace(target=target, draft_model=small_models.related(target, 4, noise=0.2))
+    options = {} if folder is None else {"folder": folder}
     if kind == "sam_eagle:2" and "@8" in shape:
         pytest.skip("look-up fills static shapes alone")
     ids, mask = next(in_batches(small_models.prompts(5, (4, 9, 17)), 3))
     told = []
     for dtypes in ((), (torch.float64,)):
         monkeypatch.setattr("lib.models.fused.DTYPES", dtypes)
-        done = generate(target, make(kind, **given), ids, attention_mask=mask, shape=shape, rule=rule, eos_token_id=7,
+        done = generate(target, make(kind, pair, **options), ids, attention_mask=mask, shape=shape, rule=rule, eos_token_id=7,
                         temperature=0.0 if rule == "greedy" else 1.0, max_new_tokens=25,
                         generator=torch.Generator().manual_seed(1))
         told.append((done.new_tokens, [(found.row, found.accepted) for found in done.rounds]))

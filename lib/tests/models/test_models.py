@@ -200,7 +200,9 @@ def test_a_shipped_pair_loads_where_its_weights_are(name):
     ("qwen9000|", "or write 'TARGET|DRAFTER'"),
     ("base|small|tiny", "'base|small|tiny' is unknown"),
     ("./nowhere|me/small", "no folder ./nowhere"),
-    ("me/big@|me/small", "names no revision behind its @"),
+    ("me/big@|me/small", "names no revision after its @"),
+    (3, "pair is 3; give a name as text"),
+    (None, "pair is None; give a name as text"),
 ])
 def test_a_name_that_means_nothing(name, says):
     assert says in message(name)
@@ -242,24 +244,65 @@ def test_attention_that_cannot_host_a_tree(tmp_path, folders, config, says):
 
 def test_unknown_types_and_code_of_its_own(tmp_path, folders):
     unknown = edited(tmp_path / "new", folders["none"], model_type="tomorrow", architectures=["TomorrowLM"])
-    assert "is of no type that this transformers knows" in message(f"{unknown}|{folders['none']}")
+    assert "is of no type that this version of transformers supports" in message(f"{unknown}|{folders['none']}")
     own = edited(tmp_path / "own", folders["none"], model_type="mine",
                  auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})
     (Path(own) / "evil.py").write_text("raise SystemExit('ran')")
     assert "code of its own, which never runs here" in message(f"{own}|{folders['none']}")
 
 
-def test_weights_that_are_missing_broken_pickled_or_of_another_config(tmp_path, folders):
+def refused(name):
+    """The message of both: the check before anything runs, and loading."""
+    with pytest.raises(PairError) as caught:
+        models.check_pairs([name])
+    assert message(name) == str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_without_whole_safetensors_is_refused_before_anything_runs(tmp_path, folders, monkeypatch):
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *a, **k: pytest.fail("weights were read"))
+
+    def said(folder):
+        return refused(f"{folder}|{folders['none']}")
+
+    bare = same_folder_with(tmp_path / "bare", folders["none"])
+    whole = (Path(bare) / "model.safetensors").read_bytes()
+    (Path(bare) / "model.safetensors").unlink()
+    assert said(bare).startswith(f"{bare} holds no weights (model.safetensors is missing); ")
+    torch.save({"a": torch.ones(1)}, Path(bare) / "pytorch_model.bin")
+    assert "holds pickled weights alone (pytorch_model.bin)" in said(bare) and "model.save_pretrained" in said(bare)
+    for name, content, reason in [
+        ("cut", whole[:-1000], f"is cut off: it has {len(whole) - 1000:,} of {len(whole):,} bytes"),
+        ("header", whole[:50], "is cut off, or no safetensors file: it has 50 bytes and no whole header"),
+        ("empty", b"", "it has 0 bytes"),
+        ("zeros", b"\0" * 40, "is no safetensors file: its header cannot be read"),
+        ("pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no safetensors file"),
+    ]:
+        folder = same_folder_with(tmp_path / name, folders["none"], model__safetensors=content)
+        assert f"{folder}: model.safetensors {reason}" in said(folder) or reason in said(folder)
+        assert "fetch or save it again" in said(folder)
+
+
+def test_every_shard_of_an_index_is_checked(tmp_path, folders):
+    folder = Path(same_folder_with(tmp_path / "shards", folders["none"]))
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="20KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    shards = sorted(folder.glob("model-*.safetensors"))
+    pair = f"{folder}|{folders['none']}"
+    assert len(shards) > 1 and models.check_pairs([pair]) is None and models.load_pair(pair).name == "shards|none"
+    content = shards[1].read_bytes()
+    shards[1].write_bytes(content[:-10])
+    assert f"{shards[1].name} is cut off" in refused(pair)
+    shards[1].unlink()
+    assert f"{shards[1].name} is missing, but model.safetensors.index.json names it" in refused(pair)
+    (folder / "model.safetensors.index.json").write_text("[]")
+    assert "model.safetensors.index.json is no index of weights" in refused(pair)
+
+
+def test_weights_that_do_not_fit_their_config(tmp_path, folders):
     def said(folder):
         return message(f"{folder}|{folders['none']}")
 
-    bare = same_folder_with(tmp_path / "bare", folders["none"])
-    (Path(bare) / "model.safetensors").unlink()
-    assert "no readable safetensors" in said(bare)
-    torch.save({"a": torch.ones(1)}, Path(bare) / "pytorch_model.bin")
-    assert "no readable safetensors" in said(bare) and "save it again" in said(bare)
-    broken = same_folder_with(tmp_path / "broken", folders["none"], model__safetensors=b"\0" * 40)
-    assert "no readable safetensors" in said(broken)
     deeper = edited(tmp_path / "deeper", folders["none"], num_hidden_layers=3)
     assert "lacks weights for model.layers.2" in said(deeper)
     narrower = edited(tmp_path / "narrower", folders["none"], intermediate_size=24)
@@ -274,6 +317,50 @@ def test_weights_that_are_missing_broken_pickled_or_of_another_config(tmp_path, 
     assert "config.json" in said(tmp_path / "empty")
 
 
+def test_a_hub_id_that_is_not_on_this_machine_is_refused_offline_and_left_to_the_hub_online(monkeypatch, folders):
+    from huggingface_hub import constants
+
+    pair = f"me/never-fetched|{folders['none']}"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command sets it, perhaps after the hub's package was imported
+    with pytest.raises(PairError, match="me/never-fetched is not on this machine and the hub cannot be reached"):
+        models.check_pairs([pair])
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    models.check_pairs([pair])
+
+
+def test_a_hub_id_in_the_cache_is_checked_like_a_folder(monkeypatch, tmp_path, folders):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    snapshot = tmp_path / "models--me--kept" / "snapshots" / ("0" * 40)
+    shutil.copytree(folders["none"], snapshot)
+    (tmp_path / "models--me--kept" / "refs").mkdir()
+    (tmp_path / "models--me--kept" / "refs" / "main").write_text("0" * 40)
+    (snapshot / "model.safetensors").rename(snapshot / "pytorch_model.bin")
+    with pytest.raises(PairError, match=r"me/kept holds pickled weights alone \(pytorch_model.bin\)"):
+        models.check_pairs([f"me/kept|{folders['none']}"])
+
+
+def test_messages_show_what_was_typed_and_names_show_folders(monkeypatch, folders):
+    monkeypatch.chdir(Path(folders["target"]).parent)
+    assert models.load_pair("./target | none").name == "target|none"
+    monkeypatch.setattr(checks, "free_memory", lambda device: 50_000_000)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", _out_of_memory)
+    assert message("./target|none").startswith("./target did not fit into the memory of cpu")
+    assert [str(source) for source in models.sources("base|small")] == ["base", "small"]
+
+
+def test_one_name_in_place_of_a_list_is_refused():
+    with pytest.raises(PairError, match=re.escape("give a list of names, such as ['base/small']")):
+        models.check_pairs("base/small")
+
+
+def _out_of_memory(*args, **kwargs):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
 def test_dtype_device_and_memory(monkeypatch, folders):
     pair = f"{folders['target']}|{folders['none']}"
     assert "dtype is 'int3'; give one of float32" in message(pair, dtype="int3")
@@ -284,11 +371,7 @@ def test_dtype_device_and_memory(monkeypatch, folders):
     monkeypatch.setattr(checks, "free_memory", lambda device: 50_000)
     assert "the weights of target in float32 and none in float32 need 0.0 GiB, 0.0 GiB are free on cpu" in message(pair)
     monkeypatch.undo()
-
-    def full(*args, **kwargs):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", full)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", _out_of_memory)
     assert f"{folders['target']} did not fit into the memory of cpu" in message(pair)
 
 
@@ -357,7 +440,7 @@ def test_a_published_size_has_its_makers_number_of_parameters_and_the_same_rando
 @pytest.mark.parametrize("name, why", [
     ("random:llama-9b|base", "size 'llama-9b' is unknown; choose one of llama-3-70b"),
     ("random:llama-68m@3|random:llama-68m", "asks for '3' layers; give 1 to 2"),
-    ("random:llama-68m|random:llama-68m@", "names no revision behind its @")])
+    ("random:llama-68m|random:llama-68m@", "names no revision after its @")])
 def test_a_size_that_there_is_not_is_refused_before_anything_is_made(name, why):
     with pytest.raises(models.PairError, match=re.escape(why)):
         models.check_pairs([name])

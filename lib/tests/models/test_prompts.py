@@ -78,7 +78,7 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
     (row(7, turns="hello"[:0]), r"line 3: turns is \[\]"),
     ({"question_id": 7, "category": "a", "turns": "hello"}, "line 3: turns is 'hello'; give a list"),
     ({"question_id": 7, "category": "a", "turns": [1]}, r"line 3: turns is \[1\]"),
-    (row("1"), "line 3: question_id '1' stands in line 1 already"),
+    (row("1"), "line 3: question_id '1' is in line 1 already"),
     (row(7, turns=[" \n"]), "line 3: the prompt is empty"),
     (row(7, turns=["\x00"]), "line 3: the tokenizer makes no token"),
     (rb'{"question_id": 7, "category": "a", "turns": ["a \ud83d"]}', r"line 3: turns holds '\\ud83d', half of a character"),

@@ -6,9 +6,8 @@ import torch
 from lib.decoding import generate, in_batches
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.models import PairError, load_pair
-from lib.models.int8_linear import Int8Linear, rounded
-from lib.models.quantize import kinds_of, quantize_int8
-from lib.studies.drafters import footprint
+from lib.models.quantize import Int8Linear, kinds_of, quantize_int8, rounded
+from lib.studies.drafters import measure
 from lib.tests import small_models
 
 PROMPTS = small_models.prompts(2, (3, 11, 6))
@@ -34,10 +33,10 @@ def test_the_layer_is_the_product_with_its_rounded_weight(dtype, tolerance):
 
 def test_greedy_output_is_the_quantised_targets_own():
     target, drafter = small_models.llama(0), small_models.related(small_models.llama(0), 1, noise=0.3)
-    before = footprint.weights(target)
+    before = measure.weights(target)
     for model in (target, drafter):
         quantize_int8(model)
-    assert footprint.weights(target) < before / 2 and isinstance(target.lm_head, torch.nn.Linear)
+    assert measure.weights(target) < before / 2 and isinstance(target.lm_head, torch.nn.Linear)
     ids, mask = next(in_batches(PROMPTS, 3))
     settings = dict(attention_mask=mask, shape="kary:2@6", max_new_tokens=16)
     done = generate(target, LanguageModelDrafter(drafter), ids, **settings)
@@ -51,7 +50,7 @@ def test_load_quantises_what_it_is_told():
     assert any(isinstance(module, Int8Linear) for module in pair.target.modules())
     assert not any(isinstance(module, Int8Linear) for module in pair.draft_model.modules())
     plain = load_pair("small/tiny", dtype="bfloat16")
-    assert footprint.weights(pair.target) < footprint.weights(plain.target)
+    assert measure.weights(pair.target) < measure.weights(plain.target)
     ids = torch.arange(5, 25)[None]
     ours, theirs = (each.target(ids).logits.float() for each in (pair, plain))
     assert torch.nn.functional.cosine_similarity(ours, theirs, dim=-1).min() > 0.99

@@ -1,0 +1,175 @@
+"""Models whose attention can verify a tree: the name "tree" for transformers, and one forward pass over a tree's nodes.
+
+`register` teaches transformers the name; `tree_forward` runs a registered model. `can_host_tree` says which models can,
+`check_attention`, `hosting_trees` and `using_attention` look at or set the attention of a loaded model.
+"""
+
+from contextlib import contextmanager
+from typing import Iterator
+
+import torch
+from torch import Tensor
+
+from lib.attention.backends.mask import SharedMask, causal
+from lib.lab.forward_clock import forward
+
+TREE = "tree"  # the name under which transformers finds tree attention: attn_implementation="tree"
+
+
+def register() -> None:
+    """Teaches transformers the name "tree", for attention and for masks (else it would ignore padding)."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(TREE, attention_forward)
+    AttentionMaskInterface.register(TREE, sdpa_mask)
+
+
+def attention_forward(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    dropout=0.0,
+    scaling=None,
+    *,
+    tree_mask=None,
+    prefix_length=None,
+    tree_backend="auto",
+    slot_bias=None,
+    **kwargs,
+):
+    """The attention function of a model's layers: tree attention where `tree_mask` is given, else the same as "sdpa".
+
+    tree_mask: without `prefix_length`, the tree follows all keys but its own. A tree takes no padding mask: rows of
+        different lengths are right-padded, with one `prefix_length` per row.
+    prefix_length: without `tree_mask`, the queries are a chain after that prefix; with prefix 0 they are an ordinary
+        causal prefill, where right padding needs no mask because no real token sees it.
+    slot_bias: additive mask over all slots of a static cache, for folded queries, as `lib.models.compiled` makes it.
+    Returns ([B, mq, Hq, d], None), as transformers expects.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    from lib.attention.backends.folded import attend_slots
+    from lib.attention.operator import prefix_list, tree_attention
+
+    nodes = query.shape[2]
+    if slot_bias is not None:
+        return attend_slots(query, key, value, slot_bias, scaling).transpose(1, 2).contiguous(), None
+    if tree_mask is None and prefix_length is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    unknown = [name for name in ("softcap", "position_bias", "s_aux", "sliding_window") if kwargs.get(name) is not None]
+    if unknown:
+        raise ValueError(
+            f"{type(module).__name__} passes {', '.join(unknown)}, which tree attention does not support; "
+            "ask can_host_tree(model.config) first"
+        )
+    if prefix_length is None:
+        prefix_length = 0 if tree_mask is None else key.shape[2] - _keys(tree_mask)
+    prefix = prefix_list(prefix_length, query.shape[0])
+    if tree_mask is None and not any(prefix):
+        key, value = key[:, :, :nodes], value[:, :, :nodes]
+        return sdpa_attention_forward(module, query, key, value, None, 0.0, scaling, is_causal=True)
+    if tree_mask is None:
+        tree_mask = causal(nodes, 0, query.device)
+    output = tree_attention(query, key, value, tree_mask, torch.tensor(prefix), scale=scaling, backend=tree_backend)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _keys(tree_mask: Tensor | SharedMask) -> int:
+    return (tree_mask.visible if isinstance(tree_mask, SharedMask) else tree_mask).shape[-1]
+
+
+def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **kwargs):
+    """One forward pass of a registered model over a block of tree nodes that follow each row's committed tokens.
+
+    tokens: int64[B, m].
+    depth: int64[m] or [B, m]; the position ids are prefix + depth.
+    tree_mask: bool[m, mk] or [B, m, mk] with mk = cache.pending + m, or None for a causal block, which sees all
+        pending nodes. The layers share its other forms during this forward pass.
+    cache: a TreeCache, empty for a prefill.
+    kwargs, and the outputs, are the model's. A stand-in with a method `tree_block` is asked for that first.
+    """
+    if own := getattr(model, "tree_block", None):
+        with forward():
+            if (outputs := own(tokens, depth, tree_mask, cache, **kwargs)) is not None:
+                return outputs
+    lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
+    if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
+        tree_mask = causal(tokens.shape[1], cache.pending, tokens.device)
+    with forward():
+        return model(
+            input_ids=tokens,
+            position_ids=lengths[:, None].to(tokens.device) + depth,
+            attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),  # transformers then builds no mask
+            past_key_values=cache,
+            tree_mask=None if tree_mask is None else SharedMask(tree_mask),
+            prefix_length=torch.tensor(cache.rows.as_list or [0]),
+            use_cache=True,
+            **kwargs,
+        )
+
+
+def can_host_tree(config) -> str | None:
+    """Why a model of this configuration cannot verify a tree in one forward pass; None if it can."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    config = config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None)
+    # GPT-NeoX has this setting too, and ignores it.
+    encoder = getattr(config, "is_decoder", None) is False and not config.model_type.startswith("gpt_neox")
+    alibi = getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt")
+    checks = [
+        (getattr(config, "is_encoder_decoder", False), "it is an encoder-decoder"),
+        (kinds != {"full_attention"}, f"its layers are {', '.join(sorted(kinds))}: only full ones see a whole prefix"),
+        (window and getattr(config, "use_sliding_window", True), f"it sees a sliding window of {window} tokens"),
+        (getattr(config, "attention_chunk_size", None), "its attention is chunked"),
+        (alibi, "its positions are an ALiBi bias, which follows slots instead of depth"),
+        (getattr(config, "attn_logit_softcapping", None), "its attention soft-caps the logits"),
+        (config.model_type == "gpt_oss", "its attention has sinks"),
+        (config.model_type == "doge", "its attention has its own mask for each head"),
+        (getattr(config, "cross_attention_layers", None), "some of its layers attend to images"),
+        (encoder, "it is configured as an encoder, which sees later tokens (is_decoder=False)"),
+    ]
+    for refused, reason in checks:
+        if refused:
+            return reason
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if model_class is None:
+        return f"transformers has no causal language model of type {config.model_type}"
+    if not getattr(model_class, "_supports_attention_backend", False):
+        return f"{model_class.__name__} does not call attention through transformers' AttentionInterface"
+    return None
+
+
+@contextmanager
+def using_attention(model, name: str) -> Iterator[None]:
+    """The model has this `attn_implementation` inside the context, and its own again afterwards."""
+    register()
+    before = model.config._attn_implementation
+    if before != name:
+        model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        if before != name:
+            model.set_attn_implementation(before)
+
+
+def check_attention(model) -> None:
+    """ValueError where a model's attention is not "tree": any other would read the nodes of a tree as a text."""
+    current = getattr(model.config, "_attn_implementation", TREE)
+    if current != TREE:
+        raise ValueError(
+            f"{type(model).__name__} has attention {current!r}, which cannot verify a tree; pass it through "
+            "lib.attention.hosting_trees, or load the pair with lib.models"
+        )
+
+
+def hosting_trees(model):
+    """Sets a model's attention to "tree" and returns the model."""
+    register()
+    model.set_attn_implementation(TREE)
+    return model
