@@ -1,11 +1,12 @@
-"""What boost-tuning buys (Miao et al. 2024, SpecInfer, section 3): drafters that each learnt where earlier ones fail,
-beside as many that all learnt everything; `python -m lib making boosting --target T`.
+"""Boost-tuning (Miao et al. 2024, SpecInfer, section 3): each drafter is trained where the earlier ones fail.
+
+`python -m lib making boosting --target T` compares such drafters with as many that are all trained on everything.
 """
 
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -16,37 +17,79 @@ from transformers import LlamaForCausalLM
 from lib.decoding.plain import continuations
 from lib.lab import stats
 from lib.making import data, family, loop
-from lib.making.boost import boost, covered
 from lib.making.corpus import mixture
 from lib.making.heads import frozen_target
 
-FROM = "tiny"  # the member that all drafters begin as
+FIRST = "tiny"  # the member from which all drafters start
 BOOSTED, ALIKE = "each where the others fail", "all on everything"
-PROMPT, SAID = 32, 4  # tokens of a sample's prompt, and of the target's own greedy continuation
+PROMPT, CONTINUED = 32, 4  # tokens of a sample's prompt, and of the target's own greedy continuation
 SAMPLES, HELD_OUT = 4096, 4096
-PLAN = loop.Plan(steps=200, rows=32, length=PROMPT + SAID - 1, learning_rate=3e-3, seed=7)
+PLAN = loop.Plan(steps=200, rows=32, length=PROMPT + CONTINUED - 1, learning_rate=3e-3, seed=7)
+
+
+def boost(models: Sequence[nn.Module], samples: Tensor, prompt: int, plan: loop.Plan, folder: Path, *,
+          loss: loop.Loss = loop.plain_loss, compiled: bool = True,
+          report: Callable[[dict], None] = print) -> list[Tensor]:
+    """Trains the models in place, one after another, and returns the samples that each covers, bool[N].
+
+    samples: int64[N, plan.length + 1], prompts of `prompt` tokens, each with the target's own greedy continuation. The
+    first model is trained on all of them, each next one on those that no earlier model covers; if all are covered, the
+    remaining models do not change. Each model has its checkpoints in a folder under `folder`, from which an interrupted
+    run resumes. ValueError if samples and plan do not fit.
+    """
+    if samples.shape[1] != plan.length + 1 or not 0 < prompt <= plan.length:
+        raise ValueError(f"samples are {tuple(samples.shape)} with prompts of {prompt} tokens; give plan.length + 1 = "
+                         f"{plan.length + 1} tokens each, the prompt 1 to {plan.length} of them")
+    left, covers = torch.ones(len(samples), dtype=torch.bool), []
+    for number, model in enumerate(models):
+        if not left.any():
+            break
+        own = replace(plan, seed=plan.seed + number)
+        loop.train(model, _drawing(samples[left], own), own, loss, folder / f"member-{number}", compiled=compiled,
+                   report=report)
+        covers.append(covered(model, samples, prompt))
+        left &= ~covers[-1]
+    return covers
+
+
+@torch.no_grad()
+def covered(model: nn.Module, samples: Tensor, prompt: int, rows: int = 64) -> Tensor:
+    """bool[N]: the samples int64[N, T] whose tokens after the prompt are the model's own greedy continuation."""
+    device = next(model.parameters()).device
+    correct = [(model(part[:, :-1].to(device), use_cache=False).logits.argmax(-1).cpu() == part[:, 1:])[:, prompt - 1 :]
+               for part in samples.split(rows)]
+    return torch.cat(correct).all(-1)
+
+
+def _drawing(samples: Tensor, plan: loop.Plan) -> Callable[[int], Tensor]:
+    """The samples of a step: rows drawn with replacement, a function of seed and step."""
+    def draw(step: int) -> Tensor:
+        generator = torch.Generator().manual_seed(plan.seed * 1_000_003 + step)
+        return samples[torch.randint(len(samples), (plan.rows,), generator=generator)]
+
+    return draw
 
 
 def samples(target, streams: Mapping[str, np.ndarray], count: int, seed: int) -> Tensor:
-    """int64[count, PROMPT + SAID]: windows of the streams, kinds in the mixture's shares, as the target goes on."""
+    """int64[count, PROMPT + CONTINUED]: windows of the streams, in the mixture's shares, that the target continues."""
     prompts = data.windows(streams, mixture.SHARES, count, PROMPT, seed, step=0)
-    said = continuations(target, list(prompts), max_new_tokens=SAID, rows=64)
-    return torch.cat([prompts, torch.tensor(said)], dim=1)
+    written = continuations(target, list(prompts), max_new_tokens=CONTINUED, rows=64)
+    return torch.cat([prompts, torch.tensor(written)], dim=1)
 
 
-def said_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Cross-entropy of what the target said, behind its prompt, in nats: logits [B, T, V], tokens int64[B, T + 1]."""
-    return loop.plain_loss(logits[:, -SAID:], tokens[:, -SAID - 1 :])
+def continuation_loss(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Cross-entropy of the target's continuation alone, in nats: logits [B, T, V], tokens int64[B, T + 1]."""
+    return loop.plain_loss(logits[:, -CONTINUED:], tokens[:, -CONTINUED - 1 :])
 
 
-def train(first: nn.Module, learnt: Tensor, folder: Path, *, members: int = 2, plan: loop.Plan = PLAN,
+def train(first: nn.Module, training: Tensor, folder: Path, *, members: int = 2, plan: loop.Plan = PLAN,
           compiled: bool = True) -> dict[str, list[nn.Module]]:
-    """Copies of a drafter trained either way, from the same samples and for as many steps each.
+    """Copies of a drafter trained in both ways, from the same samples and for the same number of steps each.
 
-    The first ones of both ways are one and the same model: nobody failed before it.
+    The first drafter of both ways is the same model, since no drafter precedes it.
     """
     def tuned(models: Sequence[nn.Module], own: loop.Plan, name: str) -> None:
-        boost(models, learnt, PROMPT, own, folder / name, loss=said_loss, compiled=compiled)
+        boost(models, training, PROMPT, own, folder / name, loss=continuation_loss, compiled=compiled)
 
     boosted = [copy.deepcopy(first) for _ in range(members)]
     tuned(boosted, plan, "boosted")
@@ -57,23 +100,23 @@ def train(first: nn.Module, learnt: Tensor, folder: Path, *, members: int = 2, p
 
 
 def coverage(groups: Mapping[str, Sequence[nn.Module]], held_out: Tensor, seed: int = 0) -> pd.DataFrame:
-    """The share of samples int64[N, T] of which a group's first drafters say all that the target said.
+    """The share of samples int64[N, T] that at least one of a group's first drafters covers.
 
-    One row a group and number of drafters: the share, and what it is more than with the first alone and than the other
-    group's, paired, each with its 95 % interval over samples.
+    One row per group and number of drafters: the share, its gain over the first drafter alone, and its paired
+    difference from the other group, each with its 95 % interval over samples.
     """
     rows = []
     for group, models in groups.items():
-        known = torch.zeros(len(held_out), dtype=torch.bool)
+        by_any = torch.zeros(len(held_out), dtype=torch.bool)
         for drafters, model in enumerate(models, start=1):
-            known = known | covered(model, held_out, PROMPT)
-            rows.append(pd.DataFrame(dict(group=group, drafters=drafters, prompt=range(len(known)), rounds=1,
-                                          covered=known.numpy().astype(float))))
-    found, rng = pd.concat(rows, ignore_index=True), np.random.default_rng(seed)
-    shares = stats.summarise(found, ["group", "drafters"], "covered", "rounds", rng)
+            by_any = by_any | covered(model, held_out, PROMPT)
+            rows.append(pd.DataFrame(dict(group=group, drafters=drafters, prompt=range(len(by_any)), rounds=1,
+                                          covered=by_any.numpy().astype(float))))
+    samples_by_group, rng = pd.concat(rows, ignore_index=True), np.random.default_rng(seed)
+    shares = stats.summarise(samples_by_group, ["group", "drafters"], "covered", "rounds", rng)
     for column, by, between, base in (("more_than_one", ["group"], "drafters", 1),
                                       ("more_than_alike", ["drafters"], "group", ALIKE)):
-        gap = stats.compare(found, by, between, base, "covered", "rounds", rng)
+        gap = stats.compare(samples_by_group, by, between, base, "covered", "rounds", rng)
         names = {"value": column, "low": f"{column}_low", "high": f"{column}_high"}
         shares = shares.merge(gap.rename(columns=names)[["group", "drafters", *names.values()]],
                               on=["group", "drafters"], how="left")
@@ -81,19 +124,19 @@ def coverage(groups: Mapping[str, Sequence[nn.Module]], held_out: Tensor, seed: 
 
 
 def compare(target_name: str, folder: Path) -> pd.DataFrame:
-    """Trains drafters for a target both ways under `folder`, saves the boosted ones, and says what they cover.
+    """Trains drafters for a target in both ways under `folder`, saves the boosted ones, and returns their `coverage`.
 
-    ValueError where `folder` lacks the model that all begin as.
+    ValueError if `folder` lacks the model from which all start.
     """
-    where = folder / FROM
-    if not (where / "model.safetensors").exists():
-        raise ValueError(f"{where} holds no model to begin with; train it first: python -m lib making {FROM}")
+    start = folder / FIRST
+    if not (start / "model.safetensors").exists():
+        raise ValueError(f"{start} has no model to start from; train it first: python -m lib making {FIRST}")
     tokenizer, streams = family.prepare(folder), data.load_streams(folder)
     target = frozen_target(target_name, folder, "cpu")
-    learnt = samples(target, streams.train, SAMPLES, PLAN.seed)
+    training = samples(target, streams.train, SAMPLES, PLAN.seed)
     judged = samples(target, streams.held_out, HELD_OUT, PLAN.seed)
     into = folder / "boosted" / Path(target_name).name
-    groups = train(LlamaForCausalLM.from_pretrained(where, dtype=torch.float32), learnt, into)
+    groups = train(LlamaForCausalLM.from_pretrained(start, dtype=torch.float32), training, into)
     for number, model in enumerate(groups[BOOSTED]):
         family.save(model, tokenizer, into / f"member-{number}")
     return coverage(groups, judged).assign(target=target_name).round(4)

@@ -1,5 +1,5 @@
-"""What distillation buys: a distilled member against plain ones of its size, trained for as many tokens and for as much
-computing, judged by what their target accepts from them.
+"""The gain of distillation: a distilled member against plain ones of its size that were trained for as many tokens and
+for as many operations, by the acceptance of their target.
 """
 
 from dataclasses import replace
@@ -25,14 +25,16 @@ TARGETS = {member.teacher: name for name, member in family.FAMILY.items() if mem
 
 
 def parameters(member: family.Member) -> int:
-    """Weights of a member, its embedding once: each costs two operations a token forwards, four backwards."""
+    """The weights of a member, its embedding once: each costs two operations per token in a forward pass and four in a
+    backward pass.
+    """
     with torch.device("meta"):
         return sum(p.numel() for p in LlamaForCausalLM(member.config()).parameters())
 
 
 def operations(member: family.Member) -> float:
-    """Operations of a member's training: 6 P a token (Kaplan et al. 2020, section 2.1), and 2 P of the teacher's for
-    each token that it judges or writes.
+    """The operations of a member's training: 6 P per token (Kaplan et al. 2020, section 2.1), and 2 P of the teacher
+    for each token that it scores or writes.
     """
     plain = 6 * parameters(member) * member.tokens
     if member.teacher is None:
@@ -42,7 +44,7 @@ def operations(member: family.Member) -> float:
 
 
 def contenders(distilled: family.Member) -> dict[str, family.Member]:
-    """The distilled member, and plain ones of its size that saw as many tokens, and that cost as many operations."""
+    """The distilled member, and plain ones of its size, trained for as many tokens and for as many operations."""
     plain = replace(distilled, teacher=None)
     steps = round(operations(distilled) / operations(plain) * plain.plan.steps)
     return {
@@ -52,14 +54,12 @@ def contenders(distilled: family.Member) -> dict[str, family.Member]:
     }
 
 
-def compare(
-    target: str, folder: Path, prompts_a_kind: int = 8, starts: int = 6, seed: int = 0
-) -> pd.DataFrame:
-    """Trains what is missing under `folder`, and says for each shape what a target accepts of each contender.
+def compare(target: str, folder: Path, prompts_per_kind: int = 8, starts: int = 6, seed: int = 0) -> pd.DataFrame:
+    """Trains missing contenders under `folder`, and measures the accepted length of each with each shape.
 
-    One row a contender and shape: tokens seen, operations, mean accepted length over real-text starts (greedy) and its
-    paired difference from the distilled member, each with its 95 % interval over held-out prompts. ValueError for a
-    target that no member was distilled from.
+    One row per contender and shape: tokens of its training, operations, mean accepted length over real-text starts
+    (greedy) and its paired difference from the distilled member, each with its 95 % interval over held-out prompts.
+    ValueError for a target from which no member is distilled.
     """
     if target not in TARGETS:
         raise ValueError(f"no member is distilled from {target!r}; choose one of {', '.join(TARGETS)}")
@@ -70,63 +70,50 @@ def compare(
     for label, member in members.items():
         if not (folder / folders[label] / "model.safetensors").exists():
             family.make(folders[label], folder, member=member)
-    rows = accepted(target, {label: folder / where for label, where in folders.items()}, folder, prompts_a_kind, starts)
+    rows = accepted(target, {label: folder / name for label, name in folders.items()}, folder, prompts_per_kind, starts)
     setting = ["shape", "contender"]
     rng = np.random.default_rng(seed)
-    found = stats.summarise(rows, setting, "accepted", "rounds", rng)
+    lengths = stats.summarise(rows, setting, "accepted", "rounds", rng)
     gap = stats.compare(rows, ["shape"], "contender", DISTILLED, "accepted", "rounds", rng)
     columns = {"value": "more_than_distilled", "low": "more_low", "high": "more_high"}
-    found = found.merge(gap.rename(columns=columns)[[*setting, *columns.values()]], on=setting, how="left")
-    cost = pd.DataFrame(
-        [(label, member.tokens, operations(member)) for label, member in members.items()],
-        columns=["contender", "tokens", "operations"],
-    )
-    return found.merge(cost, on="contender").assign(target=target).round(4)
+    lengths = lengths.merge(gap.rename(columns=columns)[[*setting, *columns.values()]], on=setting, how="left")
+    cost = pd.DataFrame([(label, member.tokens, operations(member)) for label, member in members.items()],
+                        columns=["contender", "tokens", "operations"])
+    return lengths.merge(cost, on="contender").assign(target=target).round(4)
 
 
-def put(path: Path, found: pd.DataFrame) -> pd.DataFrame:
-    """Writes the rows of a target in the place of those that a file has of it; all its rows."""
+def write_rows(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Writes the rows of a target to a file, in place of its former rows; returns all rows of the file."""
     if path.exists():
         before = pd.read_csv(path)
-        found = pd.concat([before[~before["target"].isin(found["target"])], found], ignore_index=True)
-    found.to_csv(path, index=False)
-    return found
+        rows = pd.concat([before[~before["target"].isin(rows["target"])], rows], ignore_index=True)
+    rows.to_csv(path, index=False)
+    return rows
 
 
-def accepted(
-    target: str, drafters: Mapping[str, Path], folder: Path, prompts_a_kind: int, starts: int
-) -> pd.DataFrame:
-    """What the target under `folder` accepts of drafters: contender, shape, prompt, accepted, rounds."""
+def accepted(target: str, drafters: Mapping[str, Path], folder: Path, prompts_per_kind: int,
+             starts: int) -> pd.DataFrame:
+    """The tokens of drafters that the target under `folder` accepts: contender, shape, prompt, accepted, rounds."""
 
     def load(path: Path) -> LlamaForCausalLM:
         return LlamaForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="tree").eval()
 
     tokenizer = AutoTokenizer.from_pretrained(folder / target)
-    held_out = prompts.load("", tokenizer, limit=family.WINDOW - HORIZON - 2, too_long="shorten", first=prompts_a_kind)
-    asked = recording.real_text_starts(
+    held_out = prompts.load("", tokenizer, limit=family.WINDOW - HORIZON - 2, too_long="shorten",
+                            first=prompts_per_kind)
+    start_prompts = recording.real_text_starts(
         recording.Prompts(held_out.names, held_out.kinds, held_out.ids, np.zeros(len(held_out.ids), bool)), starts
     )
-    recorded = replay.record(
-        load(folder / target),
-        {label: load(path) for label, path in drafters.items()},
-        asked.ids,
-        names=asked.names,
-        kinds=asked.kinds,
-        max_new_tokens=HORIZON,
-        eos_token_id=0,
-    )
-    return pd.concat(
-        [
-            _rounds(recorded, shape, label).assign(contender=label, shape=shape, rounds=1)
-            for label in drafters
-            for shape in SHAPES
-        ],
-        ignore_index=True,
-    )
+    models = {label: load(path) for label, path in drafters.items()}
+    recorded = replay.record(load(folder / target), models, start_prompts.ids, names=start_prompts.names,
+                             kinds=start_prompts.kinds, max_new_tokens=HORIZON, eos_token_id=0)
+    frames = [_rounds(recorded, shape, label).assign(contender=label, shape=shape, rounds=1)
+              for label in drafters for shape in SHAPES]
+    return pd.concat(frames, ignore_index=True)
 
 
 def _rounds(recorded: replay.Trace, shape: str, drafter: str) -> pd.DataFrame:
-    """The round at each row's first transition: prompt, accepted; what the continuation's end cut short is left out."""
+    """The uncut rounds at each row's first transition: prompt, accepted."""
     walk = replay.walk(recorded, shapes.parse(shape), drafter)
     walk = walk.select((walk.starts == 0) & ~walk.cut)
     return pd.DataFrame(dict(prompt=np.array(recorded.prompts)[walk.rows], accepted=walk.accepted))

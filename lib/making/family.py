@@ -1,4 +1,4 @@
-"""The members of the shipped family: their sizes, what each learns from, and the steps from text to a model folder."""
+"""The members of the shipped family: their sizes and training, and the steps from text to a model folder."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,19 +11,19 @@ from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lib import attention
-from lib.making import data, loop, own_text
+from lib.making import data, loop
 from lib.making.corpus import mixture
 
 WINDOW = 512
 OWN_TEXT_SHARE = 0.5  # of a distilled member's windows: text that its teacher wrote
-OWN_TEXT_MOST = 400_000  # tokens that a teacher writes at most; windows are drawn from them more than once
-CHARACTERS = 70_000_000  # of generated and real text together, as the shares of the generated kinds count them
+OWN_TEXT_MOST = 400_000  # the most tokens that a teacher writes; windows are drawn from them more than once
+CHARACTERS = 70_000_000  # of all text, of which `mixture.SHARES` gives the size of the generated kinds
 
 
 @dataclass(frozen=True)
 class Member:
-    """One model: hidden size, layers, feed-forward size, query and key/value heads, head size; what it learns; a
-    second schedule, if it goes on from the first one's end; its teacher, if distilled.
+    """One model: its sizes, its training schedule, a second schedule that continues from the end of the first, if any,
+    and its teacher, if it is distilled.
     """
 
     hidden: int
@@ -38,7 +38,7 @@ class Member:
 
     @property
     def plans(self) -> tuple[loop.Plan, ...]:
-        """Its schedules, in their order."""
+        """Its schedules, in order."""
         return (self.plan, self.further) if self.further else (self.plan,)
 
     @property
@@ -80,7 +80,7 @@ FAMILY = {
 
 
 def prepare(folder: Path) -> Tokenizer:
-    """The tokenizer and the token streams, made once under `folder`."""
+    """The tokenizer; it and the token streams are made once under `folder`."""
     path = folder / "tokenizer.json"
     if path.exists() and (folder / "lengths.json").exists():
         return Tokenizer.from_file(str(path))
@@ -98,31 +98,22 @@ def prepare(folder: Path) -> Tokenizer:
 def make(name: str, folder: Path, *, member: Member | None = None, device: str = "cpu") -> LlamaForCausalLM:
     """Trains a member (plain, or by distillation from its trained teacher under `folder`) and saves it in bfloat16.
 
-    `member` is what to train under that name, where it is not what the family has. A second schedule starts with a
-    warm-up and fresh momenta from the weights that the first one ended with.
+    member: trained under that name instead of the family's member. A second schedule starts from the final weights of
+    the first, with a warm-up and new momenta.
     """
     member = member or FAMILY[name]
     plan = member.plan
     tokenizer = prepare(folder)
     streams = data.load_streams(folder)
-    torch.manual_seed(plan.seed)  # initial weights only; every window is a function of seed and step
+    torch.manual_seed(plan.seed)  # for the initial weights; each window is a function of seed and step
     model = LlamaForCausalLM(member.config()).to(device)
     loss, texts, shares = loop.plain_loss, streams.train, mixture.SHARES
     if member.teacher:
         attention.register()
-        teacher = (
-            LlamaForCausalLM.from_pretrained(folder / member.teacher, dtype=torch.float32, attn_implementation="tree")
-            .to(device)
-            .eval()
-        )
+        teacher = LlamaForCausalLM.from_pretrained(folder / member.teacher, dtype=torch.float32,
+                                                   attn_implementation="tree").to(device).eval()
         loss = loop.distilling_loss(teacher)
-        own = own_text.own_text(
-            teacher,
-            folder,
-            member.teacher,
-            tokens=own_tokens(plan),
-            seed=plan.seed,
-        )
+        own = data.own_text(teacher, folder, member.teacher, tokens=own_tokens(plan), seed=plan.seed)
         texts = {**texts, "own": own}
         shares = {**{kind: share * (1 - OWN_TEXT_SHARE) for kind, share in shares.items()}, "own": OWN_TEXT_SHARE}
 
@@ -145,7 +136,7 @@ def windows(texts, shares, plan: loop.Plan, step: int) -> torch.Tensor:
 
 
 def own_tokens(plan: loop.Plan) -> int:
-    """How many tokens a teacher writes for a student with this plan."""
+    """The tokens that a teacher writes for a student or head with this plan."""
     return int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST))
 
 
@@ -159,13 +150,11 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
         tokenizer_object=tokenizer, bos_token=data.END, eos_token=data.END, pad_token=data.END, model_max_length=WINDOW
     ).save_pretrained(folder)
     written = str(folder / "tokenizer.json")
-    Tokenizer.from_file(written).save(written, pretty=False)  # well over half of the file was white space
+    Tokenizer.from_file(written).save(written, pretty=False)  # without white space, over half of the file
 
 
 def losses(names: Sequence[str], folder: Path, windows: int = 48) -> pd.DataFrame:
-    """Held-out loss of members under `folder` by kind of text: member, kind, nats_a_token, tokens that it is the mean
-    of.
-    """
+    """Held-out loss of members under `folder` by kind of text: member, kind, nats_a_token, tokens (of the mean)."""
     streams = data.load_streams(folder)
     rows = []
     for name in names:

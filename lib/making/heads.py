@@ -1,4 +1,4 @@
-"""Training of heads on a frozen target, with a held-out curve; `python -m lib making heads --target T --kind K`."""
+"""Training of heads on a frozen target, with a held-out curve: `python -m lib making heads --target T --kind K`."""
 
 from functools import partial
 from pathlib import Path
@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from lib import attention
 from lib.drafters import heads
-from lib.making import apart, data, family, loop, losses, own_text
+from lib.making import data, family, loop, losses
 from lib.making.corpus import mixture
-from lib.models.checks import why_not
+from lib.models.hub_errors import why_not
 from lib.models.registry import source
 
-STEPS = {"medusa": 500, "eagle": 1000, "eagle3": 600, "block": 800}  # Medusa stands still sooner than the others
+STEPS = {"medusa": 500, "eagle": 1000, "eagle3": 600, "block": 800}  # Medusa stops improving earlier than the others
 PLANS = {kind: loop.Plan(STEPS[kind], 16, 256, 1e-2, seed=11 + place) for place, kind in enumerate(heads.KINDS)}
 CURVE_EVERY = 100  # steps between two points of the held-out curve
 HELD_OUT_WINDOWS = 4  # of each kind of text
@@ -26,15 +26,15 @@ def make(target_name: str, kind: str, folder: Path, *, plan: loop.Plan | None = 
          compiled: bool = True):
     """Trains a head for a target (a member under `folder`, or as `lib.models` names models), and saves it in bfloat16.
 
-    The head and its curve go to folder/heads/TARGET/KIND. Half of the windows are text that the target wrote.
+    The head and its curve are written to folder/heads/TARGET/KIND. The target wrote half of the windows' text.
     """
     if kind not in PLANS:
-        raise ValueError(f"head is of kind {kind!r}; choose one of {', '.join(PLANS)}")
+        raise ValueError(f"the head's kind is {kind!r}; choose one of {', '.join(PLANS)}")
     plan = plan or PLANS[kind]
     target = frozen_target(target_name, folder, device)
     family.prepare(folder)
     streams = data.load_streams(folder)
-    torch.manual_seed(plan.seed)  # initial weights only; every window is a function of seed and step
+    torch.manual_seed(plan.seed)  # for the initial weights; each window is a function of seed and step
     head = heads.KINDS[kind](heads.settings(kind, target.config)).to(device)
     into = folder / "heads" / Path(target_name).name / kind
     train(head, target, kind, partial(family.windows, *_texts(target, target_name, streams, folder, plan), plan), plan,
@@ -47,7 +47,7 @@ def train(head, target, kind: str, draw, plan: loop.Plan, into: Path, held_out: 
           compiled: bool = True, checkpoint_every: int = 50, curve_every: int = CURVE_EVERY) -> None:
     """Trains a head in place, with checkpoints under `into`/checkpoints and the held-out curve in `into`/curve.csv.
 
-    compiled: the softmax over the vocabulary is fused, which halves a step of several depths on CPU.
+    compiled: whether the softmax over the vocabulary is fused, which halves a step of several depths on a CPU.
     """
     output = target.get_output_embeddings()
     entropy = torch.compile(losses.cross_entropy) if compiled else losses.cross_entropy
@@ -56,40 +56,41 @@ def train(head, target, kind: str, draw, plan: loop.Plan, into: Path, held_out: 
     def learn(tokens: torch.Tensor, step: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(1_000_003 * plan.seed + step)
         with torch.autocast(device.type, torch.bfloat16):
-            lesson = losses.LESSONS[kind](head, target, tokens, generator)
-            loss = lesson.loss(output, entropy)
+            states = losses.LOSSES[kind](head, target, tokens, generator)
+            loss = states.by_depth(output, entropy)
 
         def in_bfloat16(state: torch.Tensor, depth: int) -> torch.Tensor:
             with torch.autocast(device.type, torch.bfloat16):
                 return loss(state, depth)
 
-        return apart.backward_apart(lesson.states, in_bfloat16)
+        return losses.backward_apart(states.states, in_bfloat16)
 
     def report(record: dict) -> None:
         print(kind, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
         if record["step"] % curve_every == 0 or record["step"] == plan.steps:
-            extend_curve(into / "curve.csv", record["step"], reading(head, target, kind, held_out, plan.length))
+            extend_curve(into / "curve.csv", record["step"], evaluate(head, target, kind, held_out, plan.length))
 
     loop.run(head, draw, plan, learn, into / "checkpoints", checkpoint_every=checkpoint_every, report=report)
 
 
 @torch.no_grad()
-def reading(head, target, kind: str, held_out: Mapping[str, np.ndarray], length: int) -> pd.DataFrame:
-    """How well a head speaks of held-out streams: kind of text, depth, nats, agreement (of favourites), tokens."""
+def evaluate(head, target, kind: str, held_out: Mapping[str, np.ndarray], length: int) -> pd.DataFrame:
+    """A head on held-out streams: kind of text, depth, nats, agreement (of favourites), tokens."""
     output, rows = target.get_output_embeddings(), []
     for text, stream in held_out.items():
         starts = np.linspace(0, len(stream) - length - 1, HELD_OUT_WINDOWS).astype(int)
         tokens = torch.stack([torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts])
-        lesson = losses.READINGS[kind](head, target, tokens.to(target.device), torch.Generator().manual_seed(0))
-        for depth, (state, wanted) in enumerate(zip(lesson.states, lesson.wanted), start=1):
-            agree = output(state).argmax(-1) == output(wanted).argmax(-1)
-            rows.append(dict(kind=text, depth=depth, nats=round(losses.cross_entropy(output, state, wanted).item(), 4),
+        tokens = tokens.to(target.device)
+        by_depth = losses.HELD_OUT_LOSSES[kind](head, target, tokens, torch.Generator().manual_seed(0))
+        for depth, (state, true) in enumerate(zip(by_depth.states, by_depth.target_states), start=1):
+            agree = output(state).argmax(-1) == output(true).argmax(-1)
+            rows.append(dict(kind=text, depth=depth, nats=round(losses.cross_entropy(output, state, true).item(), 4),
                              agreement=round(agree.float().mean().item(), 4), tokens=agree.numel()))
     return pd.DataFrame(rows)
 
 
 def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
-    """Adds the points of a step to a curve, in place of any from this step on that a stopped run had left."""
+    """Adds the points of a step to a curve; points from this step on, of an interrupted run, are replaced."""
     points.insert(0, "step", step)
     if path.exists():
         before = pd.read_csv(path)
@@ -99,14 +100,14 @@ def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
 
 
 def frozen_target(name: str, folder: Path, device: str):
-    """The target in float32 with tree attention, without gradients: that trained under `folder`, else by its name.
+    """The target in float32 with tree attention, without gradients: trained under `folder`, or else by its name.
 
-    PairError where there is none, or none that can be read.
+    PairError if there is none, or if it cannot be read.
     """
     attention.register()
-    where = folder / name if (folder / name / "model.safetensors").exists() else source(name).where
+    path = folder / name if (folder / name / "model.safetensors").exists() else source(name).where
     try:
-        target = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, attn_implementation=attention.TREE,
+        target = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention.TREE,
                                                       use_safetensors=True)
     except (OSError, ValueError) as error:
         raise why_not(name, error) from error
@@ -114,9 +115,8 @@ def frozen_target(name: str, folder: Path, device: str):
 
 
 def _texts(target, name: str, streams: data.Streams, folder: Path, plan: loop.Plan):
-    """Streams and shares of the windows: the corpus, and text that the target wrote itself."""
+    """The streams and shares of the windows: the corpus, and text that the target wrote itself."""
     share = family.OWN_TEXT_SHARE
-    wanted = int(share * min(plan.tokens, family.OWN_TEXT_MOST))
-    own = own_text.own_text(target, folder, Path(name).name, tokens=wanted, seed=plan.seed)
+    own = data.own_text(target, folder, Path(name).name, tokens=family.own_tokens(plan), seed=plan.seed)
     shares = {kind: part * (1 - share) for kind, part in mixture.SHARES.items()}
     return {**streams.train, "own": own}, {**shares, "own": share}

@@ -1,4 +1,4 @@
-"""The training loop: plain or distilling, seeded by step, with checkpoints that resume."""
+"""The training loop: plain or distillation, seeded by step, with checkpoints from which it resumes."""
 
 import json
 import os
@@ -14,16 +14,15 @@ from torch.nn import functional as F
 
 from lib.making import optim
 
-ROWS_AT_ONCE = 8  # windows of one pass: activations of more leave the caches
+ROWS_PER_PASS = 8  # windows of one pass: the activations of more do not fit the caches
 
-Loss = Callable[
-    [torch.Tensor, torch.Tensor], torch.Tensor
-]  # (logits [B, T, V], tokens [B, T + 1]) -> loss in nats a token
+# (logits [B, T, V], tokens [B, T + 1]) -> loss in nats per token
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training run does: steps of rows x length tokens, with a peak learning rate and a seed."""
+    """A training run: steps of rows x length tokens, with a peak learning rate and a seed."""
 
     steps: int
     rows: int
@@ -33,7 +32,7 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Tokens seen in all."""
+        """Tokens of all steps."""
         return self.steps * self.rows * self.length
 
 
@@ -45,14 +44,14 @@ def plain_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 def distilling_loss(teacher: nn.Module, temperature: float = 1.0) -> Loss:
     """KL(teacher || student) of the next-token distributions at a temperature, in nats (Zhou et al. 2024, DistillSpec).
 
-    It is multiplied by the temperature squared, which keeps the gradients' size.
+    It is multiplied by the squared temperature, which keeps the size of the gradients.
     """
 
     def loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), torch.autocast(logits.device.type, torch.bfloat16):
-            wanted = F.softmax(teacher(tokens[:, :-1]).logits.float() / temperature, dim=-1)
-        got = F.log_softmax(logits.float() / temperature, dim=-1)
-        return F.kl_div(got, wanted, reduction="none").sum(-1).mean() * temperature**2
+            teacher_probs = F.softmax(teacher(tokens[:, :-1]).logits.float() / temperature, dim=-1)
+        log_probs = F.log_softmax(logits.float() / temperature, dim=-1)
+        return F.kl_div(log_probs, teacher_probs, reduction="none").sum(-1).mean() * temperature**2
 
     return loss
 
@@ -68,10 +67,9 @@ def train(
     checkpoint_every: int = 50,
     report: Callable[[dict], None] = print,
 ) -> dict:
-    """Trains in place, resuming from `folder` where a checkpoint is, and returns the last report.
+    """Trains in place, from the checkpoint in `folder` if there is one, and returns the last report.
 
-    `draw(step)` gives the windows of a step, int64[rows, length + 1]. Every report holds step, loss, tokens and
-    tokens a second.
+    draw(step): the windows of a step, int64[rows, length + 1]. A report has step, loss, tokens and tokens per second.
     """
     device = next(model.parameters()).device
 
@@ -80,12 +78,12 @@ def train(
             logits = model(tokens[:, :-1], use_cache=False).logits
         return loss(logits, tokens)
 
-    # model and loss in one graph: the softmax over the vocabulary is fused, a quarter of a step on CPU
+    # model and loss in one graph: the softmax over the vocabulary is fused, which saves a quarter of a step on a CPU
     forward = torch.compile(forward) if compiled else forward
 
     def learn(tokens: torch.Tensor, step: int) -> torch.Tensor:
         total = torch.zeros((), device=device)
-        for rows in tokens.split(ROWS_AT_ONCE):
+        for rows in tokens.split(ROWS_PER_PASS):
             value = forward(rows) * (len(rows) / len(tokens))
             value.backward()
             total += value.detach()
@@ -104,7 +102,7 @@ def run(
     checkpoint_every: int = 50,
     report: Callable[[dict], None] = print,
 ) -> dict:
-    """The loop of `train` for any loss: `learn(tokens, step)` leaves gradients in the model, and says the loss."""
+    """The loop of `train` for any loss: `learn(tokens, step)` leaves gradients in the model and returns the loss."""
     optimisers = optim.build(model, plan.learning_rate)
     device = next(model.parameters()).device
     first = _resume(model, optimisers, folder)
@@ -136,7 +134,7 @@ def run(
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, stream, length: int, rows: int) -> float:
-    """Mean loss in nats a token over evenly spaced windows of a held-out stream (uint16[N])."""
+    """Mean loss in nats per token over evenly spaced windows of a held-out stream (uint16[N])."""
     starts = [int(i * (len(stream) - length - 1) / max(1, rows - 1)) for i in range(rows)]
     tokens = torch.stack([torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts])
     device = next(model.parameters()).device
@@ -152,9 +150,7 @@ def _save(model: nn.Module, optimisers: list, folder: Path, step: int) -> None:
     tensors = {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
     for index, optimiser in enumerate(optimisers):
         for number, state in optimiser.state_dict()["state"].items():
-            tensors.update(
-                {f"optimiser.{index}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
-            )
+            tensors |= {f"optimiser.{index}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
     temporary = folder / "checkpoint.partial"
     save_file(tensors, temporary, metadata={"step": json.dumps(step)})
     os.replace(temporary, folder / "checkpoint.safetensors")

@@ -1,6 +1,4 @@
-"""The acceptance study's arithmetic: which rounds count, what they add up to by prompt, and what a trace says of
-ranks.
-"""
+"""Acceptance tables of a trace: which rounds count, their sums by prompt, and the frequency of each rank."""
 
 from dataclasses import replace
 from typing import Sequence
@@ -8,151 +6,149 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
-from lib import replay
-from lib.replay.frequent_paths import frequent
+from lib.replay.exact import Walk, chained, rounds
 from lib.replay.rank_paths import windows
+from lib.replay.search import frequent
 from lib.replay.trace import Trace
 from lib.trees import shapes
 from lib.trees.tree import Tree
 
 CONTINUATION, REAL_TEXT = "continuation", "real-text starts"  # the protocols
-FREQUENT = "frequent"  # the family of the most frequent rank paths, beside those of `shapes.FAMILIES`
-DEEPEST = 64  # depths and ranks that trees may be grown from
+FREQUENT = "frequent"  # the family of the most frequent rank paths, in addition to those of `shapes.FAMILIES`
+DEEPEST = 64  # depths and ranks from which trees are grown
 RANKS = 16
 
 
 def check_protocol(name: str) -> None:
-    """ValueError for a name that is no protocol's."""
+    """ValueError if the name is not that of a protocol."""
     if name not in (CONTINUATION, REAL_TEXT):
         raise ValueError(f"protocol is {name!r}; choose {CONTINUATION!r} or {REAL_TEXT!r}")
 
 
-def rounds_of(trace: Trace, tree: Tree, drafter: str) -> replay.Walk:
-    """The rounds that the trace's protocol has: one a row for real-text starts, chained ones for continuations.
-
-    A real-text start looks ahead a fixed number of tokens. A round that accepts them all counts as such (it would be a
-    bias to drop just the longest), so that there a is capped at the horizon; only EOS cuts a round short.
-    """
-    everywhere = replay.rounds(trace, tree, drafter)
+def rounds_of(trace: Trace, tree: Tree, drafter: str) -> Walk:
+    """The rounds of the trace's protocol: one per row for real-text starts, chained rounds for continuations."""
+    all_starts = rounds(trace, tree, drafter)
     if trace.about["protocol"] != REAL_TEXT:
-        return replay.chained(everywhere, trace.lengths)
-    first = everywhere.select(everywhere.starts == 0)
+        return chained(all_starts, trace.lengths)
+    return uncut_at_horizon(trace, all_starts.select(all_starts.starts == 0))
+
+
+def uncut_at_horizon(trace: Trace, first: Walk) -> Walk:
+    """Real-text rounds, of which only those that EOS ends are cut.
+
+    A real-text start looks ahead a fixed number of tokens. A round that accepts all of them counts, with its accepted
+    length capped at that number; leaving out the longest rounds would be a bias.
+    """
     horizon = trace.tokens.shape[1] - 1
     return replace(first, cut=first.cut & (trace.lengths[first.rows] < horizon))
 
 
-def tally(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:
-    """One row a prompt and stretch: rounds, drafted and accepted tokens of uncut rounds, and how many rounds were cut.
+def tally_walk(trace: Trace, walk: Walk, drafted: int | np.ndarray, **counts: np.ndarray) -> pd.DataFrame:
+    """`tally` of a trace's rounds. drafted: draft tokens per round, int or int64[R]; counts: further numbers, [R]."""
+    return tally(trace.prompts, trace.kinds, walk.rows, walk.starts >= trace.loops[walk.rows], walk.cut,
+                 drafted=np.broadcast_to(drafted, walk.rows.shape), accepted=walk.accepted, **counts)
 
-    stretch: "before" the row's first loop, or "loop" within it.
+
+def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray, cut: np.ndarray,
+          **counts: np.ndarray) -> pd.DataFrame:
+    """One row per prompt and stretch: the number of uncut rounds, the sums of `counts` over them, and the number of cut
+    rounds. Arguments as for `by_prompt`, and cut bool[R].
     """
-    names = sorted(set(trace.prompts))
-    prompt = np.array([names.index(name) for name in trace.prompts], dtype=np.int64)[rounds.rows]
-    looped = rounds.starts >= trace.loops[rounds.rows]
-    key = prompt * 2 + looped
-    full = ~rounds.cut
-    size = 2 * len(names)
-    counted = np.bincount(key[full], minlength=size)
-    frame = pd.DataFrame(
-        {
-            "prompt": np.repeat(names, 2),
-            "kind": np.repeat([trace.kinds[trace.prompts.index(name)] for name in names], 2),
-            "stretch": ["before", "loop"] * len(names),
-            "rounds": counted,
-            "drafted": counted * tree.budget,
-            "accepted": np.bincount(key[full], rounds.accepted[full], minlength=size).astype(int),
-            "cut": np.bincount(key[~full], minlength=size),
-        }
-    )
-    return frame[(frame.rounds > 0) | (frame.cut > 0)]
+    full = ~np.asarray(cut, dtype=bool)
+    return by_prompt(prompts, kinds, rows, looped, rounds=full,
+                     **{name: np.where(full, values, 0) for name, values in counts.items()}, cut=~full)
 
 
-def by_depth(trace: Trace, tree: Tree, rounds: replay.Walk) -> pd.DataFrame:
-    """One row a prompt and depth, over uncut rounds before a loop: all rounds, those at a node with children one
-    level up (`reached`), and those that accepted this depth. Accepted / reached is the conditional acceptance,
-    accepted / rounds the unconditional one.
+def by_prompt(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray,
+              **counts: np.ndarray) -> pd.DataFrame:
+    """Sums of `counts` over rounds, one row per prompt and stretch: "before" the row's first loop, or "loop" within it.
+
+    prompts, kinds: the name and kind of each row of the trace. rows int64[R]: each round's row. looped bool[R]: whether
+    the round starts within the loop. counts: [R], integers or float. A stretch with nothing to count is left out.
     """
-    keep = ~rounds.cut & (rounds.starts < trace.loops[rounds.rows])
-    kept = rounds.select(keep)
+    names = sorted(set(prompts))
+    number = {name: index for index, name in enumerate(names)}
+    kind_of = dict(zip(reversed(prompts), reversed(kinds)))
+    group = np.array([2 * number[name] for name in prompts], dtype=np.int64)[np.asarray(rows, dtype=np.int64)] + looped
+    sums = {}
+    for column, values in counts.items():
+        total = np.bincount(group, values, minlength=2 * len(names))
+        sums[column] = total if np.asarray(values).dtype.kind == "f" else total.astype(np.int64)
+    frame = pd.DataFrame({
+        "prompt": np.repeat(names, 2),
+        "kind": np.repeat([kind_of[name] for name in names], 2),
+        "stretch": ["before", "loop"] * len(names),
+        **sums,
+    })
+    return frame[(frame[list(counts)] > 0).any(axis=1)].reset_index(drop=True)
+
+
+def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
+    """One row per prompt and depth, over uncut rounds before a loop: all rounds, those that accepted a node with
+    children one level up (`reached`), and those that accepted this depth.
+
+    accepted / reached is the conditional acceptance, accepted / rounds the unconditional one.
+    """
+    counted = walk.select(~walk.cut & (walk.starts < trace.loops[walk.rows]))
     parent = np.zeros(tree.size, dtype=bool)
     parent[tree.parents[1:]] = True
-    open_end = parent[kept.nodes]
-    names = np.array(trace.prompts)[kept.rows]
+    ends_at_parent = parent[counted.nodes]
+    names = np.array(trace.prompts)[counted.rows]
     kinds = dict(zip(trace.prompts, trace.kinds))
-    found = []
+    rows = []
     for name in np.unique(names):
-        a, ends = kept.accepted[names == name], open_end[names == name]
+        accepted, open_end = counted.accepted[names == name], ends_at_parent[names == name]
         for depth in range(1, tree.max_depth + 1):
-            found.append(
-                (
-                    name,
-                    kinds[name],
-                    depth,
-                    len(a),
-                    int(((a >= depth) | ((a == depth - 1) & ends)).sum()),
-                    int((a >= depth).sum()),
-                )
-            )
-    return pd.DataFrame(found, columns=["prompt", "kind", "depth", "rounds", "reached", "accepted"])
+            reached = (accepted >= depth) | ((accepted == depth - 1) & open_end)
+            rows.append((name, kinds[name], depth, len(accepted), int(reached.sum()), int((accepted >= depth).sum())))
+    return pd.DataFrame(rows, columns=["prompt", "kind", "depth", "rounds", "reached", "accepted"])
 
 
-def by_node(tree: Tree, rounds: replay.Walk, loops: np.ndarray) -> pd.DataFrame:
-    """One row a drafted node: its path of ranks ("0.0.1"), its depth, all uncut rounds before a loop, and how many of
-    them accepted it. `loops` int64[N] is the trace's.
+def by_node(tree: Tree, walk: Walk, loops: np.ndarray) -> pd.DataFrame:
+    """One row per drafted node: its path of ranks ("0.0.1"), its depth, all uncut rounds before a loop, and how many
+    of them accepted it. `loops` int64[N] is the trace's.
     """
-    ends = rounds.nodes[~rounds.cut & (rounds.starts < loops[rounds.rows])]
+    ends = walk.nodes[~walk.cut & (walk.starts < loops[walk.rows])]
     accepted = np.bincount(ends, minlength=tree.size) @ tree.mask.astype(np.int64)
     paths = [".".join(map(str, path)) for path in tree.choices()]
     return pd.DataFrame({"path": paths, "depth": tree.depth[1:], "rounds": len(ends), "accepted": accepted[1:]})
 
 
 def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
-    """One row a prompt: positions before a loop, how many had the target's token at rank 0 .. 15, and the mean alpha.
+    """One row per prompt: positions before a loop, how many had the target's token at rank 0 .. 15, and the sum of
+    alpha.
     """
-    ranks, valid = trace.next_ranks(drafter), _before_loops(trace)
+    ranks, valid = trace.next_ranks(drafter), trace.before_loops
     names = np.array(trace.prompts)
     kinds = dict(zip(trace.prompts, trace.kinds))
     rows = []
     for name in sorted(kinds):
         inside = valid & (names == name)[:, None]
         counts = np.bincount(np.minimum(ranks[inside], RANKS), minlength=RANKS + 1)[:RANKS]
-        rows.append(
-            {
-                "prompt": name,
-                "kind": kinds[name],
-                "positions": int(inside.sum()),
-                "alpha_sum": float(trace.alpha[drafter][inside].sum()) if drafter in trace.alpha else np.nan,
-            }
-            | {f"rank_{r}": int(c) for r, c in enumerate(counts)}
-        )
+        alpha = float(trace.alpha[drafter][inside].sum()) if drafter in trace.alpha else np.nan
+        rows.append({"prompt": name, "kind": kinds[name], "positions": int(inside.sum()), "alpha_sum": alpha}
+                    | {f"rank_{rank}": int(count) for rank, count in enumerate(counts)})
     return pd.DataFrame(rows)
 
 
 def repetition(trace: Trace) -> pd.DataFrame:
-    """One row a continuation: its transitions, whether it loops, and from where."""
-    return pd.DataFrame(
-        {
-            "prompt": trace.prompts,
-            "kind": trace.kinds,
-            "transitions": trace.lengths,
-            "loops": trace.loops < trace.lengths,
-            "loop_start": trace.loops,
-        }
-    )
+    """One row per continuation: its transitions, whether it loops, and the transition at which the loop begins."""
+    return pd.DataFrame({"prompt": trace.prompts, "kind": trace.kinds, "transitions": trace.lengths,
+                         "loops": trace.loops < trace.lengths, "loop_start": trace.loops})
 
 
 def acceptance_by_rank(trace: Trace, drafter: str) -> np.ndarray:
     """float[16]: how often the target's token has each rank, over all positions before a loop (Sequoia's p_k)."""
-    return _frequencies(trace.next_ranks(drafter)[_before_loops(trace)])
+    return _frequencies(trace.next_ranks(drafter)[trace.before_loops])
 
 
 def acceptance_by_depth_and_rank(trace: Trace, drafter: str) -> np.ndarray:
     """float[64, 16]: the same at each depth of a round, among starts whose earlier tokens all had a rank below 16.
 
-    Depths that fewer than 50 starts reach repeat the deepest one that has them.
+    Depths that fewer than 50 starts reach repeat the deepest one that has 50.
     """
     flat, first = windows(trace.drafter_ranks(drafter))
-    alive, table = first[_before_loops(trace)], []
+    alive, table = first[trace.before_loops], []
     for _ in range(DEEPEST):
         alive = alive[flat[alive] >= 0]
         if table and len(alive) < 50:
@@ -162,27 +158,22 @@ def acceptance_by_depth_and_rank(trace: Trace, drafter: str) -> np.ndarray:
     return np.stack(table + [table[-1]] * (DEEPEST - len(table)))
 
 
-def grown(family: str, budget: int, trace: Trace, drafter: str) -> Tree:
-    """A family at a budget, where needed grown from what a trace says of the drafter's ranks."""
+def family_tree(family: str, budget: int, trace: Trace, drafter: str) -> Tree:
+    """A family at a budget, grown from the trace's ranks of the drafter if the family needs them."""
     if family == FREQUENT:
         return frequent(trace, budget, drafter)
-    acceptance = {"sparse": acceptance_by_depth_and_rank, "optimal": acceptance_by_rank}.get(family)
-    return shapes.at_budget(family, budget, acceptance=acceptance(trace, drafter) if acceptance else None)
+    measured = {"sparse": acceptance_by_depth_and_rank, "optimal": acceptance_by_rank}.get(family)
+    return shapes.at_budget(family, budget, acceptance=measured(trace, drafter) if measured else None)
 
 
 def evaluate(trace: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
-    """`tally` of every (family, budget, tree) for one drafter, under one another."""
-    frames = [
-        tally(trace, tree, rounds_of(trace, tree, drafter)).assign(family=family, budget=budget, depth=tree.max_depth)
-        for family, budget, tree in trees
-    ]
-    return pd.concat(frames, ignore_index=True).assign(
-        drafter=drafter, **{key: trace.about[key] for key in ("target", "protocol", "temperature")}
-    )
-
-
-def _before_loops(trace: Trace) -> np.ndarray:
-    return np.arange(trace.tokens.shape[1] - 1)[None] < np.minimum(trace.loops, trace.lengths)[:, None]
+    """`tally` of every (family, budget, tree) for one drafter, in one table."""
+    frames = []
+    for family, budget, tree in trees:
+        rows = tally_walk(trace, rounds_of(trace, tree, drafter), tree.budget)
+        frames.append(rows.assign(family=family, budget=budget, depth=tree.max_depth))
+    about = {key: trace.about[key] for key in ("target", "protocol", "temperature")}
+    return pd.concat(frames, ignore_index=True).assign(drafter=drafter, **about)
 
 
 def _frequencies(ranks: np.ndarray) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""Replay: what any static tree would have done on a trace, exactly, by array look-ups.
+"""Exact replay: the rounds that any static tree would have had on a trace, by array look-ups.
 
 Under greedy verification the accepted path follows the target's own continuation. So the rank of the target's next
-token among the drafter's candidates decides, position by position, whether the tree has that child: walking the ranks
-through the tree is the round. The same holds for top-k trees under naive sampling, on a trace sampled at that
-temperature. Where a proposal depends on where the round started, each start has ranks of its own, one a depth; a child
-deeper than those is never accepted.
+token among the drafter's candidates decides, position by position, whether the tree has that child: the round walks
+down the tree along these ranks. The same holds for top-k trees under naive sampling, on a trace sampled at that
+temperature. If the proposal depends on where the round started, each start has its own ranks, one for each depth; a
+deeper child is never accepted.
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.replay.rank_paths import rank_paths, windows
-from lib.replay.recording import record
 from lib.replay.trace import Trace
 from lib.trees.tree import Tree
-
-__all__ = ["Walk", "accepted_lengths", "chain_of", "chained", "child_table", "efficiency", "record", "rounds", "walk"]
 
 
 @dataclass(frozen=True)
 class Walk:
-    """Rounds of one tree: for each, its row of the trace, the transition it starts at, and where it ended.
+    """Rounds of one tree: each round's row of the trace, the transition at which it starts, and where it ends.
 
-    rows, starts, accepted (a), nodes (the last accepted node, 0 the root): int64[R]; cut bool[R]: the trace ended the
-    round.
+    rows, starts, accepted (a), nodes (the last accepted node, 0 for the root): int64[R]. cut: bool[R], whether the
+    trace ended the round.
     """
 
     rows: np.ndarray
@@ -34,12 +31,12 @@ class Walk:
     cut: np.ndarray
 
     def select(self, keep: np.ndarray) -> "Walk":
-        """The rounds that `keep` bool[R] or int64 names."""
-        return Walk(*(getattr(self, name)[keep] for name in ("rows", "starts", "accepted", "nodes", "cut")))
+        """Some of the rounds, by bool[R] or int64."""
+        return type(self)(**{name: values[keep] for name, values in vars(self).items()})
 
 
 def rounds(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
-    """Every transition of the trace as the start of a round, row by row; `walk` finds the same, more slowly."""
+    """One round for every transition of the trace as its start, row by row."""
     rows, starts = np.nonzero(np.arange(trace.tokens.shape[1] - 1)[None] < trace.lengths[:, None])
     nodes = rank_paths(trace, drafter).ends(tree)
     accepted = tree.depth[nodes]
@@ -47,21 +44,22 @@ def rounds(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
 
 
 def accepted_lengths(trace: Trace, tree: Tree, drafter: str | None = None) -> np.ndarray:
-    """The accepted length a of a round that starts at each transition, int64[positions], row by row."""
+    """The accepted length a of the round that starts at each transition, int64[positions], row by row."""
     return tree.depth[rank_paths(trace, drafter).ends(tree)]
 
 
 def walk(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
     """The plain form of `rounds`, and its oracle: all starts go down the tree together, one token at a time."""
-    table = child_table(tree)
+    children = np.zeros((tree.size, tree.last_rank + 2), dtype=np.int64)  # by rank, 0 for none and for higher ranks
+    children[tree.parents[1:], tree.rank[1:]] = np.arange(1, tree.size)
     flat, first = windows(trace.drafter_ranks(drafter))
-    met = np.where(flat < 0, table.shape[1] - 1, np.minimum(flat, table.shape[1] - 1))
+    ranks = np.where(flat < 0, tree.last_rank + 1, np.minimum(flat, tree.last_rank + 1))
     rows, starts = np.nonzero(np.arange(first.shape[1])[None] < trace.lengths[:, None])
     position = first[rows, starts]
     accepted, nodes = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     active, node = np.arange(len(rows)), np.zeros(len(rows), dtype=np.int64)
     while len(active):
-        node = table[node, met[position]]
+        node = children[node, ranks[position]]
         alive = node > 0
         active, node, position = active[alive], node[alive], position[alive] + 1
         accepted[active] += 1
@@ -69,39 +67,29 @@ def walk(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
     return Walk(rows, starts, accepted, nodes, accepted >= trace.lengths[rows] - starts)
 
 
-def child_table(tree: Tree) -> np.ndarray:
-    """int64[m, r + 1]: the child of a node at a rank, 0 for none; the last column, for all higher ranks, is 0."""
-    table = np.zeros((tree.size, int(tree.rank.max(initial=0)) + 2), dtype=np.int64)
-    table[tree.parents[1:], tree.rank[1:]] = np.arange(1, tree.size)
-    return table
-
-
 def chained(all_starts: Walk, lengths: np.ndarray) -> Walk:
-    """The rounds that follow one another from each row's first transition: each starts behind the last one's bonus
-    token.
+    """The consecutive rounds from each row's first transition: each starts after the bonus token of the one before.
 
-    `all_starts` is what `rounds` gave for the trace, `lengths` int64[N] its rows' transitions. For the exact block
-    efficiency.
+    `all_starts` is the result of `rounds` for the trace, `lengths` int64[N] the transitions of its rows.
     """
     return all_starts.select(chain_of(all_starts.accepted, lengths))
 
 
 def chain_of(accepted: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Which starts the chained rounds have, as indices into accepted int64[positions]; all rows step together."""
+    """The starts of the chained rounds, as indices into accepted int64[positions]; all rows step together."""
     end = np.cumsum(lengths)
-    at, following, found = end - lengths, np.arange(1, len(accepted) + 1) + accepted, []
+    at, after, starts = end - lengths, np.arange(1, len(accepted) + 1) + accepted, []
     while len(at := at[left := at < end]):
-        found.append(at)
-        at, end = following[at], end[left]
-    return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+        starts.append(at)
+        at, end = after[at], end[left]
+    return np.sort(np.concatenate(starts)) if starts else np.empty(0, dtype=np.int64)
 
 
 def efficiency(trace: Trace, tree: Tree, drafter: str | None = None) -> float:
-    """Block efficiency τ: mean a + 1 over the chained rounds that start before a loop and are not cut short.
-
-    NaN where there is none.
+    """Block efficiency τ: mean a + 1 over the chained rounds that start before a loop and are not cut; NaN if there is
+    none.
     """
-    everywhere = rounds(trace, tree, drafter)
-    kept = everywhere.select(chain_of(everywhere.accepted, trace.lengths))
-    a = kept.accepted[~kept.cut & (kept.starts < trace.loops[kept.rows])]
-    return float(a.mean()) + 1 if len(a) else float("nan")
+    all_starts = rounds(trace, tree, drafter)
+    chain = all_starts.select(chain_of(all_starts.accepted, trace.lengths))
+    accepted = chain.accepted[~chain.cut & (chain.starts < trace.loops[chain.rows])]
+    return float(accepted.mean()) + 1 if len(accepted) else float("nan")

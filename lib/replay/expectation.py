@@ -1,30 +1,164 @@
-"""Expected acceptance under rules that sample their children, from a trace: exact but for the text that was sampled.
+"""Expected acceptance of rules that sample their children, from recorded text: exact except for the sampled text.
 
-A rule that decides node by node accepts, of a round that starts somewhere in the target's text c_1, c_2, ..., the
-node at depth d whose path has the places j_1 .. j_d with chance A_j1(c_1) / p(c_1) ... A_jd(c_d) / p(c_d); see
-`acceptance_chances`. Only distributions along the text are needed, none off it. Conditions: the rule is lossless and
-decides node by node (block verification has a form of its own, traversal has none); drafter and target were warped by
-the trace's temperature; the text was sampled from the target at that temperature. Then nothing is assumed: the mean
-over texts is the expected accepted length, and intervals from resampling prompts are those of the text.
+The output of a lossless rule has the target's distribution. So expected acceptance can be computed from recorded text,
+without sampling drafts: let c be the next token of the target's text, and A_j(x) the probability that the child in
+place j is accepted and is token x. Then A_j(c) / p(c) is the probability that c came from that child. Of a round that
+starts in the target's text c_1, c_2, ..., a rule that decides node by node accepts the node whose path has the places
+j_1 .. j_d with probability A_j1(c_1) / p(c_1) ... A_jd(c_d) / p(c_d). `chances` computes these ratios while a trace is
+recorded; `survival` combines them for a tree. Only distributions along the text are needed.
+
+Conditions: the rule is lossless and decides node by node (block verification has a form of its own, traversal has
+none); drafter and target were warped by the trace's temperature; the text was sampled from the target at that
+temperature. Nothing else is assumed: the mean over texts is the expected accepted length, and intervals from resampling
+prompts are those of the text.
 """
+
+from math import comb
+from typing import Sequence
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
-from lib.replay.acceptance import REAL_TEXT
+from lib.replay.acceptance import REAL_TEXT, by_prompt
 from lib.replay.trace import Trace
 from lib.trees.tree import Tree
+from lib.verify import k_seq as spectr
+
+SAMPLES = 4  # samples of the rejected tokens at a position, for siblings that are drawn without replacement
+
+# ------------------------------------------------------------------------------------------- probabilities along a text
+
+
+def chances(p: Tensor, q: Tensor, tokens: Tensor, siblings: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """By "rule|k", float[S, k] for k = 1 .. `siblings` children: the probability that each text token came from the
+    child in each place.
+
+    p, q: float[S, V], the warped distributions of target and drafter. tokens: int64[S], the text.
+    A place is a child's index among its siblings in draw order; a token that is drawn twice has the place of its first
+    draw. Without replacement a later sibling does not change the value of an earlier one, so only the largest k
+    is kept.
+    """
+    accepted = {}
+    for k in range(1, siblings + 1):
+        accepted[f"multi_step|{k}"] = multi_step(p, q, tokens, k)
+        accepted[f"k_seq|{k}"] = k_seq(p, q, tokens, k)
+    accepted[f"without_replacement|{siblings}"] = without_replacement(p, q, tokens, siblings, generator)
+    return {name: (values / _at(p, tokens)[:, None].clamp_min(1e-30)).clamp_max(1) for name, values in accepted.items()}
+
+
+def multi_step(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
+    """A_j(token) float[S, k] of SpecInfer's rule (Miao et al. 2024, Alg. 2), in closed form.
+
+    Its residuals do not depend on the rejected tokens: p_0 = p, p_(i+1) = norm (p_i - q)+. Trial i accepts x with
+    probability min(p_i, q)(x); an x that was rejected before can no longer be accepted.
+    """
+    own, rest, reach, trials = _at(q, tokens), p, torch.ones_like(p[:, 0]), []
+    for _ in range(k):
+        trials.append(reach * torch.minimum(_at(rest, tokens), own))
+        rest, mass = _residual(rest, q)
+        reach = reach * mass
+    return by_place(trials, torch.zeros_like(own), own)
+
+
+def k_seq(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
+    """A_j(token) float[S, k] of SpecTr's K-SEQ (Sun et al. 2023), in closed form: each draw is x and accepted with
+    probability min(p / rho, q)(x), b summed over all x, independently of the other draws.
+    """
+    rho = torch.tensor([spectr.scale(spectr.Overlap(*pair), k)[0] for pair in zip(p, q)], dtype=p.dtype,
+                       device=p.device)
+    shared = torch.minimum(p / rho[:, None], q)
+    own, rejection = _at(shared, tokens), (1 - shared.sum(-1)).clamp_min(0)
+    rejected_x = (_at(q, tokens) - own) / rejection.clamp_min(1e-30)  # that a rejected draw is x
+    return by_place([rejection**i * own for i in range(k)], rejected_x.clamp(0, 1), _at(q, tokens))
+
+
+def without_replacement(
+    p: Tensor, q: Tensor, tokens: Tensor, k: int, generator: torch.Generator, samples: int = SAMPLES
+) -> Tensor:
+    """A_j(token) float[S, k] of Sequoia's rule (Chen et al. 2024, Alg. 2), without bias: the rejected tokens, which
+    change the distribution of the next sibling, are sampled; the probabilities themselves are computed.
+    """
+    total = torch.zeros(len(p), k, dtype=p.dtype, device=p.device)
+    for _ in range(samples):
+        rest, left, reach = p, q, torch.ones_like(p[:, 0])
+        rejected = torch.zeros_like(p, dtype=torch.bool)
+        for place in range(k):
+            total[:, place] += reach * torch.minimum(_at(rest, tokens), _at(left, tokens))
+            rejected.scatter_(1, _sample((left - rest).clamp_min(0), generator)[:, None], True)
+            rest, mass = _residual(rest, left)
+            reach = reach * mass
+            left = _without(left, rejected)
+    return total / samples
+
+
+def by_place(trials: Sequence[Tensor], earlier: Tensor, later: Tensor) -> Tensor:
+    """float[S, k]: the probability of each place, where trial i of k, in random order, accepts x with probability
+    trials[i] float[S], and draws tried before and after it are x too with probabilities `earlier` and `later`.
+
+    A token's child has the place of its first draw: c further copies move it to place j with probability
+    C(k - 1 - j, c) / C(k, c + 1).
+    """
+    k = len(trials)
+    first = [[comb(k - 1 - place, copies) / comb(k, copies + 1) for place in range(k)] for copies in range(k)]
+    first = torch.tensor(first, dtype=later.dtype, device=later.device)
+    total = torch.zeros(len(later), k, dtype=later.dtype, device=later.device)
+    for i, chance in enumerate(trials):
+        total += chance[:, None] * (_copies([earlier] * i + [later] * (k - 1 - i), total) @ first)
+    return total
+
+
+def _copies(probabilities: Sequence[Tensor], like: Tensor) -> Tensor:
+    """float[S, k]: the distribution of how many of at most k - 1 independent draws are x; in the form of `like`."""
+    law = torch.zeros_like(like)
+    law[:, 0] = 1
+    for probability in probabilities:
+        one_more = torch.zeros_like(law)
+        one_more[:, 1:] = law[:, :-1]
+        law = law + probability[:, None] * (one_more - law)
+    return law
+
+
+def _at(values: Tensor, tokens: Tensor) -> Tensor:
+    return values.gather(1, tokens[:, None])[:, 0]
+
+
+def _residual(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """norm (p - q)+ float[S, V], and its mass before, float[S]: the probability that a draw from q was rejected."""
+    rest = (p - q).clamp_min(0)
+    mass = rest.sum(-1)
+    return rest / mass.clamp_min(1e-30)[:, None], mass
+
+
+def _sample(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """One index per row by inversion, int64[S]; the last index for a row without weight."""
+    ends = weights.cumsum(-1)
+    share = torch.rand(len(weights), 1, generator=generator, device=generator.device, dtype=torch.float64)
+    goal = share.to(ends.device, ends.dtype) * ends[:, -1:]
+    return (ends <= goal).sum(-1).clamp_max(weights.shape[1] - 1)
+
+
+def _without(q: Tensor, rejected: Tensor) -> Tensor:
+    """q float[S, V] without the rejected tokens bool[S, V], normalised; uniform over the others if no mass is left."""
+    left = q.masked_fill(rejected, 0)
+    mass = left.sum(-1, keepdim=True)
+    uniform = (~rejected).to(q.dtype)
+    return torch.where(mass > 1e-20, left / mass.clamp_min(1e-30), uniform / uniform.sum(-1, keepdim=True).clamp_min(1))
+
+
+# ------------------------------------------------------------------------------------------------------ a tree's rounds
 
 
 def survival(trace: Trace, tree: Tree, drafter: str, rule: str) -> np.ndarray:
-    """float[N, L, D + 1]: the chance that a round that starts at a transition accepts at least d = 0 .. D tokens.
+    """float[N, L, D + 1]: the probability that a round that starts at a transition accepts at least d = 0 .. D tokens.
 
-    Children of a node stand in draw order. ValueError where the trace has no chances for so many siblings.
+    Children of a node stand in draw order. ValueError if the trace has no chances for so many siblings.
     """
     inside = np.arange(trace.tokens.shape[1] - 1)[None] < trace.lengths[:, None]
     alive = {0: inside.astype(float)}
-    found = np.zeros((*inside.shape, tree.max_depth + 1))
-    found[..., 0] = alive[0]
+    survive = np.zeros((*inside.shape, tree.max_depth + 1))
+    survive[..., 0] = alive[0]
     for node in range(tree.size):
         children = tree.children(node)
         if not children:
@@ -33,34 +167,38 @@ def survival(trace: Trace, tree: Tree, drafter: str, rule: str) -> np.ndarray:
         steps = _ahead(_chances(trace, drafter, rule, len(children)), depth)
         for place, child in enumerate(children):
             alive[child] = alive[node] * steps[..., place]
-            found[..., depth + 1] += alive[child]
-    return found
+            survive[..., depth + 1] += alive[child]
+    return survive
 
 
 def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
     """float[N, L, length + 1]: as `survival`, for a chain under block verification (Sun et al. 2024).
 
-    A draft x_1 .. x_i is accepted at least so far with chance w_i = min(1, w_(i-1) p / q). Told backwards from the
-    text that is v_i = w_i prod q / p = min(v_(i-1), prod_(l <= i) q(c_l) / p(c_l)), v_0 = 1: a running minimum of
-    products where deciding token by token has the product of minima.
+    At least i tokens of a draft x_1 .. x_i are accepted with probability w_i = min(1, w_(i-1) p / q). From the text,
+    this is v_i = w_i prod q / p = min(v_(i-1), prod_(l <= i) q(c_l) / p(c_l)), v_0 = 1: a running minimum of products,
+    where deciding token by token gives a product of minima.
     """
     ratio = trace.probs[drafter].astype(float) / np.maximum(trace.target_probs, 1e-12)
     inside = np.arange(ratio.shape[1])[None] < trace.lengths[:, None]
     ratio = np.where(inside, ratio, 0.0)
-    found = np.zeros((*ratio.shape, length + 1))
-    found[..., 0] = inside
+    survive = np.zeros((*ratio.shape, length + 1))
+    survive[..., 0] = inside
     product = inside.astype(float)
     for depth in range(length):
         product = product * _ahead(ratio, depth)
-        found[..., depth + 1] = np.minimum(found[..., depth], product)
-    return found
+        survive[..., depth + 1] = np.minimum(survive[..., depth], product)
+    return survive
 
 
 def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
-    """One row a prompt and stretch, as `acceptance.tally` has them, in expectation: rounds that no end cut, and what
-    they accept; the rounds are those of the trace's protocol.
+    """One row per prompt and stretch, as `acceptance.tally`, in expectation: the uncut rounds of the trace's protocol,
+    and their accepted tokens.
     """
-    weight = _first_starts(trace) if trace.about["protocol"] == REAL_TEXT else _chained_starts(survive)
+    if trace.about["protocol"] == REAL_TEXT:
+        weight = np.zeros(survive.shape[:2])
+        weight[:, 0] = trace.lengths > 0
+    else:
+        weight = _chained_starts(survive)
     left = trace.lengths[:, None] - np.arange(survive.shape[1])[None]
     depths = np.arange(survive.shape[2])
     ends_at = survive - np.pad(survive[..., 1:], ((0, 0), (0, 0), (0, 1)))  # accepts exactly d tokens
@@ -68,24 +206,12 @@ def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
     whole = ends_at * ((depths < left[..., None]) | np.asarray(horizon)[..., None])
     rounds, accepted = weight * whole.sum(-1), weight * (whole * depths).sum(-1)
     looped = np.arange(survive.shape[1])[None] >= trace.loops[:, None]
-    frames = [
-        pd.DataFrame(
-            {
-                "prompt": trace.prompts,
-                "kind": trace.kinds,
-                "stretch": stretch,
-                "rounds": np.where(looped == loop, rounds, 0).sum(-1),
-                "accepted": np.where(looped == loop, accepted, 0).sum(-1),
-            }
-        )
-        for stretch, loop in (("before", False), ("loop", True))
-    ]
-    found = pd.concat(frames).groupby(["prompt", "kind", "stretch"], as_index=False).sum()
-    return found[found["rounds"] > 0].reset_index(drop=True)
+    rows = np.repeat(np.arange(len(trace.lengths)), survive.shape[1])
+    return by_prompt(trace.prompts, trace.kinds, rows, looped.ravel(), rounds=rounds.ravel(), accepted=accepted.ravel())
 
 
 def _chained_starts(survive: np.ndarray) -> np.ndarray:
-    """float[N, L]: the chance that one of the rounds which follow one another from a row's beginning starts there."""
+    """float[N, L]: the probability that one of the chained rounds of a row starts at each transition."""
     rows, width, depths = survive.shape
     ends_at = survive - np.pad(survive[..., 1:], ((0, 0), (0, 0), (0, 1)))
     weight = np.zeros((rows, width + depths))
@@ -95,14 +221,8 @@ def _chained_starts(survive: np.ndarray) -> np.ndarray:
     return weight[:, :width] * survive[..., 0]
 
 
-def _first_starts(trace: Trace) -> np.ndarray:
-    weight = np.zeros((len(trace.lengths), trace.tokens.shape[1] - 1))
-    weight[:, 0] = trace.lengths > 0
-    return weight
-
-
 def _ahead(values: np.ndarray, steps: int) -> np.ndarray:
-    """values [N, L, ...] of the transition `steps` further on; 0 behind the end."""
+    """values [N, L, ...] of the transition `steps` later; 0 after the end."""
     moved = np.zeros_like(values, dtype=float)
     moved[:, : max(0, values.shape[1] - steps)] = values[:, steps:]
     return moved
@@ -110,11 +230,11 @@ def _ahead(values: np.ndarray, steps: int) -> np.ndarray:
 
 def _chances(trace: Trace, drafter: str, rule: str, siblings: int) -> np.ndarray:
     """float[N, L, >= siblings]; without replacement a larger k serves a smaller one."""
-    kept = {name.rpartition("|")[2]: name for name in trace.chances if name.startswith(f"{drafter}|{rule}|")}
-    enough = sorted(int(k) for k in kept if int(k) >= siblings)
+    names = {name.rpartition("|")[2]: name for name in trace.chances if name.startswith(f"{drafter}|{rule}|")}
+    enough = sorted(int(k) for k in names if int(k) >= siblings)
     if not enough or (rule != "without_replacement" and enough[0] != siblings):
         raise ValueError(
-            f"the trace keeps no chances of rule {rule!r} for {siblings} children of {drafter!r}; it has "
+            f"the trace has no chances of rule {rule!r} for {siblings} children of {drafter!r}; it has "
             f"{', '.join(trace.chances) or 'none'}: record it at a temperature above 0 with siblings={siblings}"
         )
-    return trace.chances[kept[str(enough[0])]]
+    return trace.chances[names[str(enough[0])]]

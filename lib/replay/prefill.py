@@ -1,6 +1,6 @@
-"""Texts that begin alike share one prefill: the longest is forwarded, and the others' cache is cut from it.
+"""Prefill that texts with a common beginning share: the longest is forwarded, and the others' cache is cut from it.
 
-Real-text starts of one prompt are such texts, and prefilling each anew is most of what recording them costs.
+Real-text starts of one prompt are such texts; prefilling each of them alone would be most of the cost of recording.
 """
 
 from typing import Sequence
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.attention.operator import tree_forward
+from lib.attention.registration import tree_forward
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
 from lib.verify.draws import GeneratorDraws
@@ -17,32 +17,33 @@ from lib.verify.warping import warp
 
 
 def trunks(texts: Sequence[Tensor]) -> tuple[list[int], list[int]]:
-    """The texts int64[T] that no longer one begins with, as indices; and for each text its place among them."""
-    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+    """The indices of the texts int64[T] that are no beginning of a longer one, and for each text the place of its trunk
+    among them.
+    """
     kept: list[int] = []
     place = [0] * len(texts)
-    for i in order:
+    for i in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
         text = texts[i]
-        alike = (at for at, trunk in enumerate(kept) if torch.equal(texts[trunk][: len(text)], text))
-        place[i] = next(alike, len(kept))
+        trunk_places = (at for at, trunk in enumerate(kept) if torch.equal(texts[trunk][: len(text)], text))
+        place[i] = next(trunk_places, len(kept))
         if place[i] == len(kept):
             kept.append(i)
     return kept, place
 
 
 def prefill(model, texts: Sequence[Tensor]) -> tuple[TreeCache, Tensor]:
-    """A cache that holds each text int64[T], and the logits [B, V] behind it; trunks alone are forwarded."""
+    """A cache that holds each text int64[T], and the logits [B, V] after it; only trunks are forwarded."""
     kept, place = trunks(texts)
     lengths = torch.tensor([len(text) for text in texts])
     tokens = pad_sequence([texts[i] for i in kept], batch_first=True).to(model.device)
-    last, where = torch.unique(lengths - 1, return_inverse=True)
+    last, column = torch.unique(lengths - 1, return_inverse=True)
     cache = TreeCache()
     depth = torch.arange(tokens.shape[1], device=tokens.device)
     out = tree_forward(model, tokens, depth, None, cache, logits_to_keep=last.to(tokens.device))
     cache.set_lengths(lengths[kept])
     cache.select(torch.tensor(place))
     cache.set_lengths(lengths)
-    return cache, out.logits[torch.tensor(place), where]
+    return cache, out.logits[torch.tensor(place), column]
 
 
 @torch.inference_mode()
@@ -56,7 +57,7 @@ def continuations(
     eos_token_id: int | Sequence[int] | None = None,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
-    """What `decoding.continuations` gives, its oracle: the same tokens from the same draws, in the same batches."""
+    """The result of `decoding.continuations`, its oracle: the same tokens from the same draws, in the same batches."""
     eos = frozenset([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ())
     written: list[list[int]] = []
     for first in range(0, len(prompts), rows):
@@ -74,10 +75,10 @@ def _continue(target, prompts, limit: int, temperature: float, eos: frozenset[in
     itself, depth = torch.ones(1, 1, dtype=torch.bool, device=logits.device), torch.zeros(1, dtype=torch.long)
     blocks = fused(target)
     while True:
-        said = [draws.categorical(row) for row in warp(logits, temperature)]
-        for row, token in zip(alive, said):
+        sampled = [draws.categorical(row) for row in warp(logits, temperature)]
+        for row, token in zip(alive, sampled):
             written[row].append(token)
-        kept = [i for i, row in enumerate(alive) if len(written[row]) < limit and said[i] not in eos]
+        kept = [i for i, row in enumerate(alive) if len(written[row]) < limit and sampled[i] not in eos]
         if not kept:
             return written
         if len(kept) < len(alive):

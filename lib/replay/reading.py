@@ -1,4 +1,7 @@
-"""Reading a continuation: target and drafters go over it in large teacher-forced forwards."""
+"""Reading continuations that exist: the target and the drafters compute each token's rank and probability.
+
+Each model needs one large teacher-forced forward pass for each batch.
+"""
 
 from typing import Mapping, Sequence
 
@@ -7,19 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.attention.operator import tree_forward
-from lib.drafters.ahead import rank_of
-from lib.replay.ahead import ahead_of
-from lib.replay.chances import chances
-from lib.replay.checks import check_models, check_prompts
-from lib.replay.loops import loop_start
+from lib.attention.registration import check_attention, tree_forward
+from lib.drafters.drafter import Drafter
+from lib.drafters.head_drafter import rank_of
+from lib.replay.expectation import chances
 from lib.replay.prefill import prefill
-from lib.replay.trace import BY_DRAFTER, EMPTY, Trace, join
+from lib.replay.trace import BY_DRAFTER, PADDING, Trace, join, loop_start
 from lib.verify.warping import warp
 
-AT_ONCE = 1 << 26  # probabilities of one model that are held together
+MOST_PROBABILITIES = 1 << 26  # of one model in memory at the same time
 MOST_ROWS = 32
-AHEAD = 8  # depths that are read of a drafter that speaks of several tokens ahead
+AHEAD = 8  # depths that are read of a drafter that proposes several tokens ahead
 
 
 @torch.inference_mode()
@@ -37,43 +38,89 @@ def read(
     siblings: int = 0,
     generator: torch.Generator | None = None,
 ) -> Trace:
-    """The trace of continuations that are there already, each at least a root.
+    """The trace of continuations that exist already, each at least a root.
 
     drafters: causal language models of the target's vocabulary with tree attention, whose proposal depends on the path
-    alone, or what `ReadsAhead`, whose candidates `ahead` tokens ahead are read. siblings: up to how many sampled
-    children a node may have for which `chances` are kept (see `acceptance_chances`), which takes a temperature above 0
-    and a generator; 0 for none.
+        alone, or drafters with `read_ahead`.
+    written: the continuation of each prompt int64[T], its root first.
+    names, kinds: of each prompt.
+    ahead: how many tokens ahead `read_ahead` is read.
+    siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), which
+        needs a temperature above 0 and a generator; 0 for none.
+    ValueError names the argument that does not fit.
     """
     check_models(target, drafters)
     check_prompts(target, prompts, names, kinds)
     if len(written) != len(prompts) or not all(map(len, written)):
         raise ValueError(f"continuations of {list(map(len, written))} tokens for {len(prompts)} prompts; give one for "
-                         "each, its root at least")
+                         "each, with at least its root")
     if siblings and (not temperature or generator is None):
-        raise ValueError(
-            f"siblings is {siblings} at temperature {temperature} with generator {generator}; sampled children need a "
-            "temperature above 0, and what they are worth a torch.Generator"
-        )
+        raise ValueError(f"siblings is {siblings} at temperature {temperature} with generator {generator}; sampled "
+                         "children need a temperature above 0 and a torch.Generator")
     longest = max(map(len, written))
-    rows = max(1, min(MOST_ROWS, AT_ONCE // (longest * target.config.get_text_config().vocab_size)))
+    rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (longest * _vocabulary(target))))
     parts = []
     for first in range(0, len(written), rows):
         batch = slice(first, first + rows)
         arrays = _read(target, drafters, prompts[batch], written[batch], temperature, ahead, siblings, generator)
-        parts.append(
-            Trace(
-                **arrays,
-                prompts=tuple(names[batch]),
-                kinds=tuple(kinds[batch]),
-                about=dict(about or {}, temperature=temperature),
-            )
-        )
+        parts.append(Trace(**arrays, prompts=tuple(names[batch]), kinds=tuple(kinds[batch]),
+                           about=dict(about or {}, temperature=temperature)))
     return join(parts)
 
 
+def check_prompts(target, prompts: Sequence[Tensor], names: Sequence[str], kinds: Sequence[str]) -> None:
+    """ValueError if there is no prompt, a prompt that the target cannot read, or not one name and kind for each."""
+    if not len(prompts):
+        raise ValueError("there is no prompt: give at least one")
+    if len(names) != len(prompts) or len(kinds) != len(prompts):
+        raise ValueError(f"{len(names)} names and {len(kinds)} kinds for {len(prompts)} prompts: give one of both for "
+                         "each prompt")
+    size = _vocabulary(target)
+    for row, prompt in enumerate(prompts):
+        if prompt.dim() != 1 or not len(prompt):
+            raise ValueError(f"prompt {row} has shape {tuple(prompt.shape)}: give int64[T], at least one token")
+        outside = prompt[(prompt < 0) | (prompt >= size)].tolist()
+        if outside:
+            raise ValueError(f"prompt {row} has token {outside[0]}, the target's tokens are 0 to {size - 1}: use the "
+                             "target's own tokenizer")
+
+
+def check_models(target, drafters: Mapping[str, object]) -> None:
+    """ValueError for a model without tree attention, a drafting model with a smaller vocabulary than the target's, and
+    a drafter that is neither a model nor reads ahead, so that a trace does not determine its drafts.
+    """
+    models = language_models(drafters)
+    for name, model in models.items():
+        if isinstance(model, Drafter) or not callable(model):
+            raise ValueError(
+                f"drafter {name!r} is a {type(model).__name__}, which cannot be recorded in a trace; give a language "
+                "model itself, such as pair.draft_model, or a drafter that defines read_ahead"
+            )
+    for model in (target, *models.values()):
+        check_attention(model)
+    for name, model in models.items():
+        if _vocabulary(model) < _vocabulary(target):
+            raise ValueError(f"drafter {name!r} has {_vocabulary(model)} tokens, the target {_vocabulary(target)}: "
+                             "load both with lib.models.load_pair, which cuts the target's padding")
+
+
+def language_models(drafters: Mapping[str, object]) -> dict[str, object]:
+    """Those of a trace's drafters that do not read ahead: language models."""
+    return {name: drafter for name, drafter in drafters.items() if not _reads_ahead(drafter)}
+
+
+def _reads_ahead(drafter) -> bool:
+    return isinstance(drafter, Drafter) and drafter.reads_ahead
+
+
+def _vocabulary(model) -> int:
+    return model.config.get_text_config().vocab_size
+
+
 def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
-    """[S, V]: what a model says at every transition of the rows, row by row; prompts that begin alike are prefilled
-    once, and only transitions pass the output layer.
+    """[S, V]: a model's logits at every transition of the rows, row by row.
+
+    Prompts that share a beginning are prefilled once, and only transitions pass through the output layer.
     """
     counts = [len(row) - 1 for row in written]
     cache, _ = prefill(model, prompts)
@@ -83,7 +130,7 @@ def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence
 
 
 def plain_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
-    """The oracle of `branched_logits`: one forward over each row's whole text."""
+    """The oracle of `branched_logits`: one forward pass over each row's whole text."""
     texts = [torch.cat([prompt, torch.tensor(row[:-1] or [0])]) for prompt, row in zip(prompts, written)]
     logits = model(pad_sequence(texts, batch_first=True).to(model.device)).logits
     return _flat(logits, list(map(len, prompts)), [len(row) - 1 for row in written])
@@ -100,7 +147,7 @@ def _read(
     """The arrays of one batch's trace."""
     lengths = np.array([len(row) - 1 for row in written])
     width = max(1, int(lengths.max()))
-    tokens = np.full((len(written), width + 1), EMPTY["tokens"], dtype=np.int32)
+    tokens = np.full((len(written), width + 1), PADDING["tokens"], dtype=np.int32)
     for i, row in enumerate(written):
         tokens[i, : len(row)] = row
     inside = np.arange(width)[None] < lengths[:, None]
@@ -111,28 +158,44 @@ def _read(
         return array
 
     logits = branched_logits(target, prompts, written)
-    wanted = warp(logits, temperature)
-    thought = wanted if temperature else torch.softmax(logits, dim=-1)  # a one-hot would say nothing of confidence
-    said = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long, device=wanted.device)
-    found: dict[str, dict[str, np.ndarray]] = {name: {} for name in BY_DRAFTER}
+    warped = warp(logits, temperature)
+    target_law = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
+    true = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long, device=warped.device)
+    arrays: dict[str, dict[str, np.ndarray]] = {name: {} for name in BY_DRAFTER}
     for name, drafter in drafters.items():
-        if hasattr(drafter, "read_ahead"):
+        if _reads_ahead(drafter):
             texts = [torch.cat([prompt, torch.tensor(row)]) for prompt, row in zip(prompts, written)]
-            ranks, probs = ahead_of(drafter, target, texts, list(map(len, prompts)), ahead)
-            found["ranks"][name], found["probs"][name] = ranks, probs
+            ranks, probs = _ahead(drafter, target, texts, list(map(len, prompts)), ahead)
+            arrays["ranks"][name], arrays["probs"][name] = ranks, probs
             continue
-        scores = branched_logits(drafter, prompts, written)[:, : wanted.shape[1]].to(wanted.device)
+        scores = branched_logits(drafter, prompts, written)[:, : warped.shape[1]].to(warped.device)
         proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
-        found["ranks"][name] = spread(rank_of(scores, said), EMPTY["ranks"], np.int32)
-        found["probs"][name] = spread(_at(proposal, said))
-        found["entropy"][name] = spread(_entropy(proposal))
-        found["alpha"][name] = spread(torch.minimum(wanted, warp(scores, temperature)).sum(-1))
+        arrays["ranks"][name] = spread(rank_of(scores, true), PADDING["ranks"], np.int32)
+        arrays["probs"][name] = spread(_at(proposal, true))
+        arrays["entropy"][name] = spread(_entropy(proposal))
+        arrays["alpha"][name] = spread(torch.minimum(warped, warp(scores, temperature)).sum(-1))
         if siblings:
-            kept = chances(wanted, proposal, said, siblings, generator)
-            found["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in kept.items()}
+            by_rule = chances(warped, proposal, true, siblings, generator)
+            arrays["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
     loops = np.array([loop_start(row) for row in written])
-    chosen = {"target_probs": spread(_at(thought, said)), "target_entropy": spread(_entropy(thought))}
-    return {"tokens": tokens, "lengths": lengths, "loops": loops, **chosen, **found}
+    of_target = {"target_probs": spread(_at(target_law, true)), "target_entropy": spread(_entropy(target_law))}
+    return {"tokens": tokens, "lengths": lengths, "loops": loops, **of_target, **arrays}
+
+
+def _ahead(drafter: Drafter, target, texts: Sequence[Tensor], starts: Sequence[int],
+           depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """The checked result of `read_ahead`; ValueError for a wrong shape, or for -1 elsewhere than after a row's end."""
+    ranks, probs = (values.cpu().numpy() for values in drafter.read_ahead(target, texts, starts, depth))
+    counts = np.array([len(text) - 1 - start for text, start in zip(texts, starts)])
+    shape = (len(texts), max(1, int(counts.max(initial=0))), depth)
+    if ranks.shape != shape or probs.shape != shape:
+        raise ValueError(f"read_ahead of {type(drafter).__name__} gave ranks {ranks.shape} and probs {probs.shape}, "
+                         f"but [rows, transitions, depth] are {shape}; see lib.drafters.drafter.Drafter.read_ahead")
+    ended = np.add.outer(np.arange(shape[1]), np.arange(depth))[None] >= counts[:, None, None]
+    if ((ranks < 0) != ended).any():
+        raise ValueError(f"read_ahead of {type(drafter).__name__} must give rank -1 after a row's end and nowhere "
+                         "else; give a token that the drafter cannot propose a rank beyond all others")
+    return ranks.astype(np.int32), probs.astype(np.float32)
 
 
 def _entropy(probs: Tensor) -> Tensor:

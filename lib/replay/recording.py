@@ -1,7 +1,10 @@
-"""Recording: the target continues prompts, and what it wrote is read; batch by batch, so that a stop loses one batch.
+"""Recording a trace: the target continues prompts, and its continuations are read.
+
+Recording goes batch by batch, so that an interruption loses one batch at most.
 """
 
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
@@ -10,11 +13,9 @@ import torch
 from torch import Tensor
 
 from lib.lab import provenance
-from lib.replay import prefill, storage
-from lib.replay.checks import check_models, check_prompts, check_recording, language_models
-from lib.replay.origin import origin
-from lib.replay.reading import AHEAD, read
-from lib.replay.trace import Trace, join
+from lib.replay import prefill, trace
+from lib.replay.reading import AHEAD, check_models, check_prompts, language_models, read
+from lib.replay.trace import Trace
 
 
 def record(
@@ -35,57 +36,110 @@ def record(
     parts: Path | None = None,
     report: Callable[[str, bool], None] | None = None,
 ) -> Trace:
-    """Lets the target continue prompts int64[T] by a root and `max_new_tokens` transitions, and reads the result.
+    """The target continues each prompt int64[T] by a root and `max_new_tokens` transitions, and the result is read.
 
-    drafters, ahead, siblings: as `read` takes them. parts: a folder in which each batch of `rows` prompts is kept as
-    it is done; a recording of the same models, prompts and settings takes the whole ones that it finds there,
-    with the generator as the last of them left it, so that it ends as if it had never stopped. report: told
-    behind every batch how far it is, and whether that was the last. ValueError names what cannot be asked for.
+    drafters, names, kinds, ahead, siblings: as for `read`.
+    rows: prompts in one batch.
+    parts: a folder in which each finished batch is kept. A recording of the same models, prompts and settings takes the
+        undamaged batches that it finds there, and sets the generator to its state after the last of them, so that the
+        result is that of an uninterrupted recording.
+    report: called after each batch with the progress as text, and whether the batch was the last.
+    ValueError names the argument that does not fit.
     """
     check_models(target, drafters)
     check_prompts(target, prompts, names, kinds)
     models = {"the target": target, **language_models(drafters)}
-    check_recording(models, prompts, max_new_tokens, temperature, generator, rows)
+    _check_settings(models, prompts, max_new_tokens, temperature, generator, rows)
     facts = dict(about or {}, temperature=temperature, **origin(target, drafters, prompts))
     state = None if generator is None else generator.get_state().tolist()
     ends = list(np.atleast_1d([] if eos_token_id is None else eos_token_id))
-    asked = provenance.digest([facts, list(names), list(kinds), max_new_tokens, ends, rows, ahead, siblings, state])
+    settings = provenance.digest([facts, list(names), list(kinds), max_new_tokens, ends, rows, ahead, siblings, state])
     continued = {"max_new_tokens": max_new_tokens + 1, "rows": rows, "eos_token_id": eos_token_id}
-    both = {"temperature": temperature, "generator": generator}
+    sampling = {"temperature": temperature, "generator": generator}
     done: list[Trace] = []
     for first in range(0, len(prompts), rows):
         batch = slice(first, first + rows)
         path = parts / f"{first:06d}.safetensors" if parts else None
-        part = _kept(path, asked, generator)
+        part = _load_part(path, settings, generator)
         if part is None:
-            written = prefill.continuations(target, prompts[batch], **continued, **both)
-            about = {"names": names[batch], "kinds": kinds[batch], "ahead": ahead, "siblings": siblings}
-            part = read(target, drafters, prompts[batch], written, **about, **both)
-            _keep(part, path, asked, generator)
+            written = prefill.continuations(target, prompts[batch], **continued, **sampling)
+            part = read(target, drafters, prompts[batch], written, names=names[batch], kinds=kinds[batch], ahead=ahead,
+                        siblings=siblings, **sampling)
+            _save_part(part, path, settings, generator)
         done.append(part)
         if report:
-            count, positions = min(first + rows, len(prompts)), sum(found.positions for found in done)
+            count, positions = min(first + rows, len(prompts)), sum(part.positions for part in done)
             report(f"{count} of {len(prompts)} continuations, {positions:,} positions", count == len(prompts))
-    return replace(join(done), about=facts)
+    return replace(trace.join(done), about=facts)
 
 
-def _keep(part: Trace, path: Path | None, asked: str, generator: torch.Generator | None) -> None:
-    """Keeps a batch with what it was asked for, and the state in which it left the generator."""
+def _save_part(part: Trace, path: Path | None, settings: str, generator: torch.Generator | None) -> None:
+    """Keeps a batch with the digest of its settings and the generator's state after it."""
     if path:
         state = "" if generator is None else bytes(generator.get_state().tolist()).hex()
-        storage.save(replace(part, about={"asked": asked, "generator": state}), path)
+        trace.save(replace(part, about={"settings": settings, "generator": state}), path)
 
 
-def _kept(path: Path | None, asked: str, generator: torch.Generator | None) -> Trace | None:
-    """A batch that is there already, whole and asked for in the same way; it leaves the generator as it once did."""
+def _load_part(path: Path | None, settings: str, generator: torch.Generator | None) -> Trace | None:
+    """A kept batch of the same settings, if there is an undamaged one; the generator gets its state after it."""
     if not path or not path.exists():
         return None
     try:
-        part = storage.load(path)
-    except ValueError:  # damaged: recorded anew
+        part = trace.load(path)
+    except ValueError:  # damaged: it is recorded again
         return None
-    if part.about.get("asked") != asked:
+    if part.about.get("settings") != settings:
         return None
     if generator is not None:
         generator.set_state(torch.tensor(list(bytes.fromhex(part.about["generator"])), dtype=torch.uint8))
     return part
+
+
+def _check_settings(models: Mapping[str, object], prompts: Sequence[Tensor], new_tokens: int, temperature: float,
+                    generator: torch.Generator | None, rows: int) -> None:
+    """ValueError if the continuations cannot be written by these models, by name, the target among them."""
+    if new_tokens < 0 or rows < 1:
+        raise ValueError(f"max_new_tokens is {new_tokens} and rows {rows}: give at least 0 and at least 1")
+    if temperature and generator is None:
+        raise ValueError(f"temperature is {temperature} but generator is None: pass a torch.Generator, so that the "
+                         "trace can be repeated")
+    needed = max(map(len, prompts)) + new_tokens  # the last token is written and not read
+    for name, model in models.items():
+        window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        if window and needed > window:
+            raise ValueError(f"the longest prompt and its continuation need {needed} positions, the window of {name} "
+                             f"has {window}: shorten the prompt or max_new_tokens")
+
+
+def origin(target, drafters: Mapping[str, object], prompts: Sequence[Tensor]) -> dict[str, object]:
+    """Plain values for a trace's `about`: digests of the models and prompts, dtype and versions."""
+    return {
+        "models": {"target": model_digest(target)} | {name: model_digest(model) for name, model in drafters.items()},
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "prompts": prompts_digest(prompts),
+        "versions": provenance.versions(),
+    }
+
+
+def prompts_digest(prompts: Sequence[Tensor]) -> str:
+    """A digest of the prompts' tokens int64[T], in order."""
+    return provenance.digest([prompt.tolist() for prompt in prompts])
+
+
+def model_digest(model) -> str:
+    """A digest of a model's folder, its commit on a hub, or a digest of its weights; for a drafter without a folder,
+    the name of its class.
+    """
+    folder = getattr(model, "name_or_path", "")
+    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
+    if folder and Path(folder).is_dir():
+        return provenance.file_digest(folder)
+    if commit:
+        return commit
+    if not isinstance(model, torch.nn.Module):
+        return type(model).__name__
+    digest = sha256()
+    for name, weights in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weights.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()

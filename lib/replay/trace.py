@@ -1,29 +1,39 @@
-"""The trace itself: arrays by row and transition, what can be taken from them, and traces joined row under row."""
+"""The trace: what a target wrote, with each drafter's rank of every token, its file, and where its text begins to loop.
+"""
 
+import json
+import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Mapping, Sequence
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 BY_ROW = ("tokens", "lengths", "loops", "target_probs", "target_entropy")
 BY_DRAFTER = ("ranks", "probs", "entropy", "alpha", "chances")
-EMPTY = {"tokens": -1, "ranks": -1}  # what stands behind a row's end; 0 elsewhere
+PADDING = {"tokens": -1, "ranks": -1}  # values after a row's end; 0 elsewhere
+INTEGERS = {"tokens": np.int32, "lengths": np.int64, "loops": np.int64, "ranks": np.int32}
+SHORTEST_LOOP_REPEATS = 3
+LONGEST_PERIOD = 40
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """N continuations c_0 .. c_L of N prompts; transition i of a row is c_i -> c_{i+1}, what a round starting at i
-    meets first.
+    """N continuations c_0 .. c_L of N prompts; transition i of a row is c_i -> c_{i+1}, the first step of a round that
+    starts at i.
 
-    tokens int32[N, L + 1], -1 behind a row's end; lengths int64[N]: transitions of each row (EOS or the limit ended
-    it). By transition, [N, L], at the trace's temperature, at 1 where that is greedy: `target_probs` of c_{i+1} and
-    `target_entropy` (nats), and by drafter `ranks` (int32; -1 behind the end), `probs` and `entropy`; and by drafter
-    `alpha` = sum min(p, q) of the warped distributions, one-hot where greedy (Leviathan et al. 2023, corollary 3.6).
+    tokens: int32[N, L + 1], -1 after a row's end. lengths: int64[N], transitions of each row (EOS or the limit ended
+    it). loops: int64[N], the transition at which a row begins to repeat itself to its end, or its length.
+    By transition, float[N, L], at the trace's temperature, and at temperature 1 for a greedy trace: `target_probs` of
+    c_{i+1} and `target_entropy` (nats); by drafter `ranks` (int32; -1 after the end), `probs` and `entropy`; by drafter
+    `alpha` = sum min(p, q) of the warped distributions, one-hot for a greedy trace (Leviathan et al. 2023, corollary
+    3.6).
     Where a proposal depends on where the round started, `ranks` and `probs` are [N, L, D]: entry [n, i, d] is of
-    c_{i+d+1} among the candidates d + 1 ahead in a round that starts at i; no entropy, no alpha (see `ReadsAhead`).
-    `chances` float[N, L, K] by "drafter|rule|k": what `expectation` needs of sampled children.
-    `loops` int64[N]: the transition at which a row begins to repeat itself for good, or its length.
-    `prompts` and `kinds` name the rows; `about` says protocol, temperature, models and versions.
+    c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i, without entropy and alpha.
+    `chances`: float[N, L, K] by "drafter|rule|k", the input of `expectation`. `prompts` and `kinds` name the rows;
+    `about` has protocol, temperature, models and versions.
     """
 
     tokens: np.ndarray
@@ -42,20 +52,25 @@ class Trace:
 
     @property
     def positions(self) -> int:
-        """Transitions in all."""
+        """Number of transitions of all rows."""
         return int(self.lengths.sum())
 
+    @property
+    def before_loops(self) -> np.ndarray:
+        """bool[N, L]: the transitions of each row before its loop."""
+        return np.arange(self.tokens.shape[1] - 1)[None] < np.minimum(self.loops, self.lengths)[:, None]
+
     def drafter_ranks(self, drafter: str | None = None) -> np.ndarray:
-        """The ranks of a drafter, [N, L] or [N, L, D]; the name may be left out where there is one."""
+        """The ranks of a drafter, [N, L] or [N, L, D]; the name is optional if the trace has one drafter."""
         if drafter is None and len(self.ranks) == 1:
             return next(iter(self.ranks.values()))
         if drafter not in self.ranks:
-            said = "has several drafters or none: name one" if drafter is None else f"has no drafter {drafter!r}"
-            raise ValueError(f"the trace {said}; it has {', '.join(self.ranks) or 'none'}")
+            problem = "needs the name of a drafter" if drafter is None else f"has no drafter {drafter!r}"
+            raise ValueError(f"the trace {problem}; its drafters are {', '.join(self.ranks) or 'none'}")
         return self.ranks[drafter]
 
     def next_ranks(self, drafter: str | None = None) -> np.ndarray:
-        """int32[N, L]: the rank of the next token at each transition, whatever comes behind it."""
+        """int32[N, L]: the rank of the next token at each transition."""
         ranks = self.drafter_ranks(drafter)
         return ranks if ranks.ndim == 2 else ranks[:, :, 0]
 
@@ -65,28 +80,28 @@ class Trace:
         return replace(
             self,
             **{name: getattr(self, name)[rows] for name in BY_ROW},
-            **{name: {key: a[rows] for key, a in getattr(self, name).items()} for name in BY_DRAFTER},
+            **{name: {key: array[rows] for key, array in getattr(self, name).items()} for name in BY_DRAFTER},
             prompts=tuple(self.prompts[row] for row in rows),
             kinds=tuple(self.kinds[row] for row in rows),
         )
 
 
 def join(parts: Sequence[Trace]) -> Trace:
-    """Traces of the same drafters row under row, widened to the longest row; `about` is the first one's.
+    """The rows of several traces of the same drafters, padded to the longest row; `about` is the first trace's.
 
-    ValueError where there is none, or where they keep different things.
+    ValueError if there is no trace, or if the traces have different arrays.
     """
     if not parts:
         raise ValueError("there is no trace to join: give at least one")
-    kept = [{f"{name} of {key}" for name in BY_DRAFTER for key in getattr(part, name)} for part in parts]
-    for own in kept[1:]:
-        if own != kept[0]:
-            raise ValueError(f"one trace keeps {', '.join(sorted(own ^ kept[0]))} and another does not: join traces of "
-                             "the same drafters, recorded alike")
+    contents = [{f"{name} of {key}" for name in BY_DRAFTER for key in getattr(part, name)} for part in parts]
+    for other in contents[1:]:
+        if other != contents[0]:
+            raise ValueError(f"one trace has {', '.join(sorted(other ^ contents[0]))} and another does not: join "
+                             "traces of the same drafters that were recorded with the same options")
 
     def stacked(name: str, arrays: list[np.ndarray]) -> np.ndarray:
         width = max(array.shape[1] for array in arrays) if arrays[0].ndim > 1 else 0
-        return np.concatenate([_widened(array, width, EMPTY.get(name, 0)) for array in arrays])
+        return np.concatenate([_widened(array, width, PADDING.get(name, 0)) for array in arrays])
 
     return replace(
         parts[0],
@@ -106,3 +121,74 @@ def _widened(array: np.ndarray, width: int, fill: int) -> np.ndarray:
     wide = np.full((len(array), width, *array.shape[2:]), fill, array.dtype)
     wide[:, : array.shape[1]] = array
     return wide
+
+
+def save(trace: Trace, path: str | Path) -> None:
+    """Writes a trace to one safetensors file, atomically: integers in the smallest type that holds them, other numbers
+    in half precision.
+    """
+    path = Path(path)
+    arrays = {name: getattr(trace, name) for name in BY_ROW}
+    arrays |= {f"{kind}.{name}": array for kind in BY_DRAFTER for name, array in getattr(trace, kind).items()}
+    packed = {name: np.ascontiguousarray(_packed(array)) for name, array in arrays.items()}
+    about = {name: json.dumps(getattr(trace, name)) for name in ("about", "prompts", "kinds")}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file(packed, partial, metadata=about)
+    os.replace(partial, path)
+
+
+def load(path: str | Path) -> Trace:
+    """Reads a trace that `save` wrote; probabilities are rounded to half precision.
+
+    FileNotFoundError if there is no file; ValueError if the file is damaged or holds something else.
+    """
+    try:
+        with safe_open(path, "numpy") as file:
+            about = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+            arrays = {name: _unpacked(name, file.get_tensor(name)) for name in file.keys()}
+    except (SafetensorError, json.JSONDecodeError) as reason:
+        raise ValueError(f"{path} cannot be read ({reason}): delete it, and record the trace again") from None
+    missing = {*BY_ROW, "about", "prompts", "kinds"} - {*arrays, *about}
+    if missing:
+        raise ValueError(f"{path} is not a trace: it lacks {', '.join(sorted(missing))}; give a file that "
+                         "lib.replay.save wrote")
+    by_drafter = {
+        kind: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(kind + ".")}
+        for kind in BY_DRAFTER
+    }
+    return Trace(
+        **{name: arrays[name] for name in BY_ROW},
+        **by_drafter,
+        prompts=tuple(about["prompts"]),
+        kinds=tuple(about["kinds"]),
+        about=about["about"],
+    )
+
+
+def _packed(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind == "f":
+        return array.astype(np.float16)
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    fits = (kind for kind in (np.int8, np.int16, np.int32) if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+    return array.astype(next(fits, np.int64))
+
+
+def _unpacked(name: str, array: np.ndarray) -> np.ndarray:
+    return array.astype(INTEGERS.get(name.split(".")[0], np.float32))
+
+
+def loop_start(tokens: Sequence[int]) -> int:
+    """The transition from which a continuation repeats a cycle of at most 40 tokens to its end, at least three times;
+    the number of transitions if it does not loop.
+
+    Small models loop in greedy continuation, and looped text increases every drafter's acceptance.
+    """
+    row = np.asarray(tokens)
+    earliest = len(row)
+    for period in range(1, min(LONGEST_PERIOD, len(row) // SHORTEST_LOOP_REPEATS) + 1):
+        differs = np.flatnonzero(row[:-period] != row[period:])
+        start = int(differs[-1]) + 1 if len(differs) else 0
+        if len(row) - start >= max(SHORTEST_LOOP_REPEATS * period, 8):
+            earliest = min(earliest, start + period)
+    return min(earliest, len(row) - 1)

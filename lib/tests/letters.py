@@ -2,7 +2,7 @@
 
 
 class Letters:
-    """A tokenizer of a letter a token, for texts that a test can read."""
+    """A tokenizer with one token per letter, for texts that a test can read."""
 
     @staticmethod
     def ids(text: str) -> list[int]:

@@ -39,7 +39,7 @@ def llama(
 
 
 def related(model, seed: int, noise: float):
-    """A copy of a model with its weights disturbed: a drafter that agrees with it in part."""
+    """A copy of a model with noise on its weights: a drafter that agrees with it in part."""
     torch.manual_seed(seed)
     config = model.config
     copy = type(model)._from_config(config, attn_implementation="tree", dtype=model.dtype).eval()

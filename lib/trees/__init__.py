@@ -1,8 +1,8 @@
-"""The draft tree, the shapes it can have, how it grows and how it is drawn.
+"""Draft trees: the tree itself, static shapes, growth rules and drawings.
 
-Start at `tree` (the frozen `Tree`: parents give depth, rank, mask and paths). `shapes` has the static shapes by name,
-`grown_shapes` those grown from measured acceptance, `rank_model` a model of acceptance by rank, `growth` the rules that
-grow a tree in every round, `layout` and `drawing` pictures of trees.
+Start at `tree` (the frozen `Tree`: parents determine depth, rank, mask and paths). `shapes` has the static shapes by
+name, `grown_shapes` those that are grown from measured acceptance, `rank_model` a model of acceptance by rank,
+`growth` the rules that grow a tree in every round, `drawing` pictures of trees.
 """
 
 from lib import lazy_exports

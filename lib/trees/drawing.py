@@ -1,4 +1,4 @@
-"""Pictures of a tree: its nodes, the mask that a forward over it needs, and many shapes side by side."""
+"""Pictures of a tree: its nodes, the mask of its forward pass, and many shapes side by side."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.figure import Figure
 
 from lib.lab.theme import BLACK, PALE, ROLES, styles_of
-from lib.trees.layout import positions
 from lib.trees.tree import ROOT, Tree
 
-MOST_LABELLED = 40  # nodes that a mask or a tree can number legibly
+MOST_LABELLED = 40  # nodes whose numbers are legible in a tree
 
 
 def draw_tree(tree: Tree, *, labels: Sequence[str] | None = None, accepted: Iterable[int] | None = None,
               bonus: str | None = None, weights: Sequence[float] | None = None, colour: str = ROLES["drafted"],
               prefix_length: int | None = None, numbered: bool = True, title: str = "",
               axis: Axes | None = None) -> Figure:
-    """A tree, root on top; with labels (text of each node, the root's too) the root stands left and paths run across.
+    """A tree with its root on top; with labels (the text of each node, the root included), with its root on the left.
 
-    accepted: nodes of an accepted path, root excluded, lit while all others turn grey; bonus: the text of the token
-    that the target adds at its end. weights: float[m] in [0, 1], how strongly a node is inked. prefix_length: levels
-    are marked with the position id that their nodes have. numbered: nodes show their index where it is legible.
+    accepted: nodes of an accepted path, root excluded, which are highlighted while all others are grey.
+    bonus: the text of the token that the target adds after the accepted path.
+    weights: float[m] in [0, 1], how strongly each node is coloured.
+    prefix_length: if given, levels are marked with the position id of their nodes.
+    numbered: nodes show their index if it is legible.
     """
     if axis is None:
-        size = _text_size(tree, labels, bonus) if labels else _plain_size(tree)
+        width, height = _text_size(tree, labels, bonus) if labels else _plain_size(tree)
+        size = max(width, 0.1 * len(title) + 0.5), height  # a title wider than its figure would leave the axes no room
         axis = plt.subplots(figsize=size, layout="constrained")[1]
     drawn, labels = _with_bonus(tree, labels, accepted, bonus)
     across, depth = positions(drawn), drawn.depth.astype(float)
@@ -47,10 +49,10 @@ def draw_tree(tree: Tree, *, labels: Sequence[str] | None = None, accepted: Iter
 
 def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None = None, title: str = "",
               axis: Axes | None = None) -> Figure:
-    """The tree's mask: a row a node, filled where it attends; beside it every node's position id.
+    """The tree's mask, one row per node, filled where the node attends, and each node's position id.
 
-    prefix_length: length of the committed prefix, drawn as one broad column that every node sees, unless it is 0.
-    node: the one row to show in full ink.
+    prefix_length: length of the committed prefix, drawn as one broad column to which every node attends, unless it is
+    0. node: the one row to show in full colour.
     """
     if axis is None:
         axis = plt.subplots(figsize=(4.6, 4.2), layout="constrained")[1]
@@ -60,7 +62,7 @@ def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None 
     cells[:, :prefix] = 3
     cells[:, prefix:] = tree.mask + np.eye(size)
     if node is not None:
-        cells[np.arange(size) != node] *= -1  # the other rows in paler ink
+        cells[np.arange(size) != node] *= -1  # the other rows in paler colours
     axis.imshow(cells, cmap=_mask_colours(), vmin=-3.5, vmax=3.5, aspect="auto", interpolation="nearest")
     gaps = dict(color="white", linewidth=min(1.0, 24 / size))
     axis.hlines(np.arange(0.5, size - 1), -0.5, prefix + size - 0.5, **gaps)
@@ -72,12 +74,12 @@ def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None 
 
 def shape_card(tree: Tree, *, prefix_length: int, node: int | None = None, title: str = "",
                weights: Sequence[float] | None = None, colour: str = ROLES["drafted"]) -> Figure:
-    """A tree beside its mask; `node` lights the path that leads to one node and that node's row."""
+    """A tree beside its mask; `node` highlights the path to one node and that node's row."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.6), width_ratios=(1.25, 1), layout="constrained")
     path = None if node is None else tree.path(node)[1:]
     draw_tree(tree, accepted=path, prefix_length=prefix_length, weights=weights, colour=colour, axis=left,
               title=title or describe(tree))
-    row = "who attends to whom" if node is None else f"node {node} attends to its ancestors"
+    row = "which nodes attend to which" if node is None else f"node {node} attends to its ancestors"
     draw_mask(tree, prefix_length=prefix_length, node=node, axis=right, title=f"Mask: {row}")
     return figure
 
@@ -92,7 +94,7 @@ def gallery(trees: Mapping[str, Tree], *, weights: Mapping[str, Sequence[float]]
             notes: Mapping[str, str] | None = None, columns: int = 4) -> Figure:
     """Shapes side by side, each filling its panel, in its strategy's colour.
 
-    weights: by name float[m] in [0, 1], how strongly a node is inked. notes: by name a line below the title.
+    weights: by name float[m] in [0, 1], how strongly each node is coloured. notes: by name a line below the title.
     """
     columns = min(columns, len(trees))
     rows = -(-len(trees) // columns)
@@ -122,7 +124,7 @@ def _text_size(tree: Tree, labels: Sequence[str], bonus: str | None) -> tuple[fl
 
 
 def _with_bonus(tree, labels, accepted, bonus):
-    """The tree to draw: with the bonus token, where one is given, as a last child of the accepted path's end."""
+    """The tree to draw, in which the bonus token, if there is one, is the last child of the accepted path's end."""
     if labels is not None and len(labels) != tree.size:
         raise ValueError(f"{len(labels)} labels for {tree.size} nodes: give one for each, the root's first")
     if bonus is None:
@@ -134,7 +136,7 @@ def _with_bonus(tree, labels, accepted, bonus):
 
 
 def _node_colours(tree, drawn, accepted, weights, colour):
-    """A colour for every drawn node, and which nodes are lit: root, accepted path and bonus token."""
+    """A colour for each drawn node, and which nodes are highlighted: root, accepted path and bonus token."""
     lit = np.zeros(drawn.size, dtype=bool)
     colours = np.array([to_rgba(colour)] * drawn.size)
     if accepted is not None:
@@ -143,9 +145,9 @@ def _node_colours(tree, drawn, accepted, weights, colour):
         colours[path] = to_rgba(ROLES["accepted"])
         lit[[ROOT, *path]] = True
     if weights is not None:
-        ink = np.clip(np.asarray(weights, dtype=float), 0, 1)[:, None]
+        strength = np.clip(np.asarray(weights, dtype=float), 0, 1)[:, None]
         faint = 0.88 * np.ones(3)
-        colours[:tree.size, :3] = ink * colours[:tree.size, :3] + (1 - ink) * faint
+        colours[:tree.size, :3] = strength * colours[:tree.size, :3] + (1 - strength) * faint
     colours[ROOT] = to_rgba(ROLES["root"])
     if drawn.size > tree.size:
         colours[-1], lit[-1] = to_rgba(ROLES["bonus"]), True
@@ -222,5 +224,42 @@ def _label_mask(axis, tree, prefix_length, prefix):
 
 
 def _mask_colours() -> ListedColormap:
-    """From -3 to 3: prefix, self, ancestor in pale ink, nothing, then ancestor, self, prefix in full ink."""
+    """From -3 to 3: prefix, self, ancestor in pale colours, nothing, then ancestor, self, prefix in full colours."""
     return ListedColormap(["#EEEEEE", "#9A9A9A", "#CFE6F5", "#F7F7F7", ROLES["drafted"], BLACK, PALE])
+
+
+def positions(tree: Tree) -> np.ndarray:
+    """float[m]: each node's horizontal position in its level, the leftmost node at 0.
+
+    Nodes of one level are at least 1 apart, siblings are ordered by rank, and a parent is midway between its first and
+    last child (Reingold and Tilford 1981, with whole contours instead of threads).
+    """
+    shift = np.zeros(tree.size)  # of a node relative to its parent
+    left, right = {}, {}  # outline of a subtree by level below its root, relative to that root
+    for node in reversed(range(tree.size)):
+        left[node], right[node] = [0.0], [0.0]
+        children = tree.children(node)
+        if children:
+            places, outline = _side_by_side(children, left, right)
+            middle = (places[0] + places[-1]) / 2
+            for child, place in zip(children, places):
+                shift[child] = place - middle
+            left[node] += [edge - middle for edge in outline[0]]
+            right[node] += [edge - middle for edge in outline[1]]
+    across = np.zeros(tree.size)
+    for node in range(1, tree.size):
+        across[node] = across[tree.parents[node]] + shift[node]
+    return across - across.min()
+
+
+def _side_by_side(children, left, right):
+    """Positions of sibling subtrees, each as far left as the ones before it allow, and the outline of all of them."""
+    places, outline = [], ([], [])
+    for child in children:
+        own_left, own_right = left.pop(child), right.pop(child)
+        common = min(len(own_left), len(outline[1]))
+        place = max((outline[1][level] - own_left[level] + 1 for level in range(common)), default=0.0)
+        places.append(place)
+        outline = (outline[0] + [edge + place for edge in own_left[len(outline[0]):]],
+                   [edge + place for edge in own_right] + outline[1][len(own_right):])
+    return places, outline

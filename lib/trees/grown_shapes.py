@@ -1,4 +1,4 @@
-"""Shapes grown from measured acceptance: the sparse and the optimal tree, and the length that the model expects."""
+"""Shapes grown from measured acceptance, the sparse and the optimal tree, and their expected accepted length."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from lib.trees.tree import Tree
 
-Path = tuple[int, ...]  # a node as the ranks that lead to it
+Path = tuple[int, ...]  # a node as the ranks along its path
 
 
 def sparse(acceptance_by_depth_and_rank, budget: int) -> Tree:
     """The `budget` nodes of largest path product, grown greedily (Medusa, section 2.3.3); ranks may have gaps.
 
-    acceptance_by_depth_and_rank: float[D, R] in [0, 1], row d for depth d + 1; float[R] serves every depth alike.
+    acceptance_by_depth_and_rank: float[D, R] in [0, 1], row d for depth d + 1; float[R] holds for every depth.
     Ties go to the shallower node, then to the better ranks. ValueError if D and R leave too few nodes.
     """
     acceptance = probabilities(acceptance_by_depth_and_rank, dimensions=(1, 2))
@@ -44,15 +44,15 @@ def sparse(acceptance_by_depth_and_rank, budget: int) -> Tree:
 def optimal(acceptance_by_rank, budget: int, max_depth: int | None = None) -> Tree:
     """The tree of `budget` nodes with the largest expected accepted length (Sequoia, Alg. 1; its p_k by child rank).
 
-    acceptance_by_rank: float[R] in [0, 1], entry r the chance that the target takes the child of rank r. Children take
-    the first ranks without gaps. ValueError if R and max_depth leave too few nodes.
+    acceptance_by_rank: float[R] in [0, 1], entry r the probability that the target accepts the child of rank r.
+    Siblings have the first ranks, without gaps. ValueError if R and max_depth leave too few nodes.
     """
     acceptance = probabilities(acceptance_by_rank, dimensions=(1,))
     budget = whole_number(budget, "budget", least=0)
     layers = [_best_subtrees(acceptance, budget + 1, below=None)] if max_depth is None else _layers(
         acceptance, budget + 1, whole_number(max_depth, "max_depth", least=0))
     if np.isneginf(layers[-1].value[budget + 1]):
-        raise ValueError(f"no tree of {budget} nodes has at most {len(acceptance)} children a node and depth "
+        raise ValueError(f"no tree of {budget} nodes has at most {len(acceptance)} children per node and depth "
                          f"{max_depth}: give more ranks, a larger max_depth, or a smaller budget")
     choices = []
     pending = [((), budget + 1, len(layers) - 1)]
@@ -66,14 +66,16 @@ def optimal(acceptance_by_rank, budget: int, max_depth: int | None = None) -> Tr
 
 @dataclass(frozen=True)
 class _Subtrees:
-    """Best subtrees by size (their root counted): value float[N + 1]; taken int64[B + 1, N + 1] last child's size."""
+    """Best subtrees by size, root included: value float[N + 1] and number of branches int64[N + 1]; `taken` is the size
+    of the last child's subtree by number of branches, int64[B + 1, N + 1].
+    """
 
     value: np.ndarray
     branches: np.ndarray
     taken: np.ndarray
 
     def split(self, size: int) -> list[int]:
-        """Sizes of the children's subtrees, by rank."""
+        """The sizes of the children's subtrees, by rank."""
         sizes = []
         for branch in range(int(self.branches[size]), 0, -1):
             sizes.append(int(self.taken[branch, size]))
@@ -82,9 +84,9 @@ class _Subtrees:
 
 
 def _best_subtrees(acceptance: np.ndarray, largest: int, below: np.ndarray | None) -> _Subtrees:
-    """T[size, b] = max over m of T[size - m, b - 1] + P[b] Tmax[m]; Tmax of one level further down is `below`.
+    """T[size, b] = max over m of T[size - m, b - 1] + P[b] Tmax[m]; `below` is Tmax of the next level.
 
-    Without a limit on depth (`below` is None) a subtree's value is its own table, which is complete for m < size.
+    Without a limit on depth (`below` is None) Tmax is the table's own maximum, which is complete for m < size.
     """
     branches_most = min(len(acceptance), largest - 1)
     table = np.full((branches_most + 1, largest + 1), -np.inf)
@@ -106,17 +108,17 @@ def _best_subtrees(acceptance: np.ndarray, largest: int, below: np.ndarray | Non
 
 
 def _layers(acceptance: np.ndarray, largest: int, max_depth: int) -> list[_Subtrees]:
-    layers = [_best_subtrees(acceptance[:0], largest, below=None)]  # depth 0: the node alone
+    layers = [_best_subtrees(acceptance[:0], largest, below=None)]  # depth 0: one node
     for _ in range(min(max_depth, largest - 1)):
         layers.append(_best_subtrees(acceptance, largest, below=layers[-1].value))
     return layers
 
 
 def reach(tree: Tree, acceptance) -> np.ndarray:
-    """float[m]: each node's chance of being accepted under the rank model, the product of acceptance along its path.
+    """float[m]: each node's probability of acceptance under the rank model, the product of acceptance along its path.
 
-    acceptance: float[R] by rank, or float[D, R] by depth and rank; what lies beyond it is never accepted.
-    The model takes each step's acceptance as independent of the path (Sequoia, Prop. 3.4).
+    acceptance: float[R] by rank, or float[D, R] by depth and rank; deeper nodes and higher ranks are never accepted.
+    The model assumes that each step's acceptance is independent of the path (Sequoia, Prop. 3.4).
     """
     acceptance = probabilities(acceptance, dimensions=(1, 2))
     if acceptance.ndim == 1:
@@ -131,19 +133,21 @@ def reach(tree: Tree, acceptance) -> np.ndarray:
 
 
 def expected_accepted(tree: Tree, acceptance) -> float:
-    """Mean accepted length under the rank model: the sum of `reach` over the drafted nodes."""
+    """The mean accepted length under the rank model: the sum of `reach` over the draft nodes."""
     return float(reach(tree, acceptance)[1:].sum())
 
 
 def whole_number(value, name: str, least: int = 1) -> int:
-    """The value as an integer. ValueError, with the name, where it is none or less than `least`."""
+    """The value as an integer. ValueError, with the name, if it is not whole or less than `least`."""
     if int(value) != value or value < least:
         raise ValueError(f"{name} is {value}: give a whole number of at least {least}")
     return int(value)
 
 
 def probabilities(values, dimensions: tuple[int, ...]) -> np.ndarray:
-    """The values as float64 of one of so many dimensions. ValueError for other shapes, and for values outside [0, 1].
+    """The values as a float64 array with one of these numbers of dimensions.
+
+    ValueError for other numbers of dimensions, and for values outside [0, 1].
     """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in dimensions or array.size == 0:

@@ -1,4 +1,4 @@
-"""What a shape can gain if acceptance depends on a child's rank alone: at every budget, and without end."""
+"""The expected gain of a shape if acceptance depends only on a child's rank, at each budget and in the limit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pandas as pd
 
 from lib.trees import shapes
 
-# A family without end as (branching of its first levels, children below them, those children that branch again).
-# A level of w children of which c branch again gives S(w) + S(c) A = A, S(k) the acceptance of the first k ranks.
+# A family's infinite tree as (branching of its first levels, children of the nodes below, those that branch again).
+# A level of w children of which c branch again gives S(w) + S(c) A = A, with S(k) the acceptance of the first k ranks.
 _ENDLESS = {
     "chain": lambda ranks: ((), 1, 1),
     "star": lambda ranks: ((), ranks, 0),
@@ -24,7 +24,7 @@ _ENDLESS = {
 
 
 def ceiling(family: str, acceptance_by_rank: Sequence[float]) -> float:
-    """The expected accepted length that a family approaches as its budget grows; inf where it grows without end.
+    """The limit of a family's expected accepted length as its budget grows; inf if it has none.
 
     With P1 the acceptance of the favourite, a chain ends at P1 / (1 - P1), and k chains at most one higher
     (Sequoia, section 3). ValueError for an unknown family.
@@ -33,8 +33,8 @@ def ceiling(family: str, acceptance_by_rank: Sequence[float]) -> float:
     covered = np.concatenate(([0.0], np.cumsum(acceptance_by_rank)))
     ranks = len(acceptance_by_rank)
     first_levels, children, branching = _ENDLESS[key](ranks, *arguments)
-    taken, again = covered[min(children, ranks)], covered[min(branching, ranks)]
-    length = taken / (1 - again) if again < 1 else float("inf")
+    accepted, again = covered[min(children, ranks)], covered[min(branching, ranks)]
+    length = accepted / (1 - again) if again < 1 else float("inf")
     for branches in reversed(first_levels):
         length = covered[min(branches, ranks)] * (1 + length)
     return float(length)
@@ -42,10 +42,10 @@ def ceiling(family: str, acceptance_by_rank: Sequence[float]) -> float:
 
 def compare(families: Iterable[str], budgets: Iterable[int],
             acceptances: Mapping[str, Sequence[float]]) -> pd.DataFrame:
-    """A row for each model of acceptance, family and budget: the tree's form and what the model expects of it.
+    """A row for each model of acceptance, family and budget: the tree's form and its expected accepted length.
 
-    Columns: model, family, budget (nodes), depth, leaves, accepted (tokens a round), rate (accepted / budget),
-    gain (accepted, against the row of the budget before), of_optimal (accepted / that of the optimal tree).
+    Columns: model, family, budget (nodes), depth, leaves, accepted (draft tokens per round), rate (accepted / budget),
+    gain (accepted, minus that of the budget before), of_optimal (accepted / that of the optimal tree).
     """
     budgets = sorted(set(budgets))
     rows = []
@@ -64,21 +64,21 @@ def compare(families: Iterable[str], budgets: Iterable[int],
 
 
 def saturates_at(rows: pd.DataFrame, acceptances: Mapping[str, Sequence[float]], share: float = 0.95) -> pd.DataFrame:
-    """A row for each model and family of `compare`: its ceiling, and the first budget that reaches `share` of it.
+    """A row for each model and family of `compare`: its limit, and the first budget that reaches `share` of it.
 
-    Columns: model, family, ceiling (tokens a round), budget (missing where no budget compared reaches it).
+    Columns: model, family, ceiling (draft tokens per round), budget (missing if no compared budget reaches it).
     """
-    found = []
+    saturated = []
     for (model, family), line in rows.groupby(["model", "family"], sort=False):
         limit = ceiling(family, acceptances[model])
-        there = line.loc[line["accepted"] >= share * limit, "budget"]
-        found.append((model, family, limit, there.min() if len(there) else pd.NA))
-    return pd.DataFrame(found, columns=["model", "family", "ceiling", "budget"]).astype({"budget": "Int64"})
+        enough = line.loc[line["accepted"] >= share * limit, "budget"]
+        saturated.append((model, family, limit, enough.min() if len(enough) else pd.NA))
+    return pd.DataFrame(saturated, columns=["model", "family", "ceiling", "budget"]).astype({"budget": "Int64"})
 
 
 def gain_by_doubling(budgets: Sequence[int], accepted: Sequence[float]) -> tuple[float, float]:
-    """Tokens a round that each doubling of the budget adds, as a straight line has it, and how much of the variance
-    that line explains.
+    """The tokens per round that each doubling of the budget adds, by a fitted straight line, and the share of the
+    variance that the line explains.
     """
     doublings = np.log2(np.asarray(budgets, dtype=float))
     return float(np.polyfit(doublings, accepted, 1)[0]), float(np.corrcoef(doublings, accepted)[0, 1] ** 2)

@@ -1,4 +1,4 @@
-"""Static shapes of a draft tree: each by its own parameters, each family at any budget, and all of them by name."""
+"""Static shapes of a draft tree: by their own parameters, by family at any budget, and by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lib.trees.tree import NO_PARENT, ROOT, Tree
 __all__ = ["FAMILIES", "at_budget", "chain", "comb", "expansion", "expected_accepted", "independent", "kary", "optimal",
            "parse", "reach", "sparse", "split_name", "star"]
 
-# The families that figures and tables compare, each at any budget, and what each is in a few words.
+# The families that figures and tables compare, each at any budget, with a short description.
 FAMILIES = {
     "chain": "one path of favourites",
     "star": "candidates for the next token alone",
@@ -28,16 +28,16 @@ FAMILIES = {
     "optimal": "longest expected path by rank (Sequoia)",
 }
 ENDLESS = sys.maxsize
-MOST_NODES = 1 << 16  # far beyond what a forward can verify; a typed "kary:9,9" must not fill the memory
+MOST_NODES = 1 << 16  # far more than one forward pass can verify; a typed "kary:9,9" must not fill the memory
 
 
 def chain(length: int) -> Tree:
-    """One path of favourites, as in Leviathan et al. 2023; length 0 drafts nothing."""
+    """One path of favourites (Leviathan et al. 2023); length 0 drafts nothing."""
     return expansion([1] * _levels(length, "length", least=0))
 
 
 def independent(count: int, length: int) -> Tree:
-    """`count` chains of `length` nodes that share the root alone: the drafter's best first tokens, each continued."""
+    """`count` chains of `length` nodes that share only the root: the drafter's best first tokens, each continued."""
     return expansion([whole_number(count, "count")] + [1] * (_levels(length, "length") - 1))
 
 
@@ -57,22 +57,22 @@ def expansion(branching_by_depth: Sequence[int]) -> Tree:
 
 
 def star(count: int) -> Tree:
-    """`count` candidates for the next token and nothing below: width without depth, the opposite of a chain."""
+    """`count` candidates for the next token and nothing below them: width without depth, the opposite of a chain."""
     return expansion([whole_number(count, "count")])
 
 
 def comb(branching: int, depth: int) -> Tree:
-    """A chain of favourites with `branching` - 1 alternatives beside each, which lead nowhere further."""
+    """A chain of favourites, each with `branching` - 1 siblings that have no children."""
     return _level_order(_comb(branching), branching * whole_number(depth, "depth"))
 
 
 def at_budget(name: str, budget: int, *, acceptance=None) -> Tree:
-    """A family at a budget: exactly `budget` drafted nodes, for any budget from 0 on.
+    """A family at a budget: exactly `budget` draft nodes, for any budget from 0 on.
 
-    "chain", "star", "independent:COUNT", "kary:BRANCHING", "comb:BRANCHING" and "expansion:K1,K2,..." give their first
-    nodes in level order, left to right, so that chains are dealt in turn and a smaller budget is the beginning of a
-    larger one; an expansion goes on as chains below its last level (k = 1). "sparse", "optimal" and "optimal:MAX_DEPTH"
-    are grown from `acceptance`: float[R] by rank, for "sparse" also float[D, R] by depth and rank.
+    "chain", "star", "independent:COUNT", "kary:BRANCHING", "comb:BRANCHING" and "expansion:K1,K2,..." take their first
+    nodes in level order, left to right, so that the tree of a smaller budget is the beginning of a larger one; an
+    expansion continues as chains below its last level (k = 1). "sparse", "optimal" and "optimal:MAX_DEPTH" are grown
+    from `acceptance`: float[R] by rank, for "sparse" also float[D, R] by depth and rank.
     """
     key, arguments = split_name(name)
     family = _REGISTRY[key]
@@ -80,16 +80,17 @@ def at_budget(name: str, budget: int, *, acceptance=None) -> Tree:
     budget = whole_number(budget, "budget", least=0)
     if family.grow is not None:
         if acceptance is None:
-            raise ValueError(f"shape {name!r} is grown from data: pass acceptance=, the acceptance by rank")
+            raise ValueError(f"shape {name!r} is grown from measurements: pass acceptance=, the acceptance by rank")
         return family.grow(acceptance, budget, *arguments)
     return _level_order(family.children(*arguments), budget)
 
 
 def parse(shape: str | Tree, *, acceptance=None) -> Tree:
-    """The tree that a name stands for; a Tree passes through.
+    """The tree of a name; a Tree passes through.
 
     Fixed shapes are "chain:5", "star:4", "independent:4x8" (count, length), "kary:2,3" (branching, depth), "comb:3,4",
-    "expansion:2,2,1"; FAMILY@BUDGET is `at_budget`, as in "kary:2@16" or "optimal@32". ValueError names what is wrong.
+    "expansion:2,2,1"; FAMILY@BUDGET is `at_budget`, as in "kary:2@16" or "optimal@32". ValueError names the
+    part of the name that is wrong.
     """
     if isinstance(shape, Tree):
         return shape
@@ -108,9 +109,10 @@ def parse(shape: str | Tree, *, acceptance=None) -> Tree:
 
 @dataclass(frozen=True)
 class _Family:
-    """How a family is made: `fixed` from its own parameters, `children` of a path without end, `grow` from data.
+    """The functions that make a family's trees, and how many whole numbers a name may give them.
 
-    Each comes with how many whole numbers a name may give it.
+    fixed: from the family's own parameters. children: the number of children of a path, for any budget. grow: from
+    measured acceptance.
     """
 
     fixed: Callable[..., Tree] | None = None
@@ -123,7 +125,7 @@ class _Family:
 def _check_count(name: str, arguments: list[int], takes: range) -> None:
     if len(arguments) not in takes:
         wanted = "one or more" if takes.stop == ENDLESS else " or ".join(map(str, takes))
-        raise ValueError(f"shape {name!r} has {len(arguments)} parameters where {wanted} belong: write a fixed shape "
+        raise ValueError(f"shape {name!r} has {len(arguments)} parameters instead of {wanted}: write a fixed shape "
                          f"({_EXAMPLES}) or a family at a budget ('kary:2@16', 'chain@8', 'optimal@32')")
 
 
@@ -148,20 +150,20 @@ def _star() -> Callable[[Path], int]:
 
 
 def _levels(count, name: str, least: int = 1) -> int:
-    """How many levels a shape is asked for, each of at least one node."""
+    """The number of levels of a shape, each of at least one node."""
     return _few_enough(whole_number(count, name, least))
 
 
 def _few_enough(nodes: int) -> int:
-    """A number of nodes itself. ValueError where it is beyond `MOST_NODES`, before anything of that size is made."""
+    """The number of nodes. ValueError if it exceeds `MOST_NODES`, before anything of that size is made."""
     if nodes > MOST_NODES:
-        raise ValueError(f"the shape has {nodes} nodes or more, {MOST_NODES} at most can be drafted: give fewer "
+        raise ValueError(f"the shape has {nodes} nodes or more, but at most {MOST_NODES} can be drafted: give fewer "
                          "branches, levels or budget")
     return nodes
 
 
 def _level_order(children_of: Callable[[Path], int], nodes: int) -> Tree:
-    """The first `nodes` drafted nodes, level by level and left to right, where `children_of(path)` counts children."""
+    """The first `nodes` draft nodes, level by level, left to right; `children_of(path)` counts a path's children."""
     nodes, parents, level = _few_enough(nodes), [NO_PARENT], [(ROOT, ())]
     while len(parents) <= nodes:
         below = []
@@ -189,7 +191,7 @@ _EXAMPLES = "'chain:5', 'star:4', 'independent:4x8', 'kary:2,3', 'comb:3,4', 'ex
 
 
 def split_name(name: str) -> tuple[str, list[int]]:
-    """A name's family and its whole-number parameters: "kary:2,3" is "kary" and [2, 3]."""
+    """A name's family and its whole-number parameters: "kary" and [2, 3] for "kary:2,3"."""
     family, colon, parameters = name.strip().partition(":")
     if family not in _REGISTRY:
         raise ValueError(f"shape {name!r} is unknown: the families are {', '.join(_REGISTRY)}; write {_EXAMPLES}")

@@ -1,4 +1,4 @@
-"""The draft tree: one frozen list of parents, from which everything else about its shape follows."""
+"""The draft tree: one frozen list of parents, from which depth, rank, mask and paths are derived."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NO_PARENT = -1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree:
-    """A draft tree's shape: node 0 is the last committed token, the others are drafted, parents come before children.
+    """A draft tree's shape: node 0 is the last committed token, the others are draft tokens; parents precede children.
 
     parents: int64[m], m = n + 1, parents[0] == -1 and 0 <= parents[i] < i.
-    rank:    int64[m], a node's place among its siblings in the drafter's order (0 its favourite), rank[0] == 0.
-             By default the order in which siblings stand; given where an order has gaps (children of rank 0 and 2).
-    Both are kept as read-only copies, and trees with equal parents and ranks are equal and hash alike.
-    ValueError names the node, its value and what to do.
+    rank: int64[m], a node's place among its siblings in the drafter's order (0 for its favourite), rank[0] == 0. The
+        default is the order of the siblings in `parents`; needed for orders with gaps (children of rank 0 and 2).
+    Both are kept as read-only copies; trees with equal parents and ranks are equal and have the same hash.
+    ValueError names the node, its value and the remedy.
     """
 
     parents: np.ndarray
@@ -39,18 +39,18 @@ class Tree:
 
     @classmethod
     def from_choices(cls, choices: Iterable[Sequence[int]]) -> Tree:
-        """The tree whose nodes are these tuples of ranks, one tuple a node, as Medusa writes trees: (0,), (0, 0), (1,).
+        """The tree with one node per tuple of ranks, in Medusa's notation: (0,), (0, 0), (1,).
 
-        The order given does not matter: nodes stand level by level, siblings by rank. ValueError for a node that is
-        given twice, is empty, or whose parent is missing.
+        The order of the tuples does not matter: nodes are numbered level by level, siblings by rank. ValueError for a
+        tuple that occurs twice, is empty, or whose parent is missing.
         """
         ordered = sorted((tuple(int(rank) for rank in choice) for choice in choices), key=lambda c: (len(c), c))
         node_of = {(): ROOT}
         parents, rank = [NO_PARENT], [0]
         for choice in ordered:
             if choice in node_of:
-                what = "is the root, which is always there" if choice == () else "is given twice"
-                raise ValueError(f"choice {choice} {what}: leave it out")
+                problem = "is the root, which every tree has" if choice == () else "is given twice"
+                raise ValueError(f"choice {choice} {problem}: leave it out")
             if choice[:-1] not in node_of:
                 raise ValueError(f"choice {choice} has no parent: add {choice[:-1]}, or leave {choice} out")
             node_of[choice] = len(parents)
@@ -60,17 +60,17 @@ class Tree:
 
     @property
     def size(self) -> int:
-        """m: nodes with the root."""
+        """m: the number of nodes, the root included."""
         return len(self.parents)
 
     @property
     def budget(self) -> int:
-        """n: drafted nodes, the root excluded."""
+        """n: the number of draft nodes, the root excluded."""
         return self.size - 1
 
     @cached_property
     def depth(self) -> np.ndarray:
-        """int64[m]: edges from the root. A node's position id is the prefix length plus this."""
+        """int64[m]: edges from the root. A node's position id is the prefix length plus its depth."""
         depth = np.zeros(self.size, dtype=np.int64)
         for node in range(1, self.size):
             depth[node] = depth[self.parents[node]] + 1
@@ -78,17 +78,17 @@ class Tree:
 
     @cached_property
     def max_depth(self) -> int:
-        """Most draft tokens that a round can accept."""
+        """The most draft tokens that a round can accept."""
         return int(self.depth.max())
 
     @cached_property
     def last_rank(self) -> int:
-        """The largest rank of a node: its drafter has to name so many favourites, and one."""
+        """The largest rank of a node: the drafter has to give one more candidate than this."""
         return int(self.rank.max())
 
     @cached_property
     def mask(self) -> np.ndarray:
-        """bool[m, m]: row i is true where node i attends, that is at itself and at its ancestors."""
+        """bool[m, m]: row i is true at the nodes that node i attends to: itself and its ancestors."""
         mask = np.eye(self.size, dtype=bool)
         for node in range(1, self.size):
             mask[node] |= mask[self.parents[node]]
@@ -96,7 +96,7 @@ class Tree:
 
     @cached_property
     def leaves(self) -> np.ndarray:
-        """int64[]: nodes without children, in node order; the root where nothing is drafted."""
+        """int64[]: nodes without children, in node order; the root if there is no draft node."""
         has_child = np.zeros(self.size, dtype=bool)
         has_child[self.parents[1:]] = True
         return _read_only(np.flatnonzero(~has_child))
@@ -113,15 +113,15 @@ class Tree:
         return self._children[node]
 
     def path(self, node: int) -> tuple[int, ...]:
-        """Nodes from the root to this one, both included."""
+        """The nodes from the root to this node, both included."""
         return tuple(int(ancestor) for ancestor in np.flatnonzero(self.mask[node]))
 
     def paths(self) -> list[tuple[int, ...]]:
-        """One path for each leaf, root to leaf, in the order of `leaves`."""
+        """One path for each leaf, from the root to the leaf, in the order of `leaves`."""
         return [self.path(leaf) for leaf in self.leaves]
 
     def choices(self) -> list[tuple[int, ...]]:
-        """One tuple of ranks for each drafted node, in node order: which child was taken at every depth."""
+        """One tuple of ranks for each draft node, in node order: the rank of the child at each depth of its path."""
         choices = [()]
         for node in range(1, self.size):
             choices.append(choices[self.parents[node]] + (int(self.rank[node]),))
@@ -146,7 +146,7 @@ class Tree:
 def _as_int64(values, name: str) -> np.ndarray:
     array = np.array(values)
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} has shape {array.shape}: give one integer a node, the root first")
+        raise ValueError(f"{name} has shape {array.shape}: give one integer per node, the root first")
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} has dtype {array.dtype}: give integers")
     return array.astype(np.int64)
@@ -165,7 +165,7 @@ def _check_parents(parents: np.ndarray) -> None:
     if wrong.any():
         node = int(wrong.argmax())
         raise ValueError(f"parents[{node}] is {parents[node]}: it must be a node from 0 to {node - 1}; "
-                         "order the nodes so that parents come first")
+                         "order the nodes so that parents precede children")
 
 
 def _check_rank(parents: np.ndarray, rank: np.ndarray) -> None:
@@ -185,7 +185,7 @@ def _check_rank(parents: np.ndarray, rank: np.ndarray) -> None:
 
 
 def _order_among_siblings(parents: np.ndarray) -> np.ndarray:
-    order = np.argsort(parents, kind="stable")  # siblings side by side, each family in node order
+    order = np.argsort(parents, kind="stable")  # siblings adjacent, each family in node order
     first_of_family = np.searchsorted(parents[order], parents[order])
     rank = np.empty(len(parents), dtype=np.int64)
     rank[order] = np.arange(len(parents)) - first_of_family

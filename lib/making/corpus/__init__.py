@@ -1,5 +1,5 @@
-"""The text that the shipped family learns from: installed source code and its docstrings, and eight written generators.
+"""The training text of the shipped family: installed source code and docstrings, and generated text of six kinds.
 
-`sources` reads what every installation already has; `words`, `lexicon` and the generators make the rest; `mixture` puts
-them together. Nothing of others is stored in the repository, only the recipe by which it is read again.
+Start at `mixture`. `words` has the vocabulary of the generators `english`, `arithmetic` and `translation`. Text of
+other authors is not stored in the repository, only the recipe that finds it again.
 """

@@ -2,13 +2,14 @@
 
 from random import Random
 
-from lib.making.corpus.lexicon import Lexicon
+from lib.making.corpus.words import Lexicon
 
 OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 
 
 def problem(rng: Random, lexicon: Lexicon) -> str:
     """One problem with its steps and answer; its kind, its size and the last digits of two operands form the rule."""
+    # "reckoning" is part of the hash that splits the rules: another name would be another text
     kind, size, *endings = lexicon.rule(rng, "reckoning", KINDS, (2, 3, 4), range(2, 10), range(2, 10))
     return KINDS[kind](rng, lexicon, size, *endings)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from lib.making.corpus import words
-from lib.making.corpus.lexicon import Lexicon
+from lib.making.corpus.words import Lexicon
 
 CONSONANTS = "p t k b d g m n l r s v h z".split()
 VOWELS = "a e i o u".split()
@@ -66,26 +66,17 @@ class Clause:
             return f"{helper.capitalize()} {subject}{' not' if self.negative else ''} {self.verb} {tail}?"
         if self.negative or self.tense == "future":
             return words.sentence(f"{subject} {helper}{' not' if self.negative else ''} {self.verb} {tail}.")
-        simple = (
-            words.past(self.verb)
-            if self.tense == "past"
-            else self.verb
-            if self.subject.plural
-            else words.third(self.verb)
-        )
-        return words.sentence(f"{subject} {simple} {tail}.")
+        present = self.verb if self.subject.plural else words.third(self.verb)
+        verb = words.past(self.verb) if self.tense == "past" else present
+        return words.sentence(f"{subject} {verb} {tail}.")
 
     def velan(self) -> str:
         """The clause in Velan: question particle, subject, place with postposition, object, verb with prefix and
         suffixes.
         """
         place = f" {self.place[1].velan('place')} {PLACES[self.place[0]]}" if self.place else ""
-        verb = (
-            ("ne" if self.negative else "")
-            + velan(self.verb)
-            + TENSES[self.tense]
-            + ("k" if self.subject.plural else "")
-        )
+        prefix, number = "ne" if self.negative else "", "k" if self.subject.plural else ""
+        verb = prefix + velan(self.verb) + TENSES[self.tense] + number
         text = f"{self.subject.velan('subject')}{place} {self.object.velan('object')} {verb}"
         return words.sentence(("ka " if self.question else "") + text + ("?" if self.question else "."))
 

@@ -1,4 +1,13 @@
-"""English stems that the generators build sentences from, and the regular morphology that inflects them."""
+"""The words of the generators: English stems, their regular inflection, and the words and rules of each split.
+
+Held-out text is made of held-out words and rules, not only of another seed.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Sequence
 
 NOUNS = """anchor apple arch archive armchair arrow badge bakery balcony ballad bank barge barn barrel basin
 basket battery beacon bell bench bicycle blanket boat book boot bottle boulder bowl bracelet branch brick bridge
@@ -100,3 +109,88 @@ def article(phrase: str) -> str:
 def sentence(text: str) -> str:
     """The text with its first letter capital."""
     return text[0].upper() + text[1:]
+
+
+HELD_OUT_ONE_IN = 8
+ONSETS = "b br d dr f g gr h j k l m n p pr r s st t tr v w z th".split()
+NUCLEI = "a e i o u ai au ei ia".split()
+CODAS = ["", "", "", "l", "n", "r", "s", "m", "th", "nd", "rk"]
+
+
+def is_held_out(*key, one_in: int = HELD_OUT_ONE_IN) -> bool:
+    """Whether a word, rule or file belongs to the held-out split, by a hash of the key alone."""
+    digest = hashlib.sha256("\x1f".join(map(str, key)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") % one_in == 0
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Draws words and rules for one split.
+
+    The training split has no held-out noun, name, trade or rule; the held-out split has only held-out ones. Both have
+    the same verbs, adjectives and times, so that they share a language.
+    """
+
+    held_out: bool
+
+    def noun(self, rng: Random) -> str:
+        """A noun stem of this split."""
+        return self._draw(rng, "noun", NOUNS)
+
+    def trade(self, rng: Random) -> str:
+        """A trade (a person's occupation) of this split."""
+        return self._draw(rng, "trade", TRADES)
+
+    def verb(self, rng: Random) -> str:
+        """A transitive verb stem."""
+        return rng.choice(VERBS)
+
+    def adjective(self, rng: Random) -> str:
+        """An adjective."""
+        return rng.choice(ADJECTIVES)
+
+    def time(self, rng: Random) -> str:
+        """An adverbial of time or manner."""
+        return rng.choice(TIMES)
+
+    def name(self, rng: Random) -> str:
+        """An invented name of one to three syllables, of this split."""
+        while True:
+            syllables = [
+                rng.choice(ONSETS) + rng.choice(NUCLEI) + rng.choice(CODAS) for _ in range(rng.choice((1, 2, 2, 3)))
+            ]
+            name = "".join(syllables).capitalize()
+            if is_held_out("name", name) == self.held_out:
+                return name
+
+    def names(self, rng: Random, count: int) -> list[str]:
+        """`count` different names."""
+        names: list[str] = []
+        while len(names) < count:
+            name = self.name(rng)
+            if name not in names:
+                names.append(name)
+        return names
+
+    def nouns(self, rng: Random, count: int) -> list[str]:
+        """`count` different nouns."""
+        return rng.sample(_own("noun", tuple(NOUNS), self.held_out), count)
+
+    def rule(self, rng: Random, family: str, *choices: Sequence):
+        """One combination of the choices (a rule of the family) of this split."""
+        while True:
+            rule = tuple(rng.choice(list(options)) for options in choices)
+            if is_held_out("rule", family, *rule) == self.held_out:
+                return rule
+
+    def _draw(self, rng: Random, kind: str, stems: Sequence[str]) -> str:
+        return rng.choice(_own(kind, tuple(stems), self.held_out))
+
+
+@cache
+def _own(kind: str, stems: tuple[str, ...], held_out: bool) -> list[str]:
+    return [stem for stem in stems if is_held_out(kind, stem) == held_out]
+
+
+TRAIN = Lexicon(held_out=False)
+HELD_OUT = Lexicon(held_out=True)

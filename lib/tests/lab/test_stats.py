@@ -1,6 +1,5 @@
 """Intervals that hold what they promise: against closed forms, by simulation, and against a plain bootstrap."""
 
-import time
 from statistics import NormalDist
 
 import numpy as np
@@ -25,30 +24,31 @@ def rounds_of_prompts(generator: np.random.Generator, prompts: int) -> tuple[np.
 
 def test_an_estimate_is_worded_with_the_interval_that_it_has():
     row = pd.Series({"value": 0.5, "low": -0.25, "high": 1.0})
-    assert stats.worded(row) == "0.50 [-0.25, 1.00]" and stats.worded(row, "+.1f") == "+0.5 [-0.2, +1.0]"
-    assert stats.worded(row.replace(-0.25, np.nan)) == "0.50"
-    assert stats.in_words(pd.DataFrame([row])) == ["0.50 [-0.25, 1.00]"]
+    assert stats.format_estimate(row) == "0.50 [-0.25, 1.00]"
+    assert stats.format_estimate(row, "+.1f") == "+0.5 [-0.2, +1.0]"
+    assert stats.format_estimate(row.replace(-0.25, np.nan)) == "0.50"
+    assert stats.format_estimates(pd.DataFrame([row])) == ["0.50 [-0.25, 1.00]"]
 
 
 def test_value_is_the_ratio_of_sums_and_not_the_mean_of_ratios():
     found = stats.ratio([10, 1], [10, 2], draws())
     assert found.value == pytest.approx(11 / 12)
     assert (found.n_prompts, found.n_rounds) == (2, 12)
-    assert stats.mean([1.0, 0.5], draws()).value == pytest.approx(0.75)
+    assert stats.ratio([1.0, 0.5], [1, 1], draws()).value == pytest.approx(0.75)
 
 
 def test_interval_of_a_mean_is_that_of_student():
     values = draws(3).normal(5, 2, 40)
-    found = stats.mean(values, draws(), resamples=40_000)
+    found = stats.ratio(values, np.ones(40), draws(), resamples=40_000)
     half = 2.0227 * values.std(ddof=1) / 40**0.5  # t quantile of 39 degrees of freedom
     assert found.low == pytest.approx(values.mean() - half, abs=0.06 * half)
     assert found.high == pytest.approx(values.mean() + half, abs=0.06 * half)
 
 
-@pytest.mark.parametrize(("prompts", "quantile"), [(5, 2.7764), (10, 2.2622), (30, 2.0452)])
+@pytest.mark.parametrize(("prompts", "quantile"), [(5, 2.776445), (10, 2.262157), (30, 2.045230)])
 def test_tails_follow_the_quantiles_of_student(prompts, quantile):
     expected = NormalDist().cdf(-quantile * (prompts / (prompts - 1)) ** 0.5)
-    assert stats._tail(0.95, prompts) == pytest.approx(expected, rel=0.02, abs=1e-4)
+    assert stats._tail(0.95, prompts) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("prompts", [10, 30])
@@ -108,7 +108,6 @@ def test_interval_holds_the_value_and_scales_with_it(pairs, factor):
 def test_one_prompt_has_a_value_but_no_interval():
     found = stats.ratio([3], [4], draws())
     assert found.value == 0.75 and np.isnan(found.low) and np.isnan(found.high)
-    assert "0.75 [nan, nan]" in str(found)
 
 
 def test_nothing_to_divide_by_is_nan_and_no_prompts_are_an_error():
@@ -155,11 +154,12 @@ def test_unknown_base_is_named_with_what_there_is():
         stats.compare(table(), ["budget"], "family", "star", "accepted", "rounds", draws())
 
 
-def test_thousands_of_settings_are_quick():
+def test_more_settings_than_one_chunk_keep_their_order():
     generator, prompts, many = draws(10), 60, 4000
     accepted, rounds = generator.integers(1, 50, (2, many * prompts))
     setting, prompt = np.divmod(np.arange(many * prompts), prompts)
     rows = pd.DataFrame({"setting": setting, "prompt": prompt, "accepted": accepted, "rounds": rounds})
-    start = time.process_time()
-    assert len(stats.summarise(rows, ["setting"], "accepted", "rounds", generator)) == many
-    assert time.process_time() - start < 20
+    found = stats.summarise(rows, ["setting"], "accepted", "rounds", generator, resamples=50)
+    assert found["setting"].tolist() == [*range(many)] and many > stats.CHUNK
+    sums = rows.groupby("setting")[["accepted", "rounds"]].sum()
+    assert np.allclose(found["value"], sums["accepted"] / sums["rounds"])

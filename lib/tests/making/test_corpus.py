@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from lib.making.corpus import arithmetic, lexicon, mixture, translation, words
-from lib.making.corpus.lexicon import HELD_OUT, TRAIN, is_held_out
+from lib.making.corpus import arithmetic, mixture, translation, words
+from lib.making.corpus.words import HELD_OUT, TRAIN, is_held_out
 from lib.models import prompts
 from lib.models.held_out import resolve
 
@@ -69,7 +69,7 @@ def test_a_prompts_source_is_found_again_or_refused():
     source = next(row["source"] for row in committed() if "source" in row)
     text = resolve(source)
     assert len(text) == source["end"] - source["start"]
-    with pytest.raises(LookupError, match="differs from the one that the prompt was cut from"):
+    with pytest.raises(LookupError, match="differs from the file that the prompt was cut from"):
         resolve({**source, "sha256": "0" * 64})
     with pytest.raises(LookupError, match="is not installed"):
         resolve({**source, "path": "nowhere.py"})
@@ -106,8 +106,8 @@ def test_velan_marks_case_number_tense_and_mood():
 
 def test_the_lexicon_is_large_enough_in_both_splits():
     for split in (TRAIN, HELD_OUT):
-        assert len(lexicon._own("noun", tuple(words.NOUNS), split.held_out)) >= 15
-        assert len(lexicon._own("trade", tuple(words.TRADES), split.held_out)) >= 5
+        assert len(words._own("noun", tuple(words.NOUNS), split.held_out)) >= 15
+        assert len(words._own("trade", tuple(words.TRADES), split.held_out)) >= 5
 
 
 def test_the_file_of_prompts_names_every_prompt_once():

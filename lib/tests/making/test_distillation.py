@@ -33,7 +33,7 @@ def test_contenders_are_equal_in_what_their_names_say(name):
 def test_rows_of_a_target_replace_its_own_and_no_others(tmp_path):
     path = tmp_path / "distillation.csv"
     for target, value in (("base", 1.0), ("small", 2.0), ("base", 3.0)):
-        told = distillation.put(path, pd.DataFrame(dict(target=[target], value=[value])))
+        told = distillation.write_rows(path, pd.DataFrame(dict(target=[target], value=[value])))
     assert dict(zip(told["target"], told["value"])) == {"small": 2.0, "base": 3.0} and told.equals(pd.read_csv(path))
 
 

@@ -10,11 +10,11 @@ import torch
 from lib.drafters import heads
 from lib.lab import tables
 from lib.lab.counted_bytes import CountedBytes
-from lib.making import command, data, head_memory, loop, losses
+from lib.making import command, data, loop, losses
 from lib.making import heads as training
 from lib.making.corpus import mixture
 from lib.models import SHIPPED, PairError
-from lib.studies.drafters import head_figures
+from lib.studies.drafters import figures
 from lib.tests import small_heads, small_models
 
 TARGET = small_models.llama(3, layers=3, dtype=torch.float32).requires_grad_(False)
@@ -49,20 +49,20 @@ def test_a_head_learns_what_the_target_says(kind, tmp_path):
     curve = pd.read_csv(tmp_path / "curve.csv")
     depths = head.depth if kind in ("medusa", "block") else losses.STEPS
     assert curve["step"].unique().tolist() == [20, 40] and len(curve) == 2 * depths
-    before = training.reading(small_heads.head(kind, TARGET), TARGET, kind, held_out, 24).set_index("depth")
+    before = training.evaluate(small_heads.head(kind, TARGET), TARGET, kind, held_out, 24).set_index("depth")
     after = curve[curve["step"] == 40].set_index("depth")
     assert after["nats"].mean() < before["nats"].mean() and after["nats"][1] < before["nats"][1]
     assert after["agreement"][1] >= before["agreement"][1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lessons_compare_a_head_with_the_target_at_the_same_token(kind):
+def test_losses_compare_a_head_with_the_target_at_the_same_token(kind):
     """A head that said what the target says would have its states: the targets' are those of the tokens spoken of."""
     tokens = draw(0)
-    last = losses.listen(TARGET, tokens[:, :-1])[-1]
+    last = losses.hidden_states(TARGET, tokens[:, :-1])[-1]
     head = small_heads.head(kind, TARGET)
-    lesson = losses.READINGS[kind](head, TARGET, tokens, torch.Generator().manual_seed(2))
-    for depth, (state, wanted) in enumerate(zip(lesson.states, lesson.wanted)):
+    loss = losses.HELD_OUT_LOSSES[kind](head, TARGET, tokens, torch.Generator().manual_seed(2))
+    for depth, (state, wanted) in enumerate(zip(loss.states, loss.target_states)):
         assert state.shape == wanted.shape
         if kind == "block":
             first = 1 + int(torch.randint(losses.STRIDE, (), generator=torch.Generator().manual_seed(2)))
@@ -72,23 +72,23 @@ def test_lessons_compare_a_head_with_the_target_at_the_same_token(kind):
 
 
 def test_eagle_one_regresses_features_and_counts_classification_a_tenth():
-    lesson = losses.eagle(small_heads.head("eagle", TARGET), TARGET, draw(0), torch.Generator().manual_seed(0))
-    (state,), (wanted,) = lesson.states, lesson.wanted
+    loss = losses.eagle(small_heads.head("eagle", TARGET), TARGET, draw(0), torch.Generator().manual_seed(0))
+    (state,), (wanted,) = loss.states, loss.target_states
     output = TARGET.get_output_embeddings()
     difference = (state - wanted).abs()
     smooth = torch.where(difference < 1, difference**2 / 2, difference - 0.5).mean()
     p, q = output(wanted).softmax(-1), output(state).softmax(-1)
     expected = smooth + 0.1 * -(p * q.log()).sum(-1).mean()
-    assert lesson.loss(output)(state, 0).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert loss.by_depth(output)(state, 0).item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["medusa", "eagle3", "block"])
 def test_depths_apart_give_the_same_gradients(kind):
     gradients = []
-    for backward in head_memory.WAYS.values():
+    for backward in losses.WAYS.values():
         head = small_heads.head(kind, TARGET)
-        lesson = losses.LESSONS[kind](head, TARGET, draw(0), torch.Generator().manual_seed(0))
-        backward(lesson.states, lesson.loss(TARGET.get_output_embeddings()))
+        loss = losses.LOSSES[kind](head, TARGET, draw(0), torch.Generator().manual_seed(0))
+        backward(loss.states, loss.by_depth(TARGET.get_output_embeddings()))
         gradients.append([p.grad for p in head.parameters() if p.grad is not None])
     for together, separate in zip(*gradients, strict=True):
         torch.testing.assert_close(together, separate)
@@ -96,7 +96,7 @@ def test_depths_apart_give_the_same_gradients(kind):
 
 def test_depths_apart_need_the_logits_of_one_depth():
     wide = small_models.llama(0, vocabulary=2048, dtype=torch.float32).requires_grad_(False)
-    table = head_memory.peaks(wide, KINDS, rows=2, length=32).pivot(index="kind", columns="way")
+    table = losses.peaks(wide, KINDS, rows=2, length=32).pivot(index="kind", columns="way")
     depths, peak = table["depths"]["apart"], table["peak_bytes"]
     several = depths[depths > 1].index
     assert set(several) == {"medusa", "eagle3", "block"}
@@ -120,13 +120,13 @@ def test_counted_bytes_are_those_alive_at_once():
 
 
 def test_curves_and_memory_are_drawn_and_fit_their_tables():
-    points = training.reading(small_heads.head("medusa", TARGET), TARGET, "medusa", streams(), 24).assign(step=20)
+    points = training.evaluate(small_heads.head("medusa", TARGET), TARGET, "medusa", streams(), 24).assign(step=20)
     curve = pd.concat([points, points.assign(step=40)])
-    figure = head_figures.curves({"medusa": curve, "block": curve})
-    assert [axis.get_title() for axis in figure.axes] == ["medusa", "block"]
+    figure = figures.head_curves(pd.concat([curve.assign(head=head) for head in ("medusa", "block")]))
+    assert [axis.get_title() for axis in figure.axes] == ["block", "medusa"]
     assert all(len(axis.lines) == 4 for axis in figure.axes)
-    peaks = head_memory.peaks(TARGET, ("medusa", "eagle"), rows=2, length=24)
-    assert len(head_figures.memory(peaks).axes[0].patches) == 4
+    peaks = losses.peaks(TARGET, ("medusa", "eagle"), rows=2, length=24)
+    assert len(figures.head_memory(peaks).axes[0].patches) == 4
     tables.write("", "head_curves", curve.assign(target="t", head="medusa"), "mark")
     tables.write("", "head_memory", peaks.assign(target="t"), "mark")
 
@@ -165,8 +165,8 @@ def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, c
     shutil.copy(SHIPPED / "base" / "tokenizer.json", tmp_path / "tokenizer.json")
     TARGET.save_pretrained(tmp_path / "little")
     monkeypatch.setitem(training.PLANS, "medusa", loop.Plan(9, 2, 16, 5e-3, seed=0))
-    monkeypatch.setattr("lib.making.own_text.PROMPT_TOKENS", 8)
-    monkeypatch.setattr("lib.making.own_text.NEW_TOKENS", 12)
+    monkeypatch.setattr("lib.making.data.PROMPT_TOKENS", 8)
+    monkeypatch.setattr("lib.making.data.NEW_TOKENS", 12)
     for steps in ("2", "4"):
         words = ["heads", "--target", "little", "--kind", "medusa", "--folder", str(tmp_path), "--steps", steps]
         command.main(words)
@@ -179,12 +179,12 @@ def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, c
     command.publish(tmp_path, tmp_path / "shipped")
     kept = tmp_path / "shipped" / "heads" / "little" / "medusa"
     assert {path.name for path in kept.iterdir()} == {"config.json", "model.safetensors", "curve.csv"}
-    with pytest.raises(ValueError, match="kind 'hydra'; choose one of medusa"):
+    with pytest.raises(ValueError, match="kind is 'hydra'; choose one of medusa"):
         training.make("little", "hydra", tmp_path)
 
 
 def test_a_target_that_is_not_there_is_told_before_the_corpus_is_read(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PairError, match="empty is of no type that this transformers knows"):
+    with pytest.raises(PairError, match="empty is of no type that this version of transformers supports"):
         training.make(str(tmp_path / "empty"), "medusa", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.making import data, family, loop, muon, optim
+from lib.making import data, family, loop, optim
 from lib.making.corpus import mixture
 from lib.making.data import windows
 from lib.tests import small_models
@@ -17,7 +17,7 @@ from lib.tests import small_models
 def test_orthogonalised_updates_have_singular_values_near_one():
     torch.manual_seed(0)
     for shape in ((3, 24, 64), (2, 64, 24), (1, 32, 32)):
-        values = torch.linalg.svdvals(muon.orthogonalise(torch.randn(shape)))
+        values = torch.linalg.svdvals(optim.orthogonalise(torch.randn(shape)))
         assert 0.3 < values.min() and values.max() < 1.3
 
 
@@ -25,13 +25,13 @@ def test_muon_steps_as_defined_matrix_by_matrix():
     torch.manual_seed(0)
     start, gradients = torch.randn(6, 10), [torch.randn(6, 10) for _ in range(3)]
     weight = start.clone().requires_grad_()
-    optimiser = muon.Muon([weight], lr=0.1, momentum=0.9, weight_decay=0.2)
+    optimiser = optim.Muon([weight], lr=0.1, momentum=0.9, weight_decay=0.2)
     expected, buffer = start.clone(), torch.zeros(6, 10)
     for gradient in gradients:
         weight.grad = gradient.clone()
         optimiser.step()
         buffer = 0.9 * buffer + 0.1 * gradient
-        update = muon.orthogonalise((0.1 * gradient + 0.9 * buffer)[None])[0]
+        update = optim.orthogonalise((0.1 * gradient + 0.9 * buffer)[None])[0]
         expected = expected * (1 - 0.1 * 0.2) - 0.1 * 0.2 * 10**0.5 * update
     torch.testing.assert_close(weight.detach(), expected)
 

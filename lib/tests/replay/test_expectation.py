@@ -10,14 +10,13 @@ from lib import replay
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import stats
 from lib.replay import acceptance, expectation
-from lib.replay import chances as acceptance_chances
 from lib.studies.acceptance import live, recording
 from lib.tests import small_models
 from lib.trees import Tree
 from lib.trees.shapes import parse
 from lib.verify import warp
 from lib.verify.proof import enumeration
-from lib.verify.proof.small_languages import Logits
+from lib.verify.proof.languages import Logits
 
 V = 3
 UNEVEN = Tree.from_choices([(0,), (1,), (2,), (1, 0)])  # a child's place decides what hangs below it
@@ -33,9 +32,9 @@ def every_text(depth, seed=0, agreement=0.6, temperature=1.0):
     paths = [text[:step] for text in texts for step in range(depth)]
     said = torch.tensor([token for text in texts for token in text])
     p, q = (torch.stack([language(path) for path in paths]) for language in (target, drafter))
-    chances = acceptance_chances.chances(p, q, said, 3, torch.Generator().manual_seed(1))
+    chances = expectation.chances(p, q, said, 3, torch.Generator().manual_seed(1))
     many = (values.repeat_interleave(SAMPLES, 0) for values in (p, q, said))
-    sampled = acceptance_chances.without_replacement(*many, 3, torch.Generator().manual_seed(1), samples=1)
+    sampled = expectation.without_replacement(*many, 3, torch.Generator().manual_seed(1), samples=1)
     chances["without_replacement|3"] = sampled.view(len(said), SAMPLES, 3).mean(1) / p.gather(1, said[:, None])
     shape = len(texts), depth
     zeros = np.zeros(shape, np.float32)
@@ -141,7 +140,7 @@ def test_chances_are_shares_of_what_the_target_says():
     generator = torch.Generator().manual_seed(0)
     p, q = (warp(2 * torch.randn(40, 6, generator=generator, dtype=torch.float64), 1.0) for _ in range(2))
     said = torch.multinomial(p, 1, generator=generator)[:, 0]
-    for name, values in acceptance_chances.chances(p, q, said, 4, generator).items():
+    for name, values in expectation.chances(p, q, said, 4, generator).items():
         assert (values >= 0).all() and (values.sum(-1) <= 1 + 1e-9).all(), name
-    same = acceptance_chances.chances(p, p, said, 2, generator)
+    same = expectation.chances(p, p, said, 2, generator)
     assert torch.allclose(same["multi_step|2"].sum(-1), torch.ones(40, dtype=torch.float64))

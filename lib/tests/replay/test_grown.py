@@ -1,5 +1,7 @@
 """Replay of grown trees against live decoding, round by round; its starts, its bookkeeping, its table rows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -114,7 +116,7 @@ def test_asked_starts_come_in_their_order_and_as_the_plain_drafter_has_them():
     assert [*zip(found.rows, found.starts)] == starts
     plain = PlainDrafter(DRAFTER)
     for index, (row, at) in enumerate(starts):
-        plain.start([torch.cat([PROMPTS[row], grown.said(RECORDED, row)[: at + 1]])])
+        plain.start([torch.cat([PROMPTS[row], grown.continuation(RECORDED, row)[: at + 1]])])
         (draft,) = plain.propose(rule, GeneratorDraws(None))
         assert (found.drafted[index], found.depth[index]) == (draft.tree.budget, draft.tree.max_depth)
         path = [int(draft.tokens[node]) for node in draft.tree.path(int(found.nodes[index]))[1:]]
@@ -134,7 +136,7 @@ def test_what_cannot_be_replayed_is_refused_by_name():
     for start in ((0, 24), (4, 0), (0, -1), (-1, 0)):
         with pytest.raises(ValueError, match=rf"start \({start[0]}, {start[1]}\) is not in the trace"):
             grown.walk(RECORDED, drafter, PROMPTS, rule, [(0, 0), start])
-    for other in (LookupDrafter(), make("adaptive", model=DRAFTER)):
+    for other in (LookupDrafter(), make("adaptive", SimpleNamespace(target=TARGET, draft_model=DRAFTER))):
         for replayed in (grown.walk, grown.chained):
             with pytest.raises(ValueError, match=f"drafter is a {type(other).__name__}.*decode with others live"):
                 replayed(RECORDED, other, PROMPTS, rule)

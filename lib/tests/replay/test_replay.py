@@ -1,17 +1,21 @@
 """Replay against a plain walk, against live decoding round by round, and its bookkeeping of ends and loops."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lib
 from lib import models, replay
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.replay import frequent_paths
+from lib.replay import search
 from lib.replay.rank_paths import rank_paths
-from lib.studies.acceptance import live, replay_speed
+from lib.studies.acceptance import live
 from lib.trees import Tree, shapes
 
 
@@ -80,6 +84,11 @@ def test_walk_is_the_plain_walk_and_the_trie_is_the_walk(tree, seed, ahead):
     assert np.array_equal(replay.accepted_lengths(recorded, tree), found.accepted)
 
 
+def starts_of(paths, tree):
+    """int64[m]: the number of starts that accept each node of a tree, the root included."""
+    return np.array([paths.count(node) if node >= 0 else 0 for node in paths.nodes(tree)])
+
+
 @settings(deadline=None, max_examples=40)
 @given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 4]), st.booleans())
 def test_a_tree_costs_its_own_nodes(tree, seed, ahead, before_loops):
@@ -87,7 +96,7 @@ def test_a_tree_costs_its_own_nodes(tree, seed, ahead, before_loops):
     recorded = replay.Trace(**{**vars(recorded), "loops": recorded.lengths // 2})
     everywhere = replay.walk(recorded, tree)
     keep = everywhere.starts < recorded.loops[everywhere.rows] if before_loops else everywhere.starts >= 0
-    counts = rank_paths(recorded, before_loops=before_loops).counts(tree)
+    counts = starts_of(rank_paths(recorded, before_loops=before_loops), tree)
     assert np.array_equal(counts, np.bincount(everywhere.nodes[keep], minlength=tree.size) @ tree.mask)
     assert counts[1:].sum() == everywhere.accepted[keep].sum()
 
@@ -95,14 +104,14 @@ def test_a_tree_costs_its_own_nodes(tree, seed, ahead, before_loops):
 def test_paths_end_where_their_text_does():
     zeros = synthetic(np.random.default_rng(0), rows=4, width=9, ranks=1)
     paths = rank_paths(zeros)
-    assert paths.counts(shapes.chain(12)).tolist() == [
+    assert starts_of(paths, shapes.chain(12)).tolist() == [
         int(np.maximum(zeros.lengths - depth + 1, 0).sum()) if depth else zeros.positions for depth in range(13)
     ]
 
 
 def test_ranks_a_start_deep_are_grown_from_as_others_are():
     recorded = synthetic(np.random.default_rng(2), rows=40, width=12, ranks=3, ahead=2)
-    grown = frequent_paths.frequent(recorded, 9)
+    grown = search.frequent(recorded, 9)
     assert grown.max_depth <= 2
     rival = shapes.at_budget("kary:3", 9)
     assert replay.accepted_lengths(recorded, grown).sum() >= replay.accepted_lengths(recorded, rival).sum()
@@ -148,10 +157,10 @@ def test_chained_efficiency_can_differ_where_uniform_starts_tie():
 
 def test_a_drafter_that_the_trace_lacks_is_named():
     recorded = synthetic(np.random.default_rng(0))
-    with pytest.raises(ValueError, match="no drafter 'x'; it has d"):
+    with pytest.raises(ValueError, match="no drafter 'x'; its drafters are d"):
         replay.accepted_lengths(recorded, shapes.parse("kary:2@16"), "x")
     both = replace(recorded, ranks=recorded.ranks | {"e": recorded.ranks["d"]})
-    with pytest.raises(ValueError, match="name one; it has d, e"):
+    with pytest.raises(ValueError, match="needs the name of a drafter; its drafters are d, e"):
         replay.accepted_lengths(both, shapes.parse("kary:2@16"))
 
 
@@ -164,7 +173,7 @@ def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
         pair.target, {"d": pair.draft_model}, ids, names="ab", kinds="kk", max_new_tokens=10,
         eos_token_id=pair.eos_token_ids,
     )
-    trees = replay_speed.random_trees(9, np.random.default_rng(len(name)))
+    trees = live.random_trees(9, np.random.default_rng(len(name)))
     for tree in (next(trees), next(trees)):
         done = live.decode(
             pair.target, LanguageModelDrafter(pair.draft_model), ids, shape=tree, max_new_tokens=11, eos_token_id=pair.eos_token_ids
@@ -172,3 +181,24 @@ def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
         found = replay.chained(replay.rounds(recorded, tree), recorded.lengths)
         replayed = zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist(), found.cut.tolist())
         assert [*replayed] == sorted((one.row, one.position - 1, one.accepted, one.cut) for one in done.rounds)
+
+
+FEW = """
+import sys
+from lib import replay
+from lib.trees import shapes
+made = replay.load({path!r})
+replay.accepted_lengths(made, shapes.chain(4))
+files = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "lib"]
+print(len(files), sum(len(open(file, encoding="utf-8").readlines()) for file in files if file),
+      "torch" in sys.modules)
+"""
+
+
+def test_replay_of_a_saved_trace_loads_little(tmp_path):
+    path = tmp_path / "t.safetensors"
+    replay.save(synthetic(np.random.default_rng(0)), path)
+    done = subprocess.run([sys.executable, "-c", FEW.format(path=str(path))], capture_output=True, text=True, check=True,
+                          cwd=Path(lib.__file__).parents[1])
+    modules, lines, torch_is_loaded = done.stdout.split()
+    assert int(modules) <= 20 and int(lines) <= 2000 and torch_is_loaded == "False"

@@ -9,7 +9,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from lib import decoding, replay
-from lib.drafters.ahead import rank_of
+from lib.drafters.drafter import Drafter
+from lib.drafters.head_drafter import rank_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.replay import prefill, reading
@@ -24,8 +25,10 @@ PROMPTS = [LONG[:6], LONG[:13], OTHER, LONG, OTHER, LONG[:13]]  # starts in two 
 NAMES, KINDS = tuple("abcdef"), ("k",) * 6
 
 
-class Heads:
-    """A stand-in for drafters that speak of several tokens ahead: ranks tell row, start and depth."""
+class Heads(Drafter):
+    """A stand-in for drafters that propose several tokens ahead; ranks depend on the root and the depth."""
+
+    reads_ahead = True
 
     def read_ahead(self, target, texts, starts, depth):
         counts = [len(text) - 1 - start for text, start in zip(texts, starts)]
@@ -91,7 +94,7 @@ def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
     written = [[1, 2, 3, 4], [5], [6, 7], [8, 9, 1], [2] * 9, [3, 1]]
     models = {"d": DRAFTER, "h": Heads()}
     at_once = replay.read(TARGET, models, PROMPTS, written, names=NAMES, kinds=KINDS, temperature=1.0)
-    monkeypatch.setattr(reading, "AT_ONCE", 1)
+    monkeypatch.setattr(reading, "MOST_PROBABILITIES", 1)
     one_by_one = replay.read(TARGET, models, PROMPTS, written, names=NAMES, kinds=KINDS, temperature=1.0)
     for name in ("tokens", "lengths", "loops"):
         assert np.array_equal(getattr(at_once, name), getattr(one_by_one, name))
@@ -117,7 +120,7 @@ class Wrong(Heads):
 
 
 def test_a_wrong_reading_ahead_is_refused():
-    with pytest.raises(ValueError, match="read_ahead of Wrong must give rank -1 behind a row's end"):
+    with pytest.raises(ValueError, match="read_ahead of Wrong must give rank -1 after a row's end"):
         replay.read(TARGET, {"h": Wrong()}, PROMPTS[:2], [[1, 2], [3, 4]], names="ab", kinds="kk")
 
 
@@ -130,13 +133,13 @@ def test_what_no_trace_decides_is_refused_before_anything_is_written():
 REFUSED = [
     (dict(prompts=[], names="", kinds=""), "there is no prompt"),
     (dict(prompts=[torch.tensor([1]), torch.tensor([], dtype=torch.long)]), "prompt 1 has shape \\(0,\\)"),
-    (dict(prompts=[torch.tensor([1]), torch.tensor([24])]), "prompt 1 has token 24, the target knows 0 to 23"),
+    (dict(prompts=[torch.tensor([1]), torch.tensor([24])]), "prompt 1 has token 24, the target's tokens are 0 to 23"),
     (dict(names="a"), "1 names and 2 kinds for 2 prompts"),
     (dict(max_new_tokens=-1), "max_new_tokens is -1"),
     (dict(rows=0), "rows 0"),
     (dict(max_new_tokens=252), "need 259 positions, the window of the target has 256"),
     (dict(temperature=1.0), "temperature is 1.0 but generator is None"),
-    (dict(drafters={"d": small_models.llama(1, vocabulary=20)}), "'d' knows 20 tokens, the target 24: load both"),
+    (dict(drafters={"d": small_models.llama(1, vocabulary=20)}), "'d' has 20 tokens, the target 24: load both"),
 ]
 
 
@@ -194,7 +197,7 @@ def test_a_stopped_recording_goes_on_behind_its_last_batch(tmp_path, temperature
 @pytest.mark.parametrize("damage, said", [
     (lambda path: path.write_bytes(path.read_bytes()[:60]), "record the trace again"),
     (lambda path: path.write_bytes(b""), "record the trace again"),
-    (lambda path: save_file({"w": np.zeros(3)}, path), "is no trace: it lacks about, "),
+    (lambda path: save_file({"w": np.zeros(3)}, path), "is not a trace: it lacks about, "),
     (lambda path: replay.save(synthetic(np.random.default_rng(0)), path), None),
 ], ids=["cut short", "empty", "no trace", "another trace"])
 def test_a_damaged_file_is_named_and_a_damaged_batch_recorded_anew(tmp_path, damage, said):
@@ -248,7 +251,7 @@ def test_rows_are_selected_and_joined():
     assert np.array_equal(again.ranks["d"], made.ranks["d"]) and np.array_equal(again.lengths, made.lengths)
     narrow = replay.Trace(**{**vars(halves[0]), "tokens": halves[0].tokens[:, :5]})
     assert (replay.join([narrow, halves[1]]).tokens[:3, 5:] == -1).all()
-    with pytest.raises(ValueError, match="one trace keeps .*ranks of d.* and another does not"):
+    with pytest.raises(ValueError, match="one trace has .*ranks of d.* and another does not"):
         replay.join([made, replay.Trace(**{**vars(made), "ranks": {}})])
     with pytest.raises(ValueError, match="no trace to join"):
         replay.join([])

@@ -8,13 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.trees import Tree, growth, shapes
-from lib.trees.growth.best_first import best_first
-from lib.trees.growth.candidates import Candidates, path
-from lib.trees.growth.marginals import DDTree
+from lib.trees.growth.best_first import DDTree, best_first
+from lib.trees.growth.candidates import Candidates
 from lib.trees.growth.smart import Costs, Smart
 
 SEEDS = st.integers(0, 2**32 - 1)
 VOCABULARY = 5
+
+
+def path(candidates, node):
+    """The ranks along the path from the root to a node."""
+    ranks = []
+    while node != 0:
+        ranks.append(int(candidates.rank[node]))
+        node = int(candidates.parents[node])
+    return tuple(reversed(ranks))
 
 
 def chances(seed: int, rank_path, coarse: bool = False) -> np.ndarray:
@@ -162,7 +170,7 @@ def test_dearer_nodes_and_dearer_levels_give_smaller_trees():
 @pytest.mark.parametrize("target, draft", [((1.0,), 0.0), ((1.0, 0.5), 0.0), ((0.0, 1.0), 0.0), ((1.0, 2.0), -1.0),
                                            ((1.0, np.nan), 0.0), ((1.0, 2.0), np.inf)])
 def test_costs_that_cannot_be_are_refused(target, draft):
-    with pytest.raises(ValueError, match="positive times for 0, 1, 2, ... drafted nodes"):
+    with pytest.raises(ValueError, match="positive times for 0, 1, 2, ... draft nodes"):
         Costs(target, draft)
 
 
@@ -184,7 +192,7 @@ def test_the_lazy_heap_over_marginals_is_best_first_growth_that_does_not_know_it
 
 
 def test_marginals_must_fall():
-    with pytest.raises(ValueError, match="must be float\\[depths, ranks\\] and not rise"):
+    with pytest.raises(ValueError, match="must be float\\[depths, ranks\\] and must not increase"):
         DDTree(3).tree(np.array([[0.2, 0.8]]))
 
 
@@ -218,7 +226,7 @@ def test_what_a_name_leaves_out_has_defaults():
     ("beam:inf@4", "has numbers 'inf'"),
     ("opttree:4,4,nan@4", "has numbers '4,4,nan'"),
     ("beam:2.5@4", "width is 2.5"),
-    ("smart@16", "weighs costs: pass"),
+    ("smart@16", "needs costs: pass"),
 ])
 def test_a_name_that_says_nothing_is_refused(name, message):
     with pytest.raises(ValueError, match=message):
@@ -231,7 +239,7 @@ def test_neither_shape_nor_rule():
     for wrong in (None, 5, [-1, 0, 0]):
         with pytest.raises(ValueError, match="give a name such as 'kary:2@16', a Tree, or a growth rule"):
             growth.shape_or_growth(wrong)
-    with pytest.raises(ValueError, match="costs are known for 4 drafted nodes, the budget is 8"):
+    with pytest.raises(ValueError, match="the costs cover 4 draft nodes, the budget is 8"):
         growth.parse("smart@8", costs=Costs((1.0,) * 5, 0.1))
 
 

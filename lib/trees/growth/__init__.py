@@ -1,12 +1,16 @@
-"""Dynamic trees: how a tree grows from a drafter's probabilities. Pure rules, one registry, no model."""
+"""Growth rules: how a tree grows from a drafter's probabilities in every round, without a model.
 
-from lib.trees.growth.best_first import DySpec
-from lib.trees.growth.candidates import Candidates, Grown, Growth, grow
-from lib.trees.growth.layered import Beam, Eagle2, OptTree
-from lib.trees.growth.marginals import DDTree
-from lib.trees.growth.registry import RULES, Rule, at_budget, parse, shape_or_growth
-from lib.trees.growth.shallower import at_most
-from lib.trees.growth.smart import Costs, Smart
+Start at `candidates` (what a rule is, and the loop that grows a tree) and `registry` (the rules by name). `best_first`,
+`layered` and `smart` have the rules.
+"""
 
-__all__ = ["RULES", "Beam", "Candidates", "Costs", "DDTree", "DySpec", "Eagle2", "Grown", "Growth", "OptTree", "Rule",
-           "Smart", "at_budget", "at_most", "grow", "parse", "shape_or_growth"]
+from lib import lazy_exports
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    best_first=("DDTree", "DySpec"),
+    candidates=("Candidates", "Grown", "Growth", "grow"),
+    layered=("Beam", "Eagle2", "OptTree"),
+    registry=("RULES", "Rule", "at_budget", "at_most", "parse", "shape_or_growth"),
+    smart=("Costs", "Smart"),
+)

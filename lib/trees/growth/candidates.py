@@ -1,4 +1,4 @@
-"""Nodes that a drafter has thought of while a tree grows, what a growth rule is, and the loop between the two."""
+"""The candidate nodes of a growing tree, the protocol of growth rules, and the loop that grows a tree."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lib.trees.tree import NO_PARENT, ROOT, Tree
 
 @dataclass(frozen=True)
 class Candidates:
-    """All nodes thought of so far, level by level; in a level by parent, then by rank. Node 0 is the root.
+    """All candidate nodes so far, level by level; within a level by parent, then by rank. Node 0 is the root.
 
-    parents, rank, depth int64[c]; reach float64[c]: the product of the drafter's probabilities along the node's path,
-    1 for the root, its estimate of the chance that the node is accepted. A child never reaches more than its parent.
+    parents, rank, depth: int64[c]. reach: float64[c], the product of the drafter's probabilities along the node's path,
+    1 for the root; it estimates the probability that the node is accepted, and is never larger than the parent's.
     """
 
     parents: np.ndarray
@@ -40,15 +40,15 @@ class Candidates:
         return 1 + np.argsort(-self.reach[1:], kind="stable")  # stable: ties go to the shallower, then to the first
 
     def best(self, count: int) -> np.ndarray:
-        """int64[<= count]: the drafted nodes of largest reach, in that order; they and the root are a tree."""
+        """int64[<= count]: the draft nodes of largest reach, in that order; together with the root they form a tree."""
         return self._order[:count]
 
     def best_of(self, nodes: np.ndarray, count: int) -> np.ndarray:
-        """int64[<= count]: those of `nodes` with the largest reach, the first of equals, in node order."""
+        """int64[<= count]: the nodes of largest reach among `nodes`, the first of equals, in node order."""
         return np.sort(nodes[np.argsort(-self.reach[nodes], kind="stable")[:count]])
 
     def with_children(self, nodes: Sequence[int], probs: np.ndarray) -> Candidates:
-        """These and the children of `nodes` (of the deepest level, in node order), one level deeper.
+        """These candidates and the children of `nodes` (of the deepest level, in node order), one level deeper.
 
         probs float[len(nodes), width]: the drafter's probabilities of each node's best tokens, non-increasing.
         """
@@ -61,7 +61,7 @@ class Candidates:
         )
 
     def tree(self, kept: np.ndarray) -> Grown:
-        """The tree of the root and of these drafted nodes, which must hold every node's parent."""
+        """The tree of the root and of these draft nodes, which must include each node's parent."""
         nodes = np.concatenate([[ROOT], np.sort(kept)])
         parents = np.searchsorted(nodes, self.parents[nodes])
         parents[0] = NO_PARENT
@@ -70,17 +70,17 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Grown:
-    """A grown tree, and for each of its nodes the candidate that it was, int64[m]."""
+    """A grown tree, and the candidate of each of its nodes, int64[m]."""
 
     tree: Tree
     nodes: np.ndarray
 
 
 class Growth(Protocol):
-    """A growth rule: a frozen value without state, asked before every forward and at the end.
+    """A growth rule: a frozen value without state.
 
-    name: as `growth.parse` reads it. budget: most drafted nodes of a tree. max_depth: most levels, which is the most
-    forwards of the drafter. width: children that a node is given (fewer where the vocabulary is smaller).
+    name: in the form that `growth.parse` reads. budget: the most draft nodes of a tree. max_depth: the most levels, and
+    so forward passes of the drafter. width: the children of an expanded node (fewer if the vocabulary is smaller).
     """
 
     name: str
@@ -89,14 +89,14 @@ class Growth(Protocol):
     width: int
 
     def expand(self, candidates: Candidates) -> np.ndarray:
-        """int64[]: nodes of the deepest level that the next forward gives children, in node order; none: it is over."""
+        """int64[]: nodes of the deepest level that get children in the next forward pass, in node order; or none."""
 
     def keep(self, candidates: Candidates) -> np.ndarray:
-        """int64[<= budget]: the drafted nodes that the tree keeps."""
+        """int64[<= budget]: the draft nodes that the tree keeps."""
 
 
 def next_level(rule: Growth, candidates: Candidates) -> np.ndarray:
-    """What to expand next, int64[]: the root first, then as the rule says; no tree of n nodes is deeper than n."""
+    """The nodes to expand next, int64[]: the root, then the rule's choice; a tree of n nodes has at most n levels."""
     depth = candidates.depth[-1]
     if depth >= min(rule.max_depth, rule.budget):
         return np.zeros(0, dtype=np.int64)
@@ -104,7 +104,7 @@ def next_level(rule: Growth, candidates: Candidates) -> np.ndarray:
 
 
 def grow(rule: Growth, children: Callable[[Candidates, np.ndarray], np.ndarray]) -> Grown:
-    """A tree grown level by level, one call of `children` a level.
+    """A tree grown level by level, with one call of `children` per level.
 
     children(candidates, nodes) gives float[len(nodes), width]: the probabilities of each node's best tokens.
     """
@@ -112,12 +112,3 @@ def grow(rule: Growth, children: Callable[[Candidates, np.ndarray], np.ndarray])
     while len(nodes := next_level(rule, candidates)):
         candidates = candidates.with_children(nodes, children(candidates, nodes))
     return candidates.tree(rule.keep(candidates))
-
-
-def path(candidates: Candidates, node: int) -> tuple[int, ...]:
-    """The ranks that lead from the root to a node."""
-    ranks: list[int] = []
-    while node != ROOT:
-        ranks.append(int(candidates.rank[node]))
-        node = int(candidates.parents[node])
-    return tuple(reversed(ranks))

@@ -1,29 +1,30 @@
-"""Growth rules by name, and one reader for whatever a drafter can be asked to draft."""
+"""Growth rules by name, and one function that reads the name of a shape or of a growth rule."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+
+import numpy as np
 
 from lib.trees import shapes
 from lib.trees.grown_shapes import whole_number
-from lib.trees.growth.best_first import DySpec
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth.best_first import DDTree, DySpec
+from lib.trees.growth.candidates import Candidates, Growth
 from lib.trees.growth.layered import Beam, Eagle2, OptTree
-from lib.trees.growth.marginals import DDTree
 from lib.trees.growth.smart import Costs, Smart
 from lib.trees.tree import Tree
 
-DEPTH = 16  # levels at most, where a name does not say
+DEPTH = 16  # the most levels, if a name does not give them
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A family of rules: `build(budget, *numbers)`, how many numbers its name may have, an example, a few words.
+    """A family of rules: `build(budget, *numbers)`, the count of numbers that its name takes, an example, a summary.
 
-    costs: whether `build` also takes costs=. by_depth: whether it grows over one distribution a depth, and so is for
+    costs: whether `build` also takes costs=. by_depth: whether it grows over one distribution per depth, and so is for
     drafters that give these.
     """
 
@@ -36,44 +37,44 @@ class Rule:
 
 
 def _opttree(budget: int, most: float | None = None, depth: float = DEPTH, delta: float = 0.0) -> OptTree:
-    return OptTree(budget if most is None else _whole(most), _depth(depth, budget), budget, delta)
+    return OptTree(budget if most is None else _width(most), _depth(depth, budget), budget, delta)
 
 
 RULES: dict[str, Rule] = {
-    "eagle2": Rule(lambda budget, width, depth: Eagle2(_whole(width), _depth(depth, budget), budget), range(2, 3),
+    "eagle2": Rule(lambda budget, width, depth: Eagle2(_width(width), _depth(depth, budget), budget), range(2, 3),
                    "eagle2:4,6@32", "best WIDTH of each of DEPTH levels expanded, all reranked (EAGLE-2)"),
     "opttree": Rule(_opttree, range(4), "opttree@32 or opttree:32,8,0.1@64",
                     "best WIDTH of each level expanded until a level gains at most DELTA (OPT-Tree)"),
     "dyspec": Rule(lambda budget, depth=DEPTH: DySpec(_depth(depth, budget), budget), range(2), "dyspec@32",
                    "largest path products, best first (DySpec)"),
-    "beam": Rule(lambda budget, width: Beam(_whole(width), budget), range(1, 2), "beam:4@32",
+    "beam": Rule(lambda budget, width: Beam(_width(width), budget), range(1, 2), "beam:4@32",
                  "best WIDTH paths of each level"),
     "smart": Rule(lambda budget, depth=DEPTH, *, costs: Smart(_depth(depth, budget), budget, costs), range(2),
                   "smart@32", "grown while it makes a round faster (SMART)", costs=True),
-    "ddtree": Rule(DDTree, range(1), "ddtree@32", "largest products of one distribution a depth (DDTree)",
+    "ddtree": Rule(DDTree, range(1), "ddtree@32", "largest products of one distribution per depth (DDTree)",
                    by_depth=True),
 }
 
 
 def parse(rule: str | Growth | DDTree, *, costs: Costs | None = None) -> Growth | DDTree:
-    """The growth rule that a name stands for, "FAMILY:NUMBERS@BUDGET"; a rule passes through.
+    """The growth rule of a name, "FAMILY:NUMBERS@BUDGET"; a rule passes through.
 
     "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N", "smart:DEPTH@N" (with
-    costs), "ddtree@N"; what opttree, dyspec and smart leave out is WIDTH = N, DEPTH = 16 and DELTA = 0. ValueError
-    names what is wrong.
+    costs), "ddtree@N". Numbers that the names of opttree, dyspec and smart omit are WIDTH = N, DEPTH = 16 and
+    DELTA = 0. ValueError names the part of the name that is wrong.
     """
     if not isinstance(rule, str):
         return rule
     name, _, budget = rule.partition("@")
     family, numbers = _split(name)
-    known = RULES[family]
-    if len(numbers) not in known.takes or not budget.isdecimal():
-        raise ValueError(f"growth rule {rule!r} is not complete: write it as in {known.example!r} ({known.about})")
-    if not known.costs:
-        return known.build(int(budget), *numbers)
+    entry = RULES[family]
+    if len(numbers) not in entry.takes or not budget.isdecimal():
+        raise ValueError(f"growth rule {rule!r} is not complete: write it as in {entry.example!r} ({entry.about})")
+    if not entry.costs:
+        return entry.build(int(budget), *numbers)
     if costs is None:
-        raise ValueError(f"growth rule {rule!r} weighs costs: pass growth.parse(..., costs=), or the rule itself")
-    return known.build(int(budget), *numbers, costs=costs)
+        raise ValueError(f"growth rule {rule!r} needs costs: pass growth.parse(..., costs=), or the rule itself")
+    return entry.build(int(budget), *numbers, costs=costs)
 
 
 def at_budget(name: str, budget: int, *, costs: Costs | None = None) -> Growth | DDTree:
@@ -82,7 +83,7 @@ def at_budget(name: str, budget: int, *, costs: Costs | None = None) -> Growth |
 
 
 def shape_or_growth(wanted: str | Tree | Growth | DDTree) -> Tree | Growth | DDTree:
-    """What a drafter is to draft: a static shape or a growth rule, by name or as it is."""
+    """A static shape or a growth rule, by name; a Tree or a rule passes through."""
     if not isinstance(wanted, str):
         if not hasattr(wanted, "budget"):
             raise ValueError(f"shape is {wanted!r}; give a name such as 'kary:2@16', a Tree, or a growth rule")
@@ -99,25 +100,63 @@ def shape_or_growth(wanted: str | Tree | Growth | DDTree) -> Tree | Growth | DDT
 
 @lru_cache(maxsize=256)
 def _static(name: str) -> Tree:
-    """One object a name: what is kept of a tree is then found without comparing trees."""
+    """One object per name, so that values cached for a tree are found without comparing trees."""
     return shapes.parse(name)
 
 
+def at_most(rule: Growth | DDTree, depth: int) -> Growth | DDTree:
+    """The rule with trees of at most `depth` levels, under its name: for a text that is near the end of a window."""
+    if rule.max_depth <= depth:
+        return rule
+    return replace(rule, max_depth=depth) if isinstance(rule, DDTree) else _Shallower(rule, depth)
+
+
+@dataclass(frozen=True)
+class _Shallower:
+    """A rule over one distribution per node, for fewer levels; everything else is the whole rule's."""
+
+    rule: Growth
+    max_depth: int
+
+    @property
+    def name(self) -> str:
+        """The whole rule's."""
+        return self.rule.name
+
+    @property
+    def budget(self) -> int:
+        """The whole rule's: it may be spent on fewer levels."""
+        return self.rule.budget
+
+    @property
+    def width(self) -> int:
+        """The whole rule's."""
+        return self.rule.width
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        """The nodes that the whole rule expands; this is not called for the last level."""
+        return self.rule.expand(candidates)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """The nodes that the whole rule keeps."""
+        return self.rule.keep(candidates)
+
+
 def _split(name: str) -> tuple[str, list[float]]:
-    family, colon, written = name.strip().partition(":")
+    family, colon, text = name.strip().partition(":")
     if family not in RULES:
         examples = ", ".join(repr(rule.example) for rule in RULES.values())
         raise ValueError(f"growth rule {name!r} is unknown: write one of {examples}")
     try:
-        numbers = [float(number) for number in written.split(",")] if colon else []
+        numbers = [float(number) for number in text.split(",")] if colon else []
     except ValueError:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"growth rule {name!r} has numbers {written!r}: write {RULES[family].example!r}")
+        raise ValueError(f"growth rule {name!r} has numbers {text!r}: write {RULES[family].example!r}")
     return family, numbers
 
 
-def _whole(number: float) -> int:
+def _width(number: float) -> int:
     return whole_number(number, "width")
 
 

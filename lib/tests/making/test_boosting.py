@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lib.making import boosting
-from lib.making.boost import boost, covered
+from lib.making.boosting import boost, covered
 from lib.making.corpus import mixture
 from lib.making.loop import Plan
 from lib.tests import small_models
@@ -71,15 +71,16 @@ def test_samples_are_prompts_as_the_target_goes_on():
     target = small_models.llama(4, dtype=torch.float32)
     streams = {kind: np.arange(200, dtype=np.uint16) % 23 + 1 for kind in mixture.KINDS}
     made = boosting.samples(target, streams, 5, seed=0)
-    assert made.shape == (5, boosting.PROMPT + boosting.SAID)
-    said = target.generate(made[:, : boosting.PROMPT], max_new_tokens=boosting.SAID, do_sample=False, pad_token_id=0,
+    assert made.shape == (5, boosting.PROMPT + boosting.CONTINUED)
+    said = target.generate(made[:, : boosting.PROMPT], max_new_tokens=boosting.CONTINUED, do_sample=False,
+                           pad_token_id=0,
                            eos_token_id=None)
     assert torch.equal(made, said)
 
 
 def test_both_ways_begin_with_the_same_drafter_and_are_judged_by_what_they_cover(monkeypatch, tmp_path):
     monkeypatch.setattr(boosting, "PROMPT", PROMPT)
-    monkeypatch.setattr(boosting, "SAID", LENGTH + 1 - PROMPT)
+    monkeypatch.setattr(boosting, "CONTINUED", LENGTH + 1 - PROMPT)
     samples = toy()
     groups = boosting.train(drafter(1), samples, tmp_path, plan=PLAN, compiled=False)
     boosted, alike = groups[boosting.BOOSTED], groups[boosting.ALIKE]
