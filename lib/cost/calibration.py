@@ -1,5 +1,6 @@
-"""Calibration: a few rounds of the loop itself for a handful of shapes, interleaved, so that costs hold for whatever
-the loop does."""
+"""Calibration: a few rounds of the decoding loop itself for a handful of shapes, in interleaved turns, so that costs
+include everything that the loop does.
+"""
 
 import math
 import time
@@ -10,17 +11,17 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib import decoding
-from lib.decoding.plain import NoDrafter
-from lib.decoding.records import Generation
+from lib.cost.fit import PLAIN
+from lib.decoding import loop
+from lib.decoding.records import Generation, Hooks, Round
+from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.timing import LEAST_REPEATS, interleaved
 from lib.trees.shapes import parse
 
-PLAIN = "chain:0"  # nothing drafted
-COLD = 3  # rounds behind a prefill, which has put the weights out of the caches: slower than all that follow
-SHORT, LONG = 6, 24  # tokens of a call: where calls are dear, and where the cold rounds can be left out
-# Chains say what a level costs, w chains side by side what it costs for w nodes; together they span n = 0 .. 64.
+COLD = 3  # rounds after a prefill, which has evicted the weights from the caches: slower than all that follow
+SHORT, LONG = 6, 24  # tokens of a call: where calls are slow, and where the cold rounds can be left out
+# Chains give the cost of a level, w chains side by side that of a level of w nodes; together they span n = 0 .. 64.
 SHAPES = (PLAIN, "chain:1", "chain:4", "chain:8", "independent:2x4", "independent:4x4", "independent:8x4",
           "independent:16x4")
 
@@ -37,15 +38,15 @@ def calibrate(
     seconds: float = 5.0,
     generator: torch.Generator,
     drafter=None,
-    generate: Callable[..., Generation] = decoding.generate,
+    generate: Callable[..., Generation] = loop.generate,
 ) -> pd.DataFrame:
     """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch, prefix and shape, in the
     columns of the table "costs".
 
     A row of text is cut from the prompts so that `prefix` tokens are committed in the middle of its `new_tokens`: by
-    default LONG where so many and a few repeats fit, else SHORT. All calls of a cell (batch, prefix) share `seconds`,
-    but each shape has LEAST_REPEATS calls however long they take: costs that lack one would lie. drafter: in the place
-    of the pair's own.
+    default LONG where LONG tokens and a few repeats fit into the time, else SHORT. All calls of a cell (batch, prefix)
+    share `seconds`, but each shape has at least LEAST_REPEATS calls, whatever they take: costs without a shape would be
+    wrong. drafter: used in place of the pair's own.
     ValueError where plain decoding is not among the shapes, or a prefix is too short.
     """
     if PLAIN not in shapes:
@@ -56,7 +57,7 @@ def calibrate(
     drafter = drafter or LanguageModelDrafter(pair.draft_model)
 
     def ready(batch: int, prefix: int, tokens: int) -> tuple[dict[str, _Calls], float]:
-        """A cell's calls, each made once to warm up, and the seconds that this took."""
+        """A cell's calls, each made once to warm up, and the seconds of these first calls."""
         texts, start = rows_of_text(prompts, batch, prefix - tokens // 2), time.perf_counter()
         calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape, tokens)
                  for shape in shapes}
@@ -85,35 +86,41 @@ def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
 
 
 class _Calls:
-    """One shape as a call that can be timed; it keeps what the loop says of its rounds, call by call."""
+    """Calls of the loop with one shape, which can be timed; keeps the seconds of their rounds, call by call."""
 
     def __init__(self, generate, target, drafter, texts: Tensor, shape: str, new_tokens: int):
         self.generate, self.target, self.drafter = generate, target, drafter
         self.texts, self.shape, self.new_tokens = texts, shape, new_tokens
-        self.found: list[np.ndarray] = []  # float[rounds, 3] a call
+        self.hooks = Hooks(stop=lambda row, written: len(written) == new_tokens)
+        self.seconds: list[np.ndarray] = []  # float[rounds, 3] per call
 
     def __call__(self) -> None:
-        running: list[int] = []
-        done = self.generate(self.target, self.drafter, self.texts, shape=self.shape, max_new_tokens=self.new_tokens,
-                             observe=lambda alive, drafts, decided: running.append(len(alive)))
-        self.found.append(full_rounds(done, running, len(self.texts)))
+        # Ended by a hook, since a shape that is deeper than the limit of new tokens would not be drafted whole.
+        done = self.generate(self.target, self.drafter, self.texts, shape=self.shape, hooks=self.hooks,
+                             max_new_tokens=self.new_tokens + parse(self.shape).max_depth)
+        self.seconds.append(warm_seconds(done.rounds, len(self.texts)))
 
     def row(self) -> dict:
         """Medians in milliseconds over all rounds; the first call warms up and does not count."""
-        spent = 1000 * np.concatenate(self.found[1:])
+        spent = 1000 * np.concatenate(self.seconds[1:])
         lower, middle, upper = np.quantile(spent.sum(1), [0.25, 0.5, 0.75])
         draft, verify, commit = np.median(spent, axis=0)
         return dict(shape=self.shape, nodes=parse(self.shape).budget, rounds=len(spent), draft_ms=draft,
                     verify_ms=verify, commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper)
 
 
-def full_rounds(done: Generation, running: Sequence[int], batch: int) -> np.ndarray:
-    """float[rounds, 3]: seconds of draft, verification and commit of the rounds in which all rows ran.
+def warm_seconds(rounds: Sequence[Round], batch: int) -> np.ndarray:
+    """float[R, 3]: seconds of draft, verification and commit of the rounds in which all rows ran.
 
-    running: how many rows ran in each round. The first COLD rounds are left out where there are others; else the first,
-    which makes buffers, where there is another.
+    The first COLD rounds are left out where there are others; else the first, which allocates buffers, where there is
+    another.
     """
-    firsts = np.concatenate([[0], np.cumsum(running)[:-1]]).astype(int)
-    whole = [done.rounds[first] for first, rows in zip(firsts, running) if rows == batch]
-    warm = whole[COLD:] or whole[1:] or whole
-    return np.array([(found.draft_seconds, found.verify_seconds, found.commit_seconds) for found in warm])
+    full = [rows[0] for rows in full_rounds(rounds, batch)]
+    warm = full[COLD:] or full[1:] or full
+    return np.array([(record.draft_seconds, record.verify_seconds, record.commit_seconds) for record in warm])
+
+
+def full_rounds(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:
+    """The records, one per row, of each round of a `Generation` in which every row of the batch ran."""
+    parts = (rounds[first : first + batch] for first in range(0, len(rounds), batch))
+    return [rows for rows in parts if [record.row for record in rows] == list(range(batch))]

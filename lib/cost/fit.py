@@ -1,4 +1,4 @@
-"""From a table of calibrated rounds to the cost of any tree, at any batch and prefix between the calibrated ones."""
+"""The cost of a round of any tree at any batch and prefix between the calibrated ones, from a table of timed rounds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
-from lib.cost.calibration import PLAIN
-from lib.cost.curves import Curve
-from lib.cost.rounds import RoundCost, mix, widths
+from lib.cost.round_cost import Curve, RoundCost, mix, widths
 from lib.trees.shapes import parse
 
+PLAIN = "chain:0"  # the shape of plain decoding, which drafts nothing
 CELL = ["target", "drafter", "batch", "prefix"]
-LEAST_SECONDS = 1e-9  # of a draft; errors are relative, and a clock may say 0
+LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
 TIMES = ["draft_ms", "verify_ms", "commit_ms"]
 NEEDED = [*CELL, "shape", "nodes", *TIMES]
 
@@ -21,7 +21,7 @@ NEEDED = [*CELL, "shape", "nodes", *TIMES]
 class Costs:
     """The table "costs" as functions: `at` gives the cost of rounds of a pair at a batch and prefix.
 
-    ValueError where columns are missing, or a cell holds what is no size, no shape or no time.
+    ValueError where columns are missing, or a cell holds no valid size, shape or time.
     """
 
     def __init__(self, rows: pd.DataFrame):
@@ -34,8 +34,8 @@ class Costs:
         try:
             return cls(pd.read_csv(path))
         except (UnicodeDecodeError, pd.errors.EmptyDataError, pd.errors.ParserError) as reason:
-            said = str(reason).strip()
-            raise ValueError(f"{path} is no table ({said}): give the CSV file of a table 'costs'") from None
+            raise ValueError(f"{path} is no table ({str(reason).strip()}): give the CSV file of a table 'costs'"
+                             ) from None
 
     def at(self, target: str, drafter: str, *, batch: int = 1, prefix: float = 128) -> RoundCost:
         """The cost of a round: linear between calibrated batches and prefixes.
@@ -44,8 +44,8 @@ class Costs:
         """
         own = {key[2:]: cost for key, cost in self.cells.items() if key[:2] == (target, drafter)}
         if not own:
-            known = sorted({f"{one}/{other}" for one, other, *_ in self.cells})
-            raise ValueError(f"{target}/{drafter} was not calibrated, but {', '.join(known)}: calibrate that pair")
+            pairs = sorted({f"{one}/{other}" for one, other, *_ in self.cells})
+            raise ValueError(f"{target}/{drafter} was not calibrated, but {', '.join(pairs)}: calibrate that pair")
         batches = sorted({size for size, _ in own})
         if not batches[0] <= batch <= batches[-1]:
             raise ValueError(f"batch {batch} is outside the calibrated {batches}: calibrate it too")
@@ -55,7 +55,7 @@ class Costs:
 
 
 def _checked(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table itself, if it is one of costs."""
+    """The table itself. ValueError where it is no table of costs."""
     missing = [name for name in NEEDED if name not in rows]
     if missing or not len(rows):
         raise ValueError(f"costs lack {missing or 'rows'}: give what cost.calibrate makes, with {', '.join(NEEDED)}")
@@ -67,21 +67,23 @@ def _checked(rows: pd.DataFrame) -> pd.DataFrame:
             raise ValueError(f"costs have {name} {value} in shape {shape}: give numbers of at least 0; calibrate again "
                              "where a time is missing")
     for name in rows["shape"].unique():
-        parse(name)  # refuses what is none
+        parse(name)  # ValueError for an unknown shape
     return rows
 
 
-def _between(known: dict[float, RoundCost], wanted: float) -> RoundCost:
-    places = sorted(known)
-    above = min(int(np.searchsorted(places, wanted)), len(places) - 1)
+def _between(cost_at: dict[float, RoundCost], place: float) -> RoundCost:
+    """Linear between the places that have a cost; the nearest one outside them."""
+    places = sorted(cost_at)
+    above = min(int(np.searchsorted(places, place)), len(places) - 1)
     below = max(0, above - 1)
     low, high = places[below], places[above]
-    if low == high or wanted >= high or wanted <= low:
-        return known[high if wanted >= high else low]
-    return mix(known[low], known[high], (wanted - low) / (high - low))
+    if low == high or place >= high or place <= low:
+        return cost_at[high if place >= high else low]
+    return mix(cost_at[low], cost_at[high], (place - low) / (high - low))
 
 
 def _fitted(rows: pd.DataFrame) -> RoundCost:
+    """The cost of rounds at one batch and prefix."""
     check = Curve.through(rows["nodes"], (rows["verify_ms"] + rows["commit_ms"]) / 1000)
     plain = rows[rows["shape"] == PLAIN]
     if not len(plain):
@@ -96,23 +98,9 @@ def _fitted(rows: pd.DataFrame) -> RoundCost:
 
 
 def _draft_model(shapes: list[str], seconds: np.ndarray) -> tuple[float, Curve]:
-    """seconds = once + sum over levels of level(width), with the smallest squared relative errors."""
-    levels = [widths(parse(shape)) for shape in shapes]
-    places = np.unique(np.concatenate(levels))
-    design = np.array([[1.0, *((own == place).sum() for place in places)] for own in levels])
-    found = _least_squares(design / seconds[:, None], np.ones(len(seconds)))
-    return found[0], Curve.through(places, found[1:])
-
-
-def _least_squares(design: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Least squares without negative entries: while there are some, the lowest is fixed at zero."""
-    free = list(range(design.shape[1]))
-    while free:
-        found = np.linalg.lstsq(design[:, free], wanted, rcond=None)[0]
-        if (found >= 0).all():
-            break
-        free.pop(int(found.argmin()))
-    entries = np.zeros(design.shape[1])
-    if free:
-        entries[free] = found
-    return entries
+    """seconds = once + sum over levels of level(width), by least squares of relative errors, without negative terms."""
+    widths_of = [widths(parse(shape)) for shape in shapes]
+    places = np.unique(np.concatenate(widths_of))
+    design = np.array([[1.0, *((own == place).sum() for place in places)] for own in widths_of])
+    once, *levels = nnls(design / seconds[:, None], np.ones(len(seconds)))[0]
+    return once, Curve.through(places, levels)

@@ -1,8 +1,13 @@
-"""Draft settings as serving engines take them: one file an engine, each writes and reads back."""
+"""Draft settings as serving engines take them, each written as a line of text and read back.
 
-from lib.cost.engines.forms import CHAIN, DYNAMIC, LEVELS, TREE, Dynamic, equal_levels
-from lib.cost.engines.nearest import branchings, fastest, nearest
-from lib.cost.engines.registry import ENGINES, Engine, Setting
+`registry` has every setting by name and finds the nearest one to a tree. `forms` are the forms of draft and the parsing
+that all share, `choices` the engines configured in Python, `servers` those configured on the command line.
+"""
 
-__all__ = ["CHAIN", "DYNAMIC", "ENGINES", "LEVELS", "TREE", "Dynamic", "Engine", "Setting", "branchings",
-           "equal_levels", "fastest", "nearest"]
+from lib import lazy_exports
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    forms=("CHAIN", "DYNAMIC", "LEVELS", "TREE", "Dynamic", "equal_levels"),
+    registry=("ENGINES", "Engine", "Setting", "branchings", "fastest", "nearest"),
+)

@@ -1,4 +1,6 @@
-"""What forms of draft an engine can be told: any static tree, a tree of equal levels, a chain, or a tree that grows."""
+"""The forms of draft that engines take (any static tree, a tree of equal levels, a chain, a dynamic tree), and the
+parsing of their lines.
+"""
 
 import ast
 import shlex
@@ -10,14 +12,14 @@ import numpy as np
 from lib.trees.growth.layered import Eagle2
 from lib.trees.tree import Tree
 
-ANY_RANK = 1 << 20  # where an engine limits none
+ANY_RANK = 1 << 20  # for engines without a limit on ranks
 TREE, LEVELS, CHAIN, DYNAMIC = "any tree", "equal levels", "chain", "dynamic tree"
 
 
 @dataclass(frozen=True)
 class Dynamic:
-    """A tree that an engine grows anew each round (EAGLE-2): `steps` levels, the best `top_k` nodes of each continued
-    by their `top_k` best children, and of all these the `nodes` best verified, root excluded.
+    """A tree that an engine grows anew in each round (EAGLE-2): `steps` levels; the best `top_k` nodes of each level
+    get `top_k` children each, and the `nodes` best of all candidates are verified, root excluded.
     """
 
     steps: int
@@ -33,7 +35,7 @@ class Dynamic:
 
     @property
     def candidates(self) -> int:
-        """Nodes that are there to choose from."""
+        """Nodes from which the verified ones are chosen."""
         return self.top_k + (self.steps - 1) * self.top_k**2
 
     @property
@@ -43,13 +45,13 @@ class Dynamic:
 
     @property
     def widths(self) -> list[int]:
-        """Nodes of each forward of the drafter: the root, then the best of every level but the last."""
+        """Nodes of each forward pass of the drafter: the root, then the best of every level but the last."""
         return [1, *[self.top_k] * (self.steps - 1)]
 
     @classmethod
     def like(cls, tree: Tree) -> "Dynamic":
-        """The dynamic tree of a static one's depth and nodes, as wide as its widest level of branching nodes and as
-        its largest family: it may grow whatever the static one holds.
+        """The dynamic tree with a static one's depth and nodes, and with its widest level of nodes with children or
+        its largest family as top-k: it can grow every node of the static one.
         """
         if not tree.budget:
             raise ValueError("a tree without nodes has no dynamic counterpart: switch speculation off")
@@ -59,21 +61,21 @@ class Dynamic:
 
 
 def equal_levels(tree: Tree) -> list[int] | None:
-    """[k1, k2, ..]: how many children every node of each level has; None where nodes of one level differ."""
+    """[k1, k2, ..]: the number of children of every node at each level; None where nodes of one level differ."""
     families = np.bincount(tree.parents[1:], minlength=tree.size)
-    found = []
+    levels = []
     for depth in range(tree.max_depth):
         own = set(families[tree.depth == depth].tolist())
         if len(own) != 1:
             return None
-        found.append(own.pop())
+        levels.append(own.pop())
     gapless = all(tree.rank[list(tree.children(node))].tolist() == list(range(families[node]))
                   for node in range(tree.size))
-    return found if gapless else None
+    return levels if gapless else None
 
 
 def length_of_chain(tree: Tree, engine: str) -> int:
-    """The nodes of a chain of favourites. ValueError where the tree is none, or is empty."""
+    """The number of nodes of a chain of rank-0 nodes. ValueError for any other tree, and for an empty one."""
     if not tree.budget or tree.max_depth < tree.budget or tree.rank.any():
         raise ValueError(f"{engine} drafts chains, not {tree!r} with ranks {tree.rank.tolist()}: "
                          "give its nearest setting, see engines.nearest")
@@ -90,27 +92,27 @@ def favourites(text: str, most_rank: int) -> Tree:
 
 
 def tree_of(choices, text: str) -> Tree:
-    """The tree of a list of choices that stands in a text. ValueError, with the text, where it is none."""
+    """The tree of a list of choices. ValueError, which quotes the text that it came from, where it is no such list."""
     lists = isinstance(choices, (list, tuple)) and all(isinstance(choice, (list, tuple)) for choice in choices)
     if not lists or not all(isinstance(rank, int) for choice in choices for rank in choice):
         raise ValueError(f"{text[:60]!r} is no list of choices: write one such as [(0,), (0, 0), (1,)]")
     return Tree.from_choices(choices)
 
 
-def whole(found: Mapping[str, object], names: Sequence[str], text: str) -> list[int]:
-    """Whole numbers of these names among options or keywords. ValueError where one is missing, or is no such number."""
+def whole(given: Mapping[str, object], names: Sequence[str], text: str) -> list[int]:
+    """The whole numbers under these names among options or keywords. ValueError where one is missing or no number."""
     numbers = []
     for name in names:
-        value = found.get(name)
+        value = given.get(name)
         if isinstance(value, bool) or not str(value).isdecimal():
-            raise ValueError(f"{text[:60]!r} has {name} {value}: give a whole number" if name in found else
+            raise ValueError(f"{text[:60]!r} has {name} {value}: give a whole number" if name in given else
                              f"{text[:60]!r} lacks {name}: give it, a whole number")
         numbers.append(int(value))
     return numbers
 
 
 def within(tree: Tree, most_rank: int) -> Tree:
-    """The tree itself. ValueError where a rank is beyond what the engine looks at."""
+    """The tree itself. ValueError where it has a rank that the engine does not know."""
     if tree.rank.max(initial=0) >= most_rank:
         raise ValueError(f"the tree has a child of rank {tree.last_rank}; the engine keeps the {most_rank} best "
                          "tokens of a position: give its nearest setting, see engines.nearest")
@@ -118,8 +120,8 @@ def within(tree: Tree, most_rank: int) -> Tree:
 
 
 def options(text: str) -> dict[str, str]:
-    """A command line's options by name without dashes, each with its value, behind a space or "=". ValueError for a
-    text that no shell takes.
+    """A command line's options by name without dashes, each with its value, after a space or "=". ValueError for a
+    text that no shell accepts.
     """
     try:
         words = [part for word in shlex.split(text) for part in (word.split("=", 1) if word[:1] == "-" else [word])]
@@ -130,7 +132,7 @@ def options(text: str) -> dict[str, str]:
 
 
 def keywords(text: str) -> dict[str, object]:
-    """The constant keywords of a Python call. ValueError where the text is none."""
+    """The constant keywords of a Python call. ValueError for any other text."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
         return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}

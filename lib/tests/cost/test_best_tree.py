@@ -9,8 +9,8 @@ from lib import replay
 from lib.cost import Curve, RoundCost, best_tree
 from lib.cost.best_tree import Limits
 from lib.replay import Trace
-from lib.tests.replay.test_frequent_paths import all_trees
 from lib.tests.replay.test_replay import synthetic
+from lib.tests.replay.test_search import all_trees
 from lib.trees import Tree
 
 

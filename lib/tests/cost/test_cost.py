@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import cost, replay
-from lib.cost import calibration, formulas
+from lib.cost import calibration, fit, formulas
 from lib.decoding import generate, in_batches
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import tables
@@ -23,10 +23,10 @@ from lib.trees import Tree, shapes
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.data())
-def test_monotone_is_the_closest_that_does_not_fall(values, data):
-    """Every non-decreasing sequence of pool means is tried: the closest is among them."""
+def test_a_curve_is_the_closest_that_does_not_fall(values, data):
+    """Every non-decreasing sequence of pool means is tried: the closest is among them. Weights are repeated points."""
     weights = data.draw(st.lists(st.integers(1, 3), min_size=len(values), max_size=len(values)))
-    found = cost.monotone(values, weights)
+    found = cost.Curve.through(np.repeat(np.arange(len(values)), weights), np.repeat(values, weights)).seconds
 
     def distance(candidate):
         return np.average((np.asarray(candidate) - values) ** 2, weights=weights)
@@ -124,6 +124,17 @@ def test_a_drafter_that_a_clock_cannot_see_costs_nothing():
     assert found.draft(shapes.parse("kary:2,3")) < 1e-6
 
 
+def test_the_cost_of_drafting_is_plain_least_squares_where_no_term_is_negative():
+    names = ["chain:1", "chain:4", "chain:8", "independent:2x4", "independent:4x4"]
+    seconds = np.array([1.3, 2.7, 4.6, 2.9, 3.4])
+    once, level = fit._draft_model(names, seconds)
+    counts = [cost.widths(shapes.parse(name)) for name in names]
+    design = np.array([[1.0, *((widths == width).sum() for width in (1, 2, 4))] for widths in counts])
+    terms = np.linalg.lstsq(design / seconds[:, None], np.ones(5), rcond=None)[0]
+    assert (terms >= 0).all() and once == pytest.approx(terms[0])
+    assert np.allclose(level.seconds, cost.Curve.through([1, 2, 4], terms[1:]).seconds)
+
+
 def test_calibration_reads_the_loop(tmp_path):
     target = small_models.llama(0, dtype=torch.float32)
     pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
@@ -148,21 +159,24 @@ def test_calls_are_as_long_as_the_time_allows(seconds, tokens):
                            draft_model=small_models.related(target, 1, 0.3))
 
     def spied(*given, **settings):
-        asked.append((settings["max_new_tokens"], given[2].shape[1] + settings["max_new_tokens"] // 2))
-        return generate(*given, **settings)
+        done = generate(*given, **settings)
+        tokens = len(done.new_tokens[0])
+        asked.append((tokens, given[2].shape[1] + tokens // 2))
+        return done
 
-    cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefixes=(20,), seconds=seconds, shapes=("chain:0", "chain:2"),
-                   repeats=1, generator=torch.Generator().manual_seed(0), generate=spied)
+    cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefixes=(20,), seconds=seconds,
+                   shapes=("chain:0", "chain:2"), repeats=1, generator=torch.Generator().manual_seed(0), generate=spied)
     assert asked[-1][0] == tokens and {middle for _, middle in asked} == {20}
 
 
 def test_only_rounds_of_the_whole_batch_count():
-    """Rows end at different rounds; what is timed after the first has ended is another batch."""
+    """Rows end at different rounds; rounds after the first row has ended are those of a smaller batch."""
     target, running = small_models.llama(0), []
     ids = torch.stack(small_models.prompts(0, [6, 6, 6]))
     done = generate(target, LanguageModelDrafter(small_models.related(target, 1, 0.5)), ids, shape="chain:3",
                     max_new_tokens=14, observe=lambda alive, *_: running.append(len(alive)))
-    kept = calibration.full_rounds(done, running, 3)
+    assert len(calibration.full_rounds(done.rounds, 3)) == sum(rows == 3 for rows in running)
+    kept = calibration.warm_seconds(done.rounds, 3)
     assert len(kept) == sum(rows == 3 for rows in running) - calibration.COLD
     seconds = {found.draft_seconds for found in done.rounds}
     assert set(kept[:, 0]) <= seconds and 0 < len(kept) < len(running)

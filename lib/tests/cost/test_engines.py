@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from lib.cost import best_tree, engines
 from lib.cost.best_tree import Limits
-from lib.cost.engines import eagle, sglang, vllm
+from lib.cost.engines import choices, servers
 from lib.cost.engines.forms import CHAIN, DYNAMIC, LEVELS, TREE, Dynamic
 from lib.cost.engines.registry import ENGINES
 from lib.tests.replay.test_replay import synthetic, trees
@@ -53,13 +53,13 @@ def test_what_an_engine_cannot_express_is_refused(name):
 
 def test_the_texts_are_those_of_the_engines():
     assert ENGINES["Medusa"].write(shapes.kary(2, 1)) == "medusa_choices = [(0,), (1,)]"
-    assert eagle.write(shapes.chain(2)) == "tree_choices = [[0], [0, 0]]"
-    assert eagle.write_dynamic(Dynamic(8, 10, 59)) == "EaModel.from_pretrained(total_token=60, depth=7, top_k=10)"
-    flag, value = shlex.split(vllm.write(shapes.chain(5), "org/drafter"))
+    assert choices.write_eagle(shapes.chain(2)) == "tree_choices = [[0], [0, 0]]"
+    assert choices.write_eagle_dynamic(Dynamic(8, 10, 59)) == "EaModel.from_pretrained(total_token=60, depth=7, top_k=10)"
+    flag, value = shlex.split(servers.write_vllm(shapes.chain(5), "org/drafter"))
     assert flag == "--speculative-config"
     assert json.loads(value) == {"method": "draft_model", "model": "org/drafter", "num_speculative_tokens": 5}
-    assert '"speculative_token_tree": "[(0,), (1,)]"' in vllm.write_tree(shapes.star(2))
-    assert sglang.write(shapes.chain(3)).endswith(
+    assert '"speculative_token_tree": "[(0,), (1,)]"' in servers.write_vllm_tree(shapes.star(2))
+    assert servers.write_sglang(shapes.chain(3)).endswith(
         "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4")
     assert ENGINES["TensorRT-LLM, dynamic tree"].write(Dynamic(4, 10, 59)).startswith(
         "Eagle3DecodingConfig(max_draft_len=4, max_total_draft_tokens=59, ")
@@ -67,10 +67,10 @@ def test_the_texts_are_those_of_the_engines():
         "-md DRAFTER --spec-type draft-simple --spec-draft-n-max 3 --spec-draft-p-min 0")
     assert "--speculative-algorithm EAGLE3 " in ENGINES["SGLang, chain"].line(shapes.chain(3), "eagle3")
     assert '"method": "medusa"' in ENGINES["vLLM, chain"].line(shapes.chain(3), "medusa")
-    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "small") == vllm.write(shapes.chain(3))
+    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "small") == servers.write_vllm(shapes.chain(3))
     assert ENGINES["llama.cpp"].read("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
     with pytest.raises(ValueError, match="dynamic tree and no chain"):
-        sglang.read(sglang.write_dynamic(Dynamic(3, 2, 6)))
+        servers.read_sglang(servers.write_sglang_dynamic(Dynamic(3, 2, 6)))
     with pytest.raises(ValueError, match="10 best"):
         ENGINES["Medusa"].write(Tree.from_choices([(10,)]))
 
@@ -120,7 +120,7 @@ def test_options_may_stand_behind_an_equals_sign():
 def test_sglangs_chain_is_as_long_as_its_steps_whatever_is_said_of_tokens():
     for tokens in (2, 3, 99):
         text = f"--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens {tokens}"
-        assert sglang.read(text) == shapes.chain(3)
+        assert servers.read_sglang(text) == shapes.chain(3)
 
 
 @settings(deadline=None)
