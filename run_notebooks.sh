@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the notebooks, or the tests, in a Python environment that has what requirements.txt asks for.
+# Runs the notebooks or the tests in a Python environment that has the packages of requirements.txt.
 # ./run_notebooks.sh --help explains the command; lib/__main__.py carries it out.
 set -euo pipefail
 
@@ -14,7 +14,7 @@ fail() {
   exit 2
 }
 
-# Sets `python` to the first one that is new enough, those first with which the versions are known to work together.
+# Sets `python` to the first interpreter that is new enough; the versions in requirements.txt are tested with the first.
 find_python() {
   for python in "${PYTHON:-}" python3.11 python3.12 python3.13 python3 python; do
     if [ -n "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -24,30 +24,30 @@ find_python() {
   fail "no Python 3.11 or newer is on the PATH; install one, or name it: PYTHON=/path/to/python $0"
 }
 
-# Makes .venv, or completes it.
+# Creates .venv, or completes it.
 install() {
-  trap 'echo; echo "stopped while installing; the same command goes on: $0"; exit 130' INT TERM
+  trap 'echo; echo "stopped while installing; the same command resumes: $0"; exit 130' INT TERM
   if ! "$own/bin/python" -c 'import pip' 2>/dev/null; then
     find_python
-    echo "making the environment .venv with $("$python" --version)"
+    echo "creating the environment .venv with $("$python" --version)"
     "$python" -m venv --clear "$own" ||
-      fail ".venv could not be made; Python's venv module may be missing (on Debian: apt install python3-venv)"
+      fail ".venv could not be created; Python's venv module may be missing (on Debian: apt install python3-venv)"
   fi
-  echo "installing what requirements.txt asks for; the first time takes minutes (README.md: how to leave CUDA out)"
+  echo "installing the packages of requirements.txt, which takes minutes (README.md says how to leave out CUDA)"
   "$own/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" ||
-    fail "the installation failed; with network and disk space at hand the same command goes on"
-  satisfied "$own/bin/python" || fail ".venv still lacks that; delete it and run the same command"
+    fail "the installation failed; check the network and the free disk space, then run the same command again"
+  satisfied "$own/bin/python" || fail ".venv still lacks these packages; delete it and run the same command again"
   trap - INT TERM
 }
 
-# Makes lib importable from anywhere in .venv, wherever the project lies now.
+# Makes lib importable in .venv from any folder, also after the project has moved.
 link_lib() {
   "$own/bin/python" -I -c 'import pathlib, sys, sysconfig
 path, line = pathlib.Path(sysconfig.get_path("purelib"), "draft_trees.pth"), sys.argv[1] + "\n"
 if not path.exists() or path.read_text() != line: path.write_text(line)' "$home"
 }
 
-# The active environment if it has everything, else .venv.
+# Uses the active environment if it has all packages, else .venv.
 active="${VIRTUAL_ENV:-${CONDA_PREFIX:-}}"
 if [ -n "$active" ] && [ "$active" != "$own" ] && satisfied "$active/bin/python" >/dev/null 2>&1; then
   python="$active/bin/python"
@@ -57,8 +57,8 @@ else
   python="$own/bin/python"
 fi
 
-# Threads that wait for each other soon give their core away: where other work runs too, they may share one.
+# Waiting threads soon release their core, so that other work on the machine does not slow them down.
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-10000}"
 export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
-export PATH="$(dirname -- "$python"):$PATH" # so that what notebooks start comes from the same environment
+export PATH="$(dirname -- "$python"):$PATH" # programs that notebooks start come from the same environment
 exec "$python" -m lib "$@"

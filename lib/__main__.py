@@ -1,7 +1,7 @@
-"""`python -m lib`: the command behind run_notebooks.sh, and the one place that knows both the runner and the studies.
+"""`python -m lib`, the command that run_notebooks.sh calls; the only module that knows both the runner and the studies.
 
-`python -m lib [PROFILE] [NOTEBOOK ...]` runs notebooks, `python -m lib test` the tests, `python -m lib making ...` trains
-the shipped models again.
+`python -m lib [PROFILE] [NOTEBOOK ...]` runs notebooks, `python -m lib test` runs the tests, `python -m lib making ...`
+trains the shipped models again.
 """
 
 import argparse
@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 from typing import Sequence
 
-from lib.lab.errors import StageFailed, UsageError
+from lib.lab import plan
+from lib.lab.plan import Plan, StageFailed, UsageError
 
 HOME = Path(__file__).resolve().parents[1]
-USAGE, FAILED, INTERRUPTED = 2, 1, 130
-WRONG_ARGUMENTS = 4  # what pytest ends with
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+PYTEST_USAGE = 4  # pytest's exit status for wrong arguments
 
 HELP = """\
 ./run_notebooks.sh [PROFILE] [NOTEBOOK ...] [--from NN] [--run NAME] [--set name=value ...] [--reference]
@@ -26,22 +27,23 @@ HELP = """\
 Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
 
   PROFILE        {profiles}; or a file of your own like those in notebooks/params (default: cpu)
-  NOTEBOOK       a number or a name, such as 02 or 02_acceptance: run these alone (default: all)
+  NOTEBOOK       a number or a name, such as 02 or 02_acceptance: run only these (default: all)
                    {notebooks}
-  --from NN      go on from this notebook, whether or not it is finished; those before it stay as they are
-  --run NAME     the run's folder under data/runs (default: the profile, and what --set changes)
-  --set n=v      give a parameter another value in every notebook that has it; may be repeated.
+  --from NN      start at this notebook, whether or not it is finished; skip those before it
+  --run NAME     the run's folder under data/runs (default: the profile and the values of --set)
+  --set n=v      set a parameter in every notebook that has it; may be repeated.
                    lists: a,b,c, or a;b;c where members hold commas: --set "families=chain;expansion:2,2,1"
   --reference    make this run the committed reference: after success its tables go to data/results/reference, its
                    figures to figures, its executed notebooks and report to notebooks/executed
-  test           every test: pytest over lib/tests, then each notebook at its defaults; -k, -x and so on are passed on
+  test           all tests: pytest over lib/tests, then each notebook with its defaults; other arguments go to pytest
   --help         this text
 
-The same command again goes on where it stopped: a notebook is passed over if it is finished and neither its text,
-the code that it uses, its parameters, models, prompts, versions, the machine nor an earlier notebook has changed.
-Models come from data/models; the network is asked for others only with a profile that says `online: true` (gpu), or
-where HF_HUB_OFFLINE=0 is set.
-Exit status: 0 done, 1 a notebook or test failed, 2 the command is wrong, 130 stopped by hand.
+The same command again resumes a run that stopped. A notebook is skipped if it has finished, its tables are as it left
+them, and nothing that it depends on has changed: its text, its code, its parameters, models, prompts, versions, the
+machine, the notebooks before it.
+Models come from data/models. Others are downloaded only with a profile that says `online: true` (gpu), or with
+HF_HUB_OFFLINE=0 in the environment.
+Exit status: 0 done, 1 a notebook or test failed, 2 the command is wrong, 130 interrupted.
 """
 
 
@@ -52,7 +54,10 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
         if arguments[:1] == ["test"]:
             return test(home, arguments[1:])
         if arguments[:1] == ["making"]:
-            return make_models(arguments[1:])
+            from lib.making import command
+
+            command.main(arguments[1:])
+            return 0
         return notebooks(home, arguments)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -63,51 +68,41 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
 
 
 def notebooks(home: Path, arguments: Sequence[str]) -> int:
-    """Plan and run notebooks."""
-    from lib.lab import plan
-    from lib.studies import parameters
+    """Plan notebooks, check their parameters, and run them."""
+    from lib.studies import NOTEBOOKS, parameters
 
     layout = plan.Layout(home)
-    asked = _parser(layout).parse_intermixed_args(arguments)
-    if asked.help:
+    given = _parser().parse_intermixed_args(arguments)
+    if given.help:
         print(HELP.format(profiles=", ".join(layout.profiles()), notebooks=", ".join(layout.stages())))
         return 0
-    made = plan.make(layout, asked.words, settings=asked.settings, run=asked.run, start=asked.start,
-                     reference=asked.reference, command=arguments)
+    made = plan.make(layout, given.words, settings=given.settings, run=given.run, start=given.start,
+                     reference=given.reference, command=arguments)
     if not made.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    parameters.check(made)
+    parameters.check(made, {"01_shapes": parameters.SHAPES, **NOTEBOOKS})
     return _run(made)
 
 
-def make_models(arguments: Sequence[str]) -> int:
-    """Train shipped models, heads or tables again (see `lib.making.command`)."""
-    from lib.making import command
-
-    command.main(arguments)
-    return 0
-
-
 def test(home: Path, arguments: Sequence[str]) -> int:
-    """pytest over lib/tests, then every notebook at its defaults; paths among the arguments take the place of these."""
+    """pytest over lib/tests, then over every notebook with its defaults; paths among the arguments replace these."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    tests, notebook_files = home / "lib" / "tests", sorted((home / "notebooks").glob("*.ipynb"))
     given = any(Path(word.split("::")[0]).exists() for word in arguments)
-    places = [] if given else [str(path) for path in (tests, *notebook_files)]
-    command = [sys.executable, "-m", "pytest", "--rootdir", str(home), "-c", str(home / ".pytest.ini"),
-               "--nbval-lax", "--nbval-current-env", *arguments, *places]
-    return {0: 0, WRONG_ARGUMENTS: USAGE}.get(subprocess.run(command).returncode, FAILED)
+    places = [] if given else [home / "lib" / "tests", *sorted((home / "notebooks").glob("*.ipynb"))]
+    command = [sys.executable, "-m", "pytest", "--rootdir", home, "-c", home / ".pytest.ini", "--nbval-lax",
+               "--nbval-current-env", *arguments, *places]
+    return {0: 0, PYTEST_USAGE: USAGE}.get(subprocess.run(command).returncode, FAILED)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command as everything else here does."""
+    """Raises UsageError where argparse would exit."""
 
     def error(self, message: str):
-        """UsageError in the place of argparse's exit."""
+        """UsageError with argparse's message."""
         raise UsageError(f"{message}; ./run_notebooks.sh --help explains")
 
 
-def _parser(layout) -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--from", dest="start")
@@ -118,31 +113,28 @@ def _parser(layout) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(made) -> int:
-    """Carry out a plan, saying how it goes; the exit status."""
+def _run(made: Plan) -> int:
+    """Carry out a plan and print its progress; returns the exit status."""
     from lib.lab import run
+    from lib.studies import NOTEBOOKS
+
+    def interrupt(*_) -> None:
+        raise KeyboardInterrupt
 
     def say(line: str) -> None:
-        """A line that is seen at once, also where the output is a file."""
-        print(line, flush=True)
+        print(line, flush=True)  # at once, also where the output is a file
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        signal.signal(number, interrupt)
     try:
-        report = run.carry_out(made, say)
-    except StageFailed as error:
-        say(f"error: {error}")
-        say(f"what was finished is kept; to go on from there: {shlex.join(run.resuming(made))}")
-        return FAILED
-    except KeyboardInterrupt:
-        say(f"\nstopped; what was finished is kept; to go on from there: {shlex.join(run.resuming(made))}")
-        return INTERRUPTED
+        report = run.carry_out(made, say, report_needs=NOTEBOOKS)
+    except (StageFailed, OSError, KeyboardInterrupt) as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        say("\nstopped" if stopped else f"error: {error}")
+        say(f"what finished is kept; to resume: {shlex.join(run.resuming(made))}")
+        return INTERRUPTED if stopped else FAILED
     say(f"report: {report}" if report else f"done: {made.folder}")
     return 0
-
-
-def _interrupt(*_) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

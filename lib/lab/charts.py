@@ -1,4 +1,4 @@
-"""Charts of measured numbers: lines with their intervals, and heat maps."""
+"""Charts of measured numbers: lines with their intervals, points with their intervals, and heat maps."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from lib.lab.theme import Style, styles_of
 def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label: str, lower: str | None = None,
           upper: str | None = None, panels: str | None = None, log_x: bool = False, log_y: bool = False,
           order: Sequence[str] | None = None, columns: int = 3, title: str = "", bound: float | None = None) -> Figure:
-    """A line for each value of column `by`, with a band from column `lower` to `upper`; a panel a value of `panels`.
+    """A line for each value of column `by`, with a band from column `lower` to `upper`; a panel for each value of
+    `panels`.
 
-    order: the names in the order that gives them colours where they have none of their own. bound: a ceiling, drawn as
-    a dotted line. The legend stands in the order in which the lines end. ValueError names a column that is missing.
+    order: the names in the order that gives them colours, for those without a style of their own. bound: a ceiling,
+    drawn as a dotted line. The legend has the order in which the lines end. ValueError names a missing column.
     """
     wanted = [name for name in (x, y, by, lower, upper, panels) if name]
     missing = [name for name in wanted if name not in rows]
     if missing:
-        raise ValueError(f"columns {missing} are not in the table, which has {list(rows)}: name ones that are")
+        raise ValueError(f"columns {missing} are not in the table, which has {list(rows)}; name columns that it has")
     styles = styles_of(order if order is not None else rows[by])
     groups = [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
     ticks = _powers_of_two(np.unique(rows[x]))
@@ -57,7 +58,8 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
 
 def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: str, title: str = "",
              decimals: int = 2, best_of: str | None = None) -> Figure:
-    """A table as numbers on colour, light to dark; best_of="row" or "column" frames the largest of each, ties too."""
+    """A table as numbers on colours from light to dark; best_of="row" or "column" frames the largest of each, and ties.
+    """
     if best_of not in (None, "row", "column"):
         raise ValueError(f"best_of is {best_of!r}: give 'row', 'column' or None")
     rows, columns = table.shape
@@ -73,6 +75,40 @@ def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: st
     axis.set(xlabel=x_label, ylabel=y_label, title=title)
     axis.tick_params(length=0)
     plt.setp(axis.get_yticklabels(), rotation=0)
+    return figure
+
+
+def points(rows: pd.DataFrame, *, label: str, by: str, x_label: str, panels: str | None = None,
+           order: Sequence[str] = (), line: float | None = None, log_x: bool = False) -> Figure:
+    """Estimates with their intervals side by side: a row for each value of column `label`, on it a point for each value
+    of `by`; a panel for each value of `panels`.
+
+    rows: with the columns value, low and high. line: where a vertical line is drawn to compare with. order: the values
+    of `by` in the order that gives them colours.
+    """
+    labels, names = list(dict.fromkeys(rows[label])), list(order) or list(dict.fromkeys(rows[by]))
+    groups = [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
+    styles = styles_of(names)
+    width = 2.2 + 3.1 * len(groups) + 0.06 * max(map(len, labels), default=0)
+    size = width, 1.4 + (0.2 + 0.14 * len(names)) * len(labels)
+    figure, axes = plt.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    offsets = 0.5 * (np.arange(len(names)) - (len(names) - 1) / 2) / len(names)
+    for axis, (title, group) in zip(axes[0], groups):
+        for name, offset in zip(names, offsets):
+            own = group[group[by] == name]
+            height = np.array([labels.index(value) for value in own[label]]) + offset
+            around = np.clip([own["value"] - own["low"], own["high"] - own["value"]], 0, None)
+            style = styles[name]
+            axis.errorbar(own["value"], height, xerr=around, fmt=style.marker, color=style.colour, label=name,
+                          markersize=5, elinewidth=1.4, capsize=0)
+        if line is not None:
+            axis.axvline(line, color="#666666", linestyle=":", linewidth=1)
+        if log_x:
+            axis.set_xscale("log")
+        axis.set(title=str(title), xlabel=x_label, yticks=range(len(labels)), yticklabels=labels)
+    axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
+    if len(names) > 1:
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
     return figure
 
 
@@ -98,7 +134,7 @@ def _line(axis: Axes, line: pd.DataFrame, names, style: Style, label: str, marke
 
 
 def _powers_of_two(values: np.ndarray) -> np.ndarray:
-    """The values themselves where they are few, else the powers of two among their range."""
+    """The values themselves if they are few, else the powers of two in their range."""
     few = len(values) <= 8 or values[0] <= 0
     return values if few else 2.0 ** np.arange(np.ceil(np.log2(values[0])), np.floor(np.log2(values[-1])) + 1)
 

@@ -1,5 +1,7 @@
-"""Whether the Python that runs this file has what requirements.txt asks for. It imports nothing of ours: it runs before
-anything is installed, as `python -I lib/lab/environment.py requirements.txt`, and exits 1 with what is missing.
+"""Whether the running Python has the packages of requirements.txt, in their versions.
+
+run_notebooks.sh runs this file before anything is installed, as `python -I lib/lab/environment.py requirements.txt`, so
+it imports the standard library alone.
 """
 
 import sys
@@ -9,13 +11,13 @@ OLDEST = (3, 11)
 
 
 def wanted(text: str) -> list[tuple[str, str]]:
-    """(name, version) of each `name==version  # reason` line."""
+    """(name, version) of each line `name==version  # reason`."""
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     return [(name.strip(), version.strip()) for name, _, version in (line.partition("==") for line in lines if line)]
 
 
 def lacks(requirements: list[tuple[str, str]]) -> list[str]:
-    """What is missing or of another version, in words. A local build of a version (2.13.0+cpu) counts as it."""
+    """Packages that are missing or of another version; a local build (2.13.0+cpu) counts as its version."""
     found = []
     for name, version in requirements:
         there = installed(name)
@@ -27,7 +29,7 @@ def lacks(requirements: list[tuple[str, str]]) -> list[str]:
 
 
 def installed(name: str) -> str | None:
-    """The installed version of a package, None without one."""
+    """The installed version of a package; None where it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -35,7 +37,7 @@ def installed(name: str) -> str | None:
 
 
 def main() -> None:
-    """Exits 0 if all is there, else 1 with the lacks on standard output."""
+    """Exit with 0 if nothing is missing, else with 1 after printing what is missing."""
     if sys.version_info < OLDEST:
         sys.exit(f"Python is {sys.version.split()[0]}, older than {'.'.join(map(str, OLDEST))}")
     with open(sys.argv[1], encoding="utf-8") as file:

@@ -1,60 +1,56 @@
-"""One notebook through papermill, so that Ctrl-C ends it, its error is short, and its copy is clean; and the report."""
+"""Runs a notebook through papermill, so that Ctrl-C ends it, its error is short and its copy clean; makes reports."""
 
 import base64
 import logging
 import os
 import re
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import nbformat
 import psutil
 
-from lib.lab.errors import StageFailed
+from lib.lab import atomic_file
 from lib.lab.pictures import with_palette
-from lib.lab.plan import Plan, Stage
-from lib.lab.record import executed
+from lib.lab.plan import Plan, Stage, StageFailed
 
 PNG = "image/png"
-PROSE = 30  # characters from which a table's column is text to read from the left, not figures in a column
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+LONG_CELL = 30  # characters from which a cell of a table is text, which is aligned left
+CRITICAL = 50  # log level of kernels: at a kernel's end jupyter_client interrupts it, which it logs as an error
 
 
 def run(plan: Plan, stage: Stage, show_progress: bool = False) -> None:
-    """Run a stage's notebook; its executed copy takes its place when it has finished.
+    """Run a stage's notebook; its executed copy is written when it has finished.
 
-    StageFailed with the cell's error. Whatever else stops it (Ctrl-C) ends the kernel and goes through.
+    StageFailed with the cell's error. Any other exception (Ctrl-C) ends the kernel and is raised again.
     """
-    final = executed(plan, stage.name)
-    partial = final.with_name(f".{stage.name}.partial.ipynb")
+    final = plan.executed(stage.name)
+    unfinished, failed = final.with_name(f".{stage.name}.partial.ipynb"), final.with_name(f"{stage.name}.failed.ipynb")
     final.parent.mkdir(parents=True, exist_ok=True)
     final.unlink(missing_ok=True)
-    failed_copy(final).unlink(missing_ok=True)
-    with ThreadPoolExecutor(1) as pool:  # not in the main thread, where the engine would take over Ctrl-C
-        work = pool.submit(_papermill, plan, stage, partial, show_progress)
+    failed.unlink(missing_ok=True)
+    with ThreadPoolExecutor(1) as pool:  # outside the main thread, where nbclient would take over Ctrl-C
+        work = pool.submit(_papermill, plan, stage, unfinished, show_progress)
         try:
             error = work.result()
         except BaseException:
-            _end(work)
+            while not work.done():
+                _kill_children()
+                wait([work], timeout=0.5)
             raise
     if error:
-        kept = ""
-        if partial.exists():
-            os.replace(partial, failed_copy(final))
-            kept = f"\n  the notebook up to there: {os.path.relpath(failed_copy(final), plan.layout.home)}"
-        raise StageFailed(f"{stage.name} stopped {error}{kept}")
-    write_clean(nbformat.read(partial, as_version=4), final)
-    partial.unlink()
-
-
-def failed_copy(final: Path) -> Path:
-    """Where the copy of a notebook is kept that stopped with an error."""
-    return final.with_name(f"{final.stem}.failed.ipynb")
+        if unfinished.exists():
+            os.replace(unfinished, failed)
+            error += f"\n  the notebook up to there: {os.path.relpath(failed, plan.layout.home)}"
+        raise StageFailed(plan.as_typed(f"{stage.name} stopped {error}"))
+    write_clean(nbformat.read(unfinished, as_version=4), final)
+    unfinished.unlink()
 
 
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
-    """Write a notebook without widgets' state and views, which break its rendering elsewhere, without the paths and
-    times of this machine, and with its figures as small files.
+    """Write a notebook with small figures, without paths and times of this machine, and without the state and views of
+    widgets, which other programs fail to render.
     """
     notebook.metadata.pop("widgets", None)
     notebook.metadata.pop("papermill", None)
@@ -66,11 +62,11 @@ def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
             data.pop(WIDGET_VIEW, None)
             if PNG in data:
                 data[PNG] = base64.b64encode(with_palette(base64.b64decode(data[PNG]))).decode()
-    nbformat.write(notebook, path)
+    atomic_file.replace(path, nbformat.writes(notebook).encode())
 
 
 def report(notebook: Path, target: Path) -> None:
-    """An executed notebook as one HTML file without its code; the caption that follows a figure describes it."""
+    """Write an executed notebook as one HTML file without code, in which the caption after each figure describes it."""
     from bs4 import BeautifulSoup
     from nbconvert import HTMLExporter
 
@@ -83,62 +79,55 @@ def report(notebook: Path, target: Path) -> None:
         caption = image.find_next("strong")
         image["alt"] = caption.get_text(" ", strip=True) if caption else "figure"
     for script in page.find_all("script", src=lambda source: source and "require" in source):
-        script.decompose()  # for interactive output, of which a report has none
+        script.decompose()  # serves interactive output, which the report does not have
     for table in page.find_all("table"):
-        _align_prose(table)
-    beside = target.with_name(f".{target.name}")
-    beside.write_text(str(page), encoding="utf-8")
-    os.replace(beside, target)
+        _align_text(table)
+    atomic_file.replace(target, str(page).encode())
 
 
-def _align_prose(table) -> None:
-    """Columns of a table that hold sentences or settings start at the left, their heads too; pandas' all end right."""
+def _align_text(table) -> None:
+    """Align columns that hold sentences or settings, and their heads, on the left; pandas aligns all on the right."""
     rows = [cells for cells in (row.find_all("td") for row in table.find_all("tr")) if cells]
     heads = table.find("tr").find_all("th") if table.find("tr") else []
     for place in range(-1, -1 - min(map(len, rows), default=0), -1):
         column = [cells[place] for cells in rows]
-        if max(len(cell.get_text(strip=True)) for cell in column) > PROSE:
+        if max(len(cell.get_text(strip=True)) for cell in column) > LONG_CELL:
             for cell in column + heads[place:][:1]:
                 cell["style"] = "text-align: left"
 
 
-def _papermill(plan: Plan, stage: Stage, partial: Path, show_progress: bool) -> str | None:
-    """None, or where and with what the notebook stopped."""
+def _papermill(plan: Plan, stage: Stage, unfinished: Path, show_progress: bool) -> str | None:
+    """None, or where and with which error the notebook stopped."""
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from papermill.exceptions import PapermillExecutionError, strip_color
 
-    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what stops a notebook is said once, below
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the error is shown once, by the runner
     try:
         papermill.execute_notebook(
-            plan.layout.notebooks / f"{stage.name}.ipynb", partial, parameters=dict(stage.values),
+            plan.layout.notebooks / f"{stage.name}.ipynb", unfinished, parameters=dict(stage.values),
             cwd=plan.layout.notebooks, progress_bar={"desc": stage.name, "leave": False} if show_progress else False,
-            kernel_name="python3", extra_arguments=["--IPKernelApp.log_level=40"],  # errors, not warnings
-            request_save_on_cell_execute=False)  # twice a cell, which takes longer than many cells; errors save it too
+            kernel_name="python3", extra_arguments=[f"--IPKernelApp.log_level={CRITICAL}"],
+            request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
     except PapermillExecutionError as error:
-        where = _cells_line(strip_color("\n".join(error.traceback)))
-        return f"in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}{where}"
+        # The cell's own line is the first that is marked in the last of the chained tracebacks.
+        last = re.split(r"^(?:The above|During handling).*exception.*:$", strip_color("\n".join(error.traceback)),
+                        flags=re.MULTILINE)[-1]
+        line = next((f"\n  at {text.strip()}" for text in last.splitlines() if "-> " in text), "")
+        return f"in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}{line}"
     except DeadKernelError:
-        return ("because its process ended, which is what too little memory looks like; close other programs, or lower "
-                "the notebook's parameters with --set")
+        return ("because its process ended, as it does when memory runs out; close other programs, or lower the "
+                "notebook's parameters with --set")
+    except OSError as error:
+        return f"because {error.filename or 'a file'} cannot be written or read: {error.strerror}"
     except (CellTimeoutError, RuntimeError) as error:
         return f"because it could not be run: {error}"
     return None
 
 
-def _cells_line(traceback: str) -> str:
-    """The cell's own line, with which an error's traceback begins, behind those of what caused it."""
-    own = re.split(r"^(?:The above|During handling).*exception.*:$", traceback, flags=re.MULTILINE)[-1]
-    line = next((text for text in own.splitlines() if "-> " in text), "")
-    return f"\n  at {line.strip()}" if line else ""
-
-
-def _end(work: Future) -> None:
-    """End the kernels that this process started, until the work that waits for them has ended too."""
-    while not work.done():
-        for child in psutil.Process().children(recursive=True):
-            try:
-                child.kill()
-            except psutil.NoSuchProcess:
-                continue
-        wait([work], timeout=0.5)
+def _kill_children() -> None:
+    for child in psutil.Process().children(recursive=True):
+        try:
+            child.kill()
+        except psutil.NoSuchProcess:
+            continue

@@ -1,5 +1,7 @@
-"""What a study found, and a page that shows it: figures and tables with numbered captions, in a notebook or the report."""
+"""Findings of a study, and a page that shows them: figures and tables with numbered captions, in a notebook or the
+report."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -7,23 +9,37 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 
 from lib.lab import provenance, tables, theme
+
+Shown = pd.DataFrame | Styler
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding: the claim of its caption, the sentences that follow, and the figure or table that shows it.
+    """One finding: the claim of its caption, the sentences that follow, and the figure or the tables that show it.
 
-    name: the figure's file name without the notebook's number, as "headline"; empty without a figure. A finding with
-    neither figure nor table is a paragraph that begins with its claim in bold type.
+    name: the figure's file name without the notebook's number, as "headline"; empty without a figure. table: one, or
+    several under one caption. A finding with neither figure nor table is a paragraph that begins with its claim in bold
+    type. With both, the tables come first, and one caption below the figure numbers them all.
     """
 
     claim: str
     text: str = ""
     figure: Figure | None = None
     name: str = ""
-    table: pd.DataFrame | None = None
+    table: Shown | Sequence[Shown] | None = None
+
+    @property
+    def tables(self) -> list[Shown]:
+        """The finding's tables, in order."""
+        if self.table is None:
+            return []
+        return [self.table] if isinstance(self.table, Shown) else list(self.table)
+
+
+Part = str | Shown | Finding  # what a page shows: Markdown, a table without a caption, a finding
 
 
 class Results:
@@ -50,28 +66,49 @@ class Results:
 
 
 class Page:
-    """Shows prose and findings in order, numbers their captions, and saves figures as run_dir/figures/PREFIX_NAME."""
+    """Shows parts in order, numbers their captions, and saves figures as run_dir/figures/PREFIX_NAME (none where
+    run_dir is empty).
+    """
 
     def __init__(self, run_dir: str, prefix: str):
         self.run_dir, self.prefix = run_dir, prefix
-        self.figures, self.tables = count(1), count(1)
+        self.figure_numbers, self.table_numbers = count(1), count(1)
 
-    def show(self, part: "Finding | str") -> None:
-        """Displays a paragraph of Markdown, or a finding: its table, its figure, and the caption below."""
+    def show(self, part: Part) -> None:
+        """Displays Markdown, a table, or a finding: its tables, its figure, and the caption below."""
         from IPython.display import Markdown, display
 
         if isinstance(part, str):
             display(Markdown(part))
-            return
-        labels = []
-        if part.table is not None:
-            with pd.option_context("display.max_colwidth", None):
-                display(part.table)
-            labels.append(f"Table {next(self.tables)}")
-        if part.figure is not None:
-            theme.save(part.figure, self.run_dir, f"{self.prefix}_{part.name}")
-            display(part.figure)
-            theme.close(part.figure)
-            labels.append(f"figure {next(self.figures)}" if labels else f"Figure {next(self.figures)}")
-        label = f"{' and '.join(labels)}. " if labels else ""
-        display(Markdown(f"**{label}{part.claim}** {part.text}".rstrip()))
+        elif isinstance(part, Shown):
+            _display_table(part)
+        else:
+            for table in part.tables:
+                _display_table(table)
+            if part.figure is not None:
+                theme.save(part.figure, self.run_dir, f"{self.prefix}_{part.name}")
+                display(part.figure)
+                theme.close(part.figure)
+            display(Markdown(self.caption(part)))
+
+    def caption(self, part: Finding) -> str:
+        """The caption in Markdown with the next numbers: "**Table 3 and figure 7. Claim.** Text"."""
+        labels = _numbered("table", [next(self.table_numbers) for _ in part.tables])
+        labels += _numbered("figure", [next(self.figure_numbers)] if part.figure is not None else [])
+        label = " and ".join(labels)
+        start = f"{label[0].upper()}{label[1:]}. " if label else ""
+        return f"**{start}{part.claim}** {part.text}".rstrip()
+
+
+def _numbered(what: str, numbers: Sequence[int]) -> list[str]:
+    """[], ["table 1"] or ["tables 1, 2 and 3"]."""
+    if len(numbers) < 2:
+        return [f"{what} {number}" for number in numbers]
+    return [f"{what}s {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"]
+
+
+def _display_table(table: Shown) -> None:
+    from IPython.display import display
+
+    with pd.option_context("display.max_colwidth", None):
+        display(table)

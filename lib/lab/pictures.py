@@ -1,18 +1,18 @@
-"""Figures as small files: PNG with a palette, a quarter of the bytes, and SVG with as many digits as can be seen."""
+"""Figures as small files: PNG with a palette, which takes a quarter of the bytes, and SVG with fewer digits."""
 
 import io
 import re
 
 from PIL import Image
 
-COLOURS = 64  # more than any figure's scale shows apart
+COLOURS = 64  # more than can be told apart in any figure
 
 
 def with_palette(png: bytes) -> bytes:
-    """The same picture with its most telling colours, undithered; photographs would suffer, figures do not.
+    """The same picture with few colours and without dithering, which suits figures but not photographs.
 
-    Colours are chosen to lie far apart, then moved amid what they stand for: by how often they occur, a marker's would
-    be lost to its neighbours' on a page that is nearly all white.
+    Colours are chosen to be far apart and then moved to the mean of the pixels that they replace. Chosen by frequency,
+    the colours of markers would be lost, since a figure is nearly all white.
     """
     with Image.open(io.BytesIO(png)) as picture:
         small = picture.convert("RGB").quantize(
@@ -23,5 +23,5 @@ def with_palette(png: bytes) -> bytes:
 
 
 def rounded(svg: str) -> str:
-    """The same drawing with numbers to a hundredth of a point."""
+    """The same drawing with numbers rounded down to a hundredth of a point."""
     return re.sub(r"(\d\.\d\d)\d+", r"\1", svg)

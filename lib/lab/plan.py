@@ -1,57 +1,63 @@
-"""From a command to a plan: which notebooks, with which parameters, into which run; mistakes in these are found here.
+"""From a command to a plan: which notebooks run, with which parameters, as which run.
 
-What values name (models, prompts, shapes) is looked up by `lib.studies.parameters`.
+Mistakes in a command, a profile or the type of a parameter are found here; the runner does not know what values mean.
 """
 
+import ast
 import os
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
 import yaml
 
-from lib.lab import parameters
-from lib.lab.errors import UsageError, nearest
-from lib.lab.parameters import RUN_DIR, Value
-
-REPORT = "09_report"
-READ_BY_REPORT = ("02_acceptance", "03_attention_timing", "04_rules", "05_drafters", "06_advice", "07_speed")
+REPORT = "09_report"  # the notebook that becomes report.html
+RUN_DIR = "run_dir"  # the parameter that the runner sets: the folder for tables and figures
+DEFAULT_PROFILE = "cpu"
 FILE_ENDINGS = (".jsonl", ".json", ".txt", ".yaml", ".csv")
+LONGEST_NAME = 80  # characters of a run's default name
+Value = bool | int | float | str | list
+
+
+class UsageError(Exception):
+    """The command cannot be carried out as given; nothing has run."""
+
+
+class StageFailed(Exception):
+    """A notebook stopped with an error; what finished before it is kept."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are; tests bring their own."""
+    """The folders of a project."""
 
     home: Path
 
     @property
     def notebooks(self) -> Path:
-        """The notebooks' folder, with their profiles in `params`."""
+        """The folder of the notebooks, with their profiles in `params`."""
         return self.home / "notebooks"
 
     @property
     def runs(self) -> Path:
-        """The folder of all runs, ignored by git."""
+        """The folder of all runs, which git ignores."""
         return self.home / "data" / "runs"
 
     def profiles(self) -> dict[str, Path]:
-        """name -> file of the profiles that come with the project."""
+        """name -> file of the project's own profiles."""
         return {path.stem: path for path in sorted((self.notebooks / "params").glob("*.yaml"))}
 
     def stages(self) -> list[str]:
-        """Names of the notebooks in the order of running: those that begin with a number."""
+        """Names of the notebooks in the order in which they run: those that begin with a number."""
         return sorted(path.stem for path in self.notebooks.glob("[0-9]*.ipynb"))
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A named set of values: notebook -> parameter -> value; seconds: about how long each notebook takes with them.
-
-    `online`: notebooks may ask the hub for models.
-    """
+    """Values by notebook and parameter. seconds: estimates by notebook. online: whether models may be downloaded."""
 
     name: str
     about: str
@@ -62,70 +68,94 @@ class Profile:
 
 @dataclass(frozen=True)
 class Stage:
-    """One notebook, values that differ from its defaults, and about how many seconds it takes (None: unknown)."""
+    """One notebook: defaults of its parameters, values that the command sets, estimated seconds (None: unknown)."""
 
     name: str
+    defaults: Mapping[str, Value]
     values: Mapping[str, Value]
     seconds: float | None
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        """All parameters with the values that the notebook runs with."""
+        return {**self.defaults, **self.values}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a command asks for: its stages in order, of all there are (`known`), and the run that they belong to."""
+    """A command, checked. stages: in order; known: all notebooks; start: the one that --from names.
+
+    typed: path relative to the notebooks' folder -> path as the user typed it.
+    """
 
     layout: Layout
     profile: Profile
     run: str
     stages: tuple[Stage, ...]
     known: tuple[str, ...]
-    start: str | None = None  # --from
+    start: str | None = None
     reference: bool = False
-    command: Sequence[str] = field(default=())
+    command: Sequence[str] = ()
+    typed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
-        """The run's own folder."""
+        """The run's folder."""
         return self.layout.runs / self.run
+
+    def executed(self, stage: str) -> Path:
+        """The executed copy of a finished stage."""
+        return self.folder / "executed" / f"{stage}.ipynb"
+
+    @property
+    def has_report(self) -> bool:
+        """Whether the report is among the stages."""
+        return REPORT in (stage.name for stage in self.stages)
+
+    def as_typed(self, message: str) -> str:
+        """A message with its paths as the user typed them."""
+        for path in sorted(self.typed, key=len, reverse=True):
+            message = message.replace(path, self.typed[path])
+        return message
 
 
 def make(layout: Layout, words: Sequence[str], *, settings: Sequence[str] = (), run: str | None = None,
          start: str | None = None, reference: bool = False, cwd: Path | None = None,
          command: Sequence[str] = ()) -> Plan:
-    """The plan of a command. words: at most one profile and any number of notebooks; settings: name=value, for every
-    notebook that has the parameter; start: the notebook to go on from. UsageError names what is wrong.
+    """The plan of a command. UsageError says what is wrong with it.
+
+    words: at most one profile, and notebooks (none: all). settings: name=value, for each notebook that has the
+    parameter. start: the notebook of --from. cwd: the folder that relative paths in settings start from.
     """
-    known = layout.stages()
+    known, cwd = layout.stages(), cwd or Path.cwd()
+    chosen, profile = _sort_words(layout, words, known)
+    names = [name for name in known if name in chosen] if chosen else known
     if not known:
         raise UsageError(f"no notebooks in {layout.notebooks}")
-    chosen, profile = _sorted_out(layout, words, known)
-    names = [name for name in known if name in chosen] if chosen else known
     if reference and chosen:
         raise UsageError("--reference takes all notebooks; leave out " + ", ".join(sorted(chosen)))
-    defaults = {name: parameters.defaults(layout.notebooks / f"{name}.ipynb") for name in known}
+    defaults = {name: defaults_of(layout.notebooks / f"{name}.ipynb") for name in known}
     values = {name: _profile_values(profile, name, defaults[name]) for name in known}
+    typed: dict[str, str] = {}
     for setting in settings:
-        _apply(setting, names, defaults, values, cwd or Path.cwd(), layout.notebooks)
-    run = _run_name(run or ("reference" if reference else _default_run(profile.name, settings)))
-    where = os.path.relpath(layout.runs / run, layout.notebooks)
-    stages = tuple(
-        Stage(name, values[name] | ({RUN_DIR: where} if RUN_DIR in defaults[name] else {}), profile.seconds.get(name))
-        for name in names)
-    start = notebook_named(start, known) if start else None
-    if start and start not in names:
-        raise UsageError(f"--from {start}: it is not among the notebooks of this command, {', '.join(names)}")
-    return Plan(layout, profile, run, stages, tuple(known), start, reference, tuple(command))
-
-
-def notebook_named(word: str, known: Sequence[str]) -> str:
-    """The notebook that a name, the part of it after the number, or a number means."""
-    found = find_notebook(word, known)
-    if found is None:
-        raise UsageError(f"no notebook is called {word!r}: {nearest(word, known)}")
-    return found
+        _apply(setting, names, defaults, values, cwd, layout.notebooks, typed)
+    if run is None:
+        run = "reference" if reference else _default_run(profile.name, settings, typed)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]*", run):
+        raise UsageError(f"--run {run!r}: a run's name consists of letters, digits and . _ = -, beginning with "
+                         "a letter or digit")
+    where = {RUN_DIR: os.path.relpath(layout.runs / run, layout.notebooks)}
+    stages = tuple(Stage(name, defaults[name], values[name] | (where if RUN_DIR in defaults[name] else {}),
+                         profile.seconds.get(name)) for name in names)
+    if start is not None and (first := find_notebook(start, known)) not in names:
+        hint = f"it is not among the notebooks of this command, {', '.join(names)}" if first else nearest(start, known)
+        raise UsageError(f"--from: no notebook {first or repr(start)}: {hint}")
+    return Plan(layout, profile, run, stages, tuple(known), start and find_notebook(start, known), reference,
+                tuple(command), typed)
 
 
 def find_notebook(word: str, known: Sequence[str]) -> str | None:
-    """As `notebook_named`, None where there is no such notebook."""
+    """The notebook that a name, the part of a name after its number, or a number means; None where there is none."""
     word = Path(word).name.removesuffix(".ipynb")
     for name in known:
         number, _, rest = name.partition("_")
@@ -134,76 +164,136 @@ def find_notebook(word: str, known: Sequence[str]) -> str | None:
     return None
 
 
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint for an unknown name: the names most like it, or all names if none is."""
+    names = sorted(names)
+    close = get_close_matches(name, names, n=3, cutoff=0.5) or [other for other in names if name and name in other]
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"there are {', '.join(names)}" if names else "there are none"
+
+
+# ------------------------------------------------------------------------------------------------------------- profiles
+
+
 def load_profile(path: Path, known: Sequence[str]) -> Profile:
-    """A profile file. UsageError where it is no such file, or names a notebook that is not there."""
+    """A profile from its file. UsageError where the file is malformed or names a notebook that does not exist."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(f"profile {path} cannot be read: {error}") from None
     if not isinstance(content, dict):
-        raise UsageError(f"profile {path} must hold one section a notebook, such as 01_shapes:")
-    head = {key: content.pop(key, empty) for key, empty in (("about", ""), ("seconds", {}), ("online", False))}
-    _check_head(path, head)
+        raise UsageError(f"profile {path} must hold one section per notebook, such as 01_shapes:")
+    about, seconds, online = content.pop("about", ""), content.pop("seconds", None) or {}, content.pop("online", False)
+    if not isinstance(about, str) or not isinstance(online, bool):
+        raise UsageError(f"profile {path}: about is {about!r}, online {online!r}; give a text, and true or false")
+    if not isinstance(seconds, dict) or not all(isinstance(value, (int, float)) for value in seconds.values()):
+        raise UsageError(f"profile {path}: seconds is {seconds!r}; give notebooks with numbers, as {{01_shapes: 15}}")
     for name, section in content.items():
         if section and name not in known:
             raise UsageError(f"profile {path}: no notebook is called {name!r}: {nearest(str(name), known)}")
         if not isinstance(section or {}, dict):
             raise UsageError(f"profile {path}, {name}: a section holds lines of `parameter: value`, not {section!r}")
-    return Profile(path.stem, head["about"], {name: section or {} for name, section in content.items()},
-                   head["seconds"] or {}, head["online"])
+    return Profile(path.stem, about, {name: section or {} for name, section in content.items()}, seconds, online)
 
 
-def _check_head(path: Path, head: Mapping[str, object]) -> None:
-    """UsageError where what a profile says of itself is of another kind than it should be."""
-    if not isinstance(head["about"], str) or not isinstance(head["online"], bool):
-        raise UsageError(f"profile {path}: about is {head['about']!r}, online {head['online']!r}; give a text, and "
-                         "true or false")
-    seconds = head["seconds"] or {}
-    if not isinstance(seconds, dict) or not all(isinstance(taken, (int, float)) for taken in seconds.values()):
-        raise UsageError(f"profile {path}: seconds is {seconds!r}; give notebooks with numbers, as {{01_shapes: 15}}")
-
-
-def _sorted_out(layout: Layout, words: Sequence[str], known: Sequence[str]) -> tuple[set[str], Profile]:
-    """The notebooks among the words, and the profile among them (cpu without one)."""
-    profiles, chosen, asked = layout.profiles(), set(), []
+def _sort_words(layout: Layout, words: Sequence[str], known: Sequence[str]) -> tuple[set[str], Profile]:
+    """The notebooks among the words, and the profile (by default cpu)."""
+    profiles, chosen, files = layout.profiles(), set(), []
     for word in words:
         if word in profiles:
-            asked.append(profiles[word])
+            files.append(profiles[word])
         elif (notebook := find_notebook(word, known)) is not None:
             chosen.add(notebook)
         elif word.endswith((".yaml", ".yml")) and Path(word).is_file():
-            asked.append(Path(word))
+            files.append(Path(word))
         elif word == "test":
             raise UsageError("'test' goes with no profile or notebook; write ./run_notebooks.sh test alone")
         else:
             raise UsageError(f"{word!r} is neither a profile, a profile's file nor a notebook: "
                              f"{nearest(word, [*profiles, *known, 'test'])}")
-    if len(asked) > 1:
-        raise UsageError(f"one profile at a time, not {' and '.join(path.stem for path in asked)}")
-    if not asked and "cpu" not in profiles:
-        raise UsageError(f"the default profile, cpu, is not in {layout.notebooks / 'params'}")
-    return chosen, load_profile(asked[0] if asked else profiles["cpu"], known)
+    if len(files) > 1:
+        raise UsageError(f"one profile at a time, not {' and '.join(path.stem for path in files)}")
+    default = layout.notebooks / "params" / f"{DEFAULT_PROFILE}.yaml"
+    return chosen, load_profile(files[0] if files else default, known)
 
 
 def _profile_values(profile: Profile, notebook: str, defaults: Mapping[str, Value]) -> dict[str, Value]:
-    """What a profile sets of a notebook, checked. UsageError for a parameter that it has not."""
-    values = {}
+    """A profile's values for a notebook, checked. UsageError for a parameter that the notebook does not have."""
+    values, where = {}, f"profile {profile.name}, {notebook}"
     for name, value in profile.values.get(notebook, {}).items():
-        where = f"profile {profile.name}, {notebook}"
         if name not in defaults or name == RUN_DIR:
             hint = nearest(str(name), set(defaults) - {RUN_DIR})
             raise UsageError(f"{where}: no parameter is called {name!r}: {hint}")
-        values[name] = parameters.checked(f"{where}: {name}", defaults[name], value)
+        values[name] = checked(f"{where}: {name}", defaults[name], value)
     return values
 
 
+# ----------------------------------------------------------------------------------------------------------- parameters
+
+
+def defaults_of(path: Path) -> dict[str, Value]:
+    """name -> default of a notebook's parameters. UsageError for a default that is no constant or list of constants."""
+    from papermill import inspect_notebook  # a slow import, which --help does not need
+
+    found: dict[str, Value] = {}
+    for name, parameter in inspect_notebook(path).items():
+        found[name] = _constant(default := parameter["default"])
+        if found[name] == default:
+            raise UsageError(f"{path.name}: its parameters cell must hold constants and flat lists alone, not "
+                             f"'{name} = {default}'")
+    return found
+
+
+def checked(name: str, default: Value, value: Value) -> Value:
+    """`value` in the type of the default; UsageError where it has another type."""
+    if isinstance(default, list):
+        if not isinstance(value, list):
+            raise UsageError(f"{name} is a list such as {default!r}, not {value!r}")
+        nested = [member for member in value if not isinstance(member, (bool, int, float, str))]
+        if nested:
+            raise UsageError(f"{name} is a flat list; {nested[0]!r} cannot be a member")
+        return [checked(f"a member of {name}", default[0], member) for member in value] if default else value
+    if type(default) is float and type(value) is int:
+        return float(value)
+    if type(value) is not type(default):
+        kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[type(default)]
+        raise UsageError(f"{name} is {kind} such as {default!r}, not {value!r}")
+    return value
+
+
+def parsed(name: str, default: Value, text: str) -> Value:
+    """The value that a text of the command line means for a parameter; UsageError where it has another type.
+
+    Lists are written [1, 2] or 1,2, or with semicolons where members hold commas ("kary:2;expansion:2,2,1"). Where the
+    default is an empty list, members that look like numbers are numbers.
+    """
+    if isinstance(default, str):
+        return text
+    value = _constant(text)
+    if isinstance(default, list) and not (text.startswith("[") and isinstance(value, list)):
+        members = [part.strip() for part in text.split(";" if ";" in text else ",")]
+        words = bool(default) and isinstance(default[0], str)
+        value = [member if words else _constant(member) for member in members if member]
+    return checked(name, default, value)
+
+
+def _constant(text: str) -> Value:
+    """A number, a truth value, a quoted text or a list as written; any other text itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
 def _apply(setting: str, names: Sequence[str], defaults: Mapping[str, Mapping[str, Value]],
-           values: dict[str, dict[str, Value]], cwd: Path, notebooks: Path) -> None:
-    """Put one name=value into every chosen notebook that has the parameter."""
-    name, equals, text = setting.partition("=")
-    if not equals or not name.strip():
+           values: dict[str, dict[str, Value]], cwd: Path, notebooks: Path, typed: dict[str, str]) -> None:
+    """Set one name=value in every chosen notebook that has the parameter."""
+    name, equals, text = (part.strip() for part in setting.partition("="))
+    if not equals or not name:
         raise UsageError(f"--set {setting!r}: write --set name=value")
-    name = name.strip()
     if name == RUN_DIR:
         raise UsageError(f"--set {name}: the folder follows from the run's name; use --run NAME")
     having = [notebook for notebook in names if name in defaults[notebook]]
@@ -214,36 +304,36 @@ def _apply(setting: str, names: Sequence[str], defaults: Mapping[str, Mapping[st
         every = {parameter for notebook in names for parameter in defaults[notebook]} - {RUN_DIR}
         raise UsageError(f"--set {name}: no notebook has such a parameter: {nearest(name, every)}")
     for notebook in having:
-        value = parameters.parsed(f"--set {name}", defaults[notebook][name], text.strip())
-        values[notebook][name] = _from_here(value, cwd, notebooks)
+        value = parsed(f"--set {name}", defaults[notebook][name], text)
+        values[notebook][name] = _from_notebooks(value, cwd, notebooks, typed)
 
 
-def _from_here(value: Value, cwd: Path, notebooks: Path) -> Value:
-    """A path that was written as seen from where the command was given, as seen from the notebooks' folder.
+def _from_notebooks(value: Value, cwd: Path, notebooks: Path, typed: dict[str, str]) -> Value:
+    """A value whose paths, typed relative to `cwd`, are relative to the notebooks' folder; `typed` collects both forms.
 
-    UsageError where a text is spelt as a file of data but there is none.
+    UsageError for a text that looks like a file of data where no such file exists.
     """
     if isinstance(value, list):
-        return [_from_here(member, cwd, notebooks) for member in value]
+        return [_from_notebooks(member, cwd, notebooks, typed) for member in value]
     if isinstance(value, str) and "|" in value:  # a pair, TARGET|DRAFTER
-        return "|".join(_from_here(part.strip(), cwd, notebooks) for part in value.split("|"))
+        return "|".join(_from_notebooks(part.strip(), cwd, notebooks, typed) for part in value.split("|"))
     if not isinstance(value, str) or not ("/" in value or value.endswith(FILE_ENDINGS)):
         return value
     if (cwd / value).exists():
-        return os.path.relpath(cwd / value, notebooks)
+        path = os.path.relpath(cwd / value, notebooks)
+        typed[path] = value
+        return path
     if value.endswith(FILE_ENDINGS) and not (notebooks / value).exists():
         raise UsageError(f"there is no file {value} in {cwd}")
     return value
 
 
-def _default_run(profile: str, settings: Sequence[str]) -> str:
-    """The profile's name, and what was set: another set of values does not write over a finished run."""
-    said = "-".join([profile, *settings])
-    name = re.sub(r"[^A-Za-z0-9._=-]+", "-", said).strip("-.")
-    return name if len(name) <= 80 else f"{name[:71]}-{sha256(said.encode()).hexdigest()[:8]}"
-
-
-def _run_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]*", name):
-        raise UsageError(f"--run {name!r}: a run's name has letters, digits and . _ = - alone")
-    return name
+def _default_run(profile: str, settings: Sequence[str], typed: Mapping[str, str]) -> str:
+    """The profile's name and the settings, with the last part of each path: other settings give another name."""
+    full = shown = "-".join([profile, *settings])
+    for path in sorted(typed.values(), key=len, reverse=True):
+        shown = shown.replace(path, Path(path).name)
+    name = re.sub(r"[^A-Za-z0-9._=-]+", "-", shown).strip("-.")
+    if shown == full and len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME - 9]}-{sha256(full.encode()).hexdigest()[:8]}"

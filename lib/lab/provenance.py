@@ -1,11 +1,12 @@
-"""What made a number: code, versions, machine, models, prompts, parameters; to read, and as a fingerprint to compare.
+"""What made a number: code, versions, machine, models, prompts and parameters, as a fingerprint and as a record.
 
-Nothing here names a host, a user or a path outside the project.
+Neither contains the name of a host or user, or a path outside the project.
 """
 
 import ast
 import json
 import os
+import re
 import subprocess
 from functools import cache
 from hashlib import sha256
@@ -17,40 +18,36 @@ from lib.lab import environment
 
 LIB = Path(__file__).resolve().parents[1]
 HOME = LIB.parent
-LENGTH = 12  # hexadecimal digits of a fingerprint: no two runs of one machine meet by chance
+MODULE = re.compile(r"lib(\.\w+)+(:\w+|\.)?")  # a text that names modules
+LENGTH = 12  # hexadecimal digits of a fingerprint, enough that two runs do not share one by chance
 
 
 def fingerprint(*, code: Iterable[ModuleType | str] = (), files: Iterable[str | Path] = (),
                 parameters: Mapping[str, object] | None = None, device: str = "cpu") -> str:
-    """12 hexadecimal digits that change with whatever a row depends on.
+    """12 hexadecimal digits that change with everything that a row depends on.
 
-    code: modules of lib (those that they import count with them); files: files or folders, models and prompts say, by
-    content and by where they lie to one another; parameters: names and plain values. Versions of the requirements and
-    the machine always count.
+    code: modules of lib, with all that they import (see `code_digest`). files: files or folders, such as models, by
+    content and relative position. parameters: names and plain values. Versions and machine always count.
     """
+    paths = [Path(os.path.abspath(path)) for path in files]
+    # Relative to the folder that holds them all: names alone repeat, and a project may be moved.
+    root = os.path.commonpath([path.parent for path in paths]) if paths else HOME
     return digest({
         "code": code_digest(name if isinstance(name, str) else name.__name__ for name in code),
-        "files": _digests(files),
+        "files": {path.relative_to(root).as_posix(): file_digest(path) for path in paths},
         "parameters": dict(parameters or {}),
         "versions": versions(),
         "machine": machine(device),
     })[:LENGTH]
 
 
-def _digests(files: Iterable[str | Path]) -> dict[str, str]:
-    """Digests by path from the folder that holds them all: names alone repeat, and a project may be moved."""
-    paths = [Path(os.path.abspath(path)) for path in files]
-    root = os.path.commonpath([path.parent for path in paths]) if paths else HOME
-    return {path.relative_to(root).as_posix(): file_digest(path) for path in paths}
-
-
 def digest(facts: object) -> str:
-    """SHA-256 of plain values, whatever the order of their keys."""
+    """SHA-256 of plain values; the order of keys does not count."""
     return sha256(json.dumps(facts, sort_keys=True, default=_plain).encode()).hexdigest()
 
 
 def file_digest(path: str | Path) -> str:
-    """SHA-256 of a file's content, or of a folder's files with their names. FileNotFoundError where none is."""
+    """SHA-256 of a file's content, or of a folder's files with their names. FileNotFoundError if there is none."""
     path = Path(path)
     if path.is_dir():
         inside = sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
@@ -66,26 +63,37 @@ def file_digest(path: str | Path) -> str:
 
 
 def code_digest(modules: Iterable[str]) -> str:
-    """SHA-256 of the named modules of lib and of all of lib that they import."""
-    return digest({path.relative_to(LIB).as_posix(): file_digest(path) for path in closure(modules)})
+    """SHA-256 of the named modules of lib, of all of lib that they import, and of the other files beside these modules
+    (C++ sources, tables).
+    """
+    files = set(closure(modules))
+    for folder in {path.parent for path in files}:
+        files |= {path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc")}
+    return digest({path.relative_to(LIB).as_posix(): file_digest(path) for path in files})
 
 
 def imports(source: str) -> set[str]:
-    """The modules, lib's and other, that a Python source names in an import, wherever it stands."""
+    """The modules and names that a Python source imports, wherever it does; none where it does not parse.
+
+    Texts count too: "lib.a.b" and "lib.a.b:Name" name a module, "lib.a." (of f"lib.a.{name}") all modules of lib.a.
+    """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    try:
+        nodes = ast.walk(ast.parse(source))
+    except SyntaxError:  # a cell with a command of IPython, or one that will fail with this error
+        return found
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {node.module} | {f"{node.module}.{name.name}" for name in node.names}
+            found |= {f"{node.module}.{name.name}" for name in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= {node.value.partition(":")[0]} if MODULE.fullmatch(node.value) else set()
     return found
 
 
 def closure(modules: Iterable[str]) -> list[Path]:
-    """The files of lib behind these modules and behind all that they import; names outside lib are passed over.
-
-    Imports that are spelt as text at run time are not seen.
-    """
+    """The Python files of lib that these modules consist of and import; names outside lib are ignored."""
     seen: set[Path] = set()
     waiting = [path for name in modules for path in _files_of(name)]
     while waiting:
@@ -96,17 +104,39 @@ def closure(modules: Iterable[str]) -> list[Path]:
     return sorted(seen)
 
 
-def _files_of(module: str) -> Iterator[Path]:
-    """The source files that importing `lib.a.b` runs: each package on the way, and the module."""
-    first, *rest = module.split(".")
+def _files_of(name: str) -> Iterator[Path]:
+    """The files behind `lib.a.b`: each package on the way, and the module b, or the module from which lib.a exports b.
+
+    The name of a package stands for all that it exports, and a name that ends with a dot for all modules below it.
+    """
+    first, *rest = name.split(".")
     if first != "lib":
         return
     folder = LIB
-    for part in [None, *rest]:
-        folder = folder / part if part else folder
-        for candidate in (folder / "__init__.py", folder.with_suffix(".py")):
-            if candidate.is_file():
-                yield candidate
+    yield folder / "__init__.py"
+    for part in rest:
+        if not part:
+            yield from folder.rglob("*.py")
+        elif (folder / part).is_dir():
+            folder = folder / part
+            yield from folder.glob("__init__.py")
+        elif (folder / f"{part}.py").is_file():
+            yield folder / f"{part}.py"
+            return
+        else:
+            yield from (file for exported, file in _exports(folder) if exported == part)
+            return
+    yield from (file for _, file in _exports(folder))
+
+
+def _exports(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(name, file) of what a package exports lazily (see `lib.lazy_exports`)."""
+    init = folder / "__init__.py"
+    for node in ast.walk(ast.parse(init.read_text(encoding="utf-8") if init.is_file() else "")):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_exports":
+            for keyword in node.keywords:
+                for exported in ast.literal_eval(keyword.value):
+                    yield exported, folder / f"{keyword.arg}.py"
 
 
 # ----------------------------------------------------------------------------------------------- versions, machine, run
@@ -114,17 +144,17 @@ def _files_of(module: str) -> Iterator[Path]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Installed versions of what requirements.txt names; "absent" where something is missing."""
-    asked = environment.wanted((HOME / "requirements.txt").read_text(encoding="utf-8"))
-    return {name: environment.installed(name) or "absent" for name, _ in asked}
+    """Installed version of each package that requirements.txt names, or "absent"."""
+    required = environment.wanted((HOME / "requirements.txt").read_text(encoding="utf-8"))
+    return {name: environment.installed(name) or "absent" for name, _ in required}
 
 
 @cache
 def machine(device: str = "cpu") -> dict[str, object]:
-    """What the machine is (see `timing.machine`)."""
-    from lib.lab import timing
+    """The machine's hardware and system (see `processor.machine`)."""
+    from lib.lab import processor
 
-    return timing.machine(device)
+    return processor.machine(device)
 
 
 def commit() -> dict[str, object]:
@@ -137,25 +167,31 @@ def commit() -> dict[str, object]:
 
 
 def read(run_dir: str | Path) -> dict:
-    """The record of a run, run.json. FileNotFoundError names the folder and the remedy."""
+    """The record of a run, run.json. FileNotFoundError without one, ValueError where the file is no such record."""
     path = Path(run_dir) / "run.json"
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} holds no run (no run.json); ./run_notebooks.sh makes one")
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no record of a run: {error}") from None
+    if not isinstance(record, dict) or not isinstance(record.get("stages"), dict):
+        raise ValueError(f"{path} is no record of a run: it lacks an object `stages`")
+    return record
 
 
 def machine_of(run: dict, stage: str) -> dict[str, object]:
-    """The machine on which a stage of a run was executed, by its record; of a stage that it lacks, the last one's."""
+    """The machine on which a stage of a run was executed; for a stage without a record, that of the last command."""
     return run["stages"].get(stage, {}).get("machine", run["machine"])
 
 
 def machines(run: dict) -> str:
-    """In words, the machine of a run; where its stages ran on several, each with its stages."""
+    """The machine of a run in words; if its stages ran on several machines, each machine with its stages."""
     by_words: dict[str, list[str]] = {}
     for stage in sorted(run["stages"]):
-        known = machine_of(run, stage)
+        facts = machine_of(run, stage)
         words = "{processor} ({vector_units}, matrix units: {matrix_units}), {cores} cores, {threads} threads"
-        words = words.format(**known) + (f", {known['gpu']}" if "gpu" in known else "")
+        words = words.format(**facts) + (f", {facts['gpu']}" if "gpu" in facts else "")
         by_words.setdefault(words, []).append(stage)
     if len(by_words) == 1:
         return next(iter(by_words))
@@ -163,10 +199,10 @@ def machines(run: dict) -> str:
 
 
 def _git(*arguments: str) -> str:
-    asked = subprocess.run(["git", "-C", str(HOME), *arguments], capture_output=True, text=True, check=True)
-    return asked.stdout.strip()
+    done = subprocess.run(["git", "-C", str(HOME), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def _plain(value: object) -> object:
-    """Paths, tuples, numpy's numbers and the like as JSON has them."""
+    """A number of NumPy as Python's, anything else as text."""
     return value.item() if hasattr(value, "item") else str(value)

@@ -1,119 +1,94 @@
-"""Carrying out a plan: what is finished is passed over, each stage is recorded as it ends, the report comes last."""
+"""Carries out a plan: finished stages are skipped, each stage is recorded as it ends, the report comes last.
 
-import os
+A run's folder has run.json (what made the run and which stages are finished), executed notebooks, tables and figures.
+"""
+
+import fcntl
+import json
 import shutil
 import sys
 import time
+from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterable, Iterator, Mapping
 
 import nbformat
 
-from lib.lab import execute, record, tables
-from lib.lab.errors import UsageError
-from lib.lab.plan import READ_BY_REPORT, REPORT, Plan
-from lib.lab.readme import with_findings
-from lib.lab.schema import SCHEMAS
+from lib.lab import atomic_file, execute, provenance
+from lib.lab.plan import REPORT, RUN_DIR, Plan, Stage, UsageError
 
-SHOWN = REPORT.partition("_")[0]  # the figures that are committed begin so: those that the report shows
-REFERENCE_LIMIT = 48 * 2**20  # bytes of all that is tracked
+FINDINGS = "<!-- findings: from the committed run -->", "<!-- end of findings -->"  # the lines around them in README.md
+OPENING = "**In short**"  # with which the report's first output begins
 
 
-def carry_out(plan: Plan, say: Callable[[str], None]) -> Path | None:
-    """Run a plan's stages that are not finished; returns the report's path, None without one.
+def carry_out(plan: Plan, say: Callable[[str], None], report_needs: Iterable[str] = ()) -> Path | None:
+    """Run a plan's unfinished stages; returns the report's path, None without a report.
 
-    UsageError before anything has run; StageFailed where a notebook stops.
+    report_needs: the notebooks whose tables the report reads. UsageError before anything has run; StageFailed where a
+    notebook stops.
     """
-    with record.locked(plan.folder):
-        before = record.load(plan.folder)
-        kept = record.about(plan, before)
-        _check_read(plan, kept)
-        wanted = record.fingerprints(plan, kept)
-        done = record.finished(plan, kept, wanted)
-        announce(plan, done, before, say)
-        kept.setdefault("started", record.now())
+    with locked(plan.folder):
+        record = about(plan, load(plan.folder))
+        missing = [name for name in report_needs if name in plan.known and name not in record["parameters"]]
+        if missing and plan.has_report:
+            raise UsageError(f"{REPORT} reads tables of other notebooks, and run {plan.run} never had "
+                             f"{', '.join(missing)}; run them too, or name the run that has them with --run")
+        wanted = fingerprints(plan, record)
+        done = finished(plan, record, wanted)
+        announce(plan, done, record["stages"], say)
         for number, stage in enumerate(plan.stages, 1):
-            head = f"[{number}/{len(plan.stages)}] {stage.name}"
             if stage.name in done:
                 continue
+            head = f"[{number}/{len(plan.stages)}] {stage.name}"
             say(f"{head} ... started {time.strftime('%H:%M:%S')}, {_about(stage.seconds)}")
-            kept["stages"].pop(stage.name, None)
-            record.save(plan.folder, kept)
-            start = time.monotonic()
+            record["stages"].pop(stage.name, None)
+            save(plan.folder, record)
+            before, start = _versions(plan.folder), time.monotonic()
             execute.run(plan, stage, show_progress=sys.stderr.isatty())
             seconds = time.monotonic() - start
-            kept["stages"][stage.name] = {
-                "fingerprint": wanted[stage.name], "commit": kept["commit"], "seconds": round(seconds, 1),
-                "machine": kept["machine"],
-                "finished": record.now()}
-            record.save(plan.folder, kept)
+            written = [path for path, version in _versions(plan.folder).items() if before.get(path) != version]
+            record["stages"][stage.name] = {
+                "fingerprint": wanted[stage.name], "commit": record["commit"], "seconds": round(seconds, 1),
+                "machine": record["machine"], "finished": now(),
+                "tables": {path.name: provenance.file_digest(path) for path in sorted(written)}}
+            save(plan.folder, record)
             say(f"{head} done in {spoken(seconds)}")
-        kept["finished"] = record.now()
-        record.save(plan.folder, kept)
-        report = _report(plan, set(done))
+        save(plan.folder, record | {"finished": now()})
+        report = plan.folder / "report.html"
+        if plan.has_report and (REPORT not in done or not report.exists()):
+            if not plan.executed(REPORT).exists():
+                raise UsageError(f"{REPORT} has never finished in run {plan.run}; run it without --from")
+            execute.report(plan.executed(REPORT), report)
         if plan.reference:
             make_reference(plan, say)
-        return report
-
-
-def _check_read(plan: Plan, kept: dict) -> None:
-    """UsageError where the report is asked for, and the run never had a notebook that it reads."""
-    missing = [name for name in plan.known if name in READ_BY_REPORT and name not in kept["parameters"]]
-    if missing and REPORT in {stage.name for stage in plan.stages}:
-        raise UsageError(f"{REPORT} reads what others leave, and run {plan.run} never had {', '.join(missing)}; run "
-                         "them too, or name the run that has them with --run")
-
-
-def announce(plan: Plan, done: set[str], before: dict, say: Callable[[str], None]) -> None:
-    """Say what will be done and about how long it takes."""
-    todo = [stage for stage in plan.stages if stage.name not in done]
-    known = [stage.seconds for stage in todo if stage.seconds is not None]
-    unknown = f", and {len(todo) - len(known)} notebooks of unknown length" if len(known) < len(todo) else ""
-    say(f"profile {plan.profile.name}{': ' + plan.profile.about if plan.profile.about else ''}")
-    say(f"run {plan.run}, in {_shown(plan, plan.folder)}: {len(todo)} of {len(plan.stages)} notebooks to run"
-        f"{', about ' + spoken(sum(known)) if known else ''}{unknown if known else ''}")
-    for stage in plan.stages:
-        if stage.name not in done:
-            note = _about(stage.seconds)
-        elif stage.name in before["stages"]:
-            note = f"finished {before['stages'][stage.name]['finished']}, passed over"
-        else:
-            note = "passed over; it has never finished in this run"
-        say(f"  {stage.name:<22} {note}")
-
-
-def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
-    """Copy a whole run to where the committed one lies: tables and record, figures, executed notebooks and report."""
-    home, results = plan.layout.home, plan.layout.home / "data" / "results" / "reference"
-    executed = plan.layout.notebooks / "executed"
-    copied = [
-        *_replace(plan.folder / "tables", results / "tables", ("*.csv", "*.csv.xz")),
-        *_replace(plan.folder, results, ("run.json",)),
-        *_replace(plan.folder / "figures", home / "figures", (f"{SHOWN}_*.png", f"{SHOWN}_*.svg")),
-        *_replace(plan.folder / "executed", executed, ("[0-9]*.ipynb",)),
-        *_replace(plan.folder, executed, ("report.html",)),
-    ]
-    for path in (results / "tables").glob("*.csv.xz"):
-        tables.pack(path)
-    readme, report = home / "README.md", nbformat.read(executed / f"{REPORT}.ipynb", as_version=4)
-    readme.write_text(with_findings(readme.read_text(encoding="utf-8"), report), encoding="utf-8")
-    size = sum(path.stat().st_size for path in copied)
-    say(f"reference: {len(copied)} files, {size / 2**20:.1f} MiB, in data/results/reference, figures and "
-        "notebooks/executed, and its findings in README.md; look at them, then commit them")
-    if size > REFERENCE_LIMIT:
-        say(f"warning: all that is tracked may take {REFERENCE_LIMIT / 2**20:.0f} MiB")
+        return report if plan.has_report else None
 
 
 def resuming(plan: Plan) -> list[str]:
-    """The command that goes on with a run that has stopped: the same, but with --from at the stage where it stopped."""
+    """The command that resumes a stopped run: the same one, but with --from at the first unfinished stage."""
     words = ["./run_notebooks.sh", *plan.command]
-    if plan.start is None:
-        return words
-    recorded = record.load(plan.folder)["stages"]
-    left = [name for name in plan.known[plan.known.index(plan.start):] if name not in recorded]
-    if left and "--from" in words:
+    recorded = load(plan.folder)["stages"]
+    left = [stage.name for stage in plan.stages if stage.name not in recorded]
+    if "--from" in words and left:
         words[words.index("--from") + 1] = left[0]
     return words
+
+
+def announce(plan: Plan, done: set[str], recorded: Mapping[str, Mapping], say: Callable[[str], None]) -> None:
+    """Say which stages will run, and about how long they take."""
+    left = [stage for stage in plan.stages if stage.name not in done]
+    estimates = [stage.seconds for stage in left if stage.seconds is not None]
+    unknown = f", and {len(left) - len(estimates)} notebooks of unknown length" if len(estimates) < len(left) else ""
+    say(f"profile {plan.profile.name}{': ' + plan.profile.about if plan.profile.about else ''}")
+    say(f"run {plan.run}, in {plan.folder.relative_to(plan.layout.home)}: {len(left)} of {len(plan.stages)} notebooks "
+        f"to run{f', about {spoken(sum(estimates))}{unknown}' if estimates else ''}")
+    for stage in plan.stages:
+        state = _about(stage.seconds)
+        if stage.name in done:
+            entry = recorded.get(stage.name)
+            state = f"finished {entry['finished']}, skipped" if entry else "skipped; it has never finished in this run"
+        say(f"  {stage.name:<22} {state}")
 
 
 def spoken(seconds: float) -> str:
@@ -128,37 +103,157 @@ def _about(seconds: float | None) -> str:
     return f"about {spoken(seconds)}" if seconds is not None else "of unknown length"
 
 
-def _report(plan: Plan, done: set[str]) -> Path | None:
-    """The run's report, made anew where its notebook has run."""
-    target = plan.folder / "report.html"
-    if REPORT not in {stage.name for stage in plan.stages}:
-        return None
-    if REPORT not in done or not target.exists():
-        if not record.executed(plan, REPORT).exists():
-            raise UsageError(f"{REPORT} has never finished in run {plan.run}; run it without --from")
-        execute.report(record.executed(plan, REPORT), target)
-    return target
+def _versions(folder: Path) -> dict[Path, tuple[int, int]]:
+    """What changes of each table's file whenever it is written: its inode and time."""
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.glob("tables/[!.]*")}
 
 
-def _replace(source: Path, target: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """Put a folder's files of these patterns in the place of the target's; returns the new ones.
+# ----------------------------------------------------------------------------------------------------------- the record
 
-    What failed stays behind, and a table as it was written before its schema was compressed, or no longer was.
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Reserves a run's folder for this process, until the process ends. UsageError where another process has it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")
+    except OSError as error:
+        raise UsageError(f"run {folder.name} cannot be kept in {folder} ({error.strerror}); make that folder "
+                         "writable") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"run {folder.name} is being made right now; wait for it, or take --run OTHER") from None
+        yield
+
+
+def load(folder: Path) -> dict:
+    """The record of a run, an empty one for a new run. UsageError where run.json cannot be read."""
+    try:
+        return provenance.read(folder)
+    except FileNotFoundError:
+        return {"stages": {}}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{error}; delete the file to make the run {folder.name} anew, or take --run OTHER") from None
+
+
+def save(folder: Path, record: Mapping) -> None:
+    """Write run.json, in one step."""
+    atomic_file.replace(folder / "run.json", (json.dumps(record, indent=2, default=str) + "\n").encode())
+
+
+def about(plan: Plan, before: Mapping) -> dict[str, object]:
+    """The record with which a command begins: the earlier one, and what holds now."""
+    import torch
+
+    parameters = before.get("parameters", {}) | {stage.name: stage.parameters for stage in plan.stages}
+    data = plan.layout.home / "data"
+    return {"started": now(), **before} | {
+        "run": plan.run,
+        "profile": plan.profile.name,
+        "command": ["./run_notebooks.sh", *plan.command],
+        **provenance.commit(),
+        "versions": provenance.versions(),
+        "machine": provenance.machine("cuda" if torch.cuda.is_available() else "cpu"),
+        **{name: {path.name: provenance.file_digest(path) for path in sorted((data / name).glob("[!.]*"))}
+           for name in ("models", "prompts")},
+        "parameters": parameters,
+        "seeds": {name: {key: own[key] for key in own if "seed" in key} for name, own in parameters.items()},
+    }
+
+
+def fingerprints(plan: Plan, record: Mapping) -> dict[str, str]:
+    """The fingerprint of each stage of the plan: of its notebook, code, parameters, models, prompts, versions, machine,
+    and the fingerprints of the stages before it (all, or those that the notebook's metadata lists as `upstream`).
     """
+    shared = {name: record[name] for name in ("versions", "machine", "models", "prompts")}
+    stages = {stage.name: stage for stage in plan.stages}
+    marks = {name: entry["fingerprint"] for name, entry in record["stages"].items()}
+    for position, name in enumerate(plan.known):
+        if name in stages:
+            notebook = nbformat.read(plan.layout.notebooks / f"{name}.ipynb", as_version=4)
+            before = notebook.metadata.get("upstream", plan.known[:position])
+            code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+            marks[name] = provenance.digest({
+                "cells": [(cell.cell_type, cell.source) for cell in notebook.cells],
+                "code": provenance.code_digest(set().union(*map(provenance.imports, code))),
+                "values": stages[name].values,
+                "files": _named_files(stages[name], plan.layout.notebooks),
+                "before": {other: marks.get(other) for other in before},
+                **shared,
+            })[:provenance.LENGTH]
+    return {name: marks[name] for name in stages}
+
+
+def _named_files(stage: Stage, notebooks: Path) -> dict[str, str]:
+    """SHA-256 of the files and folders that a stage's values name, as texts, in lists or as TARGET|DRAFTER."""
+    texts = [text for value in stage.values.values() for text in (value if isinstance(value, list) else [value])]
+    names = {name for text in texts if isinstance(text, str) for name in text.split("|")} - {stage.values.get(RUN_DIR)}
+    return {name: provenance.file_digest(notebooks / name) for name in sorted(names)
+            if "/" in name and (notebooks / name).exists()}
+
+
+def finished(plan: Plan, record: Mapping, wanted: Mapping[str, str]) -> set[str]:
+    """The stages that need not run: those before --from, or without it those that finished with this fingerprint and
+    whose notebook and tables are still as they left them.
+    """
+    if plan.start is not None:
+        return {name for name in wanted if plan.known.index(name) < plan.known.index(plan.start)}
+
+    def whole(name: str, entry: Mapping) -> bool:
+        files = {plan.folder / "tables" / file: mark for file, mark in entry.get("tables", {}).items()}
+        return plan.executed(name).exists() and all(
+            path.exists() and provenance.file_digest(path) == mark for path, mark in files.items())
+
+    return {name for name, mark in wanted.items()
+            if (entry := record["stages"].get(name, {})).get("fingerprint") == mark and whole(name, entry)}
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+# -------------------------------------------------------------------------------------------------------- the reference
+
+
+def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
+    """Make a run the committed one: its tables, record, figures, executed notebooks, report, and README's findings."""
+    home, readme = plan.layout.home, plan.layout.home / "README.md"
+    results, executed = home / "data" / "results" / "reference", plan.layout.notebooks / "executed"
+    shown = f"{REPORT.partition('_')[0]}_*"  # figures that the report shows
+    text = with_findings(readme.read_text(encoding="utf-8"), nbformat.read(plan.executed(REPORT), as_version=4))
+    copied = [
+        *_replace(plan.folder / "tables", results / "tables", ("*.csv", "*.csv.xz")),
+        *_replace(plan.folder, results, ("run.json",)),
+        *_replace(plan.folder / "figures", home / "figures", (f"{shown}.png", f"{shown}.svg")),
+        *_replace(plan.folder / "executed", executed, ("[0-9]*.ipynb",)),
+        *_replace(plan.folder, executed, ("report.html",)),
+    ]
+    readme.write_text(text, encoding="utf-8")
+    size = sum(path.stat().st_size for path in copied)
+    say(f"reference: {len(copied)} files, {size / 2**20:.1f} MiB, in data/results/reference, figures and "
+        "notebooks/executed, and the findings in README.md; look at them, then commit them")
+
+
+def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
+    """README.md with the executed report's opening between its two marks. UsageError where either lacks its part."""
+    begin, end = map(readme.find, FINDINGS)
+    if not 0 <= begin < end:
+        raise UsageError(f"README.md lacks the lines {' and '.join(FINDINGS)}, between which the findings go")
+    outputs = [output for cell in report.cells for output in cell.get("outputs", [])]
+    opening = next((text for output in outputs
+                    if (text := output.get("data", {}).get("text/markdown", "")).startswith(OPENING)), None)
+    if opening is None:
+        raise UsageError(f"the report has no output that begins with {OPENING!r}; run it to its end first")
+    return f"{readme[:begin]}{FINDINGS[0]}\n{opening}\n{readme[end:]}"
+
+
+def _replace(source: Path, target: Path, patterns: Iterable[str]) -> list[Path]:
+    """Put a folder's files of these patterns, but for failed notebooks, in the place of the target's; returns them."""
     target.mkdir(parents=True, exist_ok=True)
-    for pattern in patterns:
-        for path in target.glob(pattern):
-            path.unlink()
-    found = {path for pattern in patterns for path in source.glob(pattern)}
-    return [Path(shutil.copyfile(path, target / path.name)) for path in sorted(found)
-            if ".failed." not in path.name and not _outdated(path)]
-
-
-def _outdated(path: Path) -> bool:
-    """Whether a table's file has a form that its schema had once."""
-    schema = SCHEMAS.get(path.name.partition(".")[0]) if path.parent.name == "tables" else None
-    return schema is not None and path.name != schema.file_name
-
-
-def _shown(plan: Plan, path: Path) -> str:
-    return os.path.relpath(path, plan.layout.home)
+    for path in [path for pattern in patterns for path in target.glob(pattern)]:
+        path.unlink()
+    found = sorted(path for pattern in patterns for path in source.glob(pattern) if ".failed." not in path.name)
+    return [Path(shutil.copyfile(path, target / path.name)) for path in found]

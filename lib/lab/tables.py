@@ -1,11 +1,12 @@
-"""The tables of a run: rows appended one by one so that nothing finished is lost, each with what made it.
+"""The tables of a run: what their columns mean, and their rows, each with the fingerprint of what made it.
 
-A table is `RUN/tables/NAME.csv`, or `.csv.xz` where its schema (see `schema`) calls it large. A writer that is killed
-midway leaves a table that reads as if it had not begun (see `whole_appends`).
+A table is the file `RUN/tables/NAME.csv`, or `.csv.xz` where its schema calls it compressed. Every change replaces the
+whole file in one step, so a stopped writer leaves all rows that it added before.
 """
 
 import io
 import lzma
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,78 +16,152 @@ import numpy as np
 import pandas as pd
 
 from lib.lab import atomic_file
-from lib.lab.schema import FINGERPRINT, SCHEMAS, Schema
 
-KINDS = {"text": "str", "integer": "int64", "real": "float64", "flag": "bool"}  # as pandas names them
+FINGERPRINT = "fingerprint"  # the last column of every table: what made the row (see `provenance.fingerprint`)
+KINDS = {"text": "str", "integer": "int64", "real": "float64", "flag": "bool"}  # kind of column -> pandas' dtype
+AGAIN = "run its notebook again"
+ENDS = {"": "", "_low": "lower end of the 95 % interval of ", "_high": "upper end of the 95 % interval of "}
+
+# -------------------------------------------------------------------------------------------------------------- schemas
 
 
-class Table:
-    """One table of a run, opened for writing; a row counts as done only where its fingerprint is this one.
+@dataclass(frozen=True)
+class Column:
+    """One column. kind: "text" without line breaks, "integer", "real" (NaN: missing) or "flag"; meaning: with unit."""
 
-    Rows of other fingerprints (older code, other models or parameters) leave the file when it is opened. Without a run
-    (run_dir == "") rows are kept no longer than the table itself.
+    kind: str
+    meaning: str
+
+
+def columns(declared: str, shared: Mapping[str, Column] = {}) -> dict[str, Column]:
+    """Columns in the order in which a text declares them.
+
+    A line `NAME KIND MEANING` declares a column; the kind `interval` declares three, NAME, NAME_low and NAME_high. Any
+    other line lists names of `shared` columns. ValueError for a name that is not among these.
     """
+    found: dict[str, Column] = {}
+    for line in declared.strip().splitlines():
+        name, kind, meaning = (*line.split(maxsplit=2), "", "", "")[:3]
+        if kind in KINDS:
+            found[name] = Column(kind, meaning)
+        elif kind == "interval":
+            found |= {name + end: Column("real", f"{words}{name if end else meaning}") for end, words in ENDS.items()}
+        else:
+            unknown = [word for word in line.split() if word not in shared]
+            if unknown:
+                raise ValueError(f"column {unknown[0]!r} is not shared: declare it as `{unknown[0]} KIND MEANING`")
+            found |= {word: shared[word] for word in line.split()}
+    return found
 
-    def __init__(self, run_dir: str | Path, name: str, fingerprint: str):
-        self.schema, self.fingerprint = schema_of(name), fingerprint
-        if not run_dir:
-            self._scratch = TemporaryDirectory()  # goes with the table
-            run_dir = self._scratch.name
-        self.path = path_of(run_dir, name)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept = self._own_rows()
-        atomic_file.replace(self.path, _encode(self.schema, kept, header=True))
-        self._keys = set(_key_tuples(self.schema, kept))
 
-    def keys(self) -> set[tuple]:
-        """The keys, in the order of the schema's `key`, of the rows that are there."""
-        return set(self._keys)
+@dataclass(frozen=True)
+class Schema:
+    """One table. about: what a row is; key: the columns that name a row; columns: in the order of the file."""
 
-    def append(self, **row) -> None:
-        """Add one row, on disk when this returns. ValueError where a column is missing, unknown or of another kind."""
-        self.extend([row])
+    name: str
+    about: str
+    key: tuple[str, ...]
+    columns: Mapping[str, Column]
+    compressed: bool = False
 
-    def extend(self, rows: Iterable[Mapping] | pd.DataFrame) -> None:
-        """Add several rows at once: after a crash all of them are there, or none. ValueError as `append`, or for a key
-        that the table already has.
-        """
-        frame = _validated(self.schema, rows, self.fingerprint)
-        keys = _key_tuples(self.schema, frame)
-        _refuse_twins(self.schema, keys, self._keys)
-        atomic_file.append(self.path, _encode(self.schema, frame, header=False))
-        self._keys.update(keys)
+    def __post_init__(self):
+        unknown = [name for name in self.key if name not in self.columns]
+        if unknown or not self.key or FINGERPRINT in self.columns:
+            raise ValueError(f"table {self.name}: the key {self.key} must name columns of the table, and no column may "
+                             f"be called {FINGERPRINT!r}; unknown: {unknown}")
 
-    def frame(self) -> pd.DataFrame:
-        """All rows, in the order of appending."""
-        return _decode(self.schema, self.path)
+    @property
+    def file_name(self) -> str:
+        """The name of the table's file in a run's folder `tables`."""
+        return f"{self.name}.csv.xz" if self.compressed else f"{self.name}.csv"
 
-    def close(self) -> pd.DataFrame:
-        """Rewrite the file compactly (one compressed block in place of one an append) and return its rows."""
-        frame = self.frame()
-        atomic_file.replace(self.path, _encode(self.schema, frame, header=True))
-        return frame
+    @property
+    def names(self) -> list[str]:
+        """All columns in the order of the file, the fingerprint last."""
+        return [*self.columns, FINGERPRINT]
 
-    def _own_rows(self) -> pd.DataFrame:
-        none = _validated(self.schema, [], self.fingerprint)
-        if not self.path.exists():
-            return none
-        atomic_file.roll_back(self.path)
-        try:
-            frame = _decode(self.schema, self.path)
-        except ValueError:  # of an older schema: no row of it can have this fingerprint
-            return none
-        return frame[frame[FINGERPRINT] == self.fingerprint]
+
+SCHEMAS: dict[str, Schema] = {}  # every declared table by name; studies register theirs
+
+
+def register(tables: Iterable[Schema]) -> None:
+    """Declare tables, so that they can be written and read by name. ValueError for a name that another table has."""
+    for table in tables:
+        if SCHEMAS.setdefault(table.name, table) != table:
+            raise ValueError(f"table {table.name!r} is declared already; give one of the two another name")
 
 
 def schema_of(name: str) -> Schema:
-    """The declared schema of a table; ValueError names the tables there are."""
+    """The declared schema of a table; ValueError names the declared tables."""
     if name not in SCHEMAS:
         raise ValueError(f"no table is called {name!r}; declared are {', '.join(sorted(SCHEMAS))}")
     return SCHEMAS[name]
 
 
+def dictionary(names: Iterable[str] | None = None) -> pd.DataFrame:
+    """The data dictionary: one row per column, with its table, kind, meaning, and whether it is part of the key."""
+    rows = [(schema.name, column, entry.kind, entry.meaning, column in schema.key)
+            for schema in map(schema_of, names or SCHEMAS) for column, entry in schema.columns.items()]
+    return pd.DataFrame(rows, columns=["table", "column", "kind", "meaning", "key"])
+
+
+# ----------------------------------------------------------------------------------------------------------------- rows
+
+
+class Table:
+    """One table of a run, opened for writing. A row counts as done only where its fingerprint is this table's.
+
+    Opening the table removes rows of other fingerprints (of older code, other models or other parameters). Without a
+    run (run_dir == "") the rows are kept as long as the object.
+    """
+
+    def __init__(self, run_dir: str | Path, name: str, fingerprint: str):
+        self.schema, self.fingerprint = schema_of(name), fingerprint
+        if not run_dir:
+            self._scratch = TemporaryDirectory()  # deleted together with this object
+            run_dir = self._scratch.name
+        self.path = path_of(run_dir, name)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            kept = _decode(self.schema, self.path)
+        except (FileNotFoundError, ValueError):  # no table yet, or one of an older schema or a damaged one
+            kept = _validated(self.schema, [], fingerprint)
+        kept = kept[kept[FINGERPRINT] == fingerprint]
+        atomic_file.replace(self.path, _encode(self.schema, kept, header=True))
+        self._keys = set(_key_tuples(self.schema, kept))
+
+    def keys(self) -> set[tuple]:
+        """The keys of the rows that are done, in the order of the schema's `key`."""
+        return set(self._keys)
+
+    def append(self, **row) -> None:
+        """Add one row (see `extend`)."""
+        self.extend([row])
+
+    def extend(self, rows: Iterable[Mapping] | pd.DataFrame) -> None:
+        """Add rows; all of them are on disk when this returns, or none.
+
+        ValueError where a column is missing, unknown or of another kind, and for a key that the table already has.
+        """
+        frame = _validated(self.schema, rows, self.fingerprint)
+        keys = _key_tuples(self.schema, frame)
+        _refuse_duplicates(self.schema, keys, self._keys)
+        atomic_file.replace(self.path, self.path.read_bytes() + _encode(self.schema, frame, header=False))
+        self._keys.update(keys)
+
+    def frame(self) -> pd.DataFrame:
+        """All rows, in the order in which they were added."""
+        return _decode(self.schema, self.path)
+
+    def close(self) -> pd.DataFrame:
+        """Compress the file as one block instead of one per `extend`, and return its rows."""
+        frame = self.frame()
+        atomic_file.replace(self.path, _encode(self.schema, frame, header=True))
+        return frame
+
+
 def path_of(run_dir: str | Path, name: str) -> Path:
-    """Where a run keeps a table."""
+    """The file of a run's table."""
     return Path(run_dir) / "tables" / schema_of(name).file_name
 
 
@@ -96,41 +171,32 @@ def exists(run_dir: str | Path, name: str) -> bool:
 
 
 def read(run_dir: str | Path, name: str) -> pd.DataFrame:
-    """All rows of a run's table, checked against its schema.
+    """All rows of a run's table.
 
-    FileNotFoundError where the run has no such table; ValueError where the file's columns or values do not fit.
+    FileNotFoundError where the run lacks the table; ValueError where the file is damaged or does not fit the schema.
     """
-    path = path_of(run_dir, name)
-    if not path.exists():
-        raise FileNotFoundError(f"no table {name!r} in run {run_dir} ({path}); run the notebook that makes it first")
-    return _decode(schema_of(name), path)
+    try:
+        return _decode(schema_of(name), path_of(run_dir, name))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no table {name!r} in run {run_dir} ({path_of(run_dir, name)}); run the notebook that "
+                                "makes it first") from None
 
 
 def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> None:
-    """Write a whole table at once, in the place of what was there; the file is always the old one or the new one.
-
-    Without a run (run_dir == "") the rows are checked and not kept.
-    """
-    schema, path = schema_of(name), path_of(run_dir, name)
+    """Write a whole table in the place of the old one. Without a run (run_dir == "") rows are checked and not kept."""
+    schema = schema_of(name)
     frame = _validated(schema, rows, fingerprint)
-    _refuse_twins(schema, _key_tuples(schema, frame))
-    if not run_dir:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        atomic_file.roll_back(path)
-    atomic_file.replace(path, _encode(schema, frame, header=True))
-
-
-def pack(path: Path) -> None:
-    """Packs a compressed table's file as small as it gets, a third smaller, at a megabyte of text a second."""
-    tight = [{"id": lzma.FILTER_LZMA2, "preset": 6, "nice_len": 273}]
-    atomic_file.replace(path, lzma.compress(atomic_file.committed(path), filters=tight))
+    _refuse_duplicates(schema, _key_tuples(schema, frame))
+    if run_dir:
+        path = path_of(run_dir, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_file.replace(path, _encode(schema, frame, header=True))
 
 
 def once(run_dir: str | Path, name: str, fingerprint: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """A whole table as it was made in this run with this fingerprint, else made and written now: what is timed once,
-    and decides what rows mean, does not change when a stopped run goes on.
+    """A table as this run has it with this fingerprint, else as `make` returns it, which is then written.
+
+    For timings on which later rows depend: they stay the same when a stopped run is resumed.
     """
     kept = Table(run_dir, name, fingerprint).frame()
     if kept.empty:
@@ -139,18 +205,11 @@ def once(run_dir: str | Path, name: str, fingerprint: str, make: Callable[[], pd
     return kept.drop(columns=FINGERPRINT, errors="ignore")
 
 
-def dictionary(names: Iterable[str] | None = None) -> pd.DataFrame:
-    """The data dictionary: one row a column, with its table, kind, meaning, and whether it is part of the key."""
-    rows = [(schema.name, column, entry.kind, entry.meaning, column in schema.key)
-            for schema in map(schema_of, names or SCHEMAS) for column, entry in schema.columns.items()]
-    return pd.DataFrame(rows, columns=["table", "column", "kind", "meaning", "key"])
-
-
 # ------------------------------------------------------------------------------------------------- checking and coding
 
 
 def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> pd.DataFrame:
-    """The rows as a frame with the schema's columns, in its order and kinds, and the fingerprint."""
+    """The rows as a frame with the schema's columns in their order and kinds, and the fingerprint."""
     if not isinstance(rows, pd.DataFrame):
         rows = list(rows)
         rows = pd.DataFrame(rows, columns=None if rows else list(schema.columns))
@@ -164,28 +223,15 @@ def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerpri
     return pd.DataFrame(checked | {FINGERPRINT: frame[FINGERPRINT].astype("str")})
 
 
-def _key_tuples(schema: Schema, frame: pd.DataFrame) -> list[tuple]:
-    return list(frame[list(schema.key)].itertuples(index=False, name=None))
-
-
-def _refuse_twins(schema: Schema, keys: list[tuple], there: Iterable[tuple] = ()) -> None:
-    seen = set(there)  # a copy
-    for key in keys:
-        if key in seen:
-            raise ValueError(f"table {schema.name} would have two rows of {dict(zip(schema.key, key))}; "
-                             "ask keys() what is done before making rows")
-        seen.add(key)
-
-
 def _checked(schema: Schema, name: str, values: pd.Series) -> pd.Series:
-    kind = schema.columns[name].kind
-    if kind != "text" and values.dtype == KINDS[kind]:
+    column = schema.columns[name]
+    if column.kind != "text" and values.dtype == KINDS[column.kind]:
         return values
-    wrong = [getattr(value, "item", lambda: value)() for value in values.unique() if not _fits(kind, value)]
+    wrong = [getattr(value, "item", lambda: value)() for value in values.unique() if not _fits(column.kind, value)]
     if wrong:
-        raise ValueError(f"table {schema.name}, column {name}: {wrong[0]!r} is not of kind {kind} "
-                         f"(declared as: {schema.columns[name].meaning})")
-    return values.astype(KINDS[kind])
+        raise ValueError(f"table {schema.name}, column {name}: {wrong[0]!r} is not of kind {column.kind} "
+                         f"(declared as: {column.meaning})")
+    return values.astype(KINDS[column.kind])
 
 
 def _fits(kind: str, value: object) -> bool:
@@ -193,7 +239,20 @@ def _fits(kind: str, value: object) -> bool:
         return isinstance(value, str) and not set("\r\n") & set(value)
     if isinstance(value, (bool, np.bool_)):
         return kind == "flag"
-    return isinstance(value, {"integer": Integral, "real": Real, "flag": bool}[kind])
+    return kind != "flag" and isinstance(value, {"integer": Integral, "real": Real}[kind])
+
+
+def _key_tuples(schema: Schema, frame: pd.DataFrame) -> list[tuple]:
+    return list(frame[list(schema.key)].itertuples(index=False, name=None))
+
+
+def _refuse_duplicates(schema: Schema, keys: list[tuple], present: Iterable[tuple] = ()) -> None:
+    seen = set(present)
+    for key in keys:
+        if key in seen:
+            raise ValueError(f"table {schema.name} would have two rows of {dict(zip(schema.key, key))}; leave out rows "
+                             "whose key is among keys()")
+        seen.add(key)
 
 
 def _encode(schema: Schema, frame: pd.DataFrame, header: bool) -> bytes:
@@ -202,14 +261,21 @@ def _encode(schema: Schema, frame: pd.DataFrame, header: bool) -> bytes:
 
 
 def _decode(schema: Schema, path: Path) -> pd.DataFrame:
-    data = atomic_file.committed(path)
-    found = data.split(b"\n", 1)[0].decode().split(",") if data else []
+    """The rows of a file. FileNotFoundError without it, ValueError where it is damaged or does not fit the schema."""
+    data = path.read_bytes()
+    try:
+        text = (lzma.decompress(data) if schema.compressed else data).decode()
+    except (lzma.LZMAError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
+    found = text.partition("\n")[0].split(",")
     if found != schema.names:
-        raise ValueError(f"{path} has the columns {found} where table {schema.name} has {schema.names}; "
-                         "it is of an older version, run its notebook again")
+        raise ValueError(f"{path} has the columns {found} where table {schema.name} has {schema.names}: it is "
+                         f"damaged or of an older version; {AGAIN}")
+    if not text.endswith("\n"):
+        raise ValueError(f"{path} is cut off; {AGAIN}")
     kinds = {name: KINDS[column.kind] for name, column in schema.columns.items()} | {FINGERPRINT: "str"}
     missing = {name: [""] for name, column in schema.columns.items() if column.kind == "real"}
     try:
-        return pd.read_csv(io.BytesIO(data), dtype=kinds, na_values=missing, keep_default_na=False)
+        return pd.read_csv(io.StringIO(text), dtype=kinds, na_values=missing, keep_default_na=False)
     except ValueError as error:
-        raise ValueError(f"{path} does not fit table {schema.name}: {error}; run its notebook again") from error
+        raise ValueError(f"{path} does not fit table {schema.name}: {error}; {AGAIN}") from error

@@ -1,4 +1,4 @@
-"""How everything looks: one theme, one palette safe for colour-blind readers, one style a strategy."""
+"""The look of all figures: one theme, one palette safe for colour-blind readers, one style per strategy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from lib.lab.pictures import rounded, with_palette
 
-# Okabe and Ito's colours without the yellow, which white paper swallows, and a grey.
+# Okabe and Ito's colours without the yellow, which is too light on white, and a grey.
 BLACK, GREY, SKY, ORANGE, GREEN, PURPLE, BLUE, VERMILLION = (
     "#000000", "#8A8A8A", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00")
 PALE = "#D9D9D9"
 SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (5, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5))
 
-# What a node is in a round; explorers, trees and running text share these.
+# Colours of a node's role in a round; explorers, trees and running text share them.
 ROLES = {"root": BLACK, "drafted": SKY, "accepted": GREEN, "rejected": PALE, "bonus": ORANGE}
 
 
@@ -37,7 +37,7 @@ class Style:
         return {"color": self.colour, "marker": self.marker, "linestyle": self.dash}
 
 
-# A kind of shape has a colour, its variants differ by marker and dash.
+# Each kind of shape has a colour; its variants differ by marker and dash.
 STYLES: Mapping[str, Style] = {
     "chain": Style(BLACK, "o", SOLID),
     "star": Style(GREY, "d", SOLID),
@@ -80,9 +80,9 @@ _OTHERS = [Style(colour, marker, dash) for colour, marker, dash in zip(
 
 
 def styles_of(names: Iterable[str]) -> dict[str, Style]:
-    """A style for every name: its own, else its family's ("kary:4"), else the next of the palette in the order given.
+    """A style for each name: its own, else that of its family ("kary:4"), else the next of the palette.
 
-    Names without a style of their own (drafters, pairs, kinds of text) keep it only as long as the order is kept.
+    Names without a style of their own (drafters, pairs, kinds of text) get theirs by their order.
     """
     names = list(dict.fromkeys(names))
     unknown = [name for name in names if _family(name) not in STYLES]
@@ -91,18 +91,18 @@ def styles_of(names: Iterable[str]) -> dict[str, Style]:
 
 
 def use_theme() -> None:
-    """Set fonts, grid and sizes of all figures that follow; call it once at the top of a notebook."""
+    """Sets fonts, grid and sizes of all later figures; call it once at the top of a notebook."""
     sns.set_theme(context="notebook", style="ticks", rc={
         "figure.dpi": 110, "savefig.dpi": 130, "savefig.bbox": "tight", "font.size": 10, "axes.titlesize": 11,
         "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 10, "axes.grid": True,
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#555555", "grid.color": "#E8E8E8",
         "grid.linewidth": 0.7, "lines.linewidth": 1.8, "lines.markersize": 5, "legend.frameon": False,
         "legend.fontsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "svg.hashsalt": "tree",
-        "svg.fonttype": "none"})  # letters stay letters: a third of the bytes, and they can be searched
+        "svg.fonttype": "none"})  # text stays text: a third of the bytes, and searchable
 
 
 def save(figure: Figure, run_dir: str, name: str) -> None:
-    """Write a figure as run_dir/figures/NAME.png and .svg; nothing where no run is given (run_dir == "")."""
+    """Writes a figure as run_dir/figures/NAME.png and .svg; nothing without a run (run_dir == "")."""
     if not run_dir:
         return
     folder = Path(run_dir) / "figures"
@@ -110,14 +110,14 @@ def save(figure: Figure, run_dir: str, name: str) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
     (folder / f"{name}.png").write_bytes(with_palette(drawn.getvalue()))
-    # Without a date the same figure is the same file, and a committed one changes only when its content does.
+    # Without a date the same figure gives the same file, so a committed one changes only with its content.
     drawing = io.StringIO()
     figure.savefig(drawing, format="svg", metadata={"Date": None})
     (folder / f"{name}.svg").write_text(rounded(drawing.getvalue()), encoding="utf-8")
 
 
 def close(figure: Figure) -> None:
-    """Free a figure that will not be shown again."""
+    """Frees a figure that will not be shown again."""
     plt.close(figure)
 
 

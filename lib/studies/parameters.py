@@ -1,211 +1,207 @@
-"""What parameters' values name, looked up before anything runs by the functions of lib that the notebooks give them to.
+"""Checks of parameters before anything runs: values are given to the functions of lib that the notebooks give them to.
 
-No weights are read and the hub is not asked: what only it knows, a notebook finds out.
+Each study's `schema` declares which check each of its parameters takes. A check gets the parameter's name and all
+values of its notebook, and raises ValueError, LookupError or OSError. No weights are read and nothing is downloaded.
 """
 
+import re
 from contextlib import chdir
 from itertools import product
 from typing import Callable, Mapping
 
-from lib.lab import parameters
-from lib.lab.errors import UsageError
-from lib.lab.plan import REPORT, Plan
+from lib.lab.plan import Plan, UsageError, Value
 
-Values = Mapping[str, parameters.Value]
-ACCEPTANCE = "02_acceptance"
+Values = Mapping[str, Value]
+Check = Callable[[str, Values], None]
+MOST_NODES = 512  # draft nodes: more than a forward pass can verify at a gain; curves over more take hours
 MAY_BE_EMPTY = ("drafters", "other_drafters", "more_shapes", "larger_pairs")
 MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "forward_prefix", "most_kinds", "format_prompts")
 
 
-def check(plan: Plan) -> None:
-    """UsageError for the first value that its notebook would refuse, in the same words, or could not count with."""
-    seen = set()
+def check(plan: Plan, checks: Mapping[str, Mapping[str, Check]]) -> None:
+    """UsageError for the first value that its notebook would refuse, in the notebook's words. checks: by notebook."""
     for stage in plan.stages:
-        defaults = parameters.defaults(plan.layout.notebooks / f"{stage.name}.ipynb")
-        values = defaults | dict(stage.values)
-        for name, read in READERS.items():
-            if name not in values or (same := (name, repr(sorted(values.items())))) in seen:
+        for name, read in checks.get(stage.name, {}).items():
+            if name not in stage.parameters:
                 continue
-            seen.add(same)
             try:
-                with chdir(plan.layout.notebooks):  # where notebooks run, and what paths are relative to
-                    read(values)
+                with chdir(plan.layout.notebooks):  # which notebooks run in, and paths are relative to
+                    read(name, stage.parameters)
             except (ValueError, LookupError, OSError) as error:
-                raise UsageError(f"{stage.name}: {error}") from error
+                raise UsageError(plan.as_typed(f"{stage.name}: {error}")) from error
         for name, value in stage.values.items():
-            _check_amount(f"{stage.name}: {name}", name, defaults[name], value)
-    _check_headlines({stage.name: stage.values for stage in plan.stages})
+            _check_amount(f"{stage.name}: {name}", name, stage.defaults[name], value)
+    if plan.has_report:
+        acceptance = {stage.name: stage.parameters for stage in plan.stages}.get("02_acceptance", {})
+        if 0 not in acceptance.get("temperatures", [0]):
+            raise UsageError(f"02_acceptance: temperatures is {acceptance['temperatures']}; add 0, which 09_report "
+                             "begins with, or leave 09_report out by naming notebooks")
 
 
-def _check_amount(where: str, name: str, default: parameters.Value, value: parameters.Value) -> None:
-    """UsageError for a list that has a member twice, for one that is empty, or a whole number that is too small, where
-    the default shows that one needs members and the other counts something.
-    """
+def _check_amount(where: str, name: str, default: Value, value: Value) -> None:
+    """UsageError for an empty list, a repeated member, or a whole number that is too small, judged by the default."""
     if value == [] and default and name not in MAY_BE_EMPTY:
         raise UsageError(f"{where} is empty; give at least one value, such as {default[0]!r}")
-    twice = [one for place, one in enumerate(value) if one in value[:place]] if isinstance(value, list) else []
-    if twice:
-        raise UsageError(f"{where} names {twice[0]!r} twice; name each once")
+    members = _members(value)
+    repeated = [member for place, member in enumerate(members) if member in members[:place]]
+    if repeated:
+        raise UsageError(f"{where} names {repeated[0]!r} twice; name each once")
     first = next(iter(default), None) if isinstance(default, list) else default
     least = 0 if name in MAY_BE_ZERO or first == 0 else 1
-    for number in value if isinstance(value, list) else [value]:
+    for number in members:
         if type(number) is type(first) is int and number < least:
             raise UsageError(f"{where} is {number}; give a whole number of at least {least}")
 
 
-def _check_headlines(stages: Mapping[str, Values]) -> None:
-    """UsageError where the report is asked for, and its headlines, which are greedy, would have nothing to rest on."""
-    asked = stages.get(ACCEPTANCE, {}).get("temperatures", [0.0])
-    if REPORT in stages and 0 not in asked:
-        raise UsageError(f"{ACCEPTANCE}: temperatures is {asked}; add 0, which {REPORT} begins with, or leave {REPORT} "
-                         "out by naming notebooks")
+# -------------------------------------------------------------------------------------------------- checks of any value
 
 
-def _pairs(values: Values) -> None:
-    from lib import models
-
-    models.check_pairs(values["pairs"])
+def _members(value: Value) -> list:
+    return value if isinstance(value, list) else [value]
 
 
-def _prompts(values: Values) -> None:
-    from lib.models import prompts
-    from lib.studies.acceptance import recording
+def nodes(name: str, values: Values) -> None:
+    """Numbers of draft nodes, each at most MOST_NODES."""
+    if max(_members(values[name]), default=0) > MOST_NODES:
+        raise ValueError(f"{name} is {max(_members(values[name]))}; give at most {MOST_NODES} draft nodes")
 
-    names, kinds = prompts.check(values["prompts"])
+
+def temperatures(name: str, values: Values) -> None:
+    """Temperatures of 0 (greedy) or more."""
+    for value in _members(values[name]):
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{name} is {value}; give 0 (greedy) or more")
+
+
+def above_zero(name: str, values: Values) -> None:
+    """Temperatures at which tokens are sampled."""
+    for value in _members(values[name]):
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name} is {value}; give more than 0, where tokens are sampled")
+
+
+def each_name(read: Callable[[str, Values], None]) -> Check:
+    """A check of names, which may hold commas: a number among them is part of a name that was cut at its commas."""
+
+    def names(name: str, values: Values) -> None:
+        """Refuse numbers, then read each name."""
+        for member in _members(values[name]):
+            if not isinstance(member, str) or member.isdecimal():
+                raise ValueError(f"{name} has {member} where a name belongs; put a semicolon after each name if names "
+                                 "hold commas, as in 'chain;expansion:2,2,1;'")
+        for member in _members(values[name]):
+            read(member, values)
+
+    return names
+
+
+# ------------------------------------------------------------------------------------------- checks of what values name
+
+
+def pairs(name: str, values: Values) -> None:
+    """Pairs of models, by their names and by the configurations and tokenizers of local folders."""
+    from lib.models.load import check_pairs
+
+    if values[name] or name not in MAY_BE_EMPTY:
+        check_pairs(values[name])
+
+
+def prompts(name: str, values: Values) -> None:
+    """A file of prompts, with enough of each kind for those to choose on and those to judge on."""
+    from lib.models.prompts import check as check_prompts
+    from lib.studies.acceptance.recording import split_prompts
+
+    names, kinds = check_prompts(values[name])
     if "choose_prompts" in values:
-        recording.split_prompts(names, kinds, names, choose=values["choose_prompts"], judge=values["judge_prompts"])
+        split_prompts(names, kinds, names, choose=values["choose_prompts"], judge=values["judge_prompts"])
 
 
-def _device(values: Values) -> None:
+def dtype(name: str, values: Values) -> None:
+    """Number formats on the notebook's device."""
     from lib.models import checks
 
-    asked = map(checks.as_dtype, values["dtypes"]) if "dtypes" in values else checks.dtypes_of(values["dtype"])
-    for dtype in asked:
-        checks.check_device(values["device"], dtype)
+    for one in _members(values[name]):
+        for part in checks.dtypes_of(one):
+            checks.check_device(values["device"], part)
 
 
-def _larger_pairs(values: Values) -> None:
-    from lib import models
-    from lib.models import checks
+def heads(name: str, values: Values) -> None:
+    """Kinds of heads that ship for the targets of the pairs."""
+    from lib.drafters.heads.store import check_shipped
+    from lib.models.registry import sources
 
-    if values["larger_pairs"]:
-        models.check_pairs(values["larger_pairs"])
-    for dtype in checks.dtypes_of(values["larger_dtype"]):
-        checks.check_device(values["device"], dtype)
-
-
-def _temperatures(values: Values) -> None:
-    for temperature in values["temperatures"]:
-        if not 0 <= temperature < float("inf"):
-            raise ValueError(f"temperature is {temperature}; give 0 (greedy) or more")
+    for pair, kind in product(values["pairs"], values[name]):
+        check_shipped(sources(pair)[0].short, kind)
 
 
-def _sampled(name: str) -> Callable[[Values], None]:
-    """Reads temperatures at which rules decide what is sampled."""
+def costs(name: str, values: Values) -> None:
+    """A table of costs that covers the pairs, heads, batches and prefix."""
+    from lib.cost.fit import Costs
+    from lib.models.registry import sources
 
-    def warm(values: Values) -> None:
-        """All of them, or the one."""
-        for temperature in values[name] if isinstance(values[name], list) else [values[name]]:
-            if not 0 < temperature < float("inf"):
-                raise ValueError(f"{name} is {temperature}; give more than 0, since rules decide samples there")
-
-    return warm
-
-
-def _costs(values: Values) -> None:
-    from lib import cost, models
-
-    if values["costs"]:
-        known = cost.Costs.load(values["costs"])
-        for name in values["pairs"]:
-            target, drafter = models.sources(name)
+    if values[name]:
+        table = Costs.load(values[name])
+        for target, drafter in map(sources, values["pairs"]):
             for own, batch in product([drafter.short, *values["heads"]], values["batches"]):
-                known.at(target.short, own, batch=batch, prefix=values["prefix"])
+                table.at(target.short, own, batch=batch, prefix=values["prefix"])
 
 
-def _within_curves(values: Values) -> None:
-    budget, largest = values["budget"], values["max_budget"]
-    if largest < 4:
-        raise ValueError(f"max_budget is {largest}, too little to grow a tree over; give 4 or more")
-    if budget > largest:
-        raise ValueError(f"budget is {budget}, beyond max_budget {largest}, where curves end; lower it, or raise both")
+def protocol(name: str, values: Values) -> None:
+    """The name of a protocol."""
+    from lib.replay.acceptance import check_protocol
+
+    check_protocol(values[name])
 
 
-def _plain_batch(values: Values) -> None:
-    first = values["batches"][:1]
-    if first not in ([], [1]):
-        raise ValueError(f"batches begins with {first[0]}; put 1 first, the batch at which transformers speculates too")
-
-
-def _heads(values: Values) -> None:
-    from lib import models
-    from lib.drafters import heads
-
-    for name in values["pairs"]:
-        for kind in values["heads"]:
-            heads.check_shipped(models.sources(name)[0].short, kind)
-
-
-def _drafter(spec: str, values: Values) -> None:
-    from lib.studies.drafters import measure
-
-    measure.check(spec)
-
-
-def _protocol(values: Values) -> None:
-    from lib.replay import acceptance
-
-    acceptance.check_protocol(values["text"])
+def _check_size(name: str) -> None:
+    """ValueError for a shape or growth rule that would make a large tree, before the tree is made."""
+    if max(map(int, re.findall(r"\d+", name)), default=0) > MOST_NODES:
+        raise ValueError(f"{name!r} is too large; a draft tree has at most {MOST_NODES} nodes")
 
 
 def _tree(name: str, values: Values) -> None:
-    from lib.trees import shapes
+    from lib.trees.shapes import parse
 
-    shapes.parse(name)
+    _check_size(name)
+    parse(name)
 
 
 def _family(name: str, values: Values) -> None:
-    from lib.replay import acceptance
-    from lib.trees import shapes
+    from lib.replay.acceptance import FREQUENT
+    from lib.trees.shapes import at_budget
 
-    if name != acceptance.FREQUENT or "pairs" not in values:  # which is grown from what models say
-        shapes.at_budget(name, 1, acceptance=[0.5])
-
-
-def _shape(values: Values) -> None:
-    (_tree if "shapes" in values else _family)(values["shape"], values)
+    _check_size(name)
+    if name != FREQUENT or "pairs" not in values:  # trees of this family need a trace of a pair
+        at_budget(name, 1, acceptance=[0.5])
 
 
-def _growth(rule: str, values: Values) -> None:
-    from lib.trees import growth
+def _growth_rule(name: str, values: Values) -> None:
+    from lib.trees.growth.registry import at_budget
 
-    growth.at_budget(rule, values["depth_budget"])
-
-
-def _each(name: str, read: Callable[[str, Values], None]) -> Callable[[Values], None]:
-    """Reads every member of a list, or the one text that a parameter is."""
-
-    def members(values: Values) -> None:
-        """All of them, whatever they are beside."""
-        found = [values[name]] if isinstance(values[name], str) else values[name]
-        number = next((member for member in found if not isinstance(member, str) or member.isdecimal()), None)
-        if number is not None:
-            raise ValueError(f"{name} has {number} where a name belongs; put a semicolon behind each name where one "
-                             "holds commas, as in 'chain;expansion:2,2,1;'")
-        for member in found:
-            read(member, values)
-
-    return members
+    _check_size(name)
+    at_budget(name, values["depth_budget"])
 
 
-# Parameter -> what reads it, given all values of its notebook.
-READERS: dict[str, Callable[[Values], None]] = {
-    "pairs": _pairs, "larger_pairs": _larger_pairs, "prompts": _prompts, "device": _device, "costs": _costs,
-    "heads": _heads, "text": _protocol,
-    "temperatures": _temperatures, "shape": _shape, "families": _each("families", _family),
-    "growth_rules": _each("growth_rules", _growth), "lockstep_batches": _plain_batch,
-    "max_budget": _within_curves,
-} | {name: _sampled(name) for name in ("live_temperatures", "test_temperature")} | {
-    name: _each(name, _drafter) for name in ("drafters", "other_drafters", "policy")} | {
-    name: _each(name, _tree)
-    for name in ("shapes", "live_shapes", "proof_shapes", "exact_shapes", "cost_shapes", "chain", "more_shapes")}
+def _drafter(name: str, values: Values) -> None:
+    from lib.studies.drafters.measure import check as check_drafter
+
+    check_drafter(name)
+
+
+tree, family, growth_rule, drafter = map(each_name, (_tree, _family, _growth_rule, _drafter))
+MODELS: Mapping[str, Check] = {"pairs": pairs, "prompts": prompts, "dtype": dtype}  # of every notebook that runs a pair
+
+
+# ------------------------------------------------------------------------------------------------------------ 01_shapes
+
+
+def _within_curves(name: str, values: Values) -> None:
+    nodes(name, values)
+    budget, largest = values["budget"], values[name]
+    if largest < 4:
+        raise ValueError(f"{name} is {largest}, too little to grow a tree over; give 4 or more")
+    if budget > largest:
+        raise ValueError(f"budget is {budget}, beyond {name} {largest}, where curves end; lower it, or raise both")
+
+
+SHAPES: Mapping[str, Check] = {"families": family, "shape": family, "max_budget": _within_curves}

@@ -1,157 +1,97 @@
-"""Tables of acceptance: shapes and growth rules, depths and ranks, live rounds, choices, replay."""
+"""Tables of acceptance: static shapes, growth rules, depths and ranks, live rounds, chosen trees, speed of replay."""
 
-from lib.lab.schema import Schema, flag, integer, real, text
-from lib.studies.columns import LIVE, PROMPT, SETTING, TREE
+from lib.studies.columns import LIVE, ROUNDS, SETTING, table
+from lib.studies.parameters import MODELS, family, growth_rule, nodes, temperatures, tree
 
-# Of one prompt and tree: rounds that were cut are counted, but left out of the sums.
-ROUNDS = {
-    "stretch": text("before the trace's first loop, or loop: within it"),
-    "rounds": integer("rounds not cut short"),
-    "drafted": integer("tokens drafted in them"),
-    "accepted": integer("draft tokens accepted in them, bonus tokens excluded"),
-    "cut": integer("rounds that the end of the text or the length limit cut short"),
-}
+NOTEBOOK = "02_acceptance"
+PARAMETERS = {**MODELS, "temperatures": temperatures, "families": family, "budgets": nodes, "depth_budget": nodes,
+              "growth_rules": growth_rule, "live_shapes": tree}
 
 TABLES = (
-    Schema(
-        "acceptance",
-        "what replay finds for one prompt, tree and setting; cut rounds are counted but left out of the sums",
-        (*SETTING, "family", "budget", "prompt", "stretch"),
-        SETTING | TREE | {"depth": integer("depth of the tree")} | PROMPT | {
-            **ROUNDS,
-        },
-        compressed=True,
-    ),
-    Schema(
-        "growth",
-        "static trees and trees that grow each round, by replay, for one prompt; cut rounds are left out of the sums",
-        (*SETTING, "family", "budget", "prompt", "stretch"),
-        SETTING | TREE | {"depth": integer("depth of the tree, of the deepest one where it grows")} | PROMPT | {
-            **ROUNDS,
-            "calls": integer("forwards of the drafter in the rounds not cut short"),
-            "confidence": real("temperature of the drafter's probabilities by which the tree grew; missing if static"),
-        },
-        compressed=True,
-    ),
-    Schema(
-        "depth",
-        "acceptance at one depth of a tree for one prompt: accepted / reached is conditional, accepted / rounds is not",
-        (*SETTING, "family", "budget", "prompt", "depth"),
-        SETTING | TREE | PROMPT | {
-            "depth": integer("depth in the tree, 1 for the root's children"),
-            "rounds": integer("rounds not cut short, before a loop"),
-            "reached": integer("of these, rounds that accepted depth - 1 at a node with children"),
-            "accepted": integer("of these, rounds that accepted this depth"),
-        },
-        compressed=True,
-    ),
-    Schema(
-        "nodes",
-        "how often each node of a tree was accepted, over all prompts judged",
-        (*SETTING, "family", "budget", "path"),
-        SETTING | TREE | {
-            "path": text("the node as the ranks that lead to it, such as 0.0.1"),
-            "depth": integer("its depth, 1 for the root's children"),
-            "rounds": integer("rounds not cut short, before a loop"),
-            "accepted": integer("of these, rounds that accepted the node"),
-        },
-        compressed=True,
-    ),
-    Schema(
-        "rank",
-        "where the target's next token stands among the drafter's candidates, for one prompt",
-        (*SETTING, "prompt"),
-        SETTING | PROMPT | {
-            "positions": integer("positions before a loop"),
-            "alpha_sum": real("sum over them of 1 - total variation between target and drafter (Leviathan's alpha)"),
-        } | {f"rank_{r}": integer(f"positions where it has rank {r}") for r in range(16)},
-        compressed=True,
-    ),
-    Schema(
-        "repetition",
-        "how far one continuation of a target goes before it loops",
-        ("target", "protocol", "temperature", "prompt"),
-        {name: SETTING[name] for name in ("target", "protocol", "temperature")} | PROMPT | {
-            "transitions": integer("tokens of the continuation"),
-            "loops": flag("whether it loops"),
-            "loop_start": integer("token at which the first loop starts; beyond the last token if there is none"),
-        },
-        compressed=True,
-    ),
-    Schema(
-        "live",
-        "what live decoding finds for one prompt and setting: rules and drafters that replay cannot give exactly",
-        ("pair", "drafter", "rule", "shape", "temperature", "prompt", "stretch"),
-        LIVE,
-        compressed=True,
-    ),
-    Schema(
-        "merging",
-        "nodes that the first two, three, .. drafters of a target draft for one prompt, apart and in one tree",
-        ("target", "shape", "drafters", "prompt"),
-        {
-            "target": SETTING["target"],
-            "shape": text("name of the tree that each drafter fills"),
-            "drafters": integer("how many are merged"),
-        } | PROMPT | {
-            "rounds": integer("rounds, those cut short included"),
-            "sequences": integer("nodes of all root-to-leaf sequences of all drafters, each apart"),
-            "trees": integer("nodes of all drafters' trees, each apart"),
-            "merged": integer("nodes of the one tree that all are merged into"),
-            "node_bytes": integer("bytes of one node in the target's cache"),
-        },
-        compressed=True,
-    ),
-    Schema(
-        "choices",
-        "what one chosen tree finds for one judged prompt: chosen from few prompts, from other kinds of text, or for "
-        "another objective; cut rounds are counted but left out of the sums",
-        (*SETTING, "question", "family", "budget", "arm", "draw", "prompt", "stretch"),
-        SETTING | {
-            "question": text("what was varied: prompts (how many), kinds (of text), or objective"),
-        } | TREE | {
-            "arm": text("the value of what was varied"),
-            "draw": integer("which random draw of choosing prompts; 0 where there is one alone"),
-            "prompts": integer("prompts that the tree was chosen from"),
-            "positions": integer("their positions before a loop"),
-            "shared": real("share of its nodes that the tree chosen from all prompts for uniform starts has too"),
-        } | PROMPT | {
-            **ROUNDS,
-        },
-        compressed=True,
-    ),
-    Schema(
-        "expected",
-        "expected acceptance of one rule on a text that the target wrote, chained rounds, for one prompt",
-        ("pair", "rule", "shape", "temperature", "prompt", "stretch"),
-        {
-            "pair": text("target/drafter model"),
-            "rule": text("verification rule; naive with the drafter's best children, the others with sampled ones"),
-            "shape": text("name of the draft tree's shape"),
-            "temperature": SETTING["temperature"],
-            "budget": integer("drafted tokens of the shape, root excluded"),
-        } | PROMPT | {
-            "stretch": text("before the text's first loop, or loop: within it"),
-            "rounds": real("expected rounds not cut short"),
-            "accepted": real("expected draft tokens accepted in them, bonus tokens excluded"),
-        },
-        compressed=True,
-    ),
-    Schema(
-        "replay_speed",
-        "how long it takes to learn what a tree accepts at all positions of a trace, by replay and live",
-        ("pair", "way"),
-        {
-            "pair": text("target/drafter model"),
-            "way": text("replay at every start or of chained rounds, the index that it makes once, or live decoding"),
-            "nodes": integer("drafted nodes of the trees"),
-            "positions": integer("positions of the trace"),
-            "repeats": integer("timed calls behind the quartiles"),
-            "seconds": real("median seconds a tree, interleaved"),
-            "lower": real("lower quartile of the same"),
-            "upper": real("upper quartile of the same"),
-            "trees_a_second": real("trees a second"),
-            "times_live": real("how many times faster than live decoding"),
-        },
-    ),
+    table("acceptance", "rounds of one tree on one prompt, by replay", f"{SETTING} family budget prompt stretch",
+          f"{SETTING} family budget depth prompt kind {ROUNDS}", compressed=True),
+    table("growth", "rounds of one static or grown tree on one prompt, by replay",
+          f"{SETTING} family budget prompt stretch", f"""
+          {SETTING} family budget
+          depth integer depth of the tree; where it grows, of the deepest one
+          prompt kind {ROUNDS}
+          calls integer forward passes of the drafter in the rounds that were not cut
+          confidence real temperature of the drafter's probabilities from which the tree grew; missing if static
+          """, compressed=True),
+    table("depth", "acceptance at one depth of a tree on one prompt; conditional: accepted / reached, unconditional: "
+          "accepted / rounds", f"{SETTING} family budget prompt depth", f"""
+          {SETTING} family budget prompt kind
+          depth integer depth in the tree, 1 for the root's children
+          rounds integer rounds before a loop that were not cut
+          reached integer of these, rounds that accepted depth - 1 at a node with children
+          accepted integer of these, rounds that accepted this depth
+          """, compressed=True),
+    table("nodes", "how often one node of a tree was accepted, over all judged prompts",
+          f"{SETTING} family budget path", f"""
+          {SETTING} family budget
+          path text the ranks that lead to the node, such as 0.0.1
+          depth integer depth of the node, 1 for the root's children
+          rounds integer rounds before a loop that were not cut
+          accepted integer of these, rounds that accepted the node
+          """, compressed=True),
+    table("rank", "ranks of the target's next tokens among the drafter's candidates, for one prompt",
+          f"{SETTING} prompt", "\n".join([f"""
+          {SETTING} prompt kind
+          positions integer positions before a loop
+          alpha_sum real sum over them of 1 - total variation between target and drafter (alpha of Leviathan et al.)
+          """, *(f"rank_{rank} integer positions where the next token has rank {rank}" for rank in range(16))]),
+          compressed=True),
+    table("repetition", "where one continuation of a target begins to loop", "target protocol temperature prompt", """
+          target protocol temperature prompt kind
+          transitions integer tokens of the continuation
+          loops flag whether it loops
+          loop_start integer position at which the first loop starts; beyond the last token if there is none
+          """, compressed=True),
+    table("live", "rounds of live decoding on one prompt, for rules and drafters without exact replay",
+          "pair drafter rule shape temperature prompt stretch", LIVE, compressed=True),
+    table("merging", "nodes of the trees that the first two, three, ... drafters of a target draft for one prompt",
+          "target shape drafters prompt", """
+          target
+          shape text name of the tree that each drafter fills
+          drafters integer number of drafters
+          prompt kind
+          rounds integer rounds, cut ones included
+          sequences integer nodes if every root-to-leaf sequence of every drafter is stored separately
+          trees integer nodes if the tree of every drafter is stored separately
+          merged integer nodes of the one tree that all are merged into
+          node_bytes integer bytes per node in the target's cache
+          """, compressed=True),
+    table("choices", "rounds on one judged prompt of a tree that was chosen from few prompts, from other kinds of text "
+          "or for another objective", f"{SETTING} question family budget arm draw prompt stretch", f"""
+          {SETTING}
+          question text what varies: prompts (how many), kinds (of text), or objective
+          family budget
+          arm text value of what varies
+          draw integer number of the random draw of choosing prompts; 0 where there is only one
+          prompts integer prompts that the tree was chosen from
+          positions integer positions before a loop in these prompts
+          shared real share of the tree's nodes that are also in the tree chosen from all prompts for uniform starts
+          prompt kind {ROUNDS}
+          """, compressed=True),
+    table("expected", "expected acceptance of one rule in chained rounds along a text that the target wrote",
+          "pair rule shape temperature prompt stretch", """
+          pair
+          rule text verification rule; naive with the drafter's best children, the others with sampled children
+          shape temperature budget prompt kind stretch
+          rounds real expected rounds that were not cut
+          accepted real expected accepted draft tokens in them, bonus tokens excluded
+          """, compressed=True),
+    table("replay_speed", "time to compute what one tree accepts at all positions of a trace, by replay and live",
+          "pair way", """
+          pair
+          way text replay at every start or of chained rounds, the index that replay makes once, or live decoding
+          nodes
+          positions integer positions of the trace
+          repeats
+          seconds real median seconds per tree
+          lower real lower quartile of the same
+          upper real upper quartile of the same
+          trees_a_second real trees per second
+          times_live real how many times faster than live decoding
+          """),
 )

@@ -89,6 +89,14 @@ def test_cards_and_galleries_hold_extreme_shapes(tree):
     assert [axis.get_title(loc="left") or axis.get_title() for axis in gallery.axes] == ["one", "two"]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("tree", [shapes.chain(0), shapes.chain(4)])
+def test_a_narrow_tree_has_room_for_a_long_title(tree):
+    theme.use_theme()
+    figure = drawing.draw_tree(tree, title="random:smollm2-1.7b drafted by random:smollm2-135m, batch 4: one tree")
+    figure.canvas.draw()
+
+
 def table():
     rows = [(name, budget, kind, budget + place) for place, name in enumerate(("chain", "mine"))
             for budget in (1, 2, 4) for kind in ("code", "prose")]
@@ -135,3 +143,17 @@ def test_a_figure_is_written_twice_alike_and_only_into_a_run(tmp_path, monkeypat
 def test_as_many_names_as_there_are_drafters_look_different():
     looks = theme.styles_of([f"drafter {place}" for place in range(24)]).values()
     assert len({(look.colour, look.marker) for look in looks}) == 24
+
+
+def estimates(*rows):
+    return pd.DataFrame(rows, columns=["kind", "arm", "value"]).assign(
+        low=lambda rows: rows["value"] - 1, high=lambda rows: rows["value"] + 1)
+
+
+def test_points_have_a_row_for_each_label_and_an_interval_for_each_name():
+    rows = estimates(("code", "all", 1.0), ("prose", "all", 2.0), ("prose", "few", 3.0))
+    figure = charts.points(rows, label="kind", by="arm", x_label="", line=0.0)
+    axis = figure.axes[0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["code", "prose"]
+    assert [list(bar.lines[0].get_xdata()) for bar in axis.containers] == [[1.0, 2.0], [3.0]]
+    assert [text.get_text() for text in figure.legends[0].texts] == ["all", "few"]

@@ -1,9 +1,11 @@
 """A table keeps every row that was finished, whatever stops its writer, and takes only what its schema declares."""
 
+import errno
 import multiprocessing
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,21 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lib.studies  # noqa: F401, declares the tables
-from lib.lab import schema as schemas
-from lib.lab import tables
-from lib.lab.schema import Schema, flag, integer, real, text
+import lib.studies  # declares the tables
+from lib.lab import atomic_file, tables
+from lib.lab.tables import SCHEMAS, Column, Schema, columns
 
-COLUMNS = {"prompt": text("its name"), "budget": integer("drafted tokens"), "rate": real("a share"),
-           "cut": flag("cut short")}
+COLUMNS = columns("""
+    prompt text name of the prompt
+    budget integer draft nodes
+    rate real a share
+    cut flag whether it was cut
+    """)
 
 
 @pytest.fixture(autouse=True)
 def declared(monkeypatch):
-    """Two small tables, one of them compressed, beside the real ones."""
+    """Two small tables, one of them compressed, in addition to those of the studies."""
     for compressed in (False, True):
         schema = Schema("packed" if compressed else "plain", "for tests", ("prompt", "budget"), COLUMNS, compressed)
-        monkeypatch.setitem(schemas.SCHEMAS, schema.name, schema)
+        monkeypatch.setitem(SCHEMAS, schema.name, schema)
 
 
 def row(budget: int, prompt: str = "p") -> dict:
@@ -64,40 +69,42 @@ def test_a_reopened_table_goes_on_with_rows_of_its_own_fingerprint_alone(tmp_pat
 @both
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_a_torn_end_costs_the_last_append_alone(tmp_path_factory, name, data):
-    """Cut the file anywhere in its last append: what stood before it reads back whole, and writing goes on."""
-    folder = tmp_path_factory.mktemp("torn")
+def test_a_file_that_is_cut_off_is_named_and_a_writer_begins_anew(tmp_path_factory, name, data):
+    folder = tmp_path_factory.mktemp("cut")
     writer = tables.Table(folder, name, "f")
     writer.extend([row(1), row(2)])
-    before = writer.path.stat().st_size
-    writer.append(**row(3))
     content = writer.path.read_bytes()
-    writer.path.write_bytes(content[: data.draw(st.integers(before, len(content) - 1))])
-    assert list(tables.read(folder, name).budget) == [1, 2]
+    writer.path.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+    try:
+        assert len(tables.read(folder, name)) < 2  # cut at the end of a line, which the run's record notices
+    except ValueError as error:
+        assert str(writer.path) in str(error) and "run its notebook again" in str(error)
     again = tables.Table(folder, name, "f")
-    again.append(**row(3))
-    assert list(tables.read(folder, name).budget) == [1, 2, 3]
+    again.extend([made for made in (row(1), row(2)) if (made["prompt"], made["budget"]) not in again.keys()])
+    assert list(tables.read(folder, name).budget) == [1, 2]
 
 
 @both
-def test_rows_added_together_are_all_there_or_none(tmp_path, name, monkeypatch):
-    """A crash between the lines of one `extend`: the note of the length before it takes them back."""
+def test_a_full_disk_is_named_with_its_file_and_costs_no_row(tmp_path, name, monkeypatch):
     writer = tables.Table(tmp_path, name, "f")
     writer.append(**row(1))
-    half = writer.path.stat().st_size
-    monkeypatch.setattr(tables.Path, "unlink", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        writer.extend([row(2), row(3)])
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic_file.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device.*cannot be written") as error:
+        writer.append(**row(2))
+    assert error.value.filename == str(writer.path)
     monkeypatch.undo()
-    monkeypatch.setitem(schemas.SCHEMAS, name, writer.schema)
-    assert writer.path.stat().st_size > half
-    assert list(tables.read(tmp_path, name).budget) == [1]
-    assert tables.Table(tmp_path, name, "f").keys() == {("p", 1)}
-    assert not list(tmp_path.glob("tables/*.length"))
+    monkeypatch.setitem(SCHEMAS, name, writer.schema)
+    assert list(tables.read(tmp_path, name).budget) == [1] and len(list(writer.path.parent.iterdir())) == 1
+    writer.append(**row(2))
+    assert list(tables.read(tmp_path, name).budget) == [1, 2]
 
 
 def _write_for_ever(folder, name):
-    schemas.SCHEMAS[name] = Schema(name, "", ("prompt", "budget"), COLUMNS, name == "packed")
+    SCHEMAS[name] = Schema(name, "", ("prompt", "budget"), COLUMNS, name == "packed")
     writer = tables.Table(folder, name, "f")
     for budget in range(len(writer.keys()) // 2, 10**6):
         writer.extend([row(budget, "a"), row(budget, "b")])
@@ -118,7 +125,7 @@ def test_killed_writers_leave_whole_tables(tmp_path, name):
 
 
 @pytest.mark.parametrize(("change", "complaint"), [
-    ({"budget": 1.5}, "column budget: 1.5 is not of kind integer.*drafted tokens"),
+    ({"budget": 1.5}, "column budget: 1.5 is not of kind integer.*draft nodes"),
     ({"budget": True}, "column budget: True is not of kind integer"),
     ({"prompt": 3}, "column prompt: 3 is not of kind text"),
     ({"prompt": "two\nlines"}, "column prompt"),
@@ -183,14 +190,35 @@ def test_tables_that_are_not_there_or_do_not_fit_say_so(tmp_path):
     path.write_text(whole.replace("budget", "size"))
     with pytest.raises(ValueError, match="older version"):
         tables.read(tmp_path, "plain")
+    path.write_text(whole[:-3])
+    with pytest.raises(ValueError, match="is cut off; run its notebook again"):
+        tables.read(tmp_path, "plain")
     assert tables.Table(tmp_path, "plain", "f").keys() == set()
 
 
 def test_the_dictionary_explains_every_column_of_every_table():
     found = tables.dictionary()
-    assert set(found.table) == set(schemas.SCHEMAS)
+    assert set(found.table) == set(SCHEMAS)
     assert found.meaning.str.len().min() > 3
     assert list(tables.dictionary(["plain"]).column) == list(COLUMNS)
+
+
+def test_columns_are_declared_a_line_each_and_shared_by_name():
+    shared = columns("pair text target/drafter\nbudget integer draft nodes")
+    assert columns("budget pair\n  speed interval tokens per second", shared) == {
+        "budget": Column("integer", "draft nodes"), "pair": Column("text", "target/drafter"),
+        "speed": Column("real", "tokens per second"),
+        "speed_low": Column("real", "lower end of the 95 % interval of speed"),
+        "speed_high": Column("real", "upper end of the 95 % interval of speed")}
+    with pytest.raises(ValueError, match="column 'family' is not shared"):
+        columns("budget family", shared)
+
+
+def test_the_committed_tables_can_be_read():
+    results = Path(lib.studies.__file__).parents[2] / "data" / "results"
+    for run in ("reference", "amx"):
+        found = [name for name in SCHEMAS if tables.exists(results / run, name)]
+        assert found and all(len(tables.read(results / run, name)) for name in found)
 
 
 def test_a_schema_refuses_a_key_that_is_no_column():
