@@ -6,9 +6,13 @@ A new study is one folder, one notebook and its name in `STUDIES`.
 
 from importlib import import_module
 
-from lib.lab.schema import register
+from lib.lab.tables import register
 
-STUDIES = ("acceptance", "attention", "rules", "drafters", "advice", "speed")
+STUDIES = ("acceptance", "rules", "drafters", "attention", "advice", "speed")  # in the order of the report
+
+NOTEBOOKS = {}  # notebook of each study -> the checks of its parameters
 
 for _study in STUDIES:
-    register(import_module(f"{__name__}.{_study}.schema").TABLES)
+    _declared = import_module(f"{__name__}.{_study}.schema")
+    register(_declared.TABLES)
+    NOTEBOOKS[_declared.NOTEBOOK] = _declared.PARAMETERS

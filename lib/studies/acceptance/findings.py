@@ -1,144 +1,265 @@
-"""What the acceptance tables say: shapes against each other, against the best tree and against knowing the future."""
+"""The acceptance study in the report: the headline, sections 1 to 3, and what follows from them.
 
-from typing import Sequence
+`shape_findings` has the findings on static shapes, `further_findings` all others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from lib.lab import stats
+from lib.lab import provenance, stats
+from lib.lab.findings import Part, Results
+from lib.models.registry import FAMILY
 from lib.replay.acceptance import REAL_TEXT
-from lib.trees.tree import Tree
+from lib.studies.acceptance import further_findings, shape_findings, summary
+from lib.studies.acceptance.shape_findings import Shapes
+from lib.studies.acceptance.summary import where
+from lib.studies.report import Ask, Follows
 
-GROWN = ("sparse", "optimal", "frequent")  # chosen from data; the other families are fixed in advance
-SETTING = ["pair", "protocol", "temperature", "family", "budget"]
-MEMORISED = 0.3  # nats a token: a kind that the target knows better than this says nothing about tasks
+STAGE = "02_acceptance"
+LOSSES = provenance.HOME / "data" / "models" / "losses.csv"  # of the shipped family on held-out text
+PREFIX = 128  # committed tokens before the tree whose mask is drawn
+
+BACKGROUND = """
+## 1 Background
+
+In each round the drafter proposes a tree whose root is the last committed token; every path from the root is a guess at
+the next tokens. The target processes all nodes in one forward pass, which gives its next token at each node. The walk
+from the root descends as long as a child is the target's next token; the **accepted length** *a* counts the draft
+tokens on that path. The target's next token at the end of the path is the **bonus token**. So a round yields *a* + 1
+tokens for one forward pass of the target, and never fewer than one.
+
+Two ways of counting are easily confused. The **acceptance length** here is the mean of *a*; many papers report the
+**block efficiency** τ = mean *a* + 1. The **acceptance rate** is accepted over draft tokens; it falls as a tree grows,
+because at most one path of the tree can be accepted. Leviathan's α, a probability per token, is a third quantity
+(section 2.4).
+
+A tree also has a cost: the drafter runs once per level, and the target's forward pass has more tokens. Section 6
+measures the part of this cost that is particular to trees, attention.
+"""
+
+SHAPES = """
+## 2 Method
+
+### 2.1 The shapes
+
+Every family is compared at every budget *n* of draft nodes. *Sparse* (Medusa) and *optimal* (Sequoia's dynamic
+programme) are grown from the frequency of each rank of the target's token among the drafter's candidates, *frequent*
+from the most frequent paths of ranks. They are always grown on other prompts than those on which all shapes are judged.
+In the figure, a node is darker the more often it was accepted (by the square root, so that rare nodes stay visible),
+for the headline pair.
+"""
+
+ONE_FORWARD = """
+### 2.2 One forward pass for a whole tree
+
+The nodes follow the committed prefix in one sequence. Each node attends to the prefix, to its ancestors and to itself,
+and its position is *prefix + depth*, so that siblings share a position. With this mask the logits at every node are
+those of an ordinary forward pass over that node's path; the tests of this project verify this.
+"""
+
+REPLAY = """
+### 2.3 Exact replay
+
+Under greedy verification the accepted path of *any* tree follows the target's own continuation. It is enough to record
+once, at every position, the rank of the target's next token among the drafter's candidates. A walk down the ranks then
+gives the round of any of thousands of trees, without a model. The same is exact for top-k children under naive sampling
+on a continuation that was sampled at that temperature. The tests compare replay with live decoding round by round.
+
+There are two protocols. **Continuation**: the target continues a prompt, and rounds follow one another. Small models
+fall into loops there, which any drafter can guess; looped stretches are found and left out. **Real-text starts**:
+rounds start inside held-out text, and the target's next tokens decide them; headlines use these. A round that EOS or
+the length limit cuts short counts in no mean. Intervals are 95 %, from resampling prompts, because rounds of one prompt
+are correlated.
+"""
+
+MODELS = """
+### 2.4 The models
+
+The pairs are a family that ships with the project, trained on the source code and docstrings of installed packages and
+on text written by generators (every kind except *code* and *prose* is such synthetic text). They are small, so that the
+whole study runs on a laptop; the model card in `data/models` has their recipe and losses. Any pair of the Hugging Face
+hub that shares a tokenizer can replace them.
+"""
+
+COST = """
+The next table gives the same results in the terms of cost. The **acceptance rate** is the share of draft tokens that
+are kept, the **call reduction** 1 − 1/τ the share of the target's forward passes that are saved. The last column
+compares the tree with a drafter that knows the future, which would gain the tree's whole depth.
+"""
+
+DEPTH = """
+### 3.3 Where does a round end?
+
+At each depth: of the rounds that reached it at a node with children, the share that went on (*conditional*), and of all
+rounds, the share that reached it (*unconditional*).
+"""
+
+KINDS = """
+### 3.4 How do kind of text, temperature and pair change the answer?
+
+Which shape is best on which kind of text?
+"""
+
+OTHER_DRAFTERS = """
+### 3.5 Other drafters, and rules that sample
+
+Replay covers language models whose top candidates are drafted. Sampled children, drafters that look up text, several
+merged models and two controls were decoded live on the same prompts.
+"""
+
+MERGING = """
+**What merging saves.** Verified one by one, each drafter's sequence takes its own place in the target's cache. In one
+tree, what the sequences share is stored and computed once, which was SpecInfer's argument for trees.
+"""
+
+GROWTH = """
+### 3.6 Trees that grow
+
+A growth rule chooses each round's tree from the drafter's own probabilities. The rounds below were replayed by drafting
+them again, one forward pass per level, against the same recorded continuations as the static trees.
+"""
+
+UNSEEN_TEXT = """
+### 3.7 Which way of growing a tree is best on unseen text?
+
+*Optimal* assumes that steps are independent, *sparse* uses the depth as well, *frequent* counts whole paths. Richer
+models can overfit.
+"""
+
+CHOICES = """
+### 3.8 How much text does the choice of a tree need, and is one tree enough?
+
+Trees are grown from 1, 2, 4, … of the choosing prompts and judged on the others. Each is compared, prompt by prompt,
+with the tree of all choosing prompts.
+"""
+
+EXPECTATION = """
+### 3.9 What do rules that sample their children accept, in expectation?
+
+A lossless rule does not change the target's text, so expected acceptance can be computed from recorded text, without
+sampling. Does it agree with live decoding?
+"""
 
 
-def clean(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows before a loop, with the pair's name."""
-    kept = rows[rows["stretch"] == "before"] if "stretch" in rows else rows
-    return kept.assign(pair=kept["target"] + "/" + kept["drafter"]) if "pair" not in kept else kept
+def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
+    """The headline, the background, the method (section 2), acceptance (section 3), and what follows from it."""
+    parameters = run.record["parameters"][STAGE]
+    losses = pd.read_csv(LOSSES) if {*parameters["pairs"]} & {*FAMILY} else pd.DataFrame(columns=["member"])
+    memorised = summary.memorised(losses, ask.target) if len(losses) else []
+    shapes = Shapes(run, ask.pair, ask.budget, rng, left_out=memorised)
+    ranks = summary.clean(run["rank"])
+    yield headline(shapes)
+    yield BACKGROUND
+    yield SHAPES
+    yield shape_findings.drawn_shapes(shapes)
+    yield ONE_FORWARD
+    tree, _ = shapes.drawn["optimal"]
+    yield shape_findings.mask(tree, tree.budget, PREFIX, f"optimal@{tree.budget}")
+    yield REPLAY
+    yield shape_findings.loops(run["repetition"])
+    yield MODELS
+    if len(losses):
+        yield shape_findings.held_out_losses(losses, ask.target, memorised)
+    yield shape_findings.agreement(ranks, shapes.pairs, rng)
+    yield "## 3 Results: acceptance\n\n### 3.1 Which shapes win at which budgets?"
+    yield shape_findings.over_budget(shapes)
+    yield shape_findings.against_chain(shapes)
+    yield "### 3.2 Where do returns diminish?\n\nWhat does each doubling of the budget add?"
+    yield shape_findings.by_doubling(shapes)
+    yield COST
+    yield shape_findings.at_budget(shapes, parameters["horizon"], rng)
+    yield DEPTH
+    yield shape_findings.by_depth(shapes, rng)
+    yield KINDS
+    yield shape_findings.by_kind(shapes, rng)
+    yield shape_findings.by_temperature(shapes)
+    yield shape_findings.by_pair(shapes)
+    yield shape_findings.coverage(ranks, shapes.pairs, rng)
+    yield OTHER_DRAFTERS
+    yield further_findings.other_drafters(run["live"], rng)
+    yield MERGING
+    yield further_findings.merging(run["merging"], rng)
+    yield GROWTH
+    grown = where(run["growth"], target=ask.target, drafter=ask.drafter, protocol=REAL_TEXT, stretch="before")
+    yield further_findings.grown_trees(grown, rng)
+    yield UNSEEN_TEXT
+    yield shape_findings.against_optimal(shapes, rng)
+    yield CHOICES
+    by_text = summary.by_text(run["choices"], rng)
+    if (by_text["pair"] == ask.pair).any():
+        yield further_findings.text_needed(by_text[by_text["pair"] == ask.pair])
+    yield further_findings.one_tree_or_many(run["choices"], ask.pair, rng)
+    yield replace(further_findings.chained_rounds(run["choices"], rng), table=None)
+    yield EXPECTATION
+    yield further_findings.expected_and_live(run["expected"], run["live"], rng)
+    yield "### 3.10 How fast is the search over trees?"
+    yield further_findings.replay_speed(run["replay_speed"])
+    yield from follows(shapes)
 
 
-def lengths(rows: pd.DataFrame, generator: np.random.Generator, by: Sequence[str] = SETTING) -> pd.DataFrame:
-    """Acceptance length with its interval for every setting."""
-    return stats.summarise(rows, by, "accepted", "rounds", generator)
+def headline(shapes: Shapes) -> str:
+    """The three findings that the report begins with."""
+    chain, best = (shapes.by_family.loc[(name, shapes.largest)] for name in ("chain", "optimal"))
+    lead = shapes.over_chain.set_index(["family", "budget"]).loc[("optimal", shapes.largest)]
+    fixed, kinds = shapes.fixed["family"], shapes.kinds
+    at_ends = fixed.loc[[shapes.smallest, shapes.largest]]
+    verdict = verdicts(lead, at_ends, kinds["value"], shapes.by_family["value"].xs(shapes.budget, level="budget"),
+                       shapes.budget)
+    return f"""**In short** (pair `{shapes.pair}`, greedy, rounds that start in held-out text; 95 % intervals over
+{int(best.n_prompts)} prompts)
+
+1. **{verdict[0]}** With {shapes.largest} draft tokens a chain accepts {stats.format_estimate(chain)} of them per round,
+   and the optimal tree {stats.format_estimate(best)}. The difference, paired by prompt, is
+   {stats.format_estimate(lead, "+.2f")}.
+2. **{verdict[1]}** The best shape that is fixed in advance is `{fixed[shapes.smallest]}` at {shapes.smallest} nodes
+   and `{fixed[shapes.largest]}` at {shapes.largest}, where it reaches {shapes.fixed["of_optimal"][shapes.largest]:.0%}
+   of the optimal tree's acceptance length.
+3. **{verdict[2]}** The optimal tree accepts {kinds["value"].iloc[-1]:.2f} draft tokens per round on
+   {kinds["kind"].iloc[-1]} and {kinds["value"].iloc[0]:.2f} on {kinds["kind"].iloc[0]}."""
 
 
-def best_fixed(found: pd.DataFrame) -> pd.DataFrame:
-    """By pair, protocol, temperature and budget: the fixed family of the largest acceptance length, with
-    `of_optimal`, its share of the optimal tree's.
-    """
-    group = ["pair", "protocol", "temperature", "budget"]
-    fixed = found[~found["family"].isin(GROWN)]
-    best = fixed.loc[fixed.groupby(group, sort=False)["value"].idxmax()]
-    top = found.loc[found["family"] == "optimal", [*group, "value"]].rename(columns={"value": "optimal"})
-    joined = best.merge(top, on=group)
-    return joined.assign(of_optimal=joined["value"] / joined["optimal"])
-
-
-def doubling(found: pd.DataFrame, budgets: Sequence[int]) -> pd.DataFrame:
-    """What each step from one budget to the next adds to the acceptance length, per doubling of the budget."""
-    ordered = found[found["budget"].isin(budgets)].sort_values("budget")
-    group = ordered.groupby([name for name in SETTING if name != "budget"], sort=False)
-    return ordered.assign(gain=group["value"].diff() / np.log2(ordered["budget"] / group["budget"].shift())).dropna(
-        subset=["gain"]
-    )
-
-
-def tree_of(nodes: pd.DataFrame) -> tuple[Tree, np.ndarray]:
-    """A tree of the table `nodes` (the rows of one family and setting), and how often each node was accepted, the root
-    included (always): float[m].
-    """
-    tree = Tree.from_choices(tuple(map(int, path.split("."))) for path in nodes["path"])
-    share = dict(zip(nodes["path"], nodes["accepted"] / nodes["rounds"].clip(lower=1)))
-    return tree, np.array([1.0, *(share[".".join(map(str, path))] for path in tree.choices())])
-
-
-def utilisation(nodes: pd.DataFrame, at_least: float = 0.01) -> pd.Series:
-    """By family: the share of a tree's nodes that are accepted in at least so large a share of rounds."""
-    used = nodes["accepted"] >= at_least * nodes["rounds"]
-    return used.groupby(nodes["family"]).mean()
-
-
-def of_oracle(found: pd.DataFrame, depths: pd.DataFrame, horizon: int) -> pd.DataFrame:
-    """Each setting's share of what its depth allows: a drafter that knew the future would gain min(depth, horizon)."""
-    joined = found.merge(
-        depths.drop_duplicates(["pair", "family", "budget"])[["pair", "family", "budget", "depth"]],
-        on=["pair", "family", "budget"],
-    )
-    return joined.assign(share=joined["value"] / joined["depth"].clip(upper=horizon))
-
-
-def asked_for(pair: str, names: Sequence[str]) -> str:
-    """The pair itself, if the run has it. ValueError with those that it has."""
-    if pair not in names:
-        raise ValueError(f"pair is {pair!r}, which this run has not; choose one of {', '.join(names)}")
-    return pair
-
-
-def memorised(losses: pd.DataFrame, target: str) -> list[str]:
-    """Kinds of text that a target knows by heart, from the table of held-out losses (member, kind, nats_a_token)."""
-    own = losses[losses["member"] == target]
-    return sorted(own.loc[own["nats_a_token"] < MEMORISED, "kind"])
-
-
-def spread(rows: pd.DataFrame, over: str, generator: np.random.Generator, **fixed) -> pd.DataFrame:
-    """Acceptance length by the values of one column, all that `fixed` names held."""
-    for name, value in fixed.items():
-        rows = rows[rows[name] == value]
-    return lengths(rows, generator, [over])
-
-
-def headline(rows: pd.DataFrame, pair: str) -> pd.DataFrame:
-    """The rows that headlines rest on: one pair, real-text starts, greedy."""
-    return rows[(rows["pair"] == pair) & (rows["protocol"] == REAL_TEXT) & (rows["temperature"] == 0)]
-
-
-def verdicts(
-    lead: pd.Series, fixed: pd.Series, by_kind: pd.Series, by_shape: pd.Series, budget: int
-) -> list[str]:
-    """Three sentences: does a tree beat a chain, does another fixed shape serve larger budgets, does text or shape
-    decide more.
+def verdicts(lead: pd.Series, fixed: pd.Series, by_kind: pd.Series, by_shape: pd.Series, budget: int) -> list[str]:
+    """Three sentences: whether a tree beats a chain, whether large budgets need another fixed shape, and whether text
+    or shape decides more.
 
     lead: the optimal tree's paired gain over the chain (value, low, high); fixed: the best fixed family by budget;
     by_kind, by_shape: acceptance lengths at this budget.
     """
-    told = ["A chain is soon exhausted, the right tree is not." if lead["low"] > 0
-            else "At this size a tree is not clearly ahead of a chain."]
+    first = ("A chain soon stops gaining from more nodes; the right tree does not." if lead["low"] > 0
+             else "At this size a tree is not clearly ahead of a chain.")
     small, large = (family.partition(":")[0] for family in fixed.sort_index().iloc[[0, -1]])
     if small == "chain" != large:
-        told.append("Small budgets want depth, large ones want breadth where the drafter hesitates.")
+        second = "Small budgets need depth; large ones need breadth where the drafter is unsure."
     else:
-        told.append("One kind of fixed shape serves small and large budgets." if small == large
-                    else "Small and large budgets want different fixed shapes.")
+        second = ("One kind of fixed shape serves small and large budgets." if small == large
+                  else "Small and large budgets need different fixed shapes.")
     text_decides = by_kind.max() - by_kind.min() > by_shape.max() - by_shape.min()
     more, less = ("text", "shape") if text_decides else ("shape", "text")
-    return [*told, f"At {budget} nodes the {more} decides more than the {less}."]
+    return [first, second, f"At {budget} nodes the {more} decides more than the {less}."]
 
 
-def exhausted(found: pd.DataFrame, family: str, share: float = 0.99) -> int:
-    """The smallest budget at which a family has this share of its largest acceptance length."""
-    own = found[found["family"] == family].sort_values("budget").set_index("budget")["value"]
-    return int((own >= share * own.max()).idxmax())
-
-
-def ahead_from(gain: pd.DataFrame, family: str) -> int | None:
-    """The smallest budget from which on a family gains beyond its interval; None if it does not at the largest.
-
-    gain: paired differences from another family (budget, family, low), as `stats.compare` gives them.
-    """
-    own = gain[gain["family"] == family].set_index("budget")["low"].sort_index()
-    ahead = (own > 0)[::-1].cummin()[::-1]
-    return int(ahead.idxmax()) if ahead.any() else None
-
-
-def beside(own: pd.DataFrame, reference: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Two runs' estimates next to each other, where both have the setting."""
-    names = [*by, "value", "low", "high", "n_prompts"]
-    return own[names].merge(reference[names], on=list(by), suffixes=(" (this run)", " (reference)"))
-
-
-def banded(found: pd.DataFrame, families: Sequence[str] = ("chain", "optimal")) -> pd.DataFrame:
-    """The estimates with intervals for these families alone: bands of all lines over one another show nothing."""
-    return found.assign(**{side: found[side].where(found["family"].isin(families)) for side in ("low", "high")})
+def follows(shapes: Shapes) -> Iterator[Follows]:
+    """What the acceptance of static shapes says on the questions of the last section."""
+    lost, overtakes = 1 - shapes.fixed["of_optimal"], shapes.overtakes
+    ahead = (f"Below a budget of {overtakes} the optimal tree is not clearly better than a chain; from there on, let "
+             "measured ranks decide." if overtakes else
+             "At no budget of this run is the optimal tree clearly better than a chain.")
+    yield Follows("How deep, how wide?", lambda: (
+        f"{ahead} The best shape that is fixed in advance loses {lost[shapes.largest]:.0%} of the optimal tree's "
+        f"acceptance length at {shapes.largest} nodes and {lost[shapes.smallest]:.0%} at {shapes.smallest}."))
+    last = shapes.doublings.set_index(["family", "budget"])["gain"]["optimal", shapes.largest]
+    yield Follows("How many nodes?", lambda: (
+        "Add nodes as long as a node adds more than it costs. The last doubling of the optimal tree's budget adds "
+        f"{last:.2f} tokens per round."))
+    pairs = shapes.optimal_by_pair
+    value = pairs[pairs["budget"] == shapes.budget]["value"]
+    yield Follows("Which drafter?", lambda: (
+        f"The optimal tree of {shapes.budget} nodes accepts from {value.min():.2f} to {value.max():.2f} draft tokens "
+        "per round between the pairs measured. Which pair is fastest also depends on the cost of drafting."))
+    kinds = shapes.kinds
+    yield Follows("Which text?", lambda: (
+        f"Acceptance runs from {kinds['value'].iloc[0]:.2f} ({kinds['kind'].iloc[0]}) to {kinds['value'].iloc[-1]:.2f} "
+        f"({kinds['kind'].iloc[-1]}). Measure on the text that will be served."))

@@ -1,48 +1,37 @@
-"""The acceptance study: every family at every budget, grown from one half of a trace and replayed on the other."""
+"""The rows of the acceptance study that replay gives: each family at each budget, the choice of a tree, trees that grow
+each round, and rules that sample their children, in expectation.
 
-from typing import Sequence
+Static trees are grown from one half of a trace's prompts and replayed on the other. Rows are by judged prompt, so that
+differences can be paired and have intervals.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
-from lib.lab import stats
-from lib.replay import acceptance
-from lib.replay.acceptance import CONTINUATION
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.marginals import MarginalDrafter
+from lib.drafters.ngrams import NgramDrafter
+from lib.replay import acceptance, expectation, grown
+from lib.replay.acceptance import CONTINUATION, FREQUENT, REAL_TEXT
+from lib.replay.grown import GrownWalk
+from lib.replay.search import frequent, improve
 from lib.replay.trace import Trace
+from lib.studies.acceptance import ALL, AS_FEW, CHAINED, OWN, UNIFORM, recording
 from lib.studies.acceptance.recording import halves
-from lib.trees import shapes
+from lib.trees import growth, shapes
+from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 
-
-def forest(
-    choosing: Trace, drafter: str, families: Sequence[str], budgets: Sequence[int]
-) -> list[tuple[str, int, Tree]]:
-    """Every family at every budget; grown families from the choosing part of the trace."""
-    return [
-        (family, budget, acceptance.grown(family, budget, choosing, drafter))
-        for family in families
-        for budget in budgets
-    ]
-
-
-def replay_all(
-    recorded: Trace, families: Sequence[str], budgets: Sequence[int], depth_budget: int
-) -> dict[str, pd.DataFrame]:
-    """Tables of one trace, for all its drafters: `acceptance`, `rank`, and at one budget `depth` and `nodes`."""
-    choosing, judged = halves(recorded)
-    tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "nodes": [], "rank": []}
-    about = {key: recorded.about[key] for key in ("target", "protocol", "temperature")}
-    for drafter in recorded.ranks:
-        trees = forest(choosing, drafter, families, budgets)
-        tables["acceptance"].append(acceptance.evaluate(judged, drafter, trees))
-        for family, budget, tree in trees:
-            if budget == depth_budget:
-                setting = dict(family=family, budget=budget, drafter=drafter, **about)
-                rounds = acceptance.rounds_of(judged, tree, drafter)
-                tables["depth"].append(acceptance.by_depth(judged, tree, rounds).assign(**setting))
-                tables["nodes"].append(acceptance.by_node(tree, rounds, judged.loops).assign(**setting))
-        tables["rank"].append(acceptance.by_rank(judged, drafter).assign(drafter=drafter, **about))
-    return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+CHOSEN_FAMILIES = (FREQUENT, "optimal")  # compared by the text that they need: frequencies of paths, or 16 numbers
+DRAWS = 5  # of choosing prompts
+BESIDE = ("chain", "optimal")  # static families that grown trees are compared with
+CONFIDENCES = (1.0, 0.6)  # temperatures of the drafting probabilities that are tried
+NAIVE, BLOCK = "naive", "block"
+BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide node by node
 
 
 def by_target(pairs: Sequence) -> dict[str, list]:
@@ -54,38 +43,277 @@ def by_target(pairs: Sequence) -> dict[str, list]:
 
 
 def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str]) -> int | None:
-    """Tokens that a prompt may have, so that its continuations fit the smallest window; None without a window."""
+    """The tokens that a prompt may have so that its continuations fit the smallest window; None without a window."""
     windows = [pair.window for pair in pairs if pair.window]
     deepest = max((shapes.parse(shape).max_depth for shape in live_shapes), default=0)
     return min(windows) - max(new_tokens + 1, live_tokens + deepest) if windows else None
 
 
+# -------------------------------------------------------------------------------------------------------------- shapes
+
+
+def forest(choosing: Trace, drafter: str, families: Sequence[str],
+           budgets: Sequence[int]) -> list[tuple[str, int, Tree]]:
+    """Each family at each budget; grown families come from the choosing part of the trace."""
+    return [(family, budget, acceptance.family_tree(family, budget, choosing, drafter))
+            for family in families for budget in budgets]
+
+
+def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int],
+               depth_budget: int) -> dict[str, pd.DataFrame]:
+    """Tables of one trace, for all its drafters: `acceptance`, `rank`, and at one budget `depth` and `nodes`."""
+    choosing, judged = halves(recorded)
+    tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "nodes": [], "rank": []}
+    for drafter in recorded.ranks:
+        trees = forest(choosing, drafter, families, budgets)
+        tables["acceptance"].append(acceptance.evaluate(judged, drafter, trees))
+        for family, budget, tree in trees:
+            if budget == depth_budget:
+                setting = dict(family=family, budget=budget, drafter=drafter, **_about(recorded))
+                rounds = acceptance.rounds_of(judged, tree, drafter)
+                tables["depth"].append(acceptance.by_depth(judged, tree, rounds).assign(**setting))
+                tables["nodes"].append(acceptance.by_node(tree, rounds, judged.loops).assign(**setting))
+        tables["rank"].append(acceptance.by_rank(judged, drafter).assign(drafter=drafter, **_about(recorded)))
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+
+
 def repetition(traces: Sequence[Trace]) -> pd.DataFrame:
-    """One row a continuation: whether and where it begins to loop."""
-    return pd.concat(
-        [
-            acceptance.repetition(recorded).assign(
-                **{key: recorded.about[key] for key in ("target", "protocol", "temperature")}
-            )
-            for recorded in traces
-            if recorded.about["protocol"] == CONTINUATION
-        ],
-        ignore_index=True,
-    )
+    """The table `repetition`: for each continuation whether and where it begins to loop."""
+    continuations = [recorded for recorded in traces if recorded.about["protocol"] == CONTINUATION]
+    return pd.concat([acceptance.repetition(recorded).assign(**_about(recorded)) for recorded in continuations],
+                     ignore_index=True)
 
 
-def coverage(ranks: pd.DataFrame, by: Sequence[str], generator: np.random.Generator) -> pd.DataFrame:
-    """How often the target's token is among the k best, for k = 1 .. 16, from the table `rank`; with intervals."""
-    within = ranks[[f"rank_{r}" for r in range(acceptance.RANKS)]].cumsum(axis=1).to_numpy()
-    long = [ranks[[*by, "prompt", "positions"]].assign(k=k + 1, covered=within[:, k]) for k in range(acceptance.RANKS)]
-    return stats.summarise(pd.concat(long), [*by, "k"], "covered", "positions", generator, rounds="positions")
+def _about(trace: Trace) -> dict[str, object]:
+    return {key: trace.about[key] for key in ("target", "protocol", "temperature")}
 
 
-def where(rows: pd.DataFrame, **wanted) -> pd.DataFrame:
-    """The rows in which every named column has the wanted value. ValueError where there are none."""
-    keep = np.logical_and.reduce([rows[name] == value for name, value in wanted.items()])
-    if not keep.any():
-        raise ValueError(
-            f"no row has {wanted}; there are " + "; ".join(f"{name}: {sorted(rows[name].unique())}" for name in wanted)
-        )
-    return rows[keep]
+# ------------------------------------------------------------------------------------------------------------- choices
+
+
+def choices(traces: Sequence[Trace], budget: int, budgets: Sequence[int],
+            generator: np.random.Generator) -> pd.DataFrame:
+    """The table `choices`, for all drafters: from real-text starts how much text a tree of `budget` nodes needs and
+    what one tree for all kinds loses, from continuations what chained rounds change at each of `budgets`.
+    """
+    frames = []
+    for recorded in traces:
+        choosing, judged = halves(recorded)
+        for drafter in recorded.ranks:
+            if recorded.about["protocol"] == REAL_TEXT:
+                frames.append(choose_from_prompts(choosing, judged, drafter, CHOSEN_FAMILIES, budget, generator))
+                frames.append(choose_by_kind(choosing, judged, drafter, budget, generator))
+            else:
+                frames.append(choose_by_objective(choosing, judged, drafter, budgets))
+    return pd.concat(frames, ignore_index=True)
+
+
+def choose_from_prompts(choosing: Trace, judged: Trace, drafter: str, families: Sequence[str], budget: int,
+                        generator: np.random.Generator, *, draws: int = DRAWS) -> pd.DataFrame:
+    """Rows of each family's tree grown from 1, 2, 4, ... and all choosing prompts, `draws` nested draws of them each.
+
+    A draw puts the prompts in random order, and its subsets are the beginnings; all prompts give one tree only. The
+    column `shared` is the share of the tree of all prompts that is there already. Rows of one judged prompt stay
+    together in all draws, so that intervals from resampling prompts hold for the mean of the draws.
+    """
+    names = sorted(set(choosing.prompts))
+    whole = {family: acceptance.family_tree(family, budget, choosing, drafter) for family in families}
+    frames = []
+    for draw, order in enumerate(generator.permutation(names) for _ in range(draws)):
+        for count in doubled(len(names)) if draw == 0 else doubled(len(names))[:-1]:
+            text = _of_prompts(choosing, order[:count])
+            for family in families:
+                tree = acceptance.family_tree(family, budget, text, drafter)
+                columns = dict(family=family, draw=draw, shared=shared(tree, whole[family])) | _text_of(text)
+                frames.append(_judged(judged, drafter, tree, columns))
+    rows = pd.concat(frames, ignore_index=True)
+    return rows.assign(question="prompts", arm=rows["prompts"].astype(str))
+
+
+def choose_by_kind(choosing: Trace, judged: Trace, drafter: str, budget: int, generator: np.random.Generator,
+                   draws: int = DRAWS) -> pd.DataFrame:
+    """One tree of most frequent rank paths for each kind of text, against one for all kinds, judged on that kind.
+
+    The tree for all kinds has seen more text. So a third arm draws as many prompts as a kind has from all kinds,
+    `draws` times: what it loses against the tree of its own kind is due to the mixture only.
+    """
+    everything = frequent(choosing, budget, drafter)
+    frames = []
+    for kind in sorted(set(judged.kinds)):
+        own = choosing.select(np.array(choosing.kinds) == kind)
+        of_kind = judged.select(np.array(judged.kinds) == kind)
+        drawn = _drawn(choosing, len(set(own.prompts)), draws, generator)
+        arms = [(OWN, 0, own), (ALL, 0, choosing), *((AS_FEW, draw, text) for draw, text in enumerate(drawn))]
+        for arm, draw, text in arms:
+            tree = frequent(text, budget, drafter)
+            columns = dict(family=FREQUENT, arm=arm, draw=draw, shared=shared(tree, everything)) | _text_of(text)
+            frames.append(_judged(of_kind, drafter, tree, columns))
+    return pd.concat(frames, ignore_index=True).assign(question="kinds")
+
+
+def choose_by_objective(choosing: Trace, judged: Trace, drafter: str, budgets: Sequence[int]) -> pd.DataFrame:
+    """The most frequent rank paths, best for uniform starts, against the same tree improved on chained rounds."""
+    frames = []
+    for budget in budgets:
+        uniform = frequent(choosing, budget, drafter)
+        for arm, tree in ((UNIFORM, uniform), (CHAINED, improve(choosing, uniform, drafter))):
+            columns = dict(family=FREQUENT, arm=arm, draw=0, shared=shared(tree, uniform)) | _text_of(choosing)
+            frames.append(_judged(judged, drafter, tree, columns))
+    return pd.concat(frames, ignore_index=True).assign(question="objective")
+
+
+def doubled(prompts: int) -> list[int]:
+    """1, 2, 4, ... below the number of prompts, and that number."""
+    return [2**step for step in range(prompts.bit_length()) if 2**step < prompts] + [prompts]
+
+
+def shared(tree: Tree, other: Tree) -> float:
+    """The share of a tree's nodes that another has too."""
+    return len(set(tree.choices()) & set(other.choices())) / max(1, tree.budget)
+
+
+def _judged(judged: Trace, drafter: str, tree: Tree, columns: dict) -> pd.DataFrame:
+    """`acceptance.tally` of one chosen tree, with these columns."""
+    rows = acceptance.tally_walk(judged, acceptance.rounds_of(judged, tree, drafter), tree.budget)
+    return rows.assign(drafter=drafter, budget=tree.budget, **_about(judged), **columns)
+
+
+def _text_of(text: Trace) -> dict[str, int]:
+    """How much text a tree was chosen from: prompts, and their positions before a loop."""
+    return dict(prompts=len(set(text.prompts)), positions=int(np.minimum(text.loops, text.lengths).sum()))
+
+
+def _of_prompts(trace: Trace, prompts: Sequence[str]) -> Trace:
+    return trace.select(np.isin(np.array(trace.prompts), list(prompts)))
+
+
+def _drawn(trace: Trace, prompts: int, draws: int, generator: np.random.Generator) -> Iterator[Trace]:
+    names = sorted(set(trace.prompts))
+    for _ in range(draws):
+        yield _of_prompts(trace, generator.choice(names, prompts, replace=False))
+
+
+# --------------------------------------------------------------------------------------------------------- grown trees
+
+
+def grown_rounds(trace: Trace, drafter, prompts: Sequence[Tensor], rule: Growth) -> GrownWalk:
+    """The rounds that the trace's protocol has (see `acceptance.rounds_of`), for trees that a rule grows.
+
+    prompts int64[T]: the texts that the trace's rows continue; drafter: as it would run live.
+    """
+    if trace.about["protocol"] != acceptance.REAL_TEXT:
+        return grown.chained(trace, drafter, prompts, rule)
+    first = [(row, 0) for row in np.flatnonzero(trace.lengths > 0).tolist()]
+    return acceptance.uncut_at_horizon(trace, grown.walk(trace, drafter, prompts, rule, first))
+
+
+def evaluate_grown(trace: Trace, name: str, model, prompts: Sequence[Tensor], rules: Sequence[tuple[str, int, Growth]],
+             vocabulary: int | None = None, confidence: float | None = None) -> pd.DataFrame:
+    """The columns of `acceptance.evaluate`, `calls` and `confidence` for each (family, budget, rule) of one drafter.
+
+    calls: the drafter's forward passes in the uncut rounds; depth: that of the deepest tree that grew.
+    name: the drafter's in the trace. model: a language model, or a drafter of heads as it is. prompts int64[T]: the
+    texts that the trace's rows continue. vocabulary: the target's, where the model's is larger. confidence: the
+    temperature of the probabilities by which trees grow; None: the trace's, or 1 where that is greedy.
+    """
+    confidence = confidence or trace.about["temperature"] or 1.0
+    is_model = not hasattr(model, "propose")
+    drafter = LanguageModelDrafter(model, temperature=confidence, vocabulary=vocabulary) if is_model else model
+    frames = []
+    for family, budget, rule in rules:
+        rounds = grown_rounds(trace, drafter, prompts, rule)
+        rows = acceptance.tally_walk(trace, rounds, rounds.drafted, calls=rounds.draft_calls)
+        frames.append(rows.assign(family=family, budget=budget, depth=rounds.depth.max(initial=0)))
+    about = {key: trace.about[key] for key in ("target", "protocol", "temperature")}
+    return pd.concat(frames, ignore_index=True).assign(drafter=name, confidence=confidence, **about)
+
+
+def evaluate_static(trace: Trace, name: str, trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
+    """`acceptance.evaluate` with `calls`: a static tree costs one forward pass for each of its levels; its confidence
+    is missing.
+    """
+    rows = acceptance.evaluate(trace, name, trees)
+    return rows.assign(calls=rows["rounds"] * rows["depth"], confidence=np.nan)
+
+
+def compare_grown(recorded: Trace, name: str, model, prompts: recording.Prompts, *, families: Sequence[str],
+            rules: Sequence[str], budgets: Sequence[int], vocabulary: int | None = None,
+            confidences: Sequence[float] = ()) -> pd.DataFrame:
+    """Static families and growth rules (names without a budget) at each budget, on the trace's judged prompts.
+
+    prompts: those that the trace was recorded of, `recording.real_text_starts` of them where it has that protocol.
+    confidences: temperatures of the drafter's probabilities, of which each rule and budget takes the best on the
+    choosing prompts, from which static trees are grown too; none: as `evaluate_grown` has it.
+    """
+    choosing, judged = halves(recorded)
+    texts = {half: [prompts.ids[row] for row in np.flatnonzero(prompts.choosing == half)] for half in (True, False)}
+    frames = [evaluate_static(judged, name, forest(choosing, name, families, budgets))]
+    for rule in rules:
+        for budget in budgets:
+            wanted = [(rule, budget, growth.at_budget(rule, budget))]
+            tried = [evaluate_grown(choosing, name, model, texts[True], wanted, vocabulary, confidence)
+                     for confidence in confidences]
+            best = _longest(tried)["confidence"].iloc[0] if tried else None
+            frames.append(evaluate_grown(judged, name, model, texts[False], wanted, vocabulary, best))
+    return pd.concat(frames, ignore_index=True)
+
+
+def judging(recorded: Trace, models: Mapping[str, object], prompts: recording.Prompts,
+            vocabulary: int | None = None) -> Callable[[str, Growth], pd.DataFrame | None]:
+    """(drafter, rule) -> `evaluate_grown` of that rule on the trace's judged prompts, as `cost.advice` calls it; None
+    for drafters without a distribution for each node, over which such rules grow (one per depth, n-grams).
+
+    models: by the drafters' names in the trace, as `evaluate_grown` takes them; prompts: as `compare_grown` takes them.
+    """
+    judged = halves(recorded)[1]
+    texts = [prompts.ids[row] for row in np.flatnonzero(~np.asarray(prompts.choosing))]
+
+    def judge(drafter: str, rule: Growth) -> pd.DataFrame | None:
+        if isinstance(models[drafter], (MarginalDrafter, NgramDrafter)):
+            return None
+        return evaluate_grown(judged, drafter, models[drafter], texts, [(rule.name, rule.budget, rule)], vocabulary)
+
+    return judge
+
+
+def _longest(tried: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of the largest acceptance length before loops, the first of equals."""
+    before = [rows[rows["stretch"] == "before"] for rows in tried]
+    return tried[int(np.argmax([rows["accepted"].sum() / max(1, rows["rounds"].sum()) for rows in before]))]
+
+
+# --------------------------------------------------------------------------------------------------------- expectation
+
+
+def expected(pair, prompts: recording.Prompts, shape_names: Sequence[str], temperatures: Sequence[float],
+             new_tokens: int, seed: int) -> pd.DataFrame:
+    """The table `expected`: a row for each prompt, rule, shape and temperature above 0, for chained rounds over a text
+    of `new_tokens` tokens that the pair's target wrote.
+    """
+    trees = {shape: shapes.parse(shape) for shape in shape_names}
+    siblings = max((len(tree.children(node)) for tree in trees.values() for node in range(tree.size)), default=0)
+    frames = []
+    for temperature in filter(None, temperatures):
+        recorded = recording.record_pair(
+            pair, prompts, max_new_tokens=new_tokens - 1, temperature=temperature, siblings=siblings,
+            generator=torch.Generator().manual_seed(seed), about={"protocol": CONTINUATION})
+        frames += [rows.assign(temperature=temperature, shape=shape, budget=tree.budget)
+                   for shape, tree in trees.items() for rows in _by_rule(recorded, tree, pair.drafter_name)]
+    columns = ["rule", "shape", "temperature", "budget", "prompt", "kind", "stretch", "rounds", "accepted"]
+    return pd.concat(frames, ignore_index=True)[columns].assign(pair=pair.name) if frames else _no_rows(columns)
+
+
+def _by_rule(recorded: Trace, tree: Tree, drafter: str) -> list[pd.DataFrame]:
+    """`expectation.tally` of each rule whose expectation follows from the text, for one tree."""
+    survive = {rule: expectation.survival(recorded, tree, drafter, rule) for rule in BY_NODE}
+    if tree.max_depth == tree.budget:
+        survive[BLOCK] = expectation.block_survival(recorded, tree.max_depth, drafter)
+    found = [expectation.tally(recorded, chances).assign(rule=rule) for rule, chances in survive.items()]
+    rounds = acceptance.rounds_of(recorded, tree, drafter)
+    replayed = acceptance.tally_walk(recorded, rounds, tree.budget).assign(rule=NAIVE)
+    return [*found, replayed.astype({"rounds": float, "accepted": float})[found[0].columns]]
+
+
+def _no_rows(columns: Sequence[str]) -> pd.DataFrame:
+    kinds = {name: np.float64 if name in ("temperature", "rounds", "accepted") else object for name in columns}
+    return pd.DataFrame({name: np.zeros(0, kind) for name, kind in kinds.items()}).assign(pair="")

@@ -1,5 +1,5 @@
-"""What a study asks: its prompts, those that trees are grown from and those that judge them, and the traces recorded
-of them under both protocols.
+"""The prompts of a study, split into those that trees are grown from and those that judge them, and their traces under
+both protocols.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from torch import Tensor
 from lib import replay
 from lib.replay import acceptance
 from lib.replay.acceptance import CONTINUATION, REAL_TEXT
-from lib.replay.origin import prompts_digest
+from lib.replay.recording import prompts_digest
 from lib.replay.trace import Trace
 
 SHORTEST_CONTEXT = 64  # tokens before the first real-text start
@@ -24,8 +24,8 @@ SILENCE = 10.0  # seconds between two lines of progress
 
 @dataclass(frozen=True)
 class Prompts:
-    """Tokenised prompts: names, kinds of text, ids int64[T]; `choosing` bool: those that trees are grown from, not
-    judged on.
+    """Tokenised prompts: names, kinds of text, ids int64[T]; choosing: bool[N], true for prompts that trees are grown
+    from, false for those that judge them.
     """
 
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ def split_prompts(
 
 
 def real_text_starts(prompts: Prompts, starts: int) -> Prompts:
-    """Each prompt cut at so many evenly spaced places: a round begins at every one, in the middle of real text."""
+    """Each prompt cut at `starts` evenly spaced positions; a round begins at each of them, inside real text."""
     rows, cut = [], []
     for i, ids in enumerate(prompts.ids):
         for end in np.linspace(min(SHORTEST_CONTEXT, len(ids)), len(ids), starts).astype(int):
@@ -90,32 +90,34 @@ def record(
     protocols: Sequence[str] = (CONTINUATION, REAL_TEXT),
     report: Callable[[str], None] = print,
 ) -> list[Trace]:
-    """The traces of one target: continuations of `tokens` tokens, and `starts` real-text starts a prompt of `horizon`
-    tokens, at each temperature. One file each under `folder`; one that is there is read, not made again, and one that
-    was begun is gone on with. `report` is told now and then. ValueError for a protocol that there is not, and where a
-    file that is there is of other prompts or settings; models are told apart by their names alone.
+    """The traces of one target at each temperature: continuations of `tokens` tokens, and `starts` real-text starts per
+    prompt of `horizon` tokens.
+
+    Each trace is one file in `folder`. An existing file is read, and a recording that was stopped continues. `report`
+    gets lines of progress. ValueError for an unknown protocol, and for a file with other prompts or settings; models
+    are compared by name only.
     """
     made = []
     for protocol in protocols:
         acceptance.check_protocol(protocol)
         continued = protocol == CONTINUATION
-        asked, length = (prompts, tokens) if continued else (real_text_starts(prompts, starts), horizon)
-        choosing = asked.choosing.astype(int).tolist()
+        texts, length = (prompts, tokens) if continued else (real_text_starts(prompts, starts), horizon)
+        choosing = texts.choosing.astype(int).tolist()
         for temperature in temperatures:
             stem = f"{name}.{protocol.split('-')[0]}.t{temperature:g}".replace("/", "_")
             title = f"{name}, {protocol}, temperature {temperature:g}"
             path, parts = folder / f"{stem}.safetensors", folder / stem
             about = {"target": name, "protocol": protocol, "seed": seed, "choosing": choosing, "transitions": length}
             if path.exists():
-                _check_same(path, about | {"temperature": temperature, "prompts": prompts_digest(asked.ids)})
+                _check_same(path, about | {"temperature": temperature, "prompts": prompts_digest(texts.ids)})
                 report(f"{title}: recorded before")
             else:
                 recorded = replay.record(
                     target,
                     drafters,
-                    asked.ids,
-                    names=asked.names,
-                    kinds=asked.kinds,
+                    texts.ids,
+                    names=texts.names,
+                    kinds=texts.kinds,
                     max_new_tokens=length,
                     temperature=temperature,
                     eos_token_id=eos_token_id,
@@ -130,16 +132,26 @@ def record(
     return made
 
 
+def record_pair(pair, prompts: Prompts, drafters: Mapping[str, object] | None = None, **settings) -> Trace:
+    """`replay.record` of a `models.Pair` on prompts, up to the target's own EOS.
+
+    drafters: by name; the pair's own model if not given. settings: as `replay.record` takes them.
+    """
+    return replay.record(
+        pair.target, drafters or {pair.drafter_name: pair.draft_model}, prompts.ids, names=prompts.names,
+        kinds=prompts.kinds, eos_token_id=pair.eos_token_ids, **settings)
+
+
 def _check_same(path: Path, wanted: Mapping[str, object]) -> None:
-    """ValueError where the trace of a file was recorded of something else than is wanted."""
-    found = replay.load(path).about
-    differs = [name for name, value in wanted.items() if found.get(name) != value]
+    """ValueError if the trace of a file was recorded with other settings or prompts."""
+    about = replay.load(path).about
+    differs = [name for name, value in wanted.items() if about.get(name) != value]
     if differs:
         raise ValueError(f"{path} was recorded with other {', '.join(differs)}: give another folder, or delete it")
 
 
 def _sparing(report: Callable[[str], None], title: str) -> Callable[[str, bool], None]:
-    """Passes on what a recording says last, and else what it says SILENCE seconds behind what was passed on before."""
+    """Passes on the last line of a recording, and of the others at most one every SILENCE seconds."""
     spoken = time.monotonic()
 
     def pass_on(line: str, last: bool) -> None:
@@ -152,12 +164,13 @@ def _sparing(report: Callable[[str], None], title: str) -> Callable[[str, bool],
 
 
 def halves(recorded: Trace) -> tuple[Trace, Trace]:
-    """The part of a trace that trees are grown from, and the part that they are judged on.
+    """The part of a trace that trees are grown from, and the part that judges them.
 
-    ValueError where the trace does not say which is which, row by row (as a part of one does not), or one is empty.
+    ValueError if about["choosing"] does not fit the trace's rows (as in a part of a trace), or if a part is empty.
     """
     choosing = np.array(recorded.about.get("choosing", ()), dtype=bool)
     if len(choosing) != len(recorded.lengths) or choosing.all() or not choosing.any():
         raise ValueError(f"the trace of {len(recorded.lengths)} rows has about['choosing'] of {len(choosing)}, "
-                         f"{choosing.sum()} of them true: give one a row, some to choose by, some to judge by")
+                         f"{choosing.sum()} of them true: give one per row, some true to choose by and "
+                         "some false to judge by")
     return recorded.select(choosing), recorded.select(~choosing)

@@ -1,162 +1,150 @@
-"""Advice: which drafter, tree and budget are fastest for a target on this text and hardware, and the settings to take
-away.
-
-Everything is chosen on one half of a trace's prompts and judged on the other, with intervals from resampling prompts;
-costs are those of a calibration (see `lib.cost`), taken as known.
+"""The tables of the advice: the costs of all drafters that compete for a target, speed over budget and batch, the same
+with the costs of larger pairs, and what formulas say of chains. `lib.cost.advice` makes the recommendation itself.
 """
 
-from dataclasses import dataclass
-from typing import Callable, Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 
 from lib import cost
-from lib.cost import best_tree, engines
-from lib.cost.best_tree import Choice, Limits
+from lib.cost import best_tree, formulas
+from lib.cost.best_tree import Limits
 from lib.cost.fit import Costs
-from lib.cost.rounds import RoundCost
-from lib.lab import stats
-from lib.replay import acceptance
+from lib.cost.round_cost import RoundCost
+from lib.drafters.heads.store import check_shipped
+from lib.drafters.registry import make
+from lib.lab import processor
+from lib.models.checks import dtypes_of
+from lib.models.load import load_pair
 from lib.replay.trace import Trace
 from lib.studies.acceptance import recording
-from lib.studies.advice import by_formula
+from lib.studies.acceptance.measure import by_target
 from lib.trees import shapes
-from lib.trees.growth.candidates import Growth
-from lib.trees.tree import Tree
 
-RECOMMENDED, PLAIN = "recommended", "plain decoding"
-SAME_BUDGET, BEST_CHAIN, BEST_KARY = "chain of the same budget", "best chain", "best k-ary tree"
-GROWS = "grows its tree anew each round, which a static replay cannot judge"
-UNKNOWN = (float("nan"),) * 3  # a loss and its interval
-# (drafter, rule) -> the judged prompts' tallies, None where the drafter grows no such tree: see `growth_study.judging`
-Grow = Callable[[str, Growth], pd.DataFrame | None]
-BRANCHINGS = (2, 3, 4)  # of the k-ary trees
+OURS = "for the hardware"  # the fastest tree of each budget
+RIVALS = ("chain", "kary:2", "kary:3")
+REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
+CELL, CHECKING = ["batch", "prefix", "shape"], ["verify_ms", "commit_ms"]
+NEARLY_FREE = 1.1  # times a plain round
+NEW_TOKENS = 3  # of a timed call of a larger pair, whose rounds are long and alike
 
 
-@dataclass(frozen=True)
-class Advice:
-    """What to use, and why.
+# ------------------------------------------------------------------------------------------- who competes, at what cost
 
-    table: a row for the recommendation and for each alternative, those that formulas would choose among them, in the
-    columns of the table "advice". promised: by formula (its row's `what`) the speedup that it promises. settings: a row
-    for each setting of an engine, in the columns of "advice_settings".
+
+def of_target(pairs: Sequence, heads: Sequence[str]) -> dict[str, object]:
+    """By name the draft models of pairs that share a target, and drafters of these kinds of its shipped heads (or
+    n-grams), as `recording.record` takes them.
     """
-
-    drafter: str
-    tree: Tree
-    table: pd.DataFrame
-    promised: dict[str, float]
-    settings: pd.DataFrame
+    models = {pair.drafter_name: pair.draft_model for pair in pairs}
+    return models | {kind: make(kind, pairs[0]) for kind in heads}
 
 
-@dataclass(frozen=True)
-class Rival:
-    """A tree by what it is in the comparison, and who drafts it."""
-
-    what: str
-    drafter: str
-    tree: Tree
+def folders(pairs: Sequence, heads: Sequence[str]) -> list[str]:
+    """The local folders of all models and heads, on whose content results depend."""
+    own = {folder for pair in pairs for folder in pair.folders}
+    return sorted(own | {str(check_shipped(pair.target_name, kind)) for pair in pairs for kind in heads})
 
 
-def advise(recorded: Trace, costs: Costs, *, batch: int = 1, prefix: int = 128, limits: Limits = Limits(),
-           generator: np.random.Generator, drafters: Sequence[str] | None = None, grow: Grow | None = None) -> Advice:
-    """The fastest of the trace's drafters (or of those named), its tree and settings, for a batch at a prefix length.
+def calibrate(pairs: Sequence, heads: Sequence[str], prompts: Sequence[torch.Tensor], **settings) -> pd.DataFrame:
+    """`cost.calibrate` of every pair, and of the heads of each target; settings: as that takes them.
 
-    recorded: a trace as `recording.record` makes it, which says what its choosing prompts are. grow: replays trees that
-    grow, for engines that grow them; without it their loss is unknown. ValueError where a pair or
-    batch was not calibrated.
+    A drafter that leaves out nodes of a shape has smaller trees verified than the shape's name says: the seconds of
+    verifying then come from the pair's own model.
+    """
+    parts = [cost.calibrate(pair, prompts, **settings) for pair in pairs]
+    for group in by_target(pairs).values():
+        for kind in heads:
+            drafter = make(kind, group[0])
+            rows = cost.calibrate(group[0], prompts, drafter=drafter, **settings).assign(drafter=kind)
+            if drafter.leaves_out:
+                own = parts[pairs.index(group[0])].set_index(CELL)[CHECKING]
+                rows[CHECKING] = own.loc[list(rows[CELL].itertuples(index=False))].values
+            parts.append(rows)
+    return pd.concat(parts, ignore_index=True)
+
+
+def calibrate_larger(names: Sequence[str], prompts: Sequence[torch.Tensor], *, dtype: str, device: str,
+                     **settings) -> dict[str, pd.DataFrame]:
+    """By pair the rows of `cost.calibrate`; settings: as that takes them. One pair is in memory at a time.
+
+    Weights may be random (`models.sizes`), since costs do not depend on them. Empty where the processor has no units
+    for the number format, in which a round would take minutes.
+    """
+    if any(processor.slow_dtype(each, device) for each in dtypes_of(dtype)):
+        return {}
+    settings = {"new_tokens": NEW_TOKENS, **settings}
+    return {name: cost.calibrate(load_pair(name, dtype=dtype, device=device), prompts, **settings) for name in names}
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def over_budget(recorded: Trace, costs: Costs, drafter: str, *, batches: Sequence[int], prefix: float,
+                budgets: Sequence[int], limits: Limits, generator: np.random.Generator) -> pd.DataFrame:
+    """The table "advice_budgets": the columns of `cost.speeds` for chain, k-ary trees and the fastest tree of each
+    budget, at every batch. All trees keep to the limit on depth; a longer chain is left out.
     """
     choosing, judged = recording.halves(recorded)
-    target = recorded.about["target"]
-    price = {drafter: costs.at(target, drafter, batch=batch, prefix=prefix) for drafter in drafters or recorded.ranks}
-    chosen = {drafter: best_tree.choose(choosing, own.round, limits, drafter) for drafter, own in price.items()}
-    # Speedups, not speeds: each drafter is compared with the plain decoding of its own calibration.
-    drafter = max(chosen, key=lambda name: chosen[name].speed * price[name].plain)
-    own = price[drafter]
-    asked = _nearest(chosen[drafter].tree, choosing, own, limits, drafter)
-    promised = by_formula.promises(choosing, own, limits, drafter)
-    rivals = [*_rivals(chosen, choosing, own, limits, drafter),
-              *(Rival(one.what, drafter, one.tree) for one in promised),
-              *(Rival(name, drafter, setting) for name, setting in asked.items() if isinstance(setting, Tree))]
-    found = judge(judged, rivals, price, generator, batch=batch).set_index("what", drop=False)
-    table = found[~found["what"].isin(asked)].reset_index(drop=True).assign(target=target, batch=batch, prefix=prefix)
-    tree = chosen[drafter].tree
-    ends = ["against", "against_high", "against_low"]
-    loss = {name: tuple(1 - found.loc[name, ends]) for name in asked if name in found.index}
-    if grow:
-        loss |= {name: _grown_loss(setting, tree, judged, grow, own, drafter, generator)
-                 for name, setting in asked.items() if isinstance(setting, engines.Dynamic)}
-    settings = _settings(asked, tree, drafter, loss).assign(target=target, drafter=drafter, batch=batch, prefix=prefix)
-    return Advice(drafter, tree, table, {one.what: one.speedup for one in promised}, settings)
+    parts = []
+    for batch in batches:
+        own = costs.at(recorded.about["target"], drafter, batch=batch, prefix=prefix)
+        fastest = best_tree.choose_each(choosing, own.round, limits, drafter)
+        forest = [(OURS, n, fastest[n].tree) for n in budgets if n in fastest]
+        forest += [(family, n, shapes.at_budget(family, n)) for family in RIVALS for n in budgets if n <= limits.nodes]
+        forest = [one for one in forest if one[2].max_depth <= limits.depth]
+        parts.append(cost.speeds(judged, drafter, forest, own, generator, batch=batch).assign(batch=batch))
+    return pd.concat(parts, ignore_index=True).assign(target=recorded.about["target"], drafter=drafter, prefix=prefix)
 
 
-def judge(judged: Trace, rivals: Sequence[Rival], price: dict[str, RoundCost], generator: np.random.Generator, *,
-          batch: int = 1) -> pd.DataFrame:
-    """The columns of `cost.speeds` for each rival, then `against`, its speed over the first one's on the same prompts,
-    with _low and _high; `what`, `drafter` and `tree` say who it is.
+def over_budget_with_costs_of(recorded: Trace, drafter: str, costs: Mapping[str, pd.DataFrame], *,
+                              batches: Sequence[int], prefix: float, budgets: Sequence[int], limits: Limits,
+                              generator: np.random.Generator) -> pd.DataFrame:
+    """The table "advice_sizes": `over_budget` of a traced pair with the costs of each named pair, such as a larger one.
+
+    Beside it, of those costs: plain_ms (a plain round), check (of as many nodes as the tree has) and level (of one
+    node), both over a plain round, and free (the most nodes whose check takes up to 1.1 plain rounds). The acceptance
+    of the larger pair itself is not known.
     """
-    parts, tallies = [], []
-    for rival in rivals:
-        named = [(rival.what, rival.tree.budget, rival.tree)]
-        parts.append(cost.speeds(judged, rival.drafter, named, price[rival.drafter], generator, batch=batch).assign(
-            drafter=rival.drafter, tree=str(rival.tree.choices())))
-        tallies.append(acceptance.evaluate(judged, rival.drafter, named))
-    found = pd.concat(parts, ignore_index=True).rename(columns={"family": "what"})
-    first = rivals[0].what
-    counted = pd.concat(tallies).query("stretch == 'before'").rename(columns={"family": "what"})
-    counted = counted.assign(tokens=counted["accepted"] + counted["rounds"])
-    ratio = stats.compare(counted, ["target"], "what", first, "tokens", "rounds", generator, relative=True)
-    ratio = ratio.set_index("what").reindex(found["what"])
-    own = np.array([price[rival.drafter].round(rival.tree) / price[rival.drafter].plain for rival in rivals])
-    for end, name in zip(("value", "low", "high"), ("against", "against_low", "against_high")):
-        found[name] = ratio[end].fillna({first: 1.0}).to_numpy() * own[0] / own
-    return found.drop(columns="budget")
+    target, parts = recorded.about["target"], []
+    for name, rows in costs.items():
+        own = Costs(rows.assign(target=target, drafter=drafter))
+        curve = over_budget(recorded, own, drafter, batches=batches, prefix=prefix, budgets=budgets, limits=limits,
+                            generator=generator)
+        price = {batch: own.at(target, drafter, batch=batch, prefix=prefix) for batch in batches}
+        each = [price[batch] for batch in curve["batch"]]
+        parts.append(curve.assign(
+            costs=name, plain_ms=[1000 * one.plain for one in each], level=[one.level(1) / one.plain for one in each],
+            check=[one.check(nodes) / one.plain for one, nodes in zip(each, curve["nodes"])],
+            free=[_free(one, limits.nodes) for one in each]))
+    return pd.concat(parts, ignore_index=True)
 
 
-def _rivals(chosen: dict[str, Choice], choosing: Trace, own: RoundCost, limits: Limits, drafter: str) -> list[Rival]:
-    """The recommendation first, then what it is measured against, then what the other drafters would do."""
-    tree, nodes, depth = chosen[drafter].tree, limits.nodes, limits.depth
-    chains = [shapes.chain(length) for length in range(min(nodes, depth) + 1)]
-    kary = [shapes.at_budget(f"kary:{k}", n) for k in BRANCHINGS for n in range(k, nodes + 1)]
-    kary = [one for one in kary if one.max_depth <= depth] or [Tree([-1])]
-    return [Rival(RECOMMENDED, drafter, tree), Rival(SAME_BUDGET, drafter, shapes.chain(tree.budget)),
-            Rival(BEST_CHAIN, drafter, engines.fastest(chains, choosing, own.round, drafter)),
-            Rival(BEST_KARY, drafter, engines.fastest(kary, choosing, own.round, drafter)),
-            Rival(PLAIN, drafter, Tree([-1])),
-            *(Rival(f"best of {name}", name, choice.tree) for name, choice in chosen.items() if name != drafter)]
+def _free(price: RoundCost, most: int) -> int:
+    nodes = np.arange(1, most + 1)
+    return int((price.check(nodes) <= NEARLY_FREE * price.plain).cumprod().sum())
 
 
-def _nearest(tree: Tree, choosing: Trace, own: RoundCost, limits: Limits, drafter: str) -> dict[str, engines.Setting]:
-    """By engine the setting to give it; none at all where plain decoding is fastest."""
-    if not tree.budget:
-        return {}
-    return {name: engines.nearest(engine, tree, choosing, own.round, limits, drafter)
-            for name, engine in engines.ENGINES.items()}
+def beside_formulas(recorded: Trace, costs: Costs, drafter: str, *, batches: Sequence[int], prefix: float,
+                    lengths: Sequence[int], generator: np.random.Generator) -> pd.DataFrame:
+    """The table "advice_formulas": speedups of chains by replay and costs, by Leviathan's formula and by the source
+    blog's table.
 
-
-def _grown_loss(setting: engines.Dynamic, tree: Tree, judged: Trace, grow: Grow, own: RoundCost, drafter: str,
-                generator: np.random.Generator) -> tuple[float, float, float]:
-    """What a tree that grows each round loses against the recommended one, with its interval; below 0 it gains."""
-    grown = grow(drafter, setting.rule)
-    if grown is None:
-        return UNKNOWN
-    counted = pd.concat([acceptance.evaluate(judged, drafter, [(RECOMMENDED, tree.budget, tree)]),
-                         grown.assign(family="grown")])
-    counted = counted.query("stretch == 'before'")
-    counted = counted.assign(tokens=counted["accepted"] + counted["rounds"])
-    ratio = stats.compare(counted, ["target"], "family", RECOMMENDED, "tokens", "rounds", generator, relative=True)
-    ratio = ratio.set_index("family").loc["grown", ["value", "high", "low"]]
-    return tuple(1 - ratio * own.round(tree) / own.grown(setting.widths, setting.nodes))
-
-
-def _settings(asked: dict[str, engines.Setting], tree: Tree, drafter: str, loss: dict[str, tuple]) -> pd.DataFrame:
-    """One row an engine: the line of text, whether it is the recommended tree, and what it loses against that."""
+    alpha: mean over the judging half; cost: a drafter's step over a target's step, measured. The blog's table depends
+    on neither batch nor drafter.
+    """
+    _, judged = recording.halves(recorded)
     rows = []
-    for name, setting in asked.items():
-        engine, (value, low, high) = engines.ENGINES[name], loss.get(name, UNKNOWN)
-        note = f"{engine.note}; {GROWS}" if np.isnan(value) else engine.note
-        rows.append(dict(engine=name, form=engine.form, setting=engine.line(setting, drafter),
-                         exact=isinstance(setting, Tree) and setting == tree, loss=value, loss_low=low, loss_high=high,
-                         note=note))
-    return pd.DataFrame(rows, columns=["engine", "form", "setting", "exact", "loss", "loss_low", "loss_high", "note"])
+    for batch in batches:
+        own = costs.at(recorded.about["target"], drafter, batch=batch, prefix=prefix)
+        alpha, step = formulas.mean_alpha(judged, drafter), own.level(1) / own.plain
+        forest = [("chain", length, shapes.chain(length)) for length in lengths]
+        replayed = cost.speeds(judged, drafter, forest, own, generator, batch=batch)["speedup"]
+        for length, speedup in zip(lengths, replayed):
+            by_source = {REPLAY: speedup, LEVIATHAN: formulas.leviathan_speedup(alpha, length, step),
+                         BLOG: formulas.blog_speedup(length)}
+            rows += [dict(batch=batch, length=length, by=source, speedup=value, alpha=alpha, cost=step)
+                     for source, value in by_source.items()]
+    return pd.DataFrame(rows).assign(target=recorded.about["target"], drafter=drafter)

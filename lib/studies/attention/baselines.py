@@ -1,10 +1,17 @@
-"""What tree attention replaces, each in its best form: sequential decoding, per-branch batching, the dense mask.
+"""The alternatives of the attention study: the project's backends, and what tree attention replaces, each at its best.
 
-A baseline is prepared once and then called: `PREPARE[name](problem)` returns a function without arguments that computes
-[B, Hq, m, d]. Preparation holds what a decoder would have at hand anyway (index lists, a cache with room behind the
-prefix); whatever a decoder must do anew for each tree (copies of keys, masks) happens in the call and is timed.
+An alternative is prepared once and then called: `PREPARE[name](problem)` returns a function without arguments that
+computes [B, Hq, m, d]. Preparation makes what a decoder has at hand anyway (index lists, a cache with room after the
+prefix); the timed call includes whatever a decoder must do for each tree (copies of keys, masks, plans).
+
+FlashInfer and xformers are kernels of other projects for GPUs, timed where they are installed. Both want the heads of a
+token side by side: their decoders keep such a cache, so that the rearrangement is not timed. Their results are compared
+with ours before they are timed.
 """
 
+import importlib.util
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Callable
 
@@ -12,50 +19,82 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lib.attention.backends import BACKENDS, refusal
+from lib.attention.backends import BACKENDS
+from lib.attention.backends import refusal as backend_refusal
 from lib.attention.operator import tree_attention
-from lib.studies.attention import gpu_libraries
-from lib.studies.attention.problem import AUTO, CHAIN, Problem
+
+AUTO = "auto"  # one of the project's own backends under another name
+CHAIN = "as a chain"  # `auto` on a chain of as many nodes
+NO_RIVALS = AUTO, CHAIN
+COMPILED = "flex"  # takes many seconds to compile, so that not every run wants it
+KERNELS = "onepass", "triton"  # of the project's own backends, those made for trees alone
+OURS = tuple(name for name in BACKENDS if name != "reference")
+SEQUENTIAL = ("path by path", "path by path, folded", "node by node")
+WORKSPACE = 2**27  # bytes, as FlashInfer advises for its split over keys
+APART = 1e-2  # most distance from our result, in its norm: numbers of 16 bits, and another order of sums
+FEW_TOKENS = 16  # of the prefix in that comparison: in a long one a wrong mask changes little
+LIBRARY_DTYPES = (torch.float16, torch.bfloat16)
+Call = Callable[[], Tensor]
 
 
-def in_backend(backend: str) -> Callable[[Problem], Callable[[], Tensor]]:
+@dataclass(frozen=True)
+class Problem:
+    """One call of tree attention: the same tree and prefix length in every row."""
+
+    query: Tensor  # [B, Hq, m, d]
+    key: Tensor  # [B, Hkv, prefix + m, d]
+    value: Tensor  # [B, Hkv, prefix + m, d]
+    tree_mask: Tensor  # bool [m, m], nodes in topological order
+    prefix: int
+
+    @property
+    def group(self) -> int:
+        """Query heads per key head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @cached_property
+    def scratch(self) -> tuple[Tensor, Tensor]:
+        """A sequential decoder's cache: keys and values whose slots after the prefix are overwritten path by path."""
+        return self.key.clone(), self.value.clone()
+
+    @property
+    def paths(self) -> list[Tensor]:
+        """Node indices root .. leaf, one int64 tensor per leaf."""
+        seen_by = self.tree_mask.sum(0)  # a leaf is seen by itself alone
+        return [self.tree_mask[leaf].nonzero().flatten() for leaf in (seen_by == 1).nonzero().flatten()]
+
+
+def in_backend(backend: str) -> Callable[[Problem], Call]:
     """`tree_attention` itself as an alternative."""
 
-    def prepare(problem: Problem) -> Callable[[], Tensor]:
+    def prepare(problem: Problem) -> Call:
         p = problem
         return lambda: tree_attention(p.query, p.key, p.value, p.tree_mask, p.prefix, backend=backend)
 
     return prepare
 
 
-def compiled(problem: Problem) -> Callable[[], Tensor]:
-    """`flex`, called once, since its compiling is no part of its time."""
+def compiled(problem: Problem) -> Call:
+    """`flex`, called once, since its compilation is not part of its time."""
     run = in_backend(COMPILED)(problem)
     run()
     return run
 
 
-def as_chain(problem: Problem) -> Callable[[], Tensor]:
-    """What the tree costs beyond a chain: `auto` on as many nodes under a causal mask. Its result is another one."""
+def as_chain(problem: Problem) -> Call:
+    """`auto` on as many nodes under a causal mask: the cost of a tree beyond a chain. Its result is another one."""
     p, causal = problem, torch.ones_like(problem.tree_mask).tril()
     return lambda: tree_attention(p.query, p.key, p.value, causal, p.prefix)
 
 
-def refused(name: str, problem: Problem) -> str | None:
-    """Why an alternative cannot serve a problem on this machine; None if it can."""
-    if name in gpu_libraries.LIBRARIES:
-        return gpu_libraries.refusal(name, problem)
-    return refusal(name, problem.query, problem.key, problem.value)
-
-
-def sequential_nodes(problem: Problem) -> Callable[[], Tensor]:
-    """Node after node, as plain decoding does: one query row a call, heads folded, its path behind the prefix."""
+def sequential_nodes(problem: Problem) -> Call:
+    """Node after node, as plain decoding does: one query row per call with folded heads, its path after the prefix."""
     ancestors = [row.nonzero().flatten() for row in problem.tree_mask]
     return _sequential(problem, ancestors, [1] * len(ancestors), fold=True)
 
 
-def sequential_paths(problem: Problem, fold: bool = False) -> Callable[[], Tensor]:
-    """One root-to-leaf path after another, causal, each computing only the nodes that no earlier path has done."""
+def sequential_paths(problem: Problem, fold: bool = False) -> Call:
+    """One root-to-leaf path after another, causal; each computes only the nodes that no earlier path has computed."""
     done, paths, fresh = set(), problem.paths, []
     for path in paths:
         fresh.append(len([node for node in path.tolist() if node not in done]))
@@ -63,8 +102,8 @@ def sequential_paths(problem: Problem, fold: bool = False) -> Callable[[], Tenso
     return _sequential(problem, paths, fresh, fold)
 
 
-def _sequential(problem: Problem, paths: list[Tensor], fresh: list[int], fold: bool) -> Callable[[], Tensor]:
-    """For each path: append its keys in place behind the prefix, attend with its last `fresh` nodes, causally."""
+def _sequential(problem: Problem, paths: list[Tensor], fresh: list[int], fold: bool) -> Call:
+    """For each path: append its keys in place after the prefix, then attend causally with its last `fresh` nodes."""
     p, group = problem, problem.group
     cache_key, cache_value = p.scratch
     masks = [_causal_tail(p, len(path), new, group if fold else 1) for path, new in zip(paths, fresh)]
@@ -93,15 +132,14 @@ def _causal_tail(problem: Problem, length: int, new: int, repeat: int) -> Tensor
     return torch.zeros_like(hidden, dtype=problem.query.dtype).masked_fill_(hidden, float("-inf")).repeat(repeat, 1)
 
 
-def branch_batch(problem: Problem) -> Callable[[], Tensor]:
-    """Every path a row of its own, with its own copy of the prefix: one causal call, heads folded."""
+def branch_batch(problem: Problem) -> Call:
+    """Each path is a row of its own, with its own copy of the prefix: one causal call with folded heads."""
     p, group = problem, problem.group
     nodes = torch.nn.utils.rnn.pad_sequence(p.paths, batch_first=True).to(p.query.device)  # [leaves, longest], padded
     leaves, longest = nodes.shape
     mask = _causal_tail(p, longest, longest, group)
-    found = {node: (leaf, at) for leaf, path in enumerate(p.paths) for at, node in enumerate(path.tolist())}
-    of_node = torch.tensor([found[node] for node in range(p.query.shape[2])], device=nodes.device)
-    leaf_of, place_of = of_node.unbind(1)
+    places = {node: (leaf, at) for leaf, path in enumerate(p.paths) for at, node in enumerate(path.tolist())}
+    leaf_of, place_of = torch.tensor([places[node] for node in range(p.query.shape[2])], device=nodes.device).unbind(1)
 
     def copied(x: Tensor) -> Tensor:  # [B, H, S, d] -> [B * leaves, H, prefix + longest, d]
         batch, heads, _, dim = x.shape
@@ -120,8 +158,8 @@ def branch_batch(problem: Problem) -> Callable[[], Tensor]:
     return run
 
 
-def dense_mask(problem: Problem) -> Callable[[], Tensor]:
-    """transformers' own "sdpa": a mask over prefix and tree, built for each tree, keys and values repeated per head."""
+def dense_mask(problem: Problem) -> Call:
+    """transformers' "sdpa": a mask over prefix and tree for each tree; keys and values repeated per query head."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     p, module = problem, SimpleNamespace(num_key_value_groups=problem.group, is_causal=True)
@@ -136,10 +174,66 @@ def dense_mask(problem: Problem) -> Callable[[], Tensor]:
     return run
 
 
-COMPILED = "flex"  # takes many seconds to compile, so that not every run wants it
-KERNELS = "onepass", "triton"  # of the project's own forms, those made for trees alone
-OURS = tuple(name for name in BACKENDS if name != "reference")
-PREPARE: dict[str, Callable[[Problem], Callable[[], Tensor]]] = {
+def flashinfer(problem: Problem) -> Call:
+    """FlashInfer's ragged prefill, with a mask over prefix and tree of one bit per pair (Ye et al. 2025, 3.2)."""
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+    p, (batch, heads, nodes, dim) = problem, problem.query.shape
+    query, key, value = (_by_token(x).flatten(0, 1) for x in (p.query, p.key, p.value))
+    rows = torch.arange(batch + 1, dtype=torch.int32, device=query.device)
+    sizes = rows * nodes, rows * (p.prefix + nodes), heads, p.key.shape[1], dim
+    memory = torch.empty(WORKSPACE, dtype=torch.uint8, device=query.device)
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD")
+
+    def run() -> Tensor:
+        visible = torch.ones(nodes, p.prefix + nodes, dtype=torch.bool, device=query.device)
+        visible[:, p.prefix :] = p.tree_mask
+        wrapper.plan(*sizes, custom_mask=visible.flatten().repeat(batch), q_data_type=query.dtype)
+        return wrapper.run(query, key, value).unflatten(0, (batch, nodes)).transpose(1, 2)
+
+    return run
+
+
+def xformers(problem: Problem) -> Call:
+    """xformers' tree attention: prefix and tree apart, the tree's mask additive, merged by their log-sum-exps."""
+    from xformers.ops.fmha.attn_bias import BlockDiagonalPaddedKeysMask
+    from xformers.ops.tree_attention import tree_attention as theirs
+
+    p, batch, nodes = problem, *problem.query.shape[::2]
+    query = _by_token(p.query).unflatten(2, (-1, p.group))  # [B, m, Hkv, G, d]
+
+    def shared(x: Tensor) -> Tensor:  # [B, Hkv, S, d] -> [B, S, Hkv, G, d], repeated by strides alone
+        return _by_token(x).unsqueeze(3).expand(-1, -1, -1, p.group, -1)
+
+    context = [shared(x[:, :, : p.prefix]) for x in (p.key, p.value)]
+    tree = [shared(x[:, :, p.prefix :]) for x in (p.key, p.value)]
+    lengths = dict(q_seqlen=[nodes] * batch, kv_padding=p.prefix, kv_seqlen=[p.prefix] * batch)
+
+    def run() -> Tensor:
+        own = query.new_zeros(nodes, nodes).masked_fill_(~p.tree_mask, float("-inf"))
+        before = BlockDiagonalPaddedKeysMask.from_seqlens(**lengths)
+        return theirs(query, *tree, *context, own, before).flatten(2, 3).transpose(1, 2)
+
+    return run
+
+
+def checked(prepare: Callable[[Problem], Call]) -> Callable[[Problem], Call]:
+    """The library's call, once its result with a short prefix agrees with ours. RuntimeError where it does not."""
+
+    def prepared(problem: Problem) -> Call:
+        few = min(problem.prefix, FEW_TOKENS)
+        key, value = (x[:, :, problem.prefix - few :] for x in (problem.key, problem.value))
+        ours = tree_attention(problem.query, key, value, problem.tree_mask, few).float()
+        apart = (prepare(replace(problem, key=key, value=value, prefix=few))().float() - ours).norm() / ours.norm()
+        if not apart <= APART:
+            raise RuntimeError(f"its result differs from ours by {apart:.1e} of our norm")
+        return prepare(problem)
+
+    return prepared
+
+
+LIBRARIES: dict[str, Callable[[Problem], Call]] = {"flashinfer": checked(flashinfer), "xformers": checked(xformers)}
+PREPARE: dict[str, Callable[[Problem], Call]] = {
     **{name: in_backend(name) for name in (AUTO, *OURS)},
     COMPILED: compiled,
     "dense mask": dense_mask,
@@ -147,8 +241,38 @@ PREPARE: dict[str, Callable[[Problem], Callable[[], Tensor]]] = {
     "path by path": sequential_paths,
     "path by path, folded": lambda problem: sequential_paths(problem, fold=True),
     "node by node": sequential_nodes,
-    **gpu_libraries.LIBRARIES,
+    **LIBRARIES,
     CHAIN: as_chain,
 }
-QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN, *gpu_libraries.LIBRARIES))  # all processors'
-SEQUENTIAL = ("path by path", "path by path, folded", "node by node")
+QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN, *LIBRARIES))  # those of every processor
+
+
+def installed() -> list[str]:
+    """The libraries that this machine has."""
+    return [name for name in LIBRARIES if importlib.util.find_spec(name)]
+
+
+def refused(name: str, problem: Problem) -> str | None:
+    """Why an alternative cannot serve a problem on this machine; None if it can."""
+    if name in LIBRARIES:
+        return _library_refusal(name, problem)
+    if name in OURS:
+        return backend_refusal(name, problem.query, problem.key, problem.value)
+    return None
+
+
+def _library_refusal(name: str, problem: Problem) -> str | None:
+    if name not in installed():
+        return f"{name} is not installed"
+    if not problem.query.is_cuda:
+        return f"it is for CUDA, the tensors are on {problem.query.device.type}"
+    if problem.query.dtype not in LIBRARY_DTYPES:
+        return f"it takes float16 and bfloat16, not {str(problem.query.dtype).removeprefix('torch.')}"
+    if name == "xformers" and not problem.prefix:
+        return "it needs a prefix"
+    return None
+
+
+def _by_token(x: Tensor) -> Tensor:
+    """[B, H, S, d] -> [B, S, H, d], a copy."""
+    return x.transpose(1, 2).contiguous()

@@ -9,9 +9,9 @@ from matplotlib.ticker import LogLocator
 
 from lib.lab import theme
 from lib.lab.theme import Style
-from lib.studies.attention import summary as summary
+from lib.studies.attention import summary
 
-# A style an alternative, in this order everywhere; "auto" is always one of the others.
+# One style per alternative, in this order everywhere; "auto" is always one of the others.
 STYLES = {
     "onepass": Style(theme.GREEN, "p", theme.SOLID),
     "triton": Style(theme.GREEN, "h", theme.DASH_DOT),
@@ -26,13 +26,13 @@ STYLES = {
     "path by path, folded": Style(theme.VERMILLION, "P", theme.DASH_DOT),
     "node by node": Style(theme.BLACK, "X", theme.DOTTED),
 }
-LIGHT = (theme.SKY, theme.PURPLE, theme.ORANGE, theme.GREY)  # colours that want dark letters
+LIGHT = (theme.SKY, theme.PURPLE, theme.ORANGE, theme.GREY)  # colours that need dark letters
 MARKERS = "osDv^P"
 PREDICTED = {"color": theme.VERMILLION, "linewidth": 1.2, "linestyle": theme.DASHED}
 
 
 def time_over_draft(rows: pd.DataFrame, dtype: str) -> Figure:
-    """A panel a batch (down) and prefix (across): median time over draft length, quartiles as a band, both axes log."""
+    """One panel per batch (down) and prefix (across): median time over draft length with quartiles, on log axes."""
     own = summary.timed(rows)
     own = own[(own["dtype"] == dtype) & own["alternative"].isin(STYLES)]
     batches, prefixes, drafts = (sorted(rows[name].unique()) for name in ("batch", "prefix", "draft"))
@@ -48,7 +48,7 @@ def time_over_draft(rows: pd.DataFrame, dtype: str) -> Figure:
         axes[0, column].set_title(f"prefix {prefix:,}")
         axes[-1, column].set_xlabel("draft length (nodes)")
     for row, batch in enumerate(batches):
-        axes[row, 0].set_ylabel(f"batch {batch}\nms a call")
+        axes[row, 0].set_ylabel(f"batch {batch}\nms per call")
     for axis in axes.flat:
         _log_axes(axis, drafts)
     _legend(figure, own["alternative"])
@@ -61,12 +61,12 @@ def growth_over_draft(
     tolerance: float = summary.TOLERANCE,
     alternative: str = summary.BASE,
 ) -> Figure:
-    """A panel a dtype (down) and batch (across): how many times one token's time a draft takes, by prefix.
+    """One panel per dtype (down) and batch (across): a draft's time over one token's, by prefix.
 
-    `balanced` holds by dtype the draft length at which arithmetic should overtake reading: predicted beside measured.
+    balanced: by dtype, the predicted draft length at which arithmetic takes longer than reading.
     """
     grown = summary.growth(rows, alternative)
-    dtypes, prefixes, batches = (list(rows[name].unique()) for name in ("dtype", "prefix", "batch"))
+    dtypes, prefixes, batches = (list(summary.timed(rows)[name].unique()) for name in ("dtype", "prefix", "batch"))
     colours = plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(prefixes)))
     size = 2.7 * len(batches) + 2.4, 2.3 * len(dtypes) + 0.6
     steps = (1, 2, 5) if grown["growth"].max() < 50 else (1,)
@@ -99,13 +99,13 @@ def growth_over_draft(
 
 
 def who_wins(rows: pd.DataFrame) -> Figure:
-    """A panel a dtype: each cell's fastest alternative by colour, and how many times longer the second took.
+    """One panel per dtype: each cell's fastest alternative by colour, and the second's time over the fastest's.
 
-    White cells were not timed at all.
+    White cells were not timed.
     """
     best = summary.winners(rows)
     names = [name for name in STYLES if name in set(best["alternative"])]
-    dtypes, drafts = list(rows["dtype"].unique()), sorted(rows["draft"].unique())
+    dtypes, drafts = list(summary.timed(rows)["dtype"].unique()), sorted(rows["draft"].unique())
     settings = sorted(set(zip(rows["batch"], rows["prefix"])))
     figure, axes = plt.subplots(
         1, len(dtypes), figsize=(0.62 * len(drafts) * len(dtypes) + 3.2, 0.3 * len(settings) + 1.4),
@@ -117,9 +117,9 @@ def who_wins(rows: pd.DataFrame) -> Figure:
         for cell in best[best["dtype"] == dtype].itertuples():
             at = settings.index((cell.batch, cell.prefix)), drafts.index(cell.draft)
             grid[at] = names.index(cell.alternative)
-            ink = "black" if STYLES[cell.alternative].colour in LIGHT else "white"
+            letters = "black" if STYLES[cell.alternative].colour in LIGHT else "white"
             lead = "alone" if np.isnan(cell.lead) else f"{cell.lead:.2f}"
-            axis.text(at[1], at[0], lead, ha="center", va="center", fontsize=7, color=ink)
+            axis.text(at[1], at[0], lead, ha="center", va="center", fontsize=7, color=letters)
         axis.imshow(grid, cmap=colours, norm=BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names)), aspect="auto")
         axis.set_xticks(range(len(drafts)), drafts)
         axis.set_yticks(range(len(settings)), [f"{batch} × {prefix:,}" for batch, prefix in settings])
@@ -133,10 +133,10 @@ def who_wins(rows: pd.DataFrame) -> Figure:
 
 
 def ratio_to_base(rows: pd.DataFrame) -> Figure:
-    """A panel a dtype: time over the folded form's, geometric mean over batches and prefixes, range as a whisker."""
+    """One panel per dtype: time over that of `folded`, geometric mean over batches and prefixes, range as a whisker."""
     ratio = summary.ratios(rows)
     ratio = ratio[~ratio["alternative"].isin([summary.BASE, *summary.NO_RIVALS])]
-    dtypes = list(rows["dtype"].unique())
+    dtypes = list(ratio["dtype"].unique())
     figure, axes = plt.subplots(
         1, len(dtypes), figsize=(4.2 * len(dtypes) + 1.6, 3.6), sharey=True, squeeze=False, layout="constrained"
     )
@@ -144,7 +144,7 @@ def ratio_to_base(rows: pd.DataFrame) -> Figure:
         lines = _in_order(ratio[ratio["dtype"] == dtype])
         for at, (name, line) in enumerate(lines):
             spread = np.exp(line.assign(log=np.log(line["ratio"])).groupby("draft")["log"].agg(["mean", "min", "max"]))
-            aside = spread.index * 2 ** (0.22 * (at - (len(lines) - 1) / 2))  # beside each other, not on top
+            aside = spread.index * 2 ** (0.22 * (at - (len(lines) - 1) / 2))  # beside each other
             axis.plot(aside, spread["mean"], **STYLES[name].line)
             axis.vlines(aside, spread["min"], spread["max"], color=STYLES[name].colour, linewidth=1.0, alpha=0.6)
         axis.axhline(1.0, color=STYLES[summary.BASE].colour, linewidth=1.2)
@@ -157,11 +157,10 @@ def ratio_to_base(rows: pd.DataFrame) -> Figure:
 
 
 def roofline(shares: pd.DataFrame, peaks: dict[str, float], names: tuple[str, ...]) -> Figure:
-    """A panel a dtype: operations a second over operations a byte, each cell a point, with the machine's two roofs
-    and the rate of its fastest product of matrices.
+    """One panel per dtype: operations per second over operations per byte, with the machine's two roofs and the rate of
+    its fastest product of matrices. Each cell is a point, larger for longer drafts.
 
-    shares as `summary.shares` gives it; peaks by the names of the table "peaks"; names: the alternatives shown. Larger
-    points are longer drafts.
+    shares: as `summary.shares` gives them; peaks: by the names of the table "peaks"; names: the alternatives shown.
     """
     own = shares[shares["alternative"].isin(names)]
     dtypes = list(own["dtype"].unique())
@@ -183,7 +182,7 @@ def roofline(shares: pd.DataFrame, peaks: dict[str, float], names: tuple[str, ..
         axis.xaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_major_formatter("{x:g}")
         axis.set_title(dtype)
-        axis.set_xlabel("operations a byte")
+        axis.set_xlabel("operations per byte")
     axes[0, 0].set_ylabel("GFLOP/s")
     handles = [plt.Line2D([], [], color=STYLES[name].colour, marker=STYLES[name].marker, linestyle="", label=name)
                for name in STYLES if name in set(own["alternative"])]

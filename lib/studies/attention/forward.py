@@ -1,6 +1,6 @@
-"""A whole verifying forward beside transformers' own path, and what the cache adds to the attention of a layer.
+"""The time of a whole verifying forward pass beside transformers' own, and the cache's part of a layer's attention.
 
-Random weights and random keys: times do not depend on them. The caches are filled directly, without a prefill.
+Weights and keys are random, since times do not depend on them. The caches are filled directly, without a prefill.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from lib.attention.operator import TREE, register, tree_attention, tree_forward
+from lib.attention.operator import tree_attention
+from lib.attention.registration import TREE, register, tree_forward
 from lib.lab import timing
 from lib.models.cache import TreeCache
 from lib.trees import shapes
@@ -22,7 +23,7 @@ DRAFT = 64  # nodes of the tree that the notebook verifies
 
 @dataclass(frozen=True)
 class Setting:
-    """A model's layers and heads, the prefix (in tokens), and the draft (nodes, root included) of a binary tree."""
+    """A model's layers and heads, the prefix in tokens, and the draft of a binary tree in nodes, root included."""
 
     prefix: int
     draft: int
@@ -47,7 +48,7 @@ class Setting:
 def forwards(
     setting: Setting, *, repeats: int, seconds: float, generator: torch.Generator, device: str = "cpu"
 ) -> list[dict]:
-    """Four rows of the table "attention_forward": the tree's forward and transformers', behind the prefix and without.
+    """Four rows of the table "attention_forward": the tree's forward pass and transformers', with and without prefix.
 
     AssertionError where the two disagree, which would make their times worthless.
     """
@@ -72,8 +73,9 @@ def forwards(
 def cache_costs(
     setting: Setting, *, repeats: int, seconds: float, generator: torch.Generator, device: str = "cpu"
 ) -> list[dict]:
-    """Four rows of the same table, each of one layer: attention, append and keep of the tree's cache, and concatenate,
-    which is how transformers' DynamicCache appends.
+    """Four rows of the same table, for one layer: attention, append and keep of the tree's cache, and concatenate.
+
+    The last is how transformers' DynamicCache appends.
     """
     (key, value), = _filling(setting, setting.prefix, generator, device, layers=1)
     new = [torch.randn(1, setting.kv_heads, setting.draft, setting.head_dim, dtype=setting.kind, device=device)] * 2
@@ -144,7 +146,7 @@ def _dynamic_cache(filling: list[tuple[Tensor, Tensor]]) -> DynamicCache:
 
 
 def _tree_call(model, setting: Setting, filling):
-    """The forward of a tree, and what puts its cache back."""
+    """The forward pass of a tree, and a function that restores its cache."""
     tree, prefix, cache = setting.tree, filling[0][0].shape[2], _tree_cache(filling)
     tokens = torch.arange(tree.size, device=model.device)[None] % 256
     depth, mask = (torch.from_numpy(x.copy()).to(model.device) for x in (tree.depth, tree.mask))
@@ -152,7 +154,7 @@ def _tree_call(model, setting: Setting, filling):
 
 
 def _transformers_call(model, setting: Setting, filling):
-    """The same by transformers' own means: a mask over prefix and tree, and a cache that concatenates."""
+    """The same in transformers' way: a mask over prefix and tree, and a cache that concatenates."""
     tree, prefix, cache = setting.tree, filling[0][0].shape[2], _dynamic_cache(filling)
     tokens = torch.arange(tree.size, device=model.device)[None] % 256
     depth, mask = (torch.from_numpy(x.copy()).to(model.device) for x in (tree.depth, tree.mask))
@@ -173,7 +175,7 @@ def _transformers_call(model, setting: Setting, filling):
 def _assert_close(ours: Tensor, theirs: Tensor, dtype: str) -> None:
     error = ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
     allowed = 1e-4 if dtype == "float32" else 5e-2
-    assert error <= allowed, f"the forwards differ by {error:.1e} in {dtype}, more than {allowed:.0e}"
+    assert error <= allowed, f"the forward passes differ by {error:.1e} in {dtype}, more than {allowed:.0e}"
 
 
 def _row(setting: Setting, what: str, prefix: int, time: timing.Timing) -> dict:

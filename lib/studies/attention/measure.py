@@ -1,22 +1,43 @@
-"""How long tree attention takes: a grid of cells, in each of them every alternative on the same inputs, interleaved."""
+"""How long tree attention takes: a grid of cells, in each of which all alternatives run interleaved on the same inputs.
 
-from dataclasses import asdict, dataclass, replace
+`measure` times one cell, `fill` a table of them, `roofline_rows` gives what any computation of the cells needs, and
+`choice_rows` the times that `backend="auto"` chooses from.
+"""
+
+from dataclasses import asdict, astuple, dataclass, replace
 from itertools import product
-from typing import Callable, Iterable
+from pathlib import Path
+from typing import Callable, Iterable, Iterator, Sequence
 
+import pandas as pd
 import torch
 from torch import Tensor
 
+from lib.attention import choice
 from lib.attention.operator import tree_attention
-from lib.lab import timing
-from lib.studies.attention.baselines import KERNELS, OURS, PREPARE, QUICK, refused
-from lib.studies.attention.peaks import GIGA, Peaks
-from lib.studies.attention.problem import AUTO, CHAIN, Problem
-from lib.studies.attention.roofline import Work, work
+from lib.lab import processor, provenance, timing
+from lib.lab.tables import Table
+from lib.studies.attention.baselines import (
+    AUTO,
+    CHAIN,
+    COMPILED,
+    KERNELS,
+    LIBRARIES,
+    OURS,
+    PREPARE,
+    QUICK,
+    Problem,
+    installed,
+    refused,
+)
+from lib.studies.attention.peaks import GIGA, Peaks, Work, cache_bytes, least, work
 from lib.trees import shapes
 from lib.trees.tree import Tree
 
-FEW_TOKENS = 16  # of prefix, of a call that brings back the code alone
+FEW_TOKENS = 16  # of prefix, of the small calls that load a kernel's code or estimate its time
+COLD = (*OURS, "dense mask", *LIBRARIES)  # the alternatives that are also timed with flushed caches
+FLUSHED = ("attention_cold", "attention_heads")  # the tables of such times
+PATIENCE = 3  # times its share of time that a call may take, by an estimate from smaller calls
 
 
 @dataclass(frozen=True)
@@ -46,7 +67,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a cell may use: seconds for all its alternatives together, gigabytes for any one of them."""
+    """Limits of a cell: seconds for all its alternatives together, gigabytes for any one of them, repeats of a call."""
 
     seconds: float
     memory_gb: float
@@ -54,7 +75,7 @@ class Limits:
 
 
 def grid(batches, prefixes, drafts, dtypes, query_heads, kv_heads, head_dim, shape="kary:2") -> list[Cell]:
-    """Every combination, the draft length innermost. ValueError for a dtype or a number of heads that cannot be."""
+    """All combinations, the draft length innermost. ValueError for an unknown dtype or sizes that do not fit."""
     unknown = [name for name in dtypes if not isinstance(getattr(torch, name, None), torch.dtype)]
     if unknown:
         raise ValueError(f"dtypes holds {unknown[0]!r}; choose among float32, bfloat16, float16, float64")
@@ -66,8 +87,16 @@ def grid(batches, prefixes, drafts, dtypes, query_heads, kv_heads, head_dim, sha
     return [Cell(b, p, n, t, *heads) for t, b, p, n in product(dtypes, batches, prefixes, drafts)]
 
 
+def measurable(dtypes: Sequence[str], device: str = "cpu") -> list[str]:
+    """The number formats that the device has units for. ValueError where there are none."""
+    names = [name for name in dtypes if not processor.slow_dtype(getattr(torch, name), device)]
+    if not names:
+        raise ValueError(f"dtypes is {list(dtypes)}, and the processor has no units for any of them; add 'float32'")
+    return names
+
+
 def make_problem(cell: Cell, generator: torch.Generator, device: str = "cpu") -> Problem:
-    """Random inputs of a cell. The batch's rows repeat one row's numbers (at other addresses), to be made quickly."""
+    """Random inputs of a cell. To save time, the rows of a batch repeat one row's numbers at other addresses."""
     dtype, slots = getattr(torch, cell.dtype), cell.prefix + cell.draft
 
     def normal(heads: int, tokens: int) -> Tensor:
@@ -89,22 +118,31 @@ def measure(
     device: str = "cpu",
     cold: bool = False,
 ) -> list[dict]:
-    """One row an alternative: its times, or why it was skipped: it cannot serve such a call here, it failed, or memory,
-    or a time that it could not possibly keep. With `cold` the caches are flushed before each call, and a small call of
-    the same kind then brings back the code: between the layers of a model it is keys and values that are gone.
+    """One row per alternative: its times, or why it was skipped.
+
+    An alternative is skipped where it cannot serve such a call here, failed, needs more memory than the limit, or
+    cannot keep the limit of time, by the machine's peaks or by an estimate from smaller calls. A cell whose number
+    format the processor has no units for is skipped as a whole.
+    cold: the caches are flushed before each call. A small call of the same kind then loads the code again, since
+        between the layers of a model only keys and values are evicted.
     """
     names = list(alternatives)
+    if reason := processor.slow_dtype(getattr(torch, cell.dtype), device):
+        return [_row(cell, name, timing.Timing(skipped=f"refused: {reason}")) for name in names]
     if cell.key_bytes > limits.memory_gb * GIGA:
         reason = f"memory: keys and values need {cell.key_bytes / GIGA:.2f} GB, the limit is {limits.memory_gb:g} GB"
         return [_row(cell, name, timing.Timing(skipped=reason)) for name in names]
     problem = make_problem(cell, generator, device)
-    # Where not all fit: kernels made for trees before what they replace, and last the chain, which is no rival.
+    # Where not all fit: kernels made for trees first, then what they replace, and the chain, which is no rival, last.
     urgency = [AUTO, *KERNELS, *OURS, *(name for name in names if name != CHAIN)]
     costs = {name: work(name, problem) for name in sorted(names, key=[*urgency, CHAIN].index)}
     skipped = {name: f"refused: {reason}" for name in names if (reason := refused(name, problem))}
     kept, too_much = _feasible(cell, {name: costs[name] for name in costs if name not in skipped}, limits, peaks)
     skipped |= too_much
     with torch.inference_mode():
+        slow = _too_slow(cell, {name: costs[name] for name in kept if name != COMPILED}, limits, device)
+        skipped |= slow
+        kept = [name for name in kept if name not in slow]
         ready, failed = _prepared(sorted(kept, key=list(costs).index), problem)
         skipped |= failed
         times = timing.interleaved(
@@ -117,7 +155,7 @@ def measure(
 
 
 def _flusher(ready: Iterable[str], cell: Cell, device: str) -> Callable[[str], object]:
-    """For `before`: flushes the caches, and calls the alternative behind a prefix of a few tokens."""
+    """For `before`: flushes the caches, then calls the alternative with a prefix of a few tokens."""
     flush = timing.flusher(device)
     small = make_problem(replace(cell, batch=1, prefix=FEW_TOKENS), torch.Generator().manual_seed(0), device)
     calls, _ = _prepared(list(ready), small)
@@ -142,7 +180,7 @@ def relative_errors(cell: Cell, generator: torch.Generator, device: str = "cpu")
 def _feasible(
     cell: Cell, costs: dict[str, Work], limits: Limits, peaks: Peaks
 ) -> tuple[list[str], dict[str, str]]:
-    """Alternatives that may fit the limits, cheapest first, and why the others cannot, even at the machine's peak."""
+    """Alternatives that may keep the limits, cheapest first, and why the others cannot, even at the machine's peak."""
     reasons, least = {}, {}
     for name, cost in costs.items():
         needed = (cell.key_bytes + cost.extra_bytes) / GIGA
@@ -155,16 +193,51 @@ def _feasible(
     return kept, reasons | {name: f"{reason}, at the machine's peak" for name, reason in too_long.items()}
 
 
-def _prepared(names: list[str], problem: Problem) -> tuple[dict[str, Callable[[], Tensor]], dict[str, str]]:
-    """The alternatives ready to be called, and why the others failed.
+def _too_slow(cell: Cell, costs: dict[str, Work], limits: Limits, device: str) -> dict[str, str]:
+    """Why alternatives would take more than PATIENCE times the limit of time, estimated from smaller calls.
 
-    One that a device cannot compile, or has no memory for, does not end the study.
+    Each alternative is called on growing cells until the estimate is within the limit, or a call takes a tenth of it,
+    which is long beside any overhead.
     """
+    limit, reasons, undecided = PATIENCE * limits.seconds, {}, dict(costs)
+    for smaller in _smaller(cell):
+        if not undecided:
+            break
+        problem = make_problem(smaller, torch.Generator().manual_seed(0), device)
+        calls, _ = _prepared(list(undecided), problem)
+        for name in list(undecided):
+            try:
+                calls[name]()
+                once = timing.device_seconds(calls[name], device)
+            except Exception:  # the call on the whole cell says why
+                del undecided[name]
+                continue
+            estimate = once * costs[name].operations / work(name, problem).operations
+            if estimate <= limit or once > limit / 10:
+                del undecided[name]
+            if estimate > limit and once > limit / 10:
+                too_long = timing.too_long(estimate, limits.seconds)
+                reasons[name] = f"{too_long}, estimated from {once:.3g} s of a smaller one"
+    return reasons
+
+
+def _smaller(cell: Cell) -> Iterator[Cell]:
+    """The cell at batch 1 with prefixes that grow eightfold, then with its own prefix."""
+    prefix = FEW_TOKENS
+    while prefix < cell.prefix:
+        yield replace(cell, batch=1, prefix=prefix)
+        prefix *= 8
+    if cell.batch > 1:
+        yield replace(cell, batch=1)
+
+
+def _prepared(names: list[str], problem: Problem) -> tuple[dict[str, Callable[[], Tensor]], dict[str, str]]:
+    """The alternatives ready to be called, and why the others failed; a failure does not end the study."""
     ready, failed = {}, {}
     for name in names:
         try:
             ready[name] = PREPARE[name](problem)
-        except Exception as error:  # whatever a compiler or a library raises
+        except Exception as error:  # compilers and libraries raise errors of many kinds
             failed[name] = timing.failure(error)
     return ready, failed
 
@@ -173,3 +246,65 @@ def _row(cell: Cell, name: str, timed: timing.Timing, cost: Work = Work(0, 0)) -
     times = {"median_ms": 1e3 * timed.median, "lower_ms": 1e3 * timed.lower, "upper_ms": 1e3 * timed.upper}
     costs = {**asdict(cost), "skipped": timed.skipped}
     return {**asdict(cell), "alternative": name, **times, "repeats": timed.repeats, **costs}
+
+
+def fill(
+    run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limits, peaks: Peaks, seed: int,
+    device: str = "cpu", compiled: bool = False,
+) -> pd.DataFrame:
+    """The table "attention" or one of FLUSHED over these cells; cells that a stopped run has finished are not repeated.
+
+    A cell's rows are on disk as soon as it is done. Its inputs depend on `seed` and its place in the grid. `compiled`:
+    includes FlexAttention, which takes long to compile. Libraries that are not installed have no rows.
+    """
+    cold = name in FLUSHED
+    absent = {*LIBRARIES} - {*installed()} | (set() if compiled else {COMPILED})
+    alternatives = [each for each in (COLD if cold else PREPARE) if each not in absent]
+    given = asdict(limits) | {"seed": seed, "alternatives": alternatives}
+    mark = provenance.fingerprint(code=[__name__], parameters=given, device=device)
+    table = Table(run_dir, name, mark)
+    done = {key[:-1] for key in table.keys()}
+    for place, cell in enumerate(cells):
+        if astuple(cell) not in done:
+            generator = torch.Generator().manual_seed(seed + place)
+            table.extend(measure(cell, limits=limits, peaks=peaks, generator=generator, alternatives=alternatives,
+                                 device=device, cold=cold))
+    return table.close()
+
+
+def roofline_rows(cells: Iterable[Cell], peaks: Peaks, device: str = "cpu") -> list[dict]:
+    """The rows of the table "attention_roofline", for cells of number formats that have a peak."""
+    caches = cache_bytes(device)
+    return [roofline_row(cell, peaks, caches) for cell in cells if cell.dtype in peaks.throughput]
+
+
+def roofline_row(cell: Cell, peaks: Peaks, cached: int) -> dict:
+    """A cell's row of that table, on a device whose caches hold `cached` bytes."""
+    # Only sizes count: expanded scalars stand for the tensors.
+    query, key = (
+        torch.zeros((), dtype=getattr(torch, cell.dtype)).expand(cell.batch, heads, tokens, cell.head_dim)
+        for heads, tokens in ((cell.query_heads, cell.draft), (cell.kv_heads, cell.prefix + cell.draft))
+    )
+    need = least(Problem(query, key, key, torch.from_numpy(cell.tree.mask.copy()), cell.prefix))
+    warm = peaks.cached_bandwidth if cell.key_bytes <= cached else peaks.bandwidth
+    milliseconds = {
+        name: 1e3 * need.seconds(bandwidth, peaks.throughput[cell.dtype])
+        for name, bandwidth in (("warm_ms", warm), ("cold_ms", peaks.bandwidth))
+    }
+    return {**asdict(cell), "bytes": need.bytes, "operations": need.operations, **milliseconds}
+
+
+def choice_rows(rows: pd.DataFrame, device: str = "cpu") -> list[dict]:
+    """The rows of table "attention_choice", from timed rows of table "attention"; of several shapes, the first.
+
+    A cell in which a backend was skipped is left out: the skipped one may be the fastest.
+    """
+    own = rows[rows["alternative"].isin(OURS) & (rows["repeats"] > 0)]
+    own = own.assign(
+        kind=choice.device_kind(device), blocks=own["batch"] * own["kv_heads"],
+        rows=own["query_heads"] // own["kv_heads"] * own["draft"], backend=own["alternative"],
+    )
+    cell = ["kind", "dtype", "blocks", "prefix", "rows", "head_dim"]
+    own = own.drop_duplicates([*cell, "backend"])
+    complete = own.groupby(cell)["backend"].transform("size") == own.groupby("dtype")["backend"].transform("nunique")
+    return own.loc[complete, [*cell, "backend", "median_ms"]].round({"median_ms": 5}).to_dict("records")

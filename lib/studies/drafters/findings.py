@@ -1,194 +1,268 @@
-"""What the table `drafters` says: acceptance, cost, speed, memory of every drafter, and which to take for a text."""
+"""What the drafter study found: acceptance, cost and speed of every drafter, how heads learnt, and which to take."""
 
-from typing import Sequence
+from typing import Iterator
 
 import numpy as np
 import pandas as pd
+from pandas.io.formats.style import Styler
 
-from lib.lab import stats
-from lib.models.held_out import REAL_KINDS
-from lib.studies.drafters import source_claims
-from lib.studies.drafters.measure import CONTROLS, DEPTHS, MODEL, PLAIN
+from lib.lab import charts, stats
+from lib.lab.findings import Finding, Part, Results
+from lib.studies.drafters import choice, figures, summary
+from lib.studies.drafters.measure import CONTROLS, NO_SHAPE, PLAIN
+from lib.studies.report import Ask, Follows
 
-GENERATED = " (generated)"  # behind the name of a kind whose text a program wrote
-
-
-def clean(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows before a loop, with `setting` (drafter and shape in one name) and `ms`, all that their rounds took."""
-    kept = rows[(rows["stretch"] == "before") & (rows["rounds"] > 0)]
-    return kept.assign(setting=_setting(kept), ms=kept["draft_ms"] + kept["verify_ms"] + kept["commit_ms"])
+LOOKUP = "lookup"  # in every run
+CHOOSERS = "random|oracle|adaptive|confident|combined|sam_eagle"  # choose between others, or how long to go on
 
 
-def labelled(kinds: Sequence[str], shipped: bool) -> list[str]:
-    """Kinds of text as tables show them: of the shipped prompts those that a program wrote say so."""
-    return [kind + GENERATED if shipped and kind not in REAL_KINDS else kind for kind in kinds]
+def same_output(rows: pd.DataFrame, dtype: str) -> Finding:
+    """How many outputs are plain decoding's; rows: the table "drafters"."""
+    outputs = rows.groupby(["target", "drafter", "shape", "prompt"])["identical"].all()
+    return Finding(f"{outputs.sum():,} of {len(outputs):,} outputs are plain decoding's, token for token,",
+                   f"in {dtype}. Where an output differs, two logits of the target were nearly equal; in float64 the "
+                   "tests require all outputs to be the same.")
 
 
-def first_model(rows: pd.DataFrame, pairs: Sequence[str]) -> str:
-    """The label of the language model of the first pair that was asked for, else of the first that drafted."""
-    labels = sorted(name for name in set(rows["drafter"]) if name.startswith(MODEL))
-    return next((name for name in labels if pairs[0].endswith("/" + name.removeprefix(MODEL))), labels[0])
+def accepted(rows: pd.DataFrame, shape: str, rng: np.random.Generator) -> Finding:
+    """Acceptance length of every drafter on every kind of text; rows: of one target, at one shape."""
+    by_kind = summary.lengths(rows, ["drafter", "kind"], rng).pivot(index="drafter", columns="kind", values="value")
+    by_kind = by_kind.loc[by_kind.mean(axis=1).sort_values(ascending=False).index]
+    by_kind.columns = [name.replace(" (", "\n(") for name in by_kind.columns]
+    figure = charts.heat_map(by_kind, value_label="acceptance length", x_label="kind of text", y_label="",
+                             title=f"{rows['target'].iloc[0]}, {shape}")
+    figure.axes[0].tick_params(axis="x", rotation=0, labelsize=8)
+    overall = _without_controls(summary.lengths(rows, ["drafter"], rng).set_index("drafter")).sort_values("value")
+    most, least = overall.iloc[-1], overall.iloc[0]
+    return Finding(
+        f"`{most.name}` is accepted most, {stats.format_estimate(most)} tokens per round, `{least.name}` least, "
+        f"{stats.format_estimate(least)}", f"({shape}, {int(most.n_prompts)} prompts, text before a loop). Kinds "
+        "marked generated were written by programs.", figure, "drafters_acceptance")
 
 
-def lengths(rows: pd.DataFrame, by: Sequence[str], generator: np.random.Generator) -> pd.DataFrame:
-    """Acceptance length with its interval; plain decoding, which drafts nothing, is left out."""
-    return stats.summarise(rows[rows["drafter"] != PLAIN], by, "accepted", "rounds", generator)
+def published_orders(rows: pd.DataFrame, model: str, rng: np.random.Generator) -> Finding:
+    """The literature's orders of drafters, tested prompt by prompt; rows: of one target, at one shape."""
+    orders = summary.orders(rows, model, rng)
+    here = orders["here"].value_counts()
+    return Finding(
+        f"Published orders that are found here beyond their interval: {here.get('holds', 0)} of {len(orders)}; "
+        f"reversed: {here.get('the opposite', 0)};", "for the others more prompts are needed. Differences are in "
+        "tokens per round, paired by prompt.", table=orders.set_index("claim"))
 
 
-def speedups(rows: pd.DataFrame, by: Sequence[str], generator: np.random.Generator) -> pd.DataFrame:
-    """Tokens a second over plain decoding's of the same prompts, with its interval, for every drafter and shape."""
-    found = stats.compare(rows, by, "setting", _plain_name(rows), "tokens", "ms", generator, relative=True)
-    return found.merge(rows[["setting", "drafter", "shape"]].drop_duplicates(), on="setting")
+def every_shape(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """Acceptance length of every drafter with every shape; rows: of one target."""
+    lengths = summary.lengths(rows, ["drafter", "shape"], rng)
+    real = lengths[~lengths["drafter"].isin(CONTROLS)]
+    top = real.loc[real["value"].idxmax()]
+    wide = lengths.assign(shown=stats.format_estimates(lengths)).pivot(index="drafter", columns="shape", values="shown")
+    return Finding(f"`{top.drafter}` with `{top['shape']}` is accepted most, {stats.format_estimate(top)} tokens per "
+                   "round", "(with 95 % intervals).", table=wide)
 
 
-def by_depth(rows: pd.DataFrame, by: Sequence[str], generator: np.random.Generator) -> pd.DataFrame:
-    """Conditional acceptance at each depth: of the rounds that could accept it, the share that did."""
-    drafted = rows[rows["drafter"] != PLAIN]
-    long = pd.concat([
-        drafted[[*by, "prompt"]].assign(depth=depth, reached=drafted[f"reached_{depth}"],
-                                        accepted=drafted[f"accepted_{depth}"]) for depth in range(1, DEPTHS + 1)])
-    return stats.summarise(long[long["reached"] > 0], [*by, "depth"], "accepted", "reached", generator,
-                           rounds="reached")
+def conditional_acceptance(rows: pd.DataFrame, shape: str, rng: np.random.Generator) -> Finding:
+    """Conditional acceptance by depth of the drafters that draft by themselves; rows: of one target, at one chain."""
+    deep = summary.by_depth(rows, ["drafter"], rng)
+    deep = deep[(deep["n_rounds"] >= 10) & ~deep["drafter"].str.match(CHOOSERS)]
+    order = sorted(set(rows["drafter"]) - {PLAIN})
+    figure = charts.lines(deep, x="depth", y="value", by="drafter", order=order, x_label="depth in the draft",
+                          y_label="conditional acceptance", title=f"{rows['target'].iloc[0]}, {shape}")
+    figure.axes[0].set_xticks(sorted(deep["depth"].unique()))
+    ends = deep.sort_values("depth").groupby("drafter")["value"].agg(["first", "last"])
+    change = ends["last"] - ends["first"]
+    extremes = ", ".join(f"`{name}` goes from {ends.loc[name, 'first']:.0%} to {ends.loc[name, 'last']:.0%}"
+                         for name in (change.idxmax(), change.idxmin()))
+    return Finding(
+        f"Of {len(ends)} drafters {(change > 0).sum()} are accepted more often deep in the draft than at its first "
+        "token:", f"rounds that get there are those on easy text. On `{shape}`, from the first depth to the last with "
+        f"10 rounds, {extremes}.", figure, "by_depth")
 
 
-def costs(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a target, drafter and shape, times in target steps (a round of plain decoding).
+def cost_and_gain(costs: pd.DataFrame) -> Finding:
+    """The cost of drafting beside the tokens that it gains; costs: `summary.costs` of one target, at one shape."""
+    real = _without_controls(costs.set_index("drafter"))
+    (target, shape), = costs[["target", "shape"]].drop_duplicates().itertuples(index=False)
+    cheap, dear = real.loc[real["draft"].idxmin()], real.loc[real["draft"].idxmax()]
+    light, heavy = real.loc[real["memory"].idxmin()], real.loc[real["memory"].idxmax()]
+    ahead, most = real.loc[real["expected"].idxmax()], real.loc[real["tokens"].idxmax()]
+    return Finding(
+        f"`{ahead.name}` is expected to gain most, {ahead.expected:.2f} times plain decoding; `{most.name}`, which is "
+        f"accepted most, {most.expected:.2f} times.", f"Drafting takes between {cheap.draft:.2f} target steps per "
+        f"round (`{cheap.name}`) and {dear.draft:.2f} (`{dear.name}`). The memory added is between {light.memory:.1%} "
+        f"(`{light.name}`) and {heavy.memory:.1%} (`{heavy.name}`) of the target's weights.",
+        figures.cost_against_gain(real.reset_index(), f"{target}, {shape}"), "drafters_cost")
 
-    tokens: a round; draft, verify: their times (verify with commit); expected: tokens / (1 + draft), the speedup if
-    verifying a tree took one step; memory: the drafter's weights and what it held, over the target's weights.
+
+def measured_speed(speeds: pd.DataFrame, costs: pd.DataFrame) -> Finding:
+    """Measured beside expected speed; speeds: `summary.speedups`, costs: `summary.costs`, of one target and shape."""
+    real, leader, faster = _fastest(speeds)
+    (target, shape), = costs[["target", "shape"]].drop_duplicates().itertuples(index=False)
+    step = _without_controls(costs.set_index("drafter"))["verify"].median()
+    return Finding(
+        f"`{leader.name}` is the fastest, {stats.format_estimate(leader)} times plain decoding; of {len(real)} "
+        f"drafters {faster} are faster than plain decoding beyond their interval, {(real['high'] < 1).sum()} slower.",
+        f"Verifying the tree took {step:.2f} target steps (median), not one: that is the distance from the hollow "
+        "marks.",
+        figures.speedups(speeds, costs, f"{target}, {shape}"), "drafters_speed")
+
+
+def costs_shown(speeds: pd.DataFrame, costs: pd.DataFrame) -> Styler:
+    """The costs of every drafter at one shape, with its measured speed, the fastest first."""
+    real, _, _ = _fastest(speeds)
+    shown = costs.set_index("drafter")[["tokens", "rate", "draft", "verify", "expected", "memory"]]
+    shown = shown.join(real["value"], how="inner").sort_values("value", ascending=False)
+    shown.columns = ["tokens per round", "acceptance rate", "drafting (steps)", "verifying (steps)", "expected",
+                     "memory added", "measured"]
+    return shown.style.format("{:.2f}", na_rep="").format("{:.1%}", subset=["memory added"])
+
+
+def heads_learning(points: pd.DataFrame) -> Finding:
+    """How heads learnt to agree with their target; points: the table "head_curves" of one target."""
+    learnt = summary.learning(points)
+    ends = ", ".join(f"`{head}` {own.near:.0%} and {own.far:.0%}" for head, own in learnt.iterrows())
+    gained = learnt["late"].sort_values()
+    return Finding(
+        f"How often the heads' favourite is that of {points['target'].iloc[0]}, one token ahead and furthest ahead: "
+        f"{ends}.", f"Over the last half of its training `{gained.index[-1]}` still gained {gained.iloc[-1]:.0%}, "
+        f"`{gained.index[0]}` {gained.iloc[0]:.0%}. Kinds of text are averaged with equal weight.",
+        figures.head_curves(points), "head_curves")
+
+
+def heads_memory(peaks: pd.DataFrame) -> Finding:
+    """What one depth at a time saves in training; peaks: the table "head_memory" of one target."""
+    saved = peaks.pivot(index="kind", columns="way", values="peak_bytes")
+    saved = (saved["together"] / saved["apart"]).sort_values()
+    return Finding(f"With one depth at a time, the losses of a step need {saved.iloc[0]:.1f} (`{saved.index[0]}`) to "
+                   f"{saved.iloc[-1]:.1f} times (`{saved.index[-1]}`) less memory,", "for the same gradients.",
+                   figures.head_memory(peaks), "head_memory")
+
+
+def beside_claims(rows: pd.DataFrame, target: str, shape: str, model: str, rng: np.random.Generator) -> Finding:
+    """Speedups by task, by pair and by draft length beside the weblog's; rows: of all targets, target: that of the
+    tasks and lengths, model: the label of its language model.
     """
-    sums = ["rounds", "tokens", "accepted", "drafted", "draft_ms", "verify_ms", "commit_ms"]
-    grouped = rows.groupby(["target", "drafter", "shape"], sort=False)
-    found = grouped[sums].sum()
-    plain = found.xs(PLAIN, level="drafter").droplevel("shape")
-    step = found.index.get_level_values("target").map((plain["verify_ms"] + plain["commit_ms"]) / plain["rounds"])
-    most = grouped[["weight_bytes", "held_bytes", "target_bytes"]].max()
-    made = pd.DataFrame({
-        "tokens": found["tokens"] / found["rounds"],
-        "rate": found["accepted"] / found["drafted"].where(found["drafted"] > 0),
-        "draft": found["draft_ms"] / found["rounds"] / step,
-        "verify": (found["verify_ms"] + found["commit_ms"]) / found["rounds"] / step,
-        "saved": 1 - found["rounds"] / found["tokens"],
-        "memory": (most["weight_bytes"] + most["held_bytes"]) / most["target_bytes"]})
-    return made.assign(expected=made["tokens"] / (1 + made["draft"])).reset_index()
+    own = rows[rows["target"] == target]
+    eagle = summary.beside_eagle(own, model)
+    tasks = summary.task_table(own, f"{eagle}, {shape}", f"{LOOKUP}, {shape}", rng)
+    pairs = summary.pair_table(rows, longest_chain(rows), rng)
+    lengths = summary.length_table(own, model, rng)
+    numbers = ["calls saved", "claimed rate", "claimed speedup", "claimed calls saved"]
+    shown = lengths.style.format("{:.2f}", subset=numbers, na_rep="").format(na_rep="", subset=["rate", "speedup"])
+    gains = summary.speedups(own[own["shape"].isin([shape, NO_SHAPE])], ["kind"], rng)
+    gains = gains.pivot(index="kind", columns="drafter", values="value")
+    ahead = gains[eagle] > gains[LOOKUP]
+    return Finding("Measured beside claimed, by task, by pair and by draft length.",
+                   f"In the source EAGLE is ahead of look-up on every task; here `{eagle}` is ahead on {ahead.sum()} "
+                   f"of {len(ahead)} kinds.", table=[tasks, pairs, shown])
 
 
-def advice(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
-    """By kind of text the drafter and shape to take: the fastest on every other prompt, judged on the rest.
+def by_text(chosen: pd.DataFrame) -> Finding:
+    """The fastest drafter and tree for each kind of text; chosen: `summary.advice` of one target."""
+    shown = chosen.assign(speedup=stats.format_estimates(chosen)).rename(columns={"n_prompts": "prompts judged on"})
+    return Finding(f"Each with its own drafter and tree, {(chosen['value'] > 1).sum()} of {len(chosen)} kinds run "
+                   "faster than plain decoding.",
+                   table=shown.set_index("kind")[["drafter", "shape", "speedup", "prompts judged on"]])
 
-    kind, setting, drafter, shape, value, low, high (the speedup), n_prompts. With one prompt of a kind it is chosen and
-    judged on that one, and the interval is missing. Controls are no choice; plain decoding is one.
+
+def choosing(simulated: pd.DataFrame, rng: np.random.Generator) -> tuple[Finding, pd.DataFrame]:
+    """Choosing a drafter while serving, and the table of all ways to choose; simulated: `choice.simulate`."""
+    ways = stats.summarise(simulated, ["chooser"], "gain", "requests", rng, prompt="order", rounds="requests")
+    ways = ways.set_index("chooser")
+    sums = simulated.groupby("chooser")[["best", "requests"]].sum().loc[ways.index]
+    shown = pd.DataFrame({"speed over plain decoding": stats.format_estimates(ways),
+                          "fastest drafter taken": (sums["best"] / sums["requests"]).map("{:.0%}".format)}, ways.index)
+    bandits = ways["value"][["upper confidence bound", "Thompson sampling"]]
+    requests, orders = simulated["requests"].iloc[0], simulated["order"].nunique()
+    finding = Finding(
+        "A service that does not know a request's kind can learn as it serves:", f"over {requests} requests "
+        f"{bandits.idxmax()} runs at {bandits.max():.2f} times plain decoding, the choice by prompt length at "
+        f"{ways['value']['by prompt length']:.2f}; with each request's fastest drafter known beforehand the service "
+        f"would run at {ways['value']['in hindsight']:.2f} (means over {orders} orders of requests).")
+    return finding, shown
+
+
+def who_drafts(chosen: pd.DataFrame, speeds: pd.DataFrame, shape: str) -> str:
+    """The answer for "What follows"; chosen: `summary.advice`, speeds: `summary.speedups` at one shape."""
+    won, (real, leader, faster) = chosen["drafter"].value_counts(), _fastest(speeds)
+    return (f"Of the drafters and trees that were fastest on other prompts of a kind of text `{won.index[0]}` is the "
+            f"choice for {won.iloc[0]} of {len(chosen)} kinds, and each kind's choice decodes "
+            f"{chosen['value'].min():.2f} to {chosen['value'].max():.2f} times as fast as plain decoding, at batch 1. "
+            f"With one tree for all of them, `{shape}`, `{leader.name}` is the fastest, "
+            f"{stats.format_estimate(leader)} times plain decoding; of {len(real)}, {faster} gain beyond their "
+            "interval.")
+
+
+def longest_chain(rows: pd.DataFrame) -> str:
+    """The name of the longest chain among the rows' shapes."""
+    chains = [name for name in rows["shape"].unique() if name.startswith("chain:")]
+    return max(chains, key=lambda name: int(name.partition(":")[2]))
+
+
+def _fastest(speeds: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, int]:
+    """The speeds by drafter without controls, the fastest drafter's, and how many are faster than plain decoding beyond
+    their interval.
     """
-    real = rows[~rows["drafter"].isin(CONTROLS)]
-    plain, found = _plain_name(rows), []
-    for kind, own in real.groupby("kind", sort=False):
-        prompts = list(own["prompt"].unique())
-        sums = own[own["prompt"].isin(prompts[::2])].groupby("setting", sort=False)[["tokens", "ms"]].sum()
-        best = (sums["tokens"] / sums["ms"]).idxmax()
-        judged = own[own["prompt"].isin(prompts[1::2] or prompts) & own["setting"].isin([best, plain])]
-        chosen = own[own["setting"] == best].iloc[0]
-        row = {"kind": kind, "setting": best, "drafter": chosen["drafter"], "shape": chosen["shape"]}
-        if best == plain:
-            row |= {"value": 1.0, "low": 1.0, "high": 1.0, "n_prompts": judged["prompt"].nunique()}
-        else:
-            gain = stats.compare(judged, [], "setting", plain, "tokens", "ms", generator, relative=True)
-            row |= gain[["value", "low", "high", "n_prompts"]].iloc[0].to_dict()
-        found.append(row)
-    return pd.DataFrame(found).astype({"n_prompts": int})
+    real = _without_controls(speeds.set_index("drafter"))
+    return real, real.loc[real["value"].idxmax()], int((real["low"] > 1).sum())
 
 
-def beside_eagle(rows: pd.DataFrame, model: str) -> str:
-    """Who stands beside the source's EAGLE: a head of that kind where one was measured, else this language model."""
-    return "eagle" if rows["drafter"].eq("eagle").any() else model
+def _without_controls(by_drafter: pd.DataFrame) -> pd.DataFrame:
+    return by_drafter.drop(index=list(CONTROLS), errors="ignore")
 
 
-def task_table(rows: pd.DataFrame, model: str, lookup: str, generator: np.random.Generator) -> pd.DataFrame:
-    """By kind of text the measured speedup of two settings, and the claimed ones where the source has that task."""
-    found = speedups(rows[rows["setting"].isin([model, lookup, _plain_name(rows)])], ["kind"], generator)
-    found["speedup"] = stats.in_words(found)
-    wide = found.pivot(index="kind", columns="setting", values="speedup")[[model, lookup]]
-    wide.columns = [f"measured {model}", f"measured {lookup}"]
-    claims = source_claims.by_task().set_index("kind").drop(columns="task")
-    claimed = claims.reindex(wide.index.str.removesuffix(GENERATED)).set_axis(wide.index)
-    return wide.join(claimed).fillna("")
+# --------------------------------------------------------------------------------------------------------------- report
 
 
-def pair_table(rows: pd.DataFrame, shape: str, generator: np.random.Generator) -> pd.DataFrame:
-    """Every target with each model that drafts for it, at one shape: acceptance rate, speedup, memory; below them the
-    source's pairs.
-    """
-    own = rows[rows["drafter"].str.startswith(MODEL) & (rows["shape"] == shape)]
-    rates = stats.summarise(own, ["target", "drafter"], "accepted", "drafted", generator)
-    speed = speedups(pd.concat([own, rows[rows["drafter"] == PLAIN]]), ["target"], generator)
-    memory = costs(rows).set_index(["target", "drafter", "shape"])["memory"]
-    made = []
-    for row, rate in zip(rates.itertuples(), stats.in_words(rates)):
-        fast = speed[(speed["target"] == row.target) & (speed["drafter"] == row.drafter)]
-        made.append({"pair": f"{row.target}/{row.drafter.removeprefix(MODEL)}", "from": "measured",
-                     "acceptance rate": rate, "speedup": stats.in_words(fast)[0],
-                     "memory added": f"{memory[row.target, row.drafter, shape]:.0%}"})
-    claims = source_claims.by_pair()
-    claimed = claims.assign(**{"from": "claimed", "memory added": claims["memory added"].map("{:.0%}".format)})
-    return pd.concat([pd.DataFrame(made), claimed], ignore_index=True).set_index(["from", "pair"])
+def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
+    """Section 5 of the report, of the target of the notebook's first pair."""
+    parameters, rows = run.record["parameters"]["05_drafters"], summary.clean(run["drafters"])
+    rows["kind"] = summary.labelled(rows["kind"], not parameters["prompts"])
+    target, shape, model = rows["target"].iloc[0], parameters["shape"], summary.first_model(rows, parameters["pairs"])
+    own = rows[rows["target"] == target]
+    at_shape = own[own["shape"].isin([shape, NO_SHAPE])]
+    yield """## 5 Who drafts?
 
+So far a language model filled the tree. Other drafters can: a look into the text so far (an n-gram look-up, a suffix
+automaton), a memory of the target's own output (token recycling; tables of n-grams, counted while the target read its
+training text), the target's own first layers, several models at once, or heads trained on the target. Some of them
+remember which tokens were rejected, or change their length as they go, so that no recording can be replayed for them.
+All drafters of this section therefore decode live: greedily, one request at a time, in shuffled order after the same
+prompt, and beside plain decoding in the same loop. Two controls bound them: *random* tokens, and an *oracle* that knows
+the target's continuation."""
+    yield accepted(at_shape, shape, rng)
+    yield published_orders(at_shape, model, rng)
+    yield """### 5.1 The cost of a draft
 
-def length_table(rows: pd.DataFrame, drafter: str, generator: np.random.Generator) -> pd.DataFrame:
-    """A drafter's chains: acceptance rate, speedup and target calls saved by length, beside the claimed ones."""
-    own = rows[(rows["drafter"] == drafter) & rows["shape"].str.fullmatch(r"chain:\d+")]
-    if own.empty:
-        raise ValueError(f"drafter {drafter!r} has no chain in the table; add shapes such as chain:5")
-    chains = own.assign(length=own["shape"].str.removeprefix("chain:").astype(int))
-    rate = stats.summarise(chains, ["length"], "accepted", "drafted", generator)
-    plain = rows[rows["drafter"] == PLAIN]
-    speed = speedups(pd.concat([own, plain]), [], generator)
-    speed["length"] = speed["shape"].str.removeprefix("chain:").astype(int)
-    saved = chains.groupby("length")[["rounds", "tokens"]].sum()
-    measured = pd.DataFrame({
-        "rate": pd.Series(stats.in_words(rate), rate["length"]),
-        "speedup": pd.Series(stats.in_words(speed), speed["length"]),
-        "calls saved": 1 - saved["rounds"] / saved["tokens"]})
-    return measured.join(source_claims.by_length().set_index("length"), how="outer").sort_index()
+A drafter that is right twice as often is no better if it takes as long as the target. Costs are in *target steps*,
+rounds of plain decoding; each grey line is one expected speedup, tokens per round / (1 + drafting)."""
+    costs = summary.costs(own)
+    costs, speeds = costs[costs["shape"] == shape], summary.speedups(at_shape, [], rng)
+    yield cost_and_gain(costs)
+    yield measured_speed(speeds, costs)
+    yield """### 5.2 How were the heads trained?
 
+Medusa's and EAGLE's heads, and the block head, read the target's hidden states and share its output layer; the target
+is frozen, and half of their text is its own. The figure shows how often their favourite is the target's on held-out
+text. Two things can limit a head, and with it the order that the literature reports. One is too little text: its curve
+then still rises at the end. The other is missing input: the depths of Medusa's heads and of the block do not see the
+tokens that were drafted before them, and the first of Medusa's heads does not even see the root."""
+    if "head_curves" in run:  # only targets for which heads ship have them
+        yield heads_learning(run["head_curves"])
+    yield """### 5.3 Beside the source's tables
 
-def orders(rows: pd.DataFrame, model: str, generator: np.random.Generator) -> pd.DataFrame:
-    """The literature's orders of acceptance, where both drafters are there: claim, from, the paired difference in
-    acceptance length in words, and whether it holds here beyond its interval.
+The weblog that this study began with gives speedups by task, by pair and by draft length, for models hundreds of times
+larger: the order can be compared, not the size. By task its drafter is EAGLE; where no EAGLE head was measured, a
+language model takes its place."""
+    yield beside_claims(rows, target, shape, model, rng)
+    yield """### 5.4 Which drafter for which text, and how long?
 
-    rows of one shape; model: the drafter that "model" stands for.
-    """
-    there, made = set(rows["drafter"]), []
-    for better, worse, source in source_claims.ORDERS:
-        pair = [model if name == "model" else name for name in (better, worse)]
-        if set(pair) <= there:
-            found = stats.compare(rows[rows["drafter"].isin(pair)], [], "drafter", pair[1], "accepted", "rounds",
-                                  generator).iloc[[0]]
-            low, high = found[["low", "high"]].iloc[0]
-            made.append({"claim": f"{pair[0]} is accepted more than {pair[1]}", "from": source,
-                         "difference": stats.worded(found.iloc[0], "+.2f"),
-                         "here": "holds" if low > 0 else "the opposite" if high < 0 else "cannot be told"})
-    return pd.DataFrame(made, columns=["claim", "from", "difference", "here"])
-
-
-def learning(points: pd.DataFrame) -> pd.DataFrame:
-    """By head: agreement with the target's favourite `near` (one token ahead) and `far` (furthest) at the end of its
-    training, and `late`, what one token ahead gained over the last half of its steps.
-
-    points: the table "head_curves" of one target; kinds of text count alike.
-    """
-    mean = points.groupby(["head", "depth", "step"])["agreement"].mean()
-    found = {}
-    for head in points["head"].unique():
-        near, far = mean[head, 1], mean[head][mean[head].index.get_level_values("depth").max()]
-        half = near[near.index >= near.index.max() / 2].iloc[0]
-        found[head] = {"near": near.iloc[-1], "far": far.iloc[-1], "late": near.iloc[-1] - half}
-    return pd.DataFrame.from_dict(found, orient="index")
-
-
-def _setting(rows: pd.DataFrame) -> pd.Series:
-    return rows["drafter"].where(rows["drafter"] == PLAIN, rows["drafter"] + ", " + rows["shape"])
-
-
-def _plain_name(rows: pd.DataFrame) -> str:
-    if not (rows["drafter"] == PLAIN).any():
-        raise ValueError(f"the table has no plain decoding to compare with, only {sorted(rows['drafter'].unique())}")
-    return PLAIN
+For each kind of text the fastest drafter and tree on every other prompt are judged on the remaining prompts. A kind
+with one prompt alone is judged on the prompt that chose, and has no interval: such a line is a suggestion, not a
+finding."""
+    chosen = summary.advice(own, rng)
+    yield by_text(chosen)
+    simulated = choice.simulate(choice.speed_table(at_shape, shape),
+                                at_shape.groupby("prompt")["prompt_tokens"].first(), short=model, long=LOOKUP,
+                                requests=parameters["requests"], orders=parameters["orders"], seed=parameters["seed"])
+    yield choosing(simulated, rng)[0]
+    yield Follows("Who drafts?", lambda: who_drafts(chosen, speeds, shape))

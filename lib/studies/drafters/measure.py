@@ -1,92 +1,103 @@
-"""The drafter study: every drafter with every shape, live, one request at a time, beside plain decoding."""
+"""The drafter study: every drafter with every shape, live, one request at a time, beside plain decoding; and the memory
+that a drafter needs beside its target.
+"""
 
 import random
+import sys
 from typing import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
+from torch import nn
 
 from lib.decoding.loop import generate
-from lib.decoding.plain import NoDrafter
-from lib.decoding.records import Generation, Round
-from lib.drafters import heads
+from lib.decoding.records import Generation
+from lib.drafters.drafter import NoDrafter
+from lib.drafters.heads.layers import CachedLayers, NativeFeatures
+from lib.drafters.heads.store import shipped
 from lib.drafters.registry import DRAFTERS, make, parse
-from lib.replay.loops import loop_start
-from lib.studies.drafters import footprint
+from lib.models.fused import copied_bytes
+from lib.models.packed import packed_bytes
+from lib.replay.acceptance import tally
+from lib.replay.trace import loop_start
 from lib.trees import shapes
 
 MODEL = "model "  # before the name of a language model that drafts
 PLAIN, NO_SHAPE = "none", "root"  # decoding without a drafter, and the tree that it verifies
 CONTROLS = ("random", "oracle")
-STANDARD = ("top_k", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit:1", "int8",
+STANDARD = ("model", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit:1", "int8",
             "combined", "adaptive:schedule", "adaptive:recent", "adaptive:complexity", "adaptive:pays", "confident",
             *CONTROLS)
-COMPARED = ("top_k", "lookup")  # what every comparison stands beside, whoever else drafts
-DEPTHS = 8  # depths of which acceptance is kept apart
+COMPARED = ("model", "lookup")  # in every comparison, whatever else drafts
+DEPTHS = 8  # depths whose acceptance has columns of its own
+HOLDERS = nn.Module, CachedLayers, NativeFeatures  # objects that hold weights, of which the attributes are not counted
 
 
 def heads_of(target: str) -> list[str]:
     """The shipped heads of a target that the registry can load: KIND or KIND-NAME in data/models/heads/TARGET."""
-    folder = heads.shipped(target, "")
-    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return [name for name in found if _head(name)]
+    folder = shipped(target, "")
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return [name for name in names if _head(name)]
 
 
-def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple[str, dict]]:
-    """What is compared on one target: label -> kind with its option, and the keywords that it needs.
+def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
+    """The drafters compared on one target: label -> kind with its option, pair and options, as `make` takes them.
 
-    pairs: those of one target, their drafters' models in order of preference; specs: see `drafters.registry`, or
-    names of shipped heads, beside COMPARED; empty: all that exist for such a target. "top_k" stands for every pair's
-    model, "merged" for all of them in one, the other kinds that need a model take the first.
+    pairs: of one target, in order of preference. specs: see `drafters.registry`, or names of shipped heads, in addition
+    to COMPARED; empty: all that exist for the target. "model" stands for the draft model of every pair, "merged" for
+    all of them in one; the other kinds that need a model take the first.
     """
-    first = pairs[0]
-    models = {pair.drafter_name: pair.draft_model for pair in pairs}
-    shared = {"target": first.target, "model": next(iter(models.values())), "models": list(models.values()),
-              "vocabulary": first.vocabulary}
-    found: dict[str, tuple[str, dict]] = {}
+    first, drafters = pairs[0], {}
+    by_model = {pair.drafter_name: pair for pair in pairs}
     trained = heads_of(first.target_name)
-    with_heads = [name for name, kind in DRAFTERS.items() if kind.head in trained and name not in trained]
-    standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].refusal(first.target)]
+    with_heads = [name for name, kind in DRAFTERS.items() if kind.drafter.head_kind in trained and name not in trained]
+    standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].drafter.refusal(first.target)]
     for spec in dict.fromkeys([*COMPARED, *specs] if specs else [*standard, *trained, *with_heads]):
-        if spec == "top_k":
-            found |= {f"{MODEL}{name}": (spec, shared | {"model": model}) for name, model in models.items()}
+        if spec == "model":
+            drafters |= {f"{MODEL}{name}": (spec, pair, {}) for name, pair in by_model.items()}
         elif _head(spec):
             kind, dash, variant = spec.partition("-")
-            folder = heads.shipped(first.target_name, f"{_head(spec)}{dash}{variant}")
-            found[spec] = (kind, shared | {"folder": folder})
-        elif parse(spec)[0] != "merged" or len(models) > 1:
-            found[spec] = (spec, shared)
-    return found
+            drafters[spec] = kind, first, {"folder": shipped(first.target_name, f"{_head(spec)}{dash}{variant}")}
+        elif parse(spec)[0] != "merged":
+            drafters[spec] = spec, first, {}
+        elif len(by_model) > 1:
+            drafters[spec] = spec, first, {"models": [pair.draft_model for pair in by_model.values()]}
+    return drafters
 
 
 def check(spec: str) -> None:
-    """ValueError for a spec that is neither a drafter with its option nor the name of a head, whatever the target."""
+    """ValueError for a spec that is neither a drafter with its option nor the name of a head, for any target."""
     if not _head(spec):
         parse(spec)
 
 
-def measure(pairs: Sequence, asked, specs: Sequence[str], shape_names: Sequence[str], *, new_tokens: int, seed: int,
+def measure(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequence[str], *, new_tokens: int, seed: int,
             done: Iterable[tuple] = ()) -> Iterator[list[dict]]:
     """For each prompt the rows of the table `drafters`: plain decoding, then every drafter and shape in shuffled order.
 
-    pairs: of one target. asked: names, kinds, ids (see `prompts.PromptSet`). done: (target, prompt) that are skipped.
-    Each drafter and shape has a drafter of its own, which sees the prompts in their order.
+    pairs: of one target. prompts: with names, kinds, ids (see `prompts.PromptSet`). done: (target, prompt) to skip.
+    Each setting has a drafter of its own, which sees the prompts in their order; one that remembers earlier prompts
+    decodes skipped prompts too, so that a resumed run gives the rows of one that was not stopped.
     """
     target, eos = pairs[0].target, pairs[0].eos_token_ids
-    kinds = candidates(pairs, specs)
-    settings = [(label, shape) for label in kinds for shape in shape_names]
+    drafters = candidates(pairs, specs)
+    settings = [(label, shape) for label in drafters for shape in shape_names]
     kept: dict[tuple[str, str], object] = {}
-    for name, kind, ids in zip(asked.names, asked.kinds, asked.ids):
-        if (pairs[0].target_name, name) in done:
-            continue
+    for name, kind, ids in zip(prompts.names, prompts.kinds, prompts.ids):
         about = {"target": pairs[0].target_name, "prompt": name, "kind": kind, "prompt_tokens": len(ids)}
 
         def run(drafter, shape) -> Generation:
             return generate(target, drafter, ids[None], shape=shape, max_new_tokens=new_tokens, eos_token_id=eos)
 
+        if (pairs[0].target_name, name) in done:
+            for label, shape in settings:
+                if DRAFTERS[parse(drafters[label][0])[0]].drafter.remembers:
+                    run(_drafter(kept, label, shape, *drafters[label], ids, [], seed), shape)
+            continue
         plain = run(NoDrafter(), "chain:0")
         rows = _rows(plain, plain, NoDrafter(), target, about | {"drafter": PLAIN, "shape": NO_SHAPE, "budget": 0})
         for label, shape in random.Random(f"{seed}/{name}").sample(settings, len(settings)):
-            drafter = _drafter(kept, label, shape, kinds[label], ids, plain.new_tokens, seed)
+            drafter = _drafter(kept, label, shape, *drafters[label], ids, plain.new_tokens, seed)
             setting = {"drafter": label, "shape": shape, "budget": shapes.parse(shape).budget}
             rows += _rows(run(drafter, shape), plain, drafter, target, about | setting)
         yield rows
@@ -95,43 +106,88 @@ def measure(pairs: Sequence, asked, specs: Sequence[str], shape_names: Sequence[
 def _head(spec: str) -> str:
     """The kind of head that a drafter reads: "eagle" of "eagle-wide" and of "sam_eagle:4"; empty without a head."""
     kind = spec.partition("-")[0].partition(":")[0]
-    return DRAFTERS[kind].head if kind in DRAFTERS else ""
+    return DRAFTERS[kind].drafter.head_kind if kind in DRAFTERS else ""
 
 
-def _drafter(kept: dict, label: str, shape: str, how: tuple[str, Mapping], ids, continuations, seed: int):
-    """The setting's drafter: the same for all prompts, but for controls, which are told each prompt's continuation."""
-    kind, given = how
-    if kind in CONTROLS:
-        return make(kind, **given, prompts=[ids], continuations=continuations,
-                    generator=torch.Generator().manual_seed(seed))
+def _drafter(kept: dict, label: str, shape: str, spec: str, pair, options: Mapping, ids, continuations, seed: int):
+    """The setting's drafter, the same for all prompts; controls are made anew for each prompt."""
+    if spec in CONTROLS:
+        known = {"prompts": [ids], "continuations": continuations} if spec == "oracle" else {}
+        return make(spec, pair, **known, generator=torch.Generator().manual_seed(seed))
     if (label, shape) not in kept:
-        kept[label, shape] = make(kind, **given)
+        kept[label, shape] = make(spec, pair, **options)
     return kept[label, shape]
 
 
 def _rows(done: Generation, plain: Generation, drafter, target, about: Mapping) -> list[dict]:
-    """One row for the stretch before the output's first loop, and one for the loop, where there are rounds of it."""
-    start = loop_start(done.new_tokens[0])
-    memory = {"weight_bytes": footprint.own_weights(drafter, target), "held_bytes": footprint.held(drafter),
-              "target_bytes": footprint.weights(target)}
-    same = {"identical": done.new_tokens == plain.new_tokens}
-    stretches = {"before": [], "loop": []}
-    for found in done.rounds:
-        stretches["loop" if found.position - 1 >= start else "before"].append(found)
-    return [{**about, "stretch": stretch, **_sums(rounds), **memory, **same}
-            for stretch, rounds in stretches.items() if rounds]
+    """One row for the stretch before the output's first loop, and one for the loop, where they have rounds."""
+    def of(name: str) -> np.ndarray:
+        return np.array([getattr(record, name) for record in done.rounds])
 
-
-def _sums(rounds: Sequence[Round]) -> dict:
-    """Counts and milliseconds of the rounds that were not cut, and their acceptance by depth."""
-    full = [found for found in rounds if not found.cut]
-    total = {name: sum(getattr(found, name) for found in full) for name in ("drafted", "accepted", "draft_calls")}
-    times = {f"{what}_ms": 1000 * sum(getattr(found, f"{what}_seconds") for found in full)
-             for what in ("draft", "verify", "commit")}
-    by_depth = {}
+    counts = {name: of(name) for name in ("drafted", "accepted", "draft_calls")}
+    counts |= {f"{part}_ms": 1000 * of(f"{part}_seconds").astype(float) for part in ("draft", "verify", "commit")}
     for depth in range(1, DEPTHS + 1):
-        by_depth[f"reached_{depth}"] = sum(
-            found.accepted >= depth or (found.accepted == depth - 1 and found.open_end) for found in full)
-        by_depth[f"accepted_{depth}"] = sum(found.accepted >= depth for found in full)
-    return {"rounds": len(full), "cut": len(rounds) - len(full), **total, "tokens": total["accepted"] + len(full),
-            **times, **by_depth}
+        stopped = (counts["accepted"] == depth - 1) & of("open_end").astype(bool)
+        counts[f"accepted_{depth}"] = counts["accepted"] >= depth
+        counts[f"reached_{depth}"] = counts[f"accepted_{depth}"] | stopped
+    looped = of("position") - 1 >= loop_start(done.new_tokens[0])
+    sums = tally([about["prompt"]], [about["kind"]], np.zeros(len(done.rounds), int), looped, of("cut"), **counts)
+    memory = {"weight_bytes": own_weights(drafter, target), "held_bytes": held(drafter),
+              "target_bytes": weights(target)}
+    return sums.assign(**{**about, **memory}, tokens=sums["accepted"] + sums["rounds"],
+                       identical=done.new_tokens == plain.new_tokens).to_dict("records")
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def own_weights(drafter, target: nn.Module) -> int:
+    """Bytes of the drafter's parameters and buffers that are not the target's, and of its copies of weights."""
+    shared = {tensor.data_ptr() for tensor in _tensors(target)}
+    reached = list(_reach(drafter))
+    modules = [module for module in reached if isinstance(module, nn.Module) and module is not target]
+    copied = sum(layers.copied_bytes for layers in reached if isinstance(layers, (CachedLayers, NativeFeatures)))
+    own = {tensor.data_ptr(): tensor.nbytes for module in modules for tensor in _tensors(module)
+           if tensor.data_ptr() not in shared}
+    return copied + sum(own.values()) + sum(copied_bytes(module) + packed_bytes(module) for module in modules)
+
+
+def weights(model: nn.Module) -> int:
+    """Bytes of a model's parameters and buffers, and of copies of weights that its fused blocks hold."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in _tensors(model)}.values()) + copied_bytes(model)
+
+
+def held(drafter) -> int:
+    """Bytes of everything else that the drafter refers to: caches, texts, tables, the last drafts.
+
+    Single numbers do not count: whether two counters are one object in memory depends on how far they have counted.
+    """
+    reached = [thing for thing in _reach(drafter) if not isinstance(thing, HOLDERS)]
+    storages = {thing.untyped_storage().data_ptr(): thing.untyped_storage().nbytes()
+                for thing in reached if isinstance(thing, torch.Tensor)}
+    others = [thing for thing in reached if not isinstance(thing, (torch.Tensor, int, float))]
+    return sum(storages.values()) + sum(map(sys.getsizeof, others))
+
+
+def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _reach(start) -> Iterator:
+    """The object and all that its containers and attributes refer to, each once; modules and tensors are leaves."""
+    seen, waiting = set(), [start]
+    while waiting:
+        here = waiting.pop()
+        if id(here) in seen or isinstance(here, type) or callable(here) and not isinstance(here, HOLDERS):
+            continue
+        seen.add(id(here))
+        yield here
+        if isinstance(here, (*HOLDERS, torch.Tensor, str, bytes)):
+            continue
+        if isinstance(here, dict):
+            waiting += [*here.keys(), *here.values()]
+        elif isinstance(here, (list, tuple, set, frozenset)):
+            waiting += here
+        else:
+            waiting += getattr(here, "__dict__", {}).values()

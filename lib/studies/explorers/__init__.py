@@ -1,1 +1,1 @@
-"""Explorers for a person at JupyterLab, one a module, each beside a static figure of the same content."""
+"""Widgets for a person at JupyterLab, one per module; a static figure of the same content comes before each."""

@@ -1,4 +1,4 @@
-"""One round in pictures: the tree with its tokens, the text so far coloured by who wrote it, the numbers in words."""
+"""One round in pictures: the tree with its tokens, the text so far coloured by its writers, the numbers in words."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from matplotlib.font_manager import findfont, get_font
 
 from lib.lab.theme import ROLES
 from lib.studies.explorers.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, Step
-from lib.trees.drawing import draw_tree
-from lib.trees.layout import positions
+from lib.trees.drawing import draw_tree, positions
 from lib.trees.tree import Tree
 
 WRITERS = {DRAFT: ROLES["accepted"], TARGET: ROLES["bonus"]}  # colours of the running text; the prompt has none
@@ -26,10 +25,10 @@ FONTS = ["DejaVu Sans Mono", "DejaVu Sans"]  # they come with matplotlib and hav
 
 
 def draw_round(step: Step) -> Figure:
-    """A round's tree, the root left: every node's token, and the drafter's probability of it left of its box.
+    """A round's tree, the root left: each node's token, with the drafter's probability of it left of its box.
 
-    The accepted path is lit and ends in the target's bonus token, what was rejected is grey; white space is shown by
-    signs. Of a deep tree the first levels are drawn, up to the accepted path's end at least.
+    The accepted path is coloured and ends in the target's bonus token; rejected nodes are grey; white space is shown by
+    signs. Of a deep tree only the first levels are drawn, at least up to the end of the accepted path.
     """
     tree = _first_levels(step.tree, max(DEEPEST, len(step.accepted) + 1))
     wide, deep = np.ptp(positions(tree)) + 1, tree.max_depth
@@ -37,7 +36,7 @@ def draw_round(step: Step) -> Figure:
     figure, axis = plt.subplots(figsize=size, layout="constrained")
     draw_tree(tree, labels=[visible(token) for token in step.tokens[: tree.size]], accepted=step.accepted,
               bonus=visible(step.bonus), axis=axis)
-    axis.set_xlim(-0.55, deep + 1.55)  # room for a bonus token behind the deepest node, so that rounds look alike
+    axis.set_xlim(-0.55, deep + 1.55)  # room for a bonus token after the deepest node, the same in all rounds
     for box in axis.texts:
         box.set_fontfamily(FONTS)
     _write_probabilities(axis, step, tree.size)
@@ -47,9 +46,9 @@ def draw_round(step: Step) -> Figure:
 
 
 def running_text(step: Step) -> str:
-    """The text so far as HTML: the prompt's end in grey, drafted tokens and the target's own each on their colour.
+    """The text so far as HTML: the prompt's end in grey, draft tokens and the target's own each on their colour.
 
-    This round's tokens stand out. `pre` keeps white space, and keeps MathJax from dollar signs.
+    This round's tokens are bold. `pre` keeps white space and prevents MathJax from reading dollar signs.
     """
     first_fresh = len(step.text) - step.fresh
     body = "".join(_prompt(text) if who == PROMPT else _token(text, who, fresh=place >= first_fresh)
@@ -62,13 +61,13 @@ def running_text(step: Step) -> str:
 
 
 def legend() -> str:
-    """What the colours, numbers and signs of tree and text mean, as HTML."""
-    meaning = {"root": "root, the last certain token", "accepted": "drafted and accepted",
+    """The meaning of the colours, numbers and signs of tree and text, as HTML."""
+    meaning = {"root": "root, the last committed token", "accepted": "drafted and accepted",
                "rejected": "drafted, rejected", "bonus": "the target's own token"}
     square = "display:inline-block;width:.9em;height:.9em;border-radius:3px;vertical-align:-.1em"
     patches = [f'<span style="{square};background:{ROLES[role]}"></span>&nbsp; {text}'
                for role, text in meaning.items()]
-    signs = "%: the drafter's probability of a node behind its parent; · a space, ↵ a line's end"
+    signs = "%: the drafter's probability of a node after its parent; · a space, ↵ a line's end"
     entries = [f'<span style="white-space:nowrap;margin-right:1.6em">{entry}</span>' for entry in [*patches, signs]]
     return f'<div style="font-size:12px;line-height:2">{" ".join(entries)}</div>'
 
@@ -77,9 +76,9 @@ def describe_round(step: Step) -> str:
     """The round and the running totals in a sentence each, as HTML."""
     share, length = ("–" if value is None else f"<b>{value:.2f}</b>" for value in (step.rate, step.length))
     cut = ", cut short by the end of the text and so not counted" if step.cut else ""
-    kept = f"<b>{len(step.accepted)}</b> of {step.tree.budget} drafted tokens accepted"
+    kept = f"<b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens accepted"
     return (f"Round {step.number} of {step.of}: {kept}, then the target's own{cut}. So far, over {step.rounds} "
-            f"round{'s' * (step.rounds != 1)}: acceptance rate {share}, acceptance length {length} tokens a round.")
+            f"round{'s' * (step.rounds != 1)}: acceptance rate {share}, acceptance length {length} tokens per round.")
 
 
 def visible(text: str, longest: int = LONGEST) -> str:
@@ -92,7 +91,7 @@ def visible(text: str, longest: int = LONGEST) -> str:
 
 @cache
 def _drawable() -> frozenset[int]:
-    """The characters that the fonts have; matplotlib would warn of every other one."""
+    """The characters that the fonts have; matplotlib warns of any other."""
     return frozenset().union(*(get_font(findfont(name)).get_charmap() for name in FONTS))
 
 
@@ -127,6 +126,6 @@ def _token(text: str, who: str, fresh: bool) -> str:
     red, green, blue = (round(255 * part) for part in to_rgb(WRITERS[who]))
     inner = escape(text).replace("\n", '<span style="opacity:.5">↵</span>\n')
     strong = f"font-weight:600;border-bottom:2px solid {WRITERS[who]};" if fresh else ""
-    ink = f"rgba({red},{green},{blue},{0.5 if fresh else 0.22})"
-    return (f'<span title="{who}" style="background:{ink};border-radius:3px;box-shadow:inset -1px 0 0 #fff;{strong}">'
+    paint = f"rgba({red},{green},{blue},{0.5 if fresh else 0.22})"
+    return (f'<span title="{who}" style="background:{paint};border-radius:3px;box-shadow:inset -1px 0 0 #fff;{strong}">'
             f"{inner}</span>")

@@ -25,7 +25,7 @@ from lib.trees.tree import Tree
 TYPED = "your own"  # the kind of text under which a prompt is typed
 PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "expansion:2,2,1",
            "expansion:1,1,3,1,1,1,1,1", "eagle2:4,4@14", "dyspec@14")
-MOST_NODES = 128  # a forward could verify more, nobody could read it
+MOST_NODES = 128  # more nodes would not be readable
 PIXELS_AN_INCH = 88
 
 
@@ -34,10 +34,10 @@ class RoundsExplorer:
 
     pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt is a user's turn where the
     tokenizer has a chat template, else a text to continue.
-    The shape may be a growth rule, whose tree is another one every round.
+    The shape may be a growth rule, whose tree differs from round to round.
     acceptance_by_rank: float[R], from which "sparse" and "optimal" are grown; without it these names are refused.
     Temperature 0 is greedy; above it the rule is naive sampling, seeded: the same settings give the same rounds.
-    Show `view`. What is wrong is said in `message`, and the last decoding that worked stays below it.
+    Display `view`. Errors appear in `message`; the last decoding that worked stays below.
     """
 
     def __init__(self, pairs: Sequence[Pair], prompts: PromptSet, *, shape: str = "kary:2@14", temperature: float = 0.0,
@@ -63,7 +63,7 @@ class RoundsExplorer:
     def _make_controls(self, shape: str, temperature: float, new_tokens: int) -> None:
         """What a reader can choose: pair, prompt, shape, temperature, length, and the round that is shown."""
         kinds = list(dict.fromkeys(self.prompts.kinds))
-        once = {"continuous_update": False}  # decode when a field is left or Enter is pressed, not at every key
+        once = {"continuous_update": False}  # decode when a field is left or Enter is pressed, not at each key
         self.pair = ipywidgets.Dropdown(options=list(self.pairs), description="pair", layout=_wide("240px"))
         self.kind = ipywidgets.Dropdown(options=[*kinds, TYPED], description="text")
         self.prompt = ipywidgets.Dropdown(options=self._names(kinds[0]), description="prompt", layout=_wide("600px"))
@@ -80,7 +80,7 @@ class RoundsExplorer:
                                          layout=_wide("110px"))
 
     def _make_view(self) -> None:
-        """Controls above, what is wrong below them, then the round; it is hidden until there is one."""
+        """Controls, then the error message, then the round, which is hidden until there is one."""
         self.message, self.numbers, self.text = (ipywidgets.HTML() for _ in range(3))
         self.picture = ipywidgets.Image(format="png")
         wrapped = ipywidgets.Layout(flex_flow="row wrap")
@@ -93,7 +93,7 @@ class RoundsExplorer:
             ipywidgets.HBox([self.kind, self.prompt, self.typed], layout=wrapped), self.message, self.shown])
 
     def _names(self, kind: str) -> list[tuple[str, int]]:
-        """The prompts of a kind: their name and how they begin, and their place in the set."""
+        """The prompts of a kind: name and beginning, and index in the set."""
         tokenizer = next(iter(self.pairs.values())).tokenizer
         chosen = [place for place, own in enumerate(self.prompts.kinds) if own == kind]
         begins = [tokenizer.decode(self.prompts.ids[place][:40], skip_special_tokens=True) for place in chosen]
@@ -113,7 +113,7 @@ class RoundsExplorer:
             self.prompt.options = self._names(self.kind.value)
             self.prompt.index = 0
 
-    def _asked(self, pair: Pair) -> Tensor:
+    def _chosen_prompt(self, pair: Pair) -> Tensor:
         """int64[T]: the chosen or typed prompt. ValueError where nothing is typed."""
         if self.kind.value != TYPED:
             return self.prompts.ids[self.prompt.value]
@@ -132,17 +132,19 @@ class RoundsExplorer:
         return shape
 
     def _decode(self, change=None) -> None:
-        """Decode what the controls say, and show its first round."""
+        """Decode with the settings of the controls, and show the first round."""
         if self.kind.value != TYPED and self.prompt.value is None:
             return
         self.message.value = _note("decoding …")
         try:
             pair = self.pairs[self.pair.value]
-            steps = walk(pair, LanguageModelDrafter(pair.draft_model), self._asked(pair), self._shape(), temperature=self.temperature.value,
-                         new_tokens=self.new_tokens.value, generator=torch.Generator().manual_seed(self.seed))
+            steps = walk(
+                pair, LanguageModelDrafter(pair.draft_model), self._chosen_prompt(pair), self._shape(),
+                temperature=self.temperature.value, new_tokens=self.new_tokens.value,
+                generator=torch.Generator().manual_seed(self.seed))
             if not steps:
                 raise ValueError("the target ends the text with its first token, before any round: take another prompt")
-        except Exception as error:  # whatever it is, a reader must see it: a callback's traceback would vanish in a log
+        except Exception as error:  # a callback's traceback would only appear in a log
             self._complain(error)
             return
         self.message.value = ""
@@ -159,7 +161,7 @@ class RoundsExplorer:
         self._enable()
 
     def _complain(self, error: Exception) -> None:
-        """Say what is wrong; what was shown stays."""
+        """Show an error; the round that was shown stays."""
         text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         stays = ". Below is still the last decoding that worked." if self.steps else ""
         self.message.value = _note(text + stays, "#B00020")
@@ -171,7 +173,7 @@ class RoundsExplorer:
         """Picture, numbers and running text of the chosen round."""
         figure, png = round_figures.draw_round(self.step), BytesIO()
         self.picture.layout.width = self.picture.layout.min_width = f"{figure.get_figwidth() * PIXELS_AN_INCH:.0f}px"
-        with rc_context({"savefig.bbox": "standard"}):  # not cut to what is drawn: pictures of all rounds have one size
+        with rc_context({"savefig.bbox": "standard"}):  # no cropping: pictures of all rounds have one size
             figure.savefig(png, format="png")
         theme.close(figure)
         self.picture.value = png.getvalue()
@@ -192,5 +194,5 @@ def _note(text: str, colour: str = "#666") -> str:
 
 
 def _paragraph(html: str, colour: str = "inherit") -> str:
-    """A sentence that may take two lines; a widget's own lines stand as far apart as its buttons."""
+    """A sentence that may take two lines, closer together than a widget's own."""
     return f'<div style="line-height:1.5;color:{colour}">{html}</div>'

@@ -14,11 +14,11 @@ from lib.lab import theme
 from lib.trees import drawing, shapes
 from lib.trees.tree import Tree
 
-NO_NODE = 0  # the root's row is the same in every tree, so that its number can stand for "no row lifted"
+NO_NODE = 0  # stands for "no row marked": the root's row is the same in every tree
 
 
 class ShapeExplorer:
-    """Controls for family, budget, prefix length and one node, over a picture and the numbers that belong to it.
+    """Controls for family, budget, prefix length and one node, above a picture and its numbers.
 
     acceptance_by_rank: float[R], from which sparse and optimal trees are grown and lengths are expected.
     It opens on `family`, by default the last of `families`. Show `view`; the controls are `family`, `budget`,
@@ -32,7 +32,7 @@ class ShapeExplorer:
         self.family = ipywidgets.Dropdown(options=list(families), value=family or families[-1], description="family")
         self.budget = ipywidgets.IntSlider(budget, 0, max_budget, description="budget", **wide)
         self.prefix_length = ipywidgets.BoundedIntText(prefix_length, 0, 1 << 20, description="prefix")
-        self.node = ipywidgets.IntSlider(NO_NODE, 0, budget, description="lift node", **wide)
+        self.node = ipywidgets.IntSlider(NO_NODE, 0, budget, description="mark node", **wide)
         self.picture = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="1150px"))
         self.numbers = ipywidgets.HTML()
         self.view = ipywidgets.VBox([
@@ -48,7 +48,7 @@ class ShapeExplorer:
         return shapes.at_budget(self.family.value, self.budget.value, acceptance=self.acceptance)
 
     def figure(self) -> Figure:
-        """The picture for the controls as they stand."""
+        """The picture for the current controls."""
         tree = self.tree
         return drawing.shape_card(
             tree, prefix_length=self.prefix_length.value, node=self.node.value or None,
@@ -56,11 +56,11 @@ class ShapeExplorer:
             title=f"{self.family.value}@{tree.budget}")
 
     def _refresh(self, change=None) -> None:
-        """Draw and describe what the controls say."""
+        """Draw and describe the tree of the current controls."""
         if self.node.max != self.budget.value:
-            self.node.max = self.budget.value  # a node beyond it becomes the last one, which refreshes once more
+            self.node.max = self.budget.value  # a larger node becomes the last one, which refreshes again
         figure, png = self.figure(), BytesIO()
-        with rc_context({"savefig.bbox": "standard"}):  # not cut to what is drawn, which takes drawing it once more
+        with rc_context({"savefig.bbox": "standard"}):  # without cropping, which would draw it twice
             figure.savefig(png, format="png")
         theme.close(figure)
         self.numbers.value = self._describe(self.tree)
@@ -68,9 +68,9 @@ class ShapeExplorer:
 
     def _describe(self, tree: Tree) -> str:
         expected = shapes.expected_accepted(tree, self.acceptance)
-        lines = [f"<b>{escape(shapes.FAMILIES.get(self.family.value, self.family.value))}</b>: {drawing.describe(tree)}; "
-                 f"the rank model expects {expected:.2f} accepted tokens a round, {expected + 1:.2f} with the target's "
-                 "own"]
+        family = escape(shapes.FAMILIES.get(self.family.value, self.family.value))
+        lines = [f"<b>{family}</b>: {drawing.describe(tree)}; the rank model expects {expected:.2f} accepted tokens "
+                 f"per round, {expected + 1:.2f} with the target's own"]
         if self.node.value != NO_NODE:
             node, prefix = self.node.value, self.prefix_length.value
             depth, seen = int(tree.depth[node]), ", ".join(map(str, tree.path(node)))

@@ -1,4 +1,4 @@
-"""One prompt decoded round by round for a reader: each round's tree and tokens, what was accepted, the text so far."""
+"""One prompt decoded round by round: each round's tree and tokens, its accepted path, and the text so far."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -7,7 +7,7 @@ from typing import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lib.attention.operator import tree_forward
+from lib.attention.registration import tree_forward
 from lib.decoding.batch import stack
 from lib.decoding.loop import generate
 from lib.decoding.records import Round
@@ -17,20 +17,23 @@ from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft
 from lib.verify.warping import warp
 
-PROMPT, DRAFT, TARGET = "prompt", "draft", "target"  # who wrote a piece of the text
-UNFINISHED = "\ufffd"  # what decoding shows where a character's last bytes are still to come
-Seen = tuple[Draft, list[int], int]  # a round as it is observed: draft, accepted nodes, bonus token
+PROMPT, DRAFT, TARGET = "prompt", "draft", "target"  # the writer of a piece of the text
+UNFINISHED = "\ufffd"  # the decoder's sign for a character whose last bytes are missing
+Seen = tuple[Draft, list[int], int]  # an observed round: draft, accepted nodes, bonus token
 
 
 @dataclass(frozen=True)
 class Step:
-    """One round as a reader sees it, and the running totals with this round in them.
+    """One round as it is shown, and the running totals up to and including it.
 
-    tokens: the text of every node, the root's first. probabilities: what the drafter gave every node behind its parent
-    (the root's is 1), or None where the drafter is no language model. accepted: nodes of the accepted path, root
-    excluded. bonus: the text of the token that the target adds. text: (text, who) pieces, the prompt and then one a
-    token, of which the last `fresh` are this round's. cut: EOS or the length limit shortened the round, so that it is
-    shown but not counted in `rounds`, `drafted_tokens` and `accepted_tokens`.
+    tokens: the text of each node, the root's first.
+    probabilities: the drafter's probability of each node after its parent (the root's is 1); None for a drafter that is
+        not a language model.
+    accepted: nodes of the accepted path, root excluded.
+    bonus: the text of the token that the target adds.
+    text: (text, writer) pieces, the prompt and then one for each token; the last `fresh` are this round's.
+    cut: EOS or the length limit shortened the round, so that it is shown but not counted in `rounds`, `drafted_tokens`
+        and `accepted_tokens`.
     """
 
     number: int
@@ -49,7 +52,7 @@ class Step:
 
     @property
     def rate(self) -> float | None:
-        """Accepted over drafted tokens so far; None before anything was drafted in a counted round."""
+        """Accepted over draft tokens so far; None before a counted round has draft tokens."""
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
 
     @property
@@ -63,8 +66,8 @@ def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, temperatu
     """The rounds in which a pair decodes prompt int64[T] with a shape or growth rule, as steps.
 
     pair: anything with target, tokenizer and eos_token_ids, see `models.load_pair`. Temperature 0 is greedy;
-    above it the rule is naive sampling and a generator is needed. Without a round (the first token, the prefill's, ends
-    the text) the list is empty. ValueError as `generate` gives it.
+    above it the rule is naive sampling and a generator is needed. The list is empty if
+    the first token, the prefill's, ends the text. ValueError as `generate` gives it.
     """
     seen: list[Seen] = []
 
@@ -82,7 +85,7 @@ def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, temperatu
 
 @torch.inference_mode()
 def _beliefs(drafter, prompt: Tensor, seen: Sequence[Seen]) -> Iterator[tuple[float, ...] | None]:
-    """The drafter's probability of every node, round by round: its model reads each draft whole, as the target does."""
+    """The drafter's probability of each node, round by round, from one forward pass of its model over each draft."""
     model = getattr(drafter, "model", None)
     if model is None:
         yield from (None for _ in seen)
@@ -99,7 +102,7 @@ def _beliefs(drafter, prompt: Tensor, seen: Sequence[Seen]) -> Iterator[tuple[fl
 
 
 def _pieces(tokenizer, prompt: list[int], new: list[int], seen: Sequence[Seen]) -> list[tuple[str, str]]:
-    """(text, who) of the prompt and of each new token: the target's first, then the rounds' accepted ones and bonus."""
+    """(text, writer) of the prompt and of each new token: the target's first, then each round's accepted and bonus."""
     who = [TARGET] + [writer for _, accepted, _ in seen for writer in (*[DRAFT] * len(accepted), TARGET)]
     return [(_decode(tokenizer, prompt), PROMPT), *zip(added_texts(tokenizer, prompt, new), who)]
 
@@ -113,15 +116,15 @@ def _step(tokenizer, place: int, rounds: Sequence[Round], seen: Seen, belief: tu
     above = [None, *(tokens[parent] for parent in draft.tree.parents[1:])]
     return Step(
         number=place + 1, of=len(rounds), tree=draft.tree, probabilities=belief, accepted=tuple(accepted),
-        tokens=tuple(_text_behind(tokenizer, *both) for both in zip(above, tokens)),
-        bonus=_text_behind(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
+        tokens=tuple(_text_after(tokenizer, *both) for both in zip(above, tokens)),
+        bonus=_text_after(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
         text=tuple(pieces[: 1 + ends[place]]), fresh=ends[place] - found.position, cut=found.cut, rounds=len(counted),
         drafted_tokens=sum(earlier.drafted for earlier in counted),
         accepted_tokens=sum(earlier.accepted for earlier in counted))
 
 
 def added_texts(tokenizer, before: list[int], new: list[int]) -> list[str]:
-    """What every new token adds to the text; the bytes of a character come with the token that completes it."""
+    """The text that each new token adds; the bytes of a character come with the token that completes it."""
     context = before[-8:]  # enough for what a tokenizer does at the start of a text, such as dropping a space
     whole = [_decode(tokenizer, context + new[:end]) for end in range(len(new) + 1)]
     settled = accumulate((text.rstrip(UNFINISHED) for text in whole[:-1]), lambda old, now: max(old, now, key=len))
@@ -129,8 +132,8 @@ def added_texts(tokenizer, before: list[int], new: list[int]) -> list[str]:
     return [whole[-1][start:end] for start, end in zip(ends, ends[1:])]
 
 
-def _text_behind(tokenizer, before: int | None, token: int) -> str:
-    """A token's text as it reads behind another one: there a tokenizer shows the space that it drops at a start."""
+def _text_after(tokenizer, before: int | None, token: int) -> str:
+    """A token's text after another token, where a tokenizer keeps the space that it drops at the start of a text."""
     if before is not None:
         alone, both = _decode(tokenizer, [before]), _decode(tokenizer, [before, token])
         if both.startswith(alone) and both != alone:

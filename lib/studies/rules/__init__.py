@@ -1,1 +1,4 @@
-"""Which verification rules are lossless, and what each is worth: notebook 04."""
+"""Which verification rules are lossless, what each accepts, and what it costs: notebook 04.
+
+Start at `findings`. `measure` and `verification_cost` make the tables that `schema` declares, `figures` draws them.
+"""

@@ -1,64 +1,350 @@
-"""What the tables of the study of rules say: shares of bounds, gains between rules, and published figures beside."""
+"""What the study of rules found: which rules are lossless, what each is worth, and which one to take.
 
-from typing import Sequence
+Functions of tables alone, used by notebook 04 and by section 4 of the report. "Exact rows" are rows of the table
+"rules_exact" as `measure.labelled` returns them.
+"""
+
+from dataclasses import replace
+from typing import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
-from lib.lab import stats
-from lib.studies.rules import measure
-from lib.studies.rules.measure import BOUND, OWN, label
+from lib.lab import charts, stats
+from lib.lab.findings import Finding, Part, Results
+from lib.studies.report import Ask, Follows
+from lib.studies.rules import figures
+from lib.studies.rules.measure import BOUND, EXACT, LEVEL, LOSSLESS, SETTING, judged, label, labelled
+from lib.studies.rules.schema import NOTEBOOK
+from lib.verify.rules import RULES
 
-KEYS = ["vocabulary", "seed", "language", "agreement", "temperature", "shape"]
+KEYS = list(SETTING)
+BASE = ("traversal", "without_replacement")  # the lossless rule and its proposal beside which lossy rules are shown
+YARDSTICK = "without_replacement"  # the proposal whose bound all rules are divided by
+READS = 3  # goal: a verification takes at most the time of so many reads of its rows
+
+RULES_TEXT = """
+## 4 Rules: is it lossless, and which one to take?
+
+A rule decides which draft tokens are kept. Users ask whether the output is still the target's; here this is computed. A
+rule receives its random numbers from outside, so that it can be run once for every combination of their outcomes. Over
+languages of a few tokens that gives the exact law of the tokens that a round emits, which is compared with the target's
+own law over depth + 1 tokens. The rule that is enumerated is the rule that decodes. *p* and *q* are the distributions
+of target and drafter after temperature; children are the drafter's *top k*, independent samples (*iid*), or samples
+*without replacement*.
+"""
+
+WORTH = """
+### 4.1 What is each rule worth?
+
+The yardstick is the joint optimal transport between whole trees and whole paths: no lossless rule accepts more of
+drafts that are sampled without replacement. Top-k drafts are not subject to this bound.
+"""
+
+ADDED = """
+### 4.2 What do sampling without replacement, and deciding by path, add?
+
+A rule that decides token by token ends a round at the first rejected token; block verification decides about the path
+as a whole.
+"""
+
+LOSSY = """
+### 4.3 What do lossy rules buy?
+
+A lossy rule accepts more tokens, and its text has another distribution. Both effects are exact here.
+"""
+
+CHOICE = """
+### 4.4 Which rule, then?
+"""
 
 
-def against_bounds(rows: pd.DataFrame, yardstick: str = "without_replacement") -> pd.DataFrame:
-    """The rows of rules with the proposal that each was made for, with the bound of that proposal as `best` and the
-    bound of the proposal `yardstick`, the same for all, as `yardstick`. What has no bounds is left out."""
+def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
+    """Section 4 of the report, and the answer to "Which rule?"."""
+    parameters = run.record["parameters"][NOTEBOOK]
+    exact, shapes = exact_rows(run["rules_exact"], parameters), parameters["exact_shapes"]
+    main = exact[exact["agreement"] == parameters["agreement"]]
+    yield RULES_TEXT
+    yield _without_table(lossless_or_not(run["rules_proof"]))
+    yield _without_table(loop_is_lossless(run["rules_law"]))
+    yield WORTH
+    yield worth(main, rng)
+    yield on_real_models(run["rules_live"], rng)
+    yield ADDED
+    drawn = replacement(exact, rng)
+    yield by_path(exact, rng)
+    yield _without_table(drawn)
+    yield LOSSY
+    ends = main[main["shape"].isin([shapes[0], shapes[-1]])]
+    yield lossy(ends)
+    yield CHOICE
+    yield which_rule(main[main["shape"] == shapes[-1]])
+    yield _without_table(verification_cost(run["rules_cost"]))
+    yield published(exact, rng)
+    yield Follows("Which rule?", lambda: advice(main, ends, run["rules_proof"], rng))
+
+
+def _without_table(finding: Finding) -> Finding:
+    return replace(finding, table=None)
+
+
+# ------------------------------------------------------------------------------------------------------------ findings
+
+
+def lossless_or_not(proof: pd.DataFrame) -> Finding:
+    """From the table "rules_proof": the largest distance of each rule and proposal from the target's law."""
+    worst = proof.groupby("lossless")["worst"].max()
+    count = proof.groupby(["rule", "proposal"])["languages"].sum()
+    table = proof.groupby(["rule", "proposal"])["worst"].max().unstack()
+    table = table.loc[[name for name in RULES if name in table.index]]
+    table = table.map(lambda value: "" if pd.isna(value) else f"{value:.0e}" if value < EXACT else f"{value:.2f}")
+    return Finding(
+        "Lossless rules are lossless, to rounding.",
+        f"The largest distance from the target's law is {worst[True]:.0e} for them and {worst[False]:.2f} for lossy "
+        f"rules, over {count.min()} to {count.max()} enumerations for each rule and proposal, of random languages "
+        "(filled markers) and hard ones (hollow: disjoint supports, zeros, ties, certainty).",
+        figures.deviations(proof), "lossless_or_not", table)
+
+
+def loop_is_lossless(law: pd.DataFrame) -> Finding:
+    """From the table "rules_law": tests of the tokens that real models emit in the loop."""
+    tests = judged(law)
+    refused = ", ".join(f"`{name}`" for name in tests.loc[~tests["passes"], "rule"].unique())
+    shown = ["prompt", "rule", "proposal", "samples", "statistic", "degrees", "p_value", "adjusted", "visible",
+             "passes"]
+    return Finding(
+        f"On real models, {tests['passes'].sum()} of {len(tests)} tests agree with the target's own law",
+        f"(G-test of the loop's first tokens, Holm, level {LEVEL:g}); a distance of "
+        f"{tests['visible'].max():.2f} would be detected four times out of five."
+        + (f" Refused: {refused}; test again with more samples." if refused else ""), table=tests[shown].round(4))
+
+
+def worth(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """From exact rows of one agreement: accepted length of each lossless rule, as a share of the same bound for all."""
+    own = against_bounds(rows)
+    share = stats.summarise(own, ["shape", "temperature", "label"], "accepted", "yardstick", rng, prompt="language")
+    figure = charts.lines(share, x="temperature", y="value", by="label", lower="low", upper="high", panels="shape",
+                          bound=1.0, x_label="temperature", y_label="accepted length\n(share of the bound)", columns=2)
+    mean, by_heat = (share.groupby(by)["value"].mean() for by in ("label", ["temperature", "label"]))
+    left = 1 - own.groupby("label")["accepted"].sum() / own.groupby("label")["best"].sum()
+    cold, hot = share["temperature"].min(), share["temperature"].max()
+    return Finding(
+        f"On average `{mean.idxmax()}` accepts most, `{mean.idxmin()}` least.",
+        f"Naive sampling of top-k children reaches {by_heat[cold][label('naive')]:.0%} of the yardstick at temperature "
+        f"{cold:g} and {by_heat[hot][label('naive')]:.0%} at {hot:g}. The distance from the bound of each rule's own "
+        f"proposal: {', '.join(f'`{name}` {value:.1%}' for name, value in left.items())}. Bands: 95 % from resampling "
+        f"{own['language'].nunique()} languages.", figure, "rules_by_temperature")
+
+
+def share_of_bound(rows: pd.DataFrame) -> Finding:
+    """From exact rows of one agreement: accepted length of each lossless rule, as a share of its proposal's bound."""
+    own = against_bounds(rows)
+    sums = own.groupby(["label", "shape"], sort=False)[["accepted", "best"]].sum()
+    share = (sums["accepted"] / sums["best"]).unstack()
+    figure = charts.heat_map(share[list(rows["shape"].unique())], value_label="share of the bound", x_label="",
+                             y_label="", decimals=3, title="Accepted length over its bound")
+    sampled = share.drop(label("naive")).stack()
+    return Finding(
+        f"Rules for samples accept between {sampled.min():.1%} and {sampled.max():.1%} of what is possible.",
+        f"`{sampled.idxmin()[0]}` on `{sampled.idxmin()[1]}` accepts least. Naive sampling of top-k children has at "
+        f"least {share.loc[label('naive')].min():.1%}, traversal at least {share.loc[label('traversal')].min():.1%}.",
+        figure, "share_of_bound")
+
+
+def on_real_models(live: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """From the table "rules_live": tokens per round of each lossless rule with the proposal that it was made for."""
+    rows = live[live["stretch"] == "before"]
+    table = in_tokens(rows, ["pair", "shape", "temperature", "rule"], rng, prompt="prompt").loc[list(LOSSLESS)]
+    ends = stats.summarise(rows, ["pair", "rule"], "accepted", "rounds", rng).sort_values("value").groupby("pair")
+    by_pair = "; ".join(f"on `{name}` most with `{each['rule'].iloc[-1]}` ({1 + each['value'].iloc[-1]:.2f}), least "
+                        f"with `{each['rule'].iloc[0]}` ({1 + each['value'].iloc[0]:.2f})" for name, each in ends)
+    return Finding("Tokens per round on real models,", f"each rule with the proposal that it was made for: {by_pair}. "
+                   "Where intervals overlap, more prompts are needed to tell rules apart.", table=table)
+
+
+def replacement(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """From exact rows: the gain of drawing without replacement over drawing independently, on trees that branch."""
+    trees = rows[~rows["shape"].str.startswith("chain:")]
+    change = gain(trees, "without_replacement", "multi_step", ["shape", "agreement", "temperature"], rng)
+    change = change.sort_values("value")
+    least, most = change.iloc[0], change.iloc[-1]
+    table = change.pivot(index=["agreement", "shape"], columns="temperature", values="value").round(1)
+    table.columns = [f"more tokens at temperature {value:g} (%)" for value in table.columns]
+    return Finding(
+        "Drawing without replacement instead of independently",
+        f"changes the tokens per round by {least['value']:+.1f} % to {most['value']:+.1f} % [{most['low']:+.1f}, "
+        f"{most['high']:+.1f}], most on `{most['shape']}` at temperature {most['temperature']:g}.", table=table)
+
+
+def lost_to_repeats(rows: pd.DataFrame) -> Finding:
+    """From exact rows of trees that branch: the nodes that independent samples lose because repeats share a node."""
+    drafted = rows.groupby(["rule", "shape"])["drafted"].mean().unstack()
+    lost = 1 - drafted.loc["multi_step"] / drafted.loc["without_replacement"]
+    return Finding(f"Repeats cost independent samples up to {lost.max():.0%} of a tree's nodes",
+                   f"(`{lost.idxmax()}`).")
+
+
+def by_path(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """From exact rows: the gain of block verification over the token-wise rule on chains."""
+    chains = path_gain(rows, ["agreement", "temperature", "length"], rng)
+    shown = chains.assign(by="temperature " + chains["temperature"].astype(str),
+                          panel="agreement " + chains["agreement"].astype(str))
+    figure = charts.lines(shown, x="length", y="value", by="by", lower="low", upper="high", panels="panel", log_x=True,
+                          x_label="drafted chain (tokens)", y_label="more tokens per round (%)")
+    longest = chains["length"].max()
+    ends = chains[chains["length"] == longest].groupby("temperature")["value"].mean()
+    return Finding(
+        "What deciding by path adds.", f"On chains of {longest} tokens block verification changes the tokens per round "
+        f"by {ends.iloc[0]:+.1f} % at temperature {ends.index[0]:g} and by {ends.iloc[-1]:+.1f} % at "
+        f"{ends.index[-1]:g}, relative to the token-wise rule.", figure, "gain_by_path")
+
+
+def lossy(rows: pd.DataFrame) -> Finding:
+    """From exact rows of one agreement: accepted length and distance of lossy rules beside the lossless `BASE`."""
+    beside = lossy_beside(rows)
+    mean = beside.groupby("rule")[["accepted", "distance"]].mean()
+    more = mean["accepted"] / mean.loc[BASE[0], "accepted"] - 1
+    by_rule = "; ".join(f"`{name}` accepts {more[name]:+.0%} and is wrong by {row['distance']:.2f}"
+                        for name, row in mean.drop(index=BASE[0]).iterrows())
+    return Finding(
+        "More tokens, or another text.", f"Relative to {BASE[0]} verification (dotted: its accepted length at each "
+        f"temperature; larger markers are higher temperatures): {by_rule}.",
+        figures.accepted_over_distance(beside, BASE[0]), "lossy")
+
+
+def lossy_by_length(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """From exact rows of lossy rules on chains: the distance over the length of the chain."""
+    distances = stats.summarise(rows.assign(length=_lengths(rows)), ["length", "rule"], "distance", "rounds", rng,
+                                prompt="language")
+    figure = charts.lines(distances, x="length", y="value", by="rule", lower="low", upper="high", log_x=True,
+                          x_label="drafted chain (tokens)", y_label="distance from the target's law")
+    ends = distances.pivot(index="rule", columns="length", values="value")
+    first, last = ends.columns.min(), ends.columns.max()
+    return Finding(
+        f"With longer drafts the error of {(ends[last] > ends[first]).sum()} of {len(ends)} lossy rules grows.",
+        f"On chains of {first} and of {last}: " + "; ".join(f"`{name}` {row[first]:.2f} and {row[last]:.2f}"
+                                                            for name, row in ends.iterrows()) + ".",
+        figure, "lossy_by_length")
+
+
+def which_rule(rows: pd.DataFrame) -> Finding:
+    """From exact rows of one agreement and shape: the rule that accepts most for each proposal and temperature."""
+    best = best_rules(rows)
+    lossless = best[best["lossless"]].groupby("proposal")["rule"].unique()
+    by_proposal = "; ".join(f"{' or '.join(f'`{rule}`' for rule in rules)} for {name.replace('_', ' ')}"
+                            for name, rules in lossless.items())
+    return Finding(
+        f"Which rule accepts most on `{rows['shape'].iloc[0]}`,",
+        f"by proposal, promise and temperature. Without loss: {by_proposal}. On a chain *traversal* is block "
+        "verification.",
+        figures.which_rule(best), "which_rule")
+
+
+def verification_cost(rows: pd.DataFrame) -> Finding:
+    """From the table "rules_cost": the time of a verification, and that time in reads of the rows that it needs."""
+    slowest = rows.loc[rows["times_read"].idxmax()]
+    shown = ["proposal", "rows_read", "verify_us", "read_us", "times_read", "lower", "upper"]
+    return Finding(
+        "What verifying costs:",
+        f"{rows['verify_us'].min() / 1000:.2f} to {rows['verify_us'].max() / 1000:.2f} ms over "
+        f"{rows['vocabulary'].iloc[0]:,} tokens, which is {rows['times_read'].median():.1f} reads (median) of the rows "
+        f"of probabilities that a rule needs, and at most {slowest['times_read']:.1f} (`{slowest['rule']}` on "
+        f"`{slowest['shape']}`). The goal is three, which {(rows['times_read'] <= READS).sum()} of {len(rows)} "
+        "measurements meet.", table=rows.set_index(["shape", "rule"])[shown].round(1))
+
+
+def published(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """From exact rows: published comparisons of rules, and whether the same rule is ahead here."""
+    found = directions(rows, rng)
+    differing = found[found["agrees"] == "no"]["finding"]
+    return Finding(
+        f"Beside what was published: {len(found) - len(differing)} of {len(found)} directions agree.",
+        f"Not so here: {'; '.join(f'*{one}*' for one in differing) or 'none'}. *here*: per cent more tokens per round, "
+        f"over the settings of this run. Its languages have {rows['vocabulary'].iloc[0]} tokens and no grammar, so "
+        "sizes need not agree.", table=found.set_index(["from", "finding"]))
+
+
+def advice(rows: pd.DataFrame, ends: pd.DataFrame, proof: pd.DataFrame, rng: np.random.Generator) -> str:
+    """The answer to "Which rule?", from exact rows of one agreement, those of `lossy`, and the table "rules_proof"."""
+    by_heat = gain(rows, "traversal", "naive", ["temperature"], rng).set_index("temperature")
+    changes = [f"{stats.format_estimate(by_heat.loc[heat], '+.0f')} % at temperature {heat:g}"
+               for heat in (rows["temperature"].min(), rows["temperature"].max())]
+    wrong = lossy_beside(ends).groupby("rule")["distance"].mean().drop(BASE[0])
+    return (
+        "No lossless rule accepts more of top-k children than naive sampling. Compared with it, samples without "
+        f"replacement under traversal verification change the tokens per round by {' and by '.join(changes)}. Lossy "
+        f"rules are wrong by {wrong.min():.2f} to {wrong.max():.2f} in total variation, on average over random "
+        f"languages, and by {proof.loc[~proof['lossless'], 'worst'].max():.2f} on the worst language.")
+
+
+# ---------------------------------------------------------------------------------------------------------- estimates
+
+
+def exact_rows(rows: pd.DataFrame, parameters: dict) -> pd.DataFrame:
+    """The rows of the table "rules_exact" with the seed and vocabulary of a run's parameters, labelled."""
+    return labelled(rows[(rows["seed"] == parameters["seed"]) & (rows["vocabulary"] == parameters["vocabulary"])])
+
+
+def against_bounds(rows: pd.DataFrame) -> pd.DataFrame:
+    """The exact rows of each lossless rule with the proposal that it was made for, with the bound of that proposal as
+    `best` and that of the proposal YARDSTICK as `yardstick`. Rows without bounds are left out."""
     bounds = rows[rows["rule"] == BOUND].set_index([*KEYS, "proposal"])["accepted"]
-    own = rows[rows["rule"].map(OWN).eq(rows["proposal"])]
+    own = rows[rows["rule"].map(LOSSLESS).eq(rows["proposal"])]
     own = own.join(bounds.rename("best"), on=[*KEYS, "proposal"])
-    own = own.join(bounds.xs(yardstick, level="proposal").rename("yardstick"), on=KEYS)
+    own = own.join(bounds.xs(YARDSTICK, level="proposal").rename("yardstick"), on=KEYS)
     return own.dropna(subset=["best", "yardstick"])
 
 
 def gain(
-    rows: pd.DataFrame, rule: tuple[str, str], base: tuple[str, str], by: Sequence[str], generator: np.random.Generator
+    rows: pd.DataFrame, rule: str, base: str, by: Sequence[str], rng: np.random.Generator, proposals: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """By how many per cent more tokens a round (rule, proposal) yields than the base, bonus token included, in each
-    setting `by`, over what both were computed for; value, low, high from resampling languages."""
-    both = rows[rows["label"].isin([label(*rule), label(*base)])]
+    """By how many per cent more tokens per round (bonus token included) a rule yields than the base, for each setting
+    `by`, over the settings that have both; value, low, high from resampling languages.
+
+    proposals: of the rule and of the base; by default those that they were made for.
+    """
+    ours, theirs = map(label, (rule, base), proposals or ("", ""))
+    both = rows[rows["label"].isin([ours, theirs])]
     both = both[both.groupby(KEYS)["label"].transform("nunique") == 2]
     both = both.assign(tokens=1 + both["accepted"], length=_lengths(both))
-    found = stats.compare(
-        both, by, "label", label(*base), "tokens", "rounds", generator, relative=True, prompt="language"
-    )
-    found[["value", "low", "high"]] = 100 * (found[["value", "low", "high"]] - 1)
-    return found
+    change = stats.compare(both, by, "label", theirs, "tokens", "rounds", rng, relative=True, prompt="language")
+    change[["value", "low", "high"]] = 100 * (change[["value", "low", "high"]] - 1)
+    return change
 
 
-def by_path(rows: pd.DataFrame, by: Sequence[str], generator: np.random.Generator) -> pd.DataFrame:
-    """`gain` of block verification over the token-wise rule on chains, where both are given independent samples."""
-    chains = rows[rows["shape"].str.startswith("chain:")]
-    return gain(chains, ("block", "iid"), ("multi_step", "iid"), by, generator)
+def path_gain(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
+    """`gain` of block verification over the token-wise rule on chains, both on independent samples."""
+    return gain(rows[rows["shape"].str.startswith("chain:")], "block", "multi_step", by, rng)
 
 
-def lossy_beside(rows: pd.DataFrame, base: str = "traversal", proposal: str = "without_replacement") -> pd.DataFrame:
-    """The rows of all lossy rules and of the lossless `base`, on drafts of one proposal."""
-    return rows[(rows["proposal"] == proposal) & (~rows["lossless"] | rows["rule"].eq(base))]
+def lossy_beside(rows: pd.DataFrame) -> pd.DataFrame:
+    """The exact rows of all lossy rules and of the lossless `BASE`, on drafts of the proposal of BASE."""
+    return rows[(rows["proposal"] == BASE[1]) & (~rows["lossless"] | rows["rule"].eq(BASE[0]))]
 
 
-def published(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
-    """A row a published finding: what was found there, what here (in per cent more tokens a round), and whether the
-    directions agree. rows: of the table "rules_exact", labelled."""
+def best_rules(rows: pd.DataFrame, by: Sequence[str] = ("proposal", "lossless", "temperature")) -> pd.DataFrame:
+    """Of exact rows, the rule that accepts most in each setting `by`: its mean accepted length and distance, and the
+    share by which it leads the next one (NaN if there is none). Of equals the rule that is first in RULES. Bounds are
+    left out.
+    """
+    by = list(by)
+    mean = rows[rows["rule"] != BOUND].groupby([*by, "rule"], as_index=False)[["accepted", "distance"]].mean()
+    mean = mean.assign(accepted=mean["accepted"].round(9), place=mean["rule"].map(list(RULES).index))
+    ordered = mean.sort_values(["accepted", "place"], ascending=[False, True]).drop(columns="place").groupby(by)
+    first, second = ordered.nth(0).set_index(by), ordered.nth(1).set_index(by)["accepted"]
+    return first.assign(lead=first["accepted"] / second - 1).sort_index().reset_index()
+
+
+def directions(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """From exact rows, one row per published finding: its size there, its size here (per cent more tokens per round),
+    and whether the directions agree."""
     trees = rows[~rows["shape"].str.startswith("chain:")]
-    distinct, independent = ("without_replacement",) * 2, ("multi_step", "iid")
-    residual = gain(trees, independent, ("naive", "iid"), ["temperature"], generator)["value"]
-    replaced = gain(trees, distinct, independent, ["agreement", "shape", "temperature"], generator)["value"]
-    chosen = gain(trees, distinct, ("naive", "top_k"), ["temperature"], generator)["value"]
-    length = by_path(rows, ["length"], generator).sort_values("length")
+    residual = gain(trees, "multi_step", "naive", ["temperature"], rng, ("iid", "iid"))["value"]
+    replaced = gain(trees, "without_replacement", "multi_step", ["agreement", "shape", "temperature"], rng)["value"]
+    chosen = gain(trees, "without_replacement", "naive", ["temperature"], rng)["value"]
+    length = path_gain(rows, ["length"], rng).sort_values("length")
     deepest = rows[_lengths(rows) == length["length"].max()]
-    heat = by_path(deepest, ["temperature"], generator).sort_values("temperature")["value"]
+    heat = path_gain(deepest, ["temperature"], rng).sort_values("temperature")["value"]
     length = length["value"]
     found = [
         ("SpecInfer", "a residual beats naive sampling of the same draws", "26 to 28 %", residual, residual.min() > 0),
@@ -71,22 +357,18 @@ def published(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFram
          heat.is_monotonic_increasing),
     ]
     return pd.DataFrame([
-        {"from": who, "finding": what, "published": there, "here": _range(here), "agrees": "yes" if agrees else "no"}
-        for who, what, there, here, agrees in found
+        dict(zip(("from", "finding", "published", "here", "agrees"),
+                 (source, finding, there, _range(here), "yes" if agrees else "no")))
+        for source, finding, there, here, agrees in found
     ])
 
 
-def in_tokens(rows: pd.DataFrame, by: Sequence[str], generator: np.random.Generator, prompt: str) -> pd.DataFrame:
-    """Expected tokens a round, the bonus token included, as text with its interval: a row each of the last of `by`."""
-    found = stats.summarise(rows, list(by), "accepted", "rounds", generator, prompt=prompt)
-    found["tokens"] = [f"{1 + row.value:.2f} [{1 + row.low:.2f}, {1 + row.high:.2f}]" for row in found.itertuples()]
-    return found.pivot(index=by[-1], columns=list(by[:-1]), values="tokens")
-
-
-def exact_rows(rows: pd.DataFrame, asked: dict) -> pd.DataFrame:
-    """The rows of the table "rules_exact" whose seed and vocabulary a run asked for, labelled."""
-    mine = rows[(rows["seed"] == asked["seed"]) & (rows["vocabulary"] == asked["vocabulary"])]
-    return measure.labelled(mine)
+def in_tokens(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator, prompt: str) -> pd.DataFrame:
+    """Expected tokens per round, bonus token included, as text with their intervals; one row for each value of the last
+    of `by`."""
+    means = stats.summarise(rows, list(by), "accepted", "rounds", rng, prompt=prompt)
+    means["tokens"] = [f"{1 + row.value:.2f} [{1 + row.low:.2f}, {1 + row.high:.2f}]" for row in means.itertuples()]
+    return means.pivot(index=by[-1], columns=list(by[:-1]), values="tokens")
 
 
 def _lengths(rows: pd.DataFrame) -> pd.Series:

@@ -1,30 +1,41 @@
-"""What rules are worth, exactly: every rule on languages of a few tokens, over shapes, temperatures and drafters."""
+"""Measurements of rules: by enumeration of languages of a few tokens, live on real models, and a test that real models
+in the loop emit the target's own distribution.
+"""
 
+from collections import Counter
+from dataclasses import dataclass
 from itertools import product
-from typing import Sequence
+from typing import Iterable, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 import torch
+from scipy.special import xlogy
+from scipy.stats import chi2, norm
+from torch import Tensor
 
+from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.tables import Table
 from lib.studies.acceptance import live
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 from lib.verify.proof import bounds, enumeration
-from lib.verify.proof.hard_languages import HARD, random_pair
-from lib.verify.proof.small_languages import Logits
+from lib.verify.proof.languages import HARD, Logits, random_pair
 from lib.verify.rules import RULES
+from lib.verify.warping import warp
 
-BOUND = "bound"  # stands where a rule's name does: what none can beat
-EXACT = 1e-12  # a larger distance is no rounding
-OWN = {  # the proposal that each lossless rule was made for
-    "naive": "top_k",
-    "multi_step": "iid",
-    "k_seq": "iid",
-    "without_replacement": "without_replacement",
-    "traversal": "without_replacement",
-}
+BOUND = "bound"  # in place of a rule's name: the bound of all lossless rules
+EXACT = 1e-12  # larger distances are not rounding
+SETTING = ("vocabulary", "seed", "language", "agreement", "temperature", "shape")
+# The lossless rules for sampling on trees, each with the proposal that it was made for.
+LOSSLESS = {rule.name: rule.made_for for rule in RULES.values() if rule.lossless and rule.sampled
+            and rule.shapes == "any"}
 Pairs = Sequence[tuple[str, str]]  # rules and proposals
+
+LEVEL = 0.05  # of all tests of the law together
+POWER = 0.8  # with which the distance `visible` is detected
+LEAST_EXPECTED = 5.0  # cells with smaller expected counts are pooled
+ROWS = 64  # sequences per batch
 
 
 def exact(
@@ -39,13 +50,12 @@ def exact(
     pairs: Pairs | None = None,
     bounded: bool = True,
 ) -> pd.DataFrame:
-    """The rows of the table "rules_exact" that are asked for; those that it lacks are computed and appended, language
-    by language.
+    """The requested rows of the table "rules_exact"; missing ones are computed and appended, language by language.
 
-    A row a language, agreement, temperature, shape and (rule, proposal); all rules and proposals where no `pairs` are
-    named. Languages are random, each with a drafter of each agreement (see `small_languages.Logits`); target and
-    drafter are warped by the same temperature. bounded: with rows of the rule "bound", the joint transport for each
-    proposal. Added to the table's columns are `rounds`, 1, and `label`, rule and proposal in words.
+    One row for each language, agreement, temperature, shape and (rule, proposal); `pairs` None: all rules and
+    proposals. Languages are random, each with a drafter of each agreement (see `languages.Logits`); target and drafter
+    are warped by the same temperature. bounded: adds rows of the rule "bound", the joint transport for each proposal.
+    `labelled` adds its columns.
     """
     done, wanted = table.keys(), []
     for language, shape in product(range(languages), shapes):
@@ -59,86 +69,189 @@ def exact(
             rows += _rows(setting, missing) if missing else []
         table.extend(rows)
     keys = list(table.schema.key)
-    found = table.frame().set_index(keys).loc[pd.MultiIndex.from_tuples(wanted, names=keys)].reset_index()
-    return labelled(found)
+    return labelled(table.frame().set_index(keys).loc[pd.MultiIndex.from_tuples(wanted, names=keys)].reset_index())
 
 
 def _rows(setting: tuple, cases: Pairs) -> list[dict]:
     vocabulary, seed, language, agreement, temperature, shape = setting
-    about = dict(zip(("vocabulary", "seed", "language", "agreement", "temperature", "shape"), setting))
     tree = parse(shape)
-    target = Logits.random(vocabulary, tree.max_depth, torch.Generator().manual_seed(seed + language))
-    drafter = target.related(agreement, torch.Generator().manual_seed(seed + language + 1_000_003))
-    says, drafts = target.language(temperature), drafter.language(temperature)
+    target_logits = Logits.random(vocabulary, tree.max_depth, torch.Generator().manual_seed(seed + language))
+    related = target_logits.related(agreement, torch.Generator().manual_seed(seed + language + 1_000_003))
+    target, drafter = target_logits.language(temperature), related.language(temperature)
     rows = []
     for rule, proposal in cases:
         if rule == BOUND:
-            best = bounds.best_accepted_length(says, drafts, tree, proposal)
-            found = {"lossless": True, "accepted": best, "drafted": float("nan"), "distance": 0.0}
+            best = bounds.best_accepted_length(target, drafter, tree, proposal)
+            values = {"lossless": True, "accepted": best, "drafted": float("nan"), "distance": 0.0}
         else:
-            law = enumeration.law(rule, says, drafts, tree, proposal)
-            far = enumeration.distance(law, says, tree.max_depth + 1)
-            found = {"accepted": law.accepted_length, "drafted": law.drafted, "distance": far}
-            found["lossless"] = RULES[rule].lossless
-        rows.append(about | {"rule": rule, "proposal": proposal} | found)
+            law = enumeration.law(rule, target, drafter, tree, proposal)
+            values = {"lossless": RULES[rule].lossless, "accepted": law.accepted_length, "drafted": law.drafted,
+                      "distance": enumeration.distance(law, target, tree.max_depth + 1)}
+        rows.append(dict(zip(SETTING, setting)) | {"rule": rule, "proposal": proposal} | values)
     return rows
 
 
 def proof(table: Table, shapes: Sequence[str], *, random: int, pairs: Pairs | None = None) -> pd.DataFrame:
-    """The table "rules_proof": every rule with every proposal on each shape, over `random` random pairs of languages of
-    three tokens and over the hard ones of `hard_languages`. What is there already stays.
+    """The table "rules_proof": the distance of every rule with every proposal on each shape, over `random` random pairs
+    of languages of three tokens and over the hard ones of `languages.HARD`. Only missing rows are computed.
     """
     pools = {"random": [random_pair(seed) for seed in range(random)], "hard": list(HARD.values())}
     for shape, kind in product(shapes, pools):
         tree = parse(shape)
         for rule, proposal in pairs or sampled_rules(tree):
             if (rule, proposal, shape, kind) not in table.keys():
-                found = [_distance(rule, proposal, tree, *pair) for pair in pools[kind]]
-                about = {"rule": rule, "proposal": proposal, "shape": shape, "kind": kind, "languages": len(found)}
-                table.append(**about, lossless=RULES[rule].lossless, worst=max(found), mean=sum(found) / len(found))
+                distances = [
+                    enumeration.distance(enumeration.law(rule, *pair, tree, proposal), pair[0], tree.max_depth + 1)
+                    for pair in pools[kind]
+                ]
+                table.append(rule=rule, proposal=proposal, shape=shape, kind=kind, languages=len(distances),
+                             lossless=RULES[rule].lossless, worst=max(distances), mean=sum(distances) / len(distances))
     return table.frame()
 
 
-def _distance(rule: str, proposal: str, tree: Tree, target: enumeration.Language, drafter: enumeration.Language):
-    law = enumeration.law(rule, target, drafter, tree, proposal)
-    return enumeration.distance(law, target, tree.max_depth + 1)
-
-
-def measured(kept: Table, grid: Sequence[live.Live], pair, asked, *, new_tokens: int, seed: int) -> pd.DataFrame:
-    """The table "rules_live": each setting of the grid decoded live on all prompts (see `live.run`), if not there."""
+def measured(table: Table, grid: Sequence[live.Live], pair, prompts, *, new_tokens: int, seed: int) -> pd.DataFrame:
+    """The table "rules_live": each setting of the grid, decoded live on all prompts (see `live.run`). Only missing
+    settings are decoded."""
     names = ("drafter", "rule", "shape", "temperature")
-    done = {tuple(dict(zip(kept.schema.key, key))[name] for name in ("pair", *names)) for key in kept.keys()}
+    done = {tuple(dict(zip(table.schema.key, key))[name] for name in ("pair", *names)) for key in table.keys()}
     for setting in grid:
         if (pair.name, *(getattr(setting, name) for name in names)) not in done:
-            kept.extend(live.run(setting, pair, [], asked, [], new_tokens=new_tokens, seed=seed))
-    return kept.frame()
+            table.extend(live.run(setting, pair, [], prompts, [], new_tokens=new_tokens, seed=seed))
+    return table.frame()
 
 
 def sampled_rules(tree: Tree) -> list[tuple[str, str]]:
     """Every rule for a tree above temperature 0, with every proposal that it is valid for."""
     fitting = [rule for rule in RULES.values() if rule.shapes == "any" or tree.max_depth == tree.budget]
-    return [(rule.name, proposal) for rule in fitting if rule.name != "greedy" for proposal in sorted(rule.proposals)]
+    return [(rule.name, proposal) for rule in fitting if rule.sampled for proposal in sorted(rule.proposals)]
 
 
 def labelled(rows: pd.DataFrame) -> pd.DataFrame:
-    """With `label`, such as "naive: top k" (whose style is the rule's), and `rounds`, 1: a row is one expectation."""
+    """Adds `label`, such as "naive: top k" (drawn in its rule's style), and `rounds`, 1: a row is one expectation."""
     return rows.assign(label=[label(*pair) for pair in zip(rows["rule"], rows["proposal"])], rounds=1)
 
 
-def label(rule: str, proposal: str) -> str:
-    """A rule with a proposal, as figures and tables name them."""
-    return f"{rule}: {proposal.replace('_', ' ')}"
+def label(rule: str, proposal: str = "") -> str:
+    """A rule with a proposal, by default the one that it was made for, as figures and tables name them."""
+    return f"{rule}: {(proposal or RULES[rule].made_for).replace('_', ' ')}"
 
 
-def best_rules(rows: pd.DataFrame, by: Sequence[str] = ("proposal", "lossless", "temperature")) -> pd.DataFrame:
-    """Of rows of the table "rules_exact", the rule that accepts most in each setting `by`: its mean accepted length and
-    distance, and by which share it leads the next one (NaN where there is none). Of equals, the simpler rule, which
-    stands first in RULES. Bounds are left out.
+# -------------------------------------------------------------------------------------------- a test of the loop's law
+
+
+@dataclass(frozen=True)
+class LawTest:
+    """What is decoded for the test, whatever the rule and proposal; only `top_k` tokens, so that cells are full."""
+
+    shape: str
+    temperature: float
+    top_k: int
+    length: int
+    samples: int
+    seed: int
+
+
+def law_tests(table: Table, pair, prompts: Mapping[str, Tensor], rules: Pairs, setting: LawTest) -> pd.DataFrame:
+    """The table "rules_law": for each prompt and (rule, proposal), a test of the first tokens of many continuations.
+    Only missing rows are computed.
+
+    pair: as from `models.load_pair`; prompts: name -> int64[T].
     """
-    by = list(by)
-    mean = rows[rows["rule"] != BOUND].groupby([*by, "rule"], as_index=False)[["accepted", "distance"]].mean()
-    mean = mean.assign(accepted=mean["accepted"].round(9), simplicity=mean["rule"].map(list(RULES).index))
-    ordered = mean.sort_values(["accepted", "simplicity"], ascending=[False, True])
-    ordered = ordered.drop(columns="simplicity").groupby(by)
-    first, second = ordered.nth(0).set_index(by), ordered.nth(1).set_index(by)["accepted"]
-    return first.assign(lead=first["accepted"] / second - 1).sort_index().reset_index()
+    for place, (name, prompt) in enumerate(prompts.items()):
+        key = {"pair": pair.name, "prompt": name, "shape": setting.shape, "temperature": setting.temperature}
+        missing = [case for case in rules if (*key.values(), *case) not in table.keys()]
+        law = law_of(pair.target, prompt, setting.length, setting.temperature, setting.top_k) if missing else {}
+        for rule, proposal in missing:
+            test = g_test(first_tokens(pair, prompt, rule, proposal, setting, setting.seed + place), law)
+            table.append(**key, rule=rule, proposal=proposal, top_k=setting.top_k, tokens=setting.length, **vars(test))
+    return table.frame()
+
+
+def first_tokens(pair, prompt: Tensor, rule: str, proposal: str, setting: LawTest, seed: int) -> list[tuple[int, ...]]:
+    """The first tokens of `setting.samples` continuations of a prompt int64[T], decoded live."""
+    drafter = LanguageModelDrafter(
+        pair.draft_model, proposal=proposal, temperature=setting.temperature, vocabulary=pair.vocabulary
+    )
+    done = live.decode(
+        pair.target,
+        drafter,
+        [prompt] * setting.samples,
+        rows=ROWS,
+        shape=setting.shape,
+        rule=rule,
+        temperature=setting.temperature,
+        top_k=setting.top_k,
+        max_new_tokens=setting.length,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return [tuple(tokens) for tokens in done.new_tokens]
+
+
+@torch.inference_mode()
+def law_of(target, prompt: Tensor, length: int, temperature: float, top_k: int) -> dict[tuple[int, ...], float]:
+    """The exact law of the next `length` tokens after a prompt int64[T], warped target: top_k^length cells."""
+    law = {(): 1.0}
+    for _ in range(length):
+        texts = torch.stack([torch.cat([prompt, torch.tensor(cell, dtype=torch.long)]) for cell in law])
+        logits = target(texts.to(target.device), logits_to_keep=1).logits[:, -1]
+        probs = warp(logits.double(), temperature, top_k).cpu()
+        law = {
+            (*cell, token): chance * float(row[token])
+            for (cell, chance), row in zip(law.items(), probs)
+            for token in row.nonzero()[:, 0].tolist()
+        }
+    return law
+
+
+@dataclass(frozen=True)
+class GTest:
+    """G = 2 sum n ln(n / expected), its degrees of freedom, and the chance of a larger one under the expected law."""
+
+    statistic: float
+    degrees: int
+    p_value: float
+    samples: int
+
+    def visible(self, level: float) -> float:
+        """The total variation distance from which on a wrong law is detected with POWER at this level.
+
+        A law at distance d has a divergence of at least 2 d^2 (Pinsker), so that G grows by at least 4 n d^2; G is
+        taken as normal, with the mean k + c and variance 2 (k + 2 c) of the non-central chi-squared law. Most wrong
+        laws are detected at smaller distances: this one holds for any.
+        """
+        # (k + c - critical) / sqrt(2 (k + 2 c)) = z is quadratic in the root.
+        z, critical = norm.ppf(POWER), chi2.isf(level, self.degrees)
+        root = 2 * z + (4 * z**2 + 4 * critical - 2 * self.degrees) ** 0.5
+        return float(((root**2 / 4 - self.degrees / 2) / (4 * self.samples)) ** 0.5)
+
+
+def g_test(emitted: Iterable[tuple[int, ...]], law: Mapping[tuple[int, ...], float]) -> GTest:
+    """Tests emitted tokens against their law. A token sequence that the law excludes gives p = 0."""
+    counts = Counter(emitted)
+    total = sum(counts.values())
+    expected = {cell: total * chance for cell, chance in law.items() if chance > 0}
+    excluded = sum(count for cell, count in counts.items() if cell not in expected)
+    common = {cell: value for cell, value in expected.items() if value >= LEAST_EXPECTED}
+    cells = [(counts[cell], value) for cell, value in common.items()]
+    rest = sum(expected.values()) - sum(common.values())
+    if rest > 1e-9 * total:
+        cells.append((total - excluded - sum(counts[cell] for cell in common), rest))
+    seen, values = np.array(cells, dtype=float).T
+    statistic, degrees = 2 * float(xlogy(seen, seen / values).sum()), len(cells) - 1
+    if excluded:
+        return GTest(float("inf"), degrees, 0.0, total)
+    return GTest(statistic, degrees, float(chi2.sf(statistic, degrees)) if degrees else 1.0, total)
+
+
+def judged(rows: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
+    """The rows of the table "rules_law" as tests that hold together at `level` (Holm 1979).
+
+    Added columns: `adjusted`, the adjusted p-value; `passes`, whether it exceeds the level; `visible`, the distance
+    that is detected with POWER even by a test at level / tests, the strictest that Holm's procedure demands.
+    """
+    order = rows["p_value"].rank(method="first").astype(int)
+    steps = (rows["p_value"] * (len(rows) + 1 - order)).clip(upper=1)
+    adjusted = steps[order.sort_values().index].cummax().reindex(rows.index)
+    tests = [GTest(*values) for values in rows[["statistic", "degrees", "p_value", "samples"]].itertuples(index=False)]
+    visible = [test.visible(level / len(rows)) for test in tests]
+    return rows.assign(adjusted=adjusted, passes=adjusted > level, visible=visible)

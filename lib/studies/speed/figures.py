@@ -1,22 +1,22 @@
-"""Figures of the speed study: every way of decoding over transformers' own, and where a round's time goes."""
+"""Figures of the speed study: ways of decoding over transformers' own, the parts of a round's time, predictions."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from lib.lab import theme
 from lib.studies.speed.alternatives import GENERATE, PLAIN, THEIRS
-from lib.studies.speed.questions import CHOSEN, SMALLEST
+from lib.studies.speed.prediction import CHOSEN, SMALLEST
 
+MARKERS = "osDv^P"
 STEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20)
 
 
 def speeds(factors: pd.DataFrame, pair: str) -> Figure:
-    """A panel a batch: speed of each way over transformers' greedy generate, log, with intervals; the first line is 1,
-    the dashed one the loop without speculation.
-
-    factors: `speed.factors`.
+    """One panel per batch: speed of each way over transformers' greedy generate, log, with intervals; the solid line is
+    1, the dashed one the loop without speculation. factors: `measure.factors`.
     """
     own = factors[factors["pair"] == pair]
     batches, order = sorted(own["batch"].unique()), _order(own)
@@ -44,9 +44,9 @@ def speeds(factors: pd.DataFrame, pair: str) -> Figure:
 
 
 def where_time_goes(outside: pd.DataFrame, pair: str, goal: float) -> Figure:
-    """The share of rounds' time that is in neither model, a bar a way and batch; the dashed line is the goal.
+    """The share of rounds' time in neither model, one bar per way and batch; the dashed line is the goal.
 
-    outside: `speed.outside`.
+    outside: `measure.outside`.
     """
     own = outside[outside["pair"] == pair]
     batches, order = sorted(own["batch"].unique()), _order(own)
@@ -66,16 +66,42 @@ def where_time_goes(outside: pd.DataFrame, pair: str, goal: float) -> Figure:
     return figure
 
 
-def questions(batches: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
-    """Left: predicted speedup of the fastest tree and of one drafted token over the batch, the tree's nodes beside it.
-    Right: the fastest tree's nodes and depth over what a level of drafting costs.
+def predicted_and_measured(rows: pd.DataFrame) -> Figure:
+    """Predicted over measured tokens per second, one colour per batch, intervals as whiskers; the dashed line is
+    agreement, the band 25 % to either side. rows: the table "speed_predicted".
+    """
+    figure, axis = plt.subplots(figsize=(5.6, 4.8), layout="constrained")
+    batches = sorted(rows["batch"].unique())
+    colours = plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(batches)))
+    for at, (batch, colour) in enumerate(zip(batches, colours)):
+        own = rows[rows["batch"] == batch]
+        axis.vlines(own["measured"], own["predicted_low"], own["predicted_high"], color=colour, linewidth=1, alpha=0.6)
+        axis.scatter(own["measured"], own["predicted"], color=colour, marker=MARKERS[at % 6], zorder=3,
+                     label=f"batch {batch}")
+    ends = np.array([rows[["measured", "predicted_low"]].min().min() * 0.8,
+                     rows[["measured", "predicted_high"]].max().max() * 1.25])
+    axis.plot(ends, ends, color="black", linestyle="--", linewidth=1)
+    axis.fill_between(ends, 0.75 * ends, 1.25 * ends, color=theme.PALE, alpha=0.5, linewidth=0, zorder=0)
+    axis.set(xscale="log", yscale="log", xlabel="measured tokens per second", ylabel="predicted tokens per second",
+             xlim=ends, ylim=ends)
+    for side in (axis.xaxis, axis.yaxis):  # plain numbers, where few powers of ten are in sight
+        side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+        side.set_minor_locator(NullLocator())
+    axis.legend(loc="upper left")
+    return figure
 
-    batches: `questions.by_batch`; ratios: `questions.by_ratio`.
+
+def questions(batches: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
+    """Left: predicted speedup of the fastest tree, labelled with its nodes, and of one draft token over the batch.
+    Right: the fastest tree's nodes and depth over the cost of a level of drafting.
+
+    batches: `prediction.by_batch`; ratios: `prediction.by_ratio`.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 3.8), layout="constrained")
     _by_batch(left, batches)
     chosen = ratios[ratios["family"] == CHOSEN].sort_values("ratio")
-    # Of a chain both are the same: depth is dashed, and its marker fits into that of nodes.
+    # For a chain both are the same: depth is dashed, and its marker fits into that of nodes.
     for column, colour, marker, dash, size in (("nodes", theme.VERMILLION, "s", theme.SOLID, 9),
                                                ("depth", theme.GREEN, "o", theme.DASHED, 5)):
         right.plot(chosen["ratio"], chosen[column], color=colour, marker=marker, linestyle=dash, markersize=size,
@@ -112,7 +138,7 @@ def _by_batch(axis, batches: pd.DataFrame) -> None:
 
 
 def _order(rows: pd.DataFrame) -> list[str]:
-    """Transformers' ways, the plain loop, then the others as they come."""
+    """Transformers' ways, the plain loop, then the others by name."""
     there = list(dict.fromkeys(rows["alternative"]))
     first = [name for name in (*THEIRS, PLAIN) if name in there]
     return first + sorted(name for name in there if name not in first)

@@ -1,39 +1,78 @@
-"""Speed side by side: every alternative on the same groups of prompts, interleaved, one row a run; and what rows say.
+"""Speed side by side: the choice of a drafter and tree in advance, then every alternative on the same groups of prompts
+in interleaved turns, one row of the table "speed" per run; and the ratios that follow from its rows.
 
-The rows are those of the table "speed". A ratio of speeds is a geometric mean over prompts of each prompt's own ratio,
-so that each counts once however long its text is; its interval comes from resampling prompts.
+A ratio of speeds is the geometric mean over prompts of each prompt's own ratio, so that each prompt counts once
+whatever the length of its text; its interval comes from resampling prompts.
 """
 
 import time
-from typing import Iterator, Sequence
+from typing import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from lib.cost import choice
+from lib.cost.choice import Candidate
 from lib.decoding.records import Round
+from lib.drafters.registry import make
 from lib.lab import stats
 from lib.lab.tables import Table
 from lib.lab.timing import synchronise
-from lib.studies.speed.alternatives import GENERATE, PLAIN, Alternative, Continued
+from lib.replay import acceptance
+from lib.replay.trace import Trace
+from lib.studies.acceptance import recording
+from lib.studies.speed.alternatives import GENERATE, OWN, PLAIN, Alternative, Continued, ours
+from lib.trees.tree import Tree
 
-MIXED = "mixed"  # instead of a kind of text
+MIXED = "mixed"  # in place of a kind of text
 GOAL = 0.1  # share of a round's time that may be in neither model, at batch 1
 FLOOR = 0.95  # speed over the plain loop that a policy should keep on every kind of text
-HINDSIGHT = "best in hindsight"  # each prompt's fastest
+HINDSIGHT = "best in hindsight"  # each prompt's fastest way
 
 
-def groups(asked, batch: int) -> Iterator[tuple[str, str, list[Tensor]]]:
-    """(name, kind, prompts) of the batches of `together`, each named by its first one. asked: `recording.Prompts`."""
-    for kind, rows in together(asked.kinds, batch):
-        yield asked.names[rows[0]], kind, [asked.ids[i] for i in rows]
+# -------------------------------------------------------------------------------------------------- choosing in advance
+
+
+def replayable(pair, drafters: Sequence[str]) -> list[str]:
+    """Of these drafters those that `continued` can record: the pair's own model, and heads."""
+    return [name for name in drafters if name == OWN or make(name, pair).reads_ahead]
+
+
+def continued(pair, prompts, new_tokens: int, drafters: Sequence[str] = (OWN,)) -> Trace:
+    """The pair's greedy continuations of prompts, `new_tokens` per row with its root as `alternatives.ours` writes
+    them, with the ranks of drafters that a trace can replay. prompts: `recording.Prompts`.
+    """
+    models = {name: pair.draft_model if name == OWN else make(name, pair) for name in drafters}
+    return recording.record_pair(pair, prompts, models, max_new_tokens=new_tokens - 1,
+                                 about={"protocol": acceptance.CONTINUATION, "target": pair.target_name})
+
+
+def choose(pair, prompts, recorded: Trace, trees: Mapping[Candidate, Tree], *, batch: int, new_tokens: int,
+           generator: torch.Generator, repeats: int = 2) -> pd.DataFrame:
+    """The table "speed_choice" at one batch: `cost.choice.choose` of candidates of this pair on groups of prompts."""
+    drafters = {name: make(name, pair) for name in dict.fromkeys(drafter for drafter, _ in trees)}
+    ways = {key: ours(pair, drafters[key[0]], tree, new_tokens) for key, tree in trees.items()}
+    runs = {key: lambda group, way=way: way(group).rounds for key, way in ways.items()}
+    chosen = choice.choose(runs, trees, recorded, [group for _, _, group in groups(prompts, batch)], batch=batch,
+                           generator=generator, repeats=repeats)
+    return chosen.assign(pair=pair.name, batch=batch)
+
+
+# --------------------------------------------------------------------------------------------------------------- timing
+
+
+def groups(prompts, batch: int) -> Iterator[tuple[str, str, list[Tensor]]]:
+    """(name, kind, prompts) of the batches of `together`, each named by its first one. prompts: `recording.Prompts`."""
+    for kind, rows in together(prompts.kinds, batch):
+        yield prompts.names[rows[0]], kind, [prompts.ids[i] for i in rows]
 
 
 def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]]:
-    """(kind, rows) of batches of one kind of text each, or of MIXED kinds where one has too few rows; kinds: by row.
+    """(kind, rows) of batches of one kind of text each, or of MIXED kinds where a kind has too few rows; kinds: by row.
 
-    Where rows end they begin again.
+    The last batch of a kind is filled with its first rows.
     """
     own_rows = {kind: [row for row, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
     if min(map(len, own_rows.values()), default=0) < batch:
@@ -47,40 +86,38 @@ def measure(
     table: Table,
     pair,
     alternatives: Sequence[Alternative],
-    asked,
+    prompts,
     *,
     batch: int,
     repeats: int,
     generator: torch.Generator,
 ) -> None:
-    """Times all alternatives on all groups of `asked` prompts, a row each; rows that the table has are not made again.
+    """Times all alternatives on all groups of prompts, one row each; rows that the table has are not made again.
 
-    Alternatives take turns on each group, in shuffled order, after one untimed run each. An interrupt loses the run
-    that it meets, no other.
+    Alternatives are interleaved on each group, in shuffled order, after one untimed run each. An interrupt loses the
+    current run alone.
     """
     fitting = [way for way in alternatives if way.batched or batch == 1]
     own: dict[str, list[list[int]]] = {}
     todo = [
         (repeat, *group, way)
         for repeat in range(repeats)
-        for group in groups(asked, batch)
+        for group in groups(prompts, batch)
         for way in _shuffled(fitting, generator)
         if (pair.name, batch, way.name, group[0], repeat) not in table.keys()
     ]
     for way in {way.name: way for *_, way in todo}.values():
         way.run(todo[0][3])
-    for repeat, name, kind, prompts, way in todo:
+    for repeat, name, kind, group, way in todo:
         if name not in own:
-            own[name] = next(other for other in fitting if other.name == GENERATE).run(prompts).tokens
+            own[name] = next(other for other in fitting if other.name == GENERATE).run(group).tokens
         synchronise(pair.target.device)
         start = time.perf_counter()
-        done = way.run(prompts)
+        done = way.run(group)
         synchronise(pair.target.device)
         seconds = time.perf_counter() - start
-        setting = dict(pair=pair.name, batch=batch, alternative=way.name, drafter=way.drafter, shape=way.shape)
-        table.append(
-            **setting, prompt=name, kind=kind, repeat=repeat, **counted(done, seconds), same=done.tokens == own[name]
-        )
+        table.append(pair=pair.name, batch=batch, alternative=way.name, drafter=way.drafter, shape=way.shape,
+                     prompt=name, kind=kind, repeat=repeat, **counted(done, seconds), same=done.tokens == own[name])
 
 
 def _shuffled(ways: Sequence[Alternative], generator: torch.Generator) -> list[Alternative]:
@@ -88,40 +125,31 @@ def _shuffled(ways: Sequence[Alternative], generator: torch.Generator) -> list[A
 
 
 def counted(done: Continued, seconds: float) -> dict[str, object]:
-    """What one run is in numbers: tokens, seconds, and those of its rounds, which transformers' runs do not tell."""
-    rounds = one_a_round(done.rounds)
-    whole = [found for found in done.rounds if not found.cut]
-    known = bool(done.rounds)
-    return {
-        "tokens": sum(map(len, done.tokens)),
-        "seconds": seconds,
-        "rounds": float(len(whole)) if known else float("nan"),
-        "accepted": float(sum(found.accepted for found in whole)) if known else float("nan"),
-        "round_seconds": sum(found.seconds for found in rounds) if known else float("nan"),
-        "model_seconds": sum(found.model_seconds for found in rounds) if known else float("nan"),
-    }
+    """Tokens and seconds of one run, and the counts and seconds of its rounds; NaN for transformers' runs, which have
+    no records.
+    """
+    uncut, known = [record for record in done.rounds if not record.cut], bool(done.rounds)
+    rounds = one_per_round(done.rounds)
+    sums = {"rounds": len(uncut), "accepted": sum(record.accepted for record in uncut),
+            "round_seconds": sum(record.seconds for record in rounds),
+            "model_seconds": sum(record.model_seconds for record in rounds)}
+    return {"tokens": sum(map(len, done.tokens)), "seconds": seconds,
+            **{name: float(total) if known else float("nan") for name, total in sums.items()}}
 
 
-def one_a_round(rounds: Sequence[Round]) -> list[Round]:
-    """The first row's record of every round of a batch: records stand round by round, rows in their order."""
+def one_per_round(rounds: Sequence[Round]) -> list[Round]:
+    """The first row's record of every round of a batch: records are ordered by round, then by row."""
     begins = [True, *(after.row <= before.row for before, after in zip(rounds, rounds[1:]))]
-    return [found for found, first in zip(rounds, begins) if first]
+    return [record for record, first in zip(rounds, begins) if first]
 
 
-def whole(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:
-    """The records, one a row, of the rounds in which every row of the batch ran and none was cut short."""
-    together = (rounds[first : first + batch] for first in range(0, len(rounds), batch))
-    return [records for records in together
-            if [each.row for each in records] == list(range(batch)) and not any(each.cut for each in records)]
+# --------------------------------------------------------------------------------------------------------------- ratios
 
 
-# ---------------------------------------------------------------------------------------------------- what the rows say
-
-
-def gains(rows: pd.DataFrame, base: str, generator: np.random.Generator, by: Sequence[str] = ()) -> pd.DataFrame:
+def gains(rows: pd.DataFrame, base: str, rng: np.random.Generator, by: Sequence[str] = ()) -> pd.DataFrame:
     """Each alternative's speed over `base`'s: pair, batch, alternative, value, low, high, n_prompts.
 
-    by: further columns to keep apart, such as "kind". Repeats of a prompt are added up before ratios are taken.
+    by: further columns to group by, such as "kind". Repeats of a prompt are added up before ratios are taken.
     """
     setting = ["pair", "batch", *by]
     summed = rows.groupby([*setting, "alternative", "prompt"], as_index=False, sort=False)[["tokens", "seconds"]].sum()
@@ -132,39 +160,39 @@ def gains(rows: pd.DataFrame, base: str, generator: np.random.Generator, by: Seq
     both = summed.join(own, on=[*setting, "prompt"], how="inner")
     both["log"] -= both["base"]
     both["once"] = 1
-    found = stats.summarise(both, [*setting, "alternative"], "log", "once", generator, rounds="once")
+    found = stats.summarise(both, [*setting, "alternative"], "log", "once", rng, rounds="once")
     for name in ("value", "low", "high"):
         found[name] = np.exp(found[name])
     return found.drop(columns="n_rounds")
 
 
-def factors(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
-    """The two factors of each of the loop's alternatives: what the loop gains over transformers' `generate`, and what
-    speculation gains over the plain loop; `total` is their product. Transformers' own have a total alone.
+def factors(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """The speed of each alternative over transformers' `generate` (value, low, high), and its two factors: `loop`, the
+    plain loop over `generate`, and `over_plain`, the alternative over the plain loop.
     """
-    total = gains(rows, GENERATE, generator)
-    speculation = gains(rows, PLAIN, generator).set_index(["pair", "batch", "alternative"])["value"]
+    total = gains(rows, GENERATE, rng)
+    speculation = gains(rows, PLAIN, rng).set_index(["pair", "batch", "alternative"])["value"]
     total = total.join(speculation.rename("over_plain"), on=["pair", "batch", "alternative"])
     loop = total[total["alternative"] == PLAIN].set_index(["pair", "batch"])["value"].rename("loop")
     return total.join(loop, on=["pair", "batch"])
 
 
 def with_hindsight(rows: pd.DataFrame, fixed: Sequence[str]) -> pd.DataFrame:
-    """The rows, and those of the fastest of some alternatives for each prompt again, as the alternative HINDSIGHT."""
+    """The rows, and again those of the fastest of some alternatives for each prompt, as the alternative HINDSIGHT."""
     own = rows[rows["alternative"].isin(fixed)]
     group = ["pair", "batch", "prompt"]
     summed = own.groupby([*group, "alternative"], as_index=False)[["tokens", "seconds"]].sum()
     summed["rate"] = summed["tokens"] / summed["seconds"]
     best = summed.loc[summed.groupby(group)["rate"].idxmax(), [*group, "alternative"]]
-    known_later = own.merge(best, on=[*group, "alternative"]).assign(alternative=HINDSIGHT)
-    return pd.concat([rows, known_later], ignore_index=True)
+    hindsight = own.merge(best, on=[*group, "alternative"]).assign(alternative=HINDSIGHT)
+    return pd.concat([rows, hindsight], ignore_index=True)
 
 
 def outside(rows: pd.DataFrame) -> pd.DataFrame:
-    """The share of the rounds' time that is in neither model, and tokens a round: pair, batch, alternative, ..."""
-    known = rows[rows["rounds"].notna()]
+    """By pair, batch and alternative: the share of the rounds' time in neither model, and the tokens per round."""
+    ours = rows[rows["rounds"].notna()]
     columns = ["tokens", "rounds", "accepted", "round_seconds", "model_seconds"]
-    sums = known.groupby(["pair", "batch", "alternative"], as_index=False, sort=False)[columns].sum()
+    sums = ours.groupby(["pair", "batch", "alternative"], as_index=False, sort=False)[columns].sum()
     sums["outside"] = 1 - sums["model_seconds"] / sums["round_seconds"]
-    sums["tokens_a_round"] = 1 + sums["accepted"] / sums["rounds"]
+    sums["tokens_per_round"] = 1 + sums["accepted"] / sums["rounds"]
     return sums

@@ -1,12 +1,20 @@
-"""Predicted beside measured speed: a calibration on some prompts, tokens a second on others, shapes it ran and not."""
+"""Speeds predicted by replay and a calibration: beside the measured ones, over the batch, over the drafter's cost; and
+the rounds of a batch in lockstep beside those of a ragged one.
 
-from typing import Mapping
+Every prediction is for prompts that neither the calibration nor the choice of a tree has seen.
+"""
+
+from dataclasses import replace
+from typing import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from lib import cost
+from lib import cost, replay
+from lib.cost import best_tree
+from lib.cost.best_tree import Limits
 from lib.cost.fit import Costs
+from lib.cost.round_cost import Curve, RoundCost
 from lib.replay.trace import Trace
 from lib.studies.speed.alternatives import ADVISED, PLAIN
 from lib.studies.speed.measure import MIXED, together
@@ -14,15 +22,17 @@ from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 
 SETTING = ["pair", "batch", "shape", "kind"]
+RATIOS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # costs of a drafted level, in plain rounds
+CHOSEN, SMALLEST = "fastest tree", "chain@1"  # the fastest of all, and the smallest tree that is speculation
 
 
 def compare(rows: pd.DataFrame, recorded: Trace, costs: Costs, drafter: str, trees: Mapping[str, str | Tree],
-            tokens: Mapping[str, float], generator: np.random.Generator) -> pd.DataFrame:
-    """The table "speed_predicted": a row a batch, shape and kind of text that `rows` (the table "speed") measured.
+            tokens: Mapping[str, float], rng: np.random.Generator) -> pd.DataFrame:
+    """The table "speed_predicted": one row per batch, shape and kind of text in `rows` (the table "speed").
 
-    recorded: the measured prompts' own continuations, as long as they were timed, with what `drafter` thought. trees:
-    what the labels in `rows` mean. tokens: by kind the committed tokens in the middle of decoding. All rounds of a
-    batch count, those behind the end of its first row too; prefill is in neither.
+    recorded: continuations of the measured prompts, as long as the timed ones, with the ranks of `drafter`. trees: by
+    their labels in `rows`. tokens: by kind, the committed tokens in the middle of decoding. All rounds of a batch
+    count, those after the end of its first row too; prefill is in neither speed.
     """
     named = [PLAIN, ADVISED, *(f"{drafter}, {label}" for label in trees)]
     own = rows[rows["alternative"].isin(named) & rows["drafter"].isin([drafter, ""]) & rows["shape"].isin([*trees, ""])]
@@ -30,29 +40,115 @@ def compare(rows: pd.DataFrame, recorded: Trace, costs: Costs, drafter: str, tre
     own = own.assign(tokens=own["tokens"] - own["batch"])  # without the roots, which prefill gives
     summed = own.groupby(SETTING, as_index=False)[["tokens", "round_seconds"]].sum()
     middle = {**tokens, MIXED: float(np.mean(list(tokens.values())))}
-    found = []
+    compared = []
     for setting in summed.to_dict("records"):
         tree = parse(trees[setting["shape"]]) if setting["shape"] else Tree([-1])
         groups = [group for kind, group in together(recorded.kinds, setting["batch"]) if kind == setting["kind"]]
-        said = cost.predict(recorded, costs, drafter, tree, groups, middle[setting["kind"]], generator)
+        predicted = cost.predict(recorded, costs, drafter, tree, groups, middle[setting["kind"]], rng)
         measured = setting["tokens"] / setting["round_seconds"]
-        found.append({**{name: setting[name] for name in SETTING}, **said, "measured": measured,
-                      "error": said["predicted"] / measured - 1})
-    return pd.DataFrame(found).replace({"shape": {"": PLAIN}})
+        compared.append({**{name: setting[name] for name in SETTING}, **predicted, "measured": measured,
+                         "error": predicted["predicted"] / measured - 1})
+    return pd.DataFrame(compared).replace({"shape": {"": PLAIN}})
 
 
-def errors(found: pd.DataFrame) -> tuple[float, float]:
-    """Median and 90th percentile of the relative error's size."""
-    middle, high = np.quantile(found["error"].abs(), [0.5, 0.9])
+def errors(compared: pd.DataFrame) -> tuple[float, float]:
+    """Median and 90th percentile of the absolute relative error; compared: the table "speed_predicted"."""
+    middle, high = np.quantile(compared["error"].abs(), [0.5, 0.9])
     return float(middle), float(high)
 
 
-def of_speedups(found: pd.DataFrame) -> pd.DataFrame:
-    """The rows of trees, with `error` that of their speed over plain decoding's of the same batch and kind of text: a
-    machine that has become faster or slower since it was calibrated is divided out.
+def of_speedups(compared: pd.DataFrame) -> pd.DataFrame:
+    """The rows of trees, with the error of their speed over plain decoding's of the same batch and kind of text: this
+    corrects for drift of the machine's speed since the calibration.
     """
     own = ["pair", "batch", "kind"]
-    plain = found.loc[found["shape"] == PLAIN, [*own, "predicted", "measured"]]
-    trees = found[found["shape"] != PLAIN].merge(plain, on=own, suffixes=("", "_plain"))
-    said, was = trees["predicted"] / trees["predicted_plain"], trees["measured"] / trees["measured_plain"]
-    return trees.assign(error=said / was - 1)[found.columns]
+    plain = compared.loc[compared["shape"] == PLAIN, [*own, "predicted", "measured"]]
+    trees = compared[compared["shape"] != PLAIN].merge(plain, on=own, suffixes=("", "_plain"))
+    predicted, measured = (trees[name] / trees[f"{name}_plain"] for name in ("predicted", "measured"))
+    return trees.assign(error=predicted / measured - 1)[compared.columns]
+
+
+# ------------------------------------------------------------------------------------------------------- batch and cost
+
+
+def by_batch(choosing: Trace, judged: Trace, costs: Costs, drafter: str, batches: Sequence[int], *, prefix: float,
+             limits: Limits, rng: np.random.Generator) -> pd.DataFrame:
+    """The columns of `cost.speeds`, and `batch`, for the fastest tree at each batch and for one draft token.
+
+    The fastest tree is chosen anew for each batch, on prompts that do not judge it.
+    """
+    target = choosing.about["target"]
+    prices = {batch: costs.at(target, drafter, batch=batch, prefix=prefix) for batch in batches}
+    return pd.concat([_chosen(choosing, judged, own, drafter, limits, rng, batch).assign(batch=batch)
+                      for batch, own in prices.items()], ignore_index=True)
+
+
+def by_ratio(choosing: Trace, judged: Trace, own: RoundCost, drafter: str, ratios: Sequence[float], *, limits: Limits,
+             rng: np.random.Generator) -> pd.DataFrame:
+    """The same at one batch, for each `ratio` of the cost of a level of one node to a plain round."""
+    return pd.concat([_chosen(choosing, judged, scaled(own, ratio), drafter, limits, rng, 1).assign(ratio=ratio)
+                      for ratio in ratios], ignore_index=True)
+
+
+def scaled(own: RoundCost, ratio: float) -> RoundCost:
+    """The cost of rounds with all costs of drafting multiplied by one factor, so that a level of one node costs `ratio`
+    plain rounds.
+    """
+    factor = ratio * own.plain / float(own.level(1))
+    return replace(own, once=factor * own.once, level=Curve(own.level.at, factor * own.level.seconds))
+
+
+def last_paying(rows: pd.DataFrame) -> int | None:
+    """The largest batch of `by_batch` such that at it and all smaller ones the fastest tree is faster than plain
+    decoding beyond its interval; None where it is not so at the smallest batch.
+    """
+    own = rows[rows["family"] == CHOSEN].sort_values("batch")
+    paying = own[(own["speedup_low"] > 1).cummin()]
+    return None if paying.empty else int(paying["batch"].iloc[-1])
+
+
+def _chosen(choosing, judged, own: RoundCost, drafter: str, limits: Limits, rng, batch: int) -> pd.DataFrame:
+    tree = best_tree.choose(choosing, own.round, limits, drafter).tree
+    forest = [(CHOSEN, tree.budget, tree), (SMALLEST, 1, Tree([-1, 0]))]
+    return cost.speeds(judged, drafter, forest, own, rng, batch=batch, loops=True)
+
+
+# ------------------------------------------------------------------------------------------------------------- lockstep
+
+
+def rounds_together(accepted: Sequence[np.ndarray]) -> int:
+    """Rounds until all rows have ended in lockstep: accepted[b][t] is the number that row b accepts in a round from t.
+
+    A round advances each row by 1 + the fewest that any running row accepts; rows leave at their ends.
+    """
+    at, rounds = 0, 0
+    while running := [row for row in accepted if at < len(row)]:
+        at += 1 + min(int(row[at]) for row in running)
+        rounds += 1
+    return rounds
+
+
+def rounds_apart(accepted: Sequence[np.ndarray]) -> int:
+    """Rounds until all rows have ended, each at its own pace: those of the slowest."""
+    return max((rounds_together([row]) for row in accepted), default=0)
+
+
+def lockstep(recorded: Trace, trees: Mapping[str, str | Tree], batches: Sequence[int], pair: str,
+             drafter: str) -> pd.DataFrame:
+    """The table "lockstep": rounds of groups of prompts in the order of the trace, kinds mixed as on a server.
+
+    In lockstep all rows stop at the first row's rejection; in a ragged batch every row keeps its own path. Under greedy
+    verification replay counts both exactly: a row that is held back continues where it was stopped, with the same text.
+    Incomplete groups are left out. In batches of one both numbers are the same.
+    """
+    ends = np.cumsum(recorded.lengths)[:-1]
+    rows = []
+    for label, tree in trees.items():
+        own = np.split(replay.accepted_lengths(recorded, parse(tree), drafter), ends)
+        for batch in batches:
+            for first in range(0, len(own) - batch + 1, batch):
+                group = own[first : first + batch]
+                rows.append({"pair": pair, "shape": label, "batch": batch, "prompt": recorded.prompts[first],
+                             "kind": recorded.kinds[first] if batch == 1 else MIXED, "tokens": max(map(len, group)),
+                             "lockstep": rounds_together(group), "ragged": rounds_apart(group)})
+    return pd.DataFrame(rows)

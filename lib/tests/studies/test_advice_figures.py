@@ -7,8 +7,9 @@ import pytest
 
 from lib import cost
 from lib.cost.best_tree import Limits
-from lib.studies.advice import curves, figures, larger_pairs
-from lib.tests.studies import test_advice
+from lib.studies.advice import figures, measure
+from lib.studies.speed import figures as speed_figures
+from lib.tests.cost import test_advice, test_cost
 
 matplotlib.use("agg")
 
@@ -28,17 +29,17 @@ def test_cost_curves_have_a_point_a_shape_and_a_line_a_batch():
 
 def test_the_ring_stands_on_the_best_budget_of_each_batch():
     both = cost.Costs(pd.concat([test_advice.costs(1).rows, test_advice.costs(4, 3.0).rows]))
-    rows = curves.over_budget(test_advice.recorded(), both, "good", batches=[1, 4], prefix=64,
+    rows = measure.over_budget(test_advice.recorded(), both, "good", batches=[1, 4], prefix=64,
                                      budgets=[1, 2, 4, 8], limits=Limits(8, 4), generator=np.random.default_rng(0))
     figure = figures.speed_over_budget(rows)
     for axis, batch in zip(figure.axes, (1, 4)):
-        own = rows[(rows["batch"] == batch) & (rows["family"] == curves.OURS)]
+        own = rows[(rows["batch"] == batch) & (rows["family"] == measure.OURS)]
         ring = axis.lines[-2].get_xydata()[0]  # before the line at 1
         assert ring[1] == own["speedup"].max() and ring[0] in set(own["budget"])
 
 
 def test_formulas_have_a_line_a_source():
-    rows = curves.beside_formulas(test_advice.recorded(), test_advice.costs(), "good", batches=[1], prefix=64,
+    rows = measure.beside_formulas(test_advice.recorded(), test_advice.costs(), "good", batches=[1], prefix=64,
                                          lengths=[1, 3, 5], generator=np.random.default_rng(0))
     figure = figures.formulas(rows)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(figures.BY)
@@ -47,13 +48,13 @@ def test_formulas_have_a_line_a_source():
 def test_predicted_stands_over_measured():
     rows = pd.DataFrame([dict(batch=b, measured=100.0 * b, predicted=110.0 * b, predicted_low=90.0 * b,
                               predicted_high=130.0 * b) for b in (1, 4)])
-    axis = figures.predicted_and_measured(rows).axes[0]
+    axis = speed_figures.predicted_and_measured(rows).axes[0]
     assert axis.get_xlim() == axis.get_ylim() and len(axis.get_legend().get_texts()) == 2
 
 
 def test_each_pairs_costs_are_drawn_for_the_tree_and_the_chain():
-    rows = test_advice.test_cost.table()
-    found = larger_pairs.over_budget(
+    rows = test_cost.table()
+    found = measure.over_budget_with_costs_of(
         test_advice.recorded(), "d", {"own": rows, "random:a|random:b": rows.assign(verify_ms=50.0)}, batches=[1],
         prefix=64, budgets=[1, 2, 4, 8], limits=Limits(8, 4), generator=np.random.default_rng(0))
     axis, = figures.speed_by_size(found).axes

@@ -1,6 +1,7 @@
-"""The study: every cell gives one row an alternative, timed or with its reason; summaries say what the rows say."""
+"""The study: each cell gives one row per alternative, with times or a reason; summaries and findings follow from rows."""
 
 import dataclasses
+import time
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -9,15 +10,14 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.lab.schema import SCHEMAS
-from lib.lab.tables import Table, read, write
-from lib.studies.attention import figures as figures
-from lib.studies.attention import goals
+from lib.lab import processor
+from lib.lab.findings import Finding, Results
+from lib.lab.tables import SCHEMAS, Table, read, write
+from lib.studies.attention import figures, findings, summary
 from lib.studies.attention import measure as study
 from lib.studies.attention import peaks as roofs
-from lib.studies.attention import summary as summary
-from lib.studies.attention import tables as tables
 from lib.studies.attention.baselines import QUICK, SEQUENTIAL
+from lib.studies.report import Ask, Follows
 
 PEAKS = roofs.Peaks(1e10, 1e11, {"float32": 2e11}, {"float32": 1e11})
 
@@ -78,6 +78,7 @@ def test_where_not_all_fit_the_kernels_for_trees_are_kept(monkeypatch):
 
     monkeypatch.setattr(study, "refused", lambda name, problem: None)
     monkeypatch.setattr(study, "_prepared", record)
+    monkeypatch.setattr(study, "_too_slow", lambda *inputs: {})
     cell, generator = study.Cell(1, 512, 32, "float32", 4, 2, 8), torch.Generator().manual_seed(0)
     cost = study.work("onepass", study.make_problem(cell, generator))
     least = cost.seconds(PEAKS.cached_bandwidth, PEAKS.throughput["float32"])
@@ -96,8 +97,64 @@ def test_what_fails_is_a_row_with_the_reason(monkeypatch):
     assert rows["split"]["skipped"] == "failed: RuntimeError: no valid kernel" and rows["folded"]["repeats"] == 3
 
 
+def test_an_alternative_that_would_take_too_long_is_found_by_smaller_calls(monkeypatch):
+    """The whole cell is never tried: the estimate is from a call of 48 keys, which is long beside any overhead."""
+    prefixes = []
+
+    def slow(problem):
+        prefixes.append(problem.prefix)
+        return lambda: time.sleep(0.03)
+
+    monkeypatch.setitem(study.PREPARE, "split", slow)
+    rows = {row["alternative"]: row for row in measured(study.Cell(1, 4096, 32, "float32", 4, 2, 8), seconds=0.1)}
+    assert prefixes == [study.FEW_TOKENS] and "estimated from 0.0" in rows["split"]["skipped"]
+    assert "time: 3 calls of" in rows["split"]["skipped"] and not rows["folded"]["skipped"]
+
+
+@pytest.fixture
+def without_bfloat16(monkeypatch):
+    """A processor with AVX2 alone."""
+    monkeypatch.setattr(processor, "flags", lambda: frozenset({"avx2", "fma"}))
+
+
+def test_a_number_format_without_units_is_not_measured_and_the_table_says_so(without_bfloat16, monkeypatch):
+    monkeypatch.setattr(study, "make_problem", lambda *inputs: pytest.fail("inputs were made"))
+    rows = measured(study.Cell(1, 8, 4, "bfloat16", 4, 2, 8))
+    assert {row["skipped"] for row in rows} == {"refused: the processor has no units for bfloat16"}
+    assert study.measurable(["float32", "bfloat16"]) == ["float32"]
+    with pytest.raises(ValueError, match=r"\['bfloat16'\], and the processor has no units .* add 'float32'"):
+        study.measurable(["bfloat16"])
+    cells = study.grid([1], [8], [4], ["float32", "bfloat16"], 4, 2, 8)
+    assert {row["dtype"] for row in study.roofline_rows(cells, PEAKS)} == {"float32"}
+
+
+def test_findings_and_figures_leave_out_a_number_format_that_was_not_timed(without_bfloat16):
+    """They say so, and draw no empty panel for it."""
+    rows = [row for dtype in ("float32", "bfloat16") for draft in (1, 4)
+            for row in measured(study.Cell(1, 8, draft, dtype, 4, 2, 8))]
+    timings = pd.DataFrame(rows)
+    assert "no units for bfloat16, which was not timed" in findings.skipped(timings).text
+    growth = findings.growth(timings, {"float32": 2.0})
+    for finding in (findings.alternatives(timings), findings.ratios(timings), growth):
+        assert [axis.get_title() for axis in finding.figure.axes if "bfloat16" in axis.get_title()] == []
+        assert "bfloat16" not in finding.text
+        plt.close(finding.figure)
+
+
+def test_the_report_s_part_is_made_of_the_tables_of_a_run():
+    run = Results(Path(study.__file__).parents[3] / "data" / "results" / "reference")
+    parts = list(findings.report(run, Ask("base/small", 16), np.random.default_rng(0)))
+    assert parts[0].startswith("## 6 ") and isinstance(parts[-1], Follows) and "nodes" in parts[-1].answer()
+    shown = [part for part in parts if isinstance(part, Finding)]
+    assert [part.name for part in shown if part.figure] == ["attention_time", "attention_wins", "attention_roofline"]
+    assert all(part.claim for part in shown)
+    for part in shown:
+        plt.close(part.figure)
+
+
 def test_all_alternatives_agree_with_the_reference_to_their_dtype_s_precision():
-    for dtype, most in (("float32", 1e-6), ("bfloat16", 6e-3)):
+    within = {"float32": 1e-6, "bfloat16": 6e-3}
+    for dtype, most in ((name, within[name]) for name in study.measurable(list(within))):
         errors = study.relative_errors(study.Cell(2, 64, 9, dtype, 8, 2, 16), torch.Generator().manual_seed(0))
         assert {"auto", "folded", "split", *SEQUENTIAL} <= set(errors) <= set(QUICK)
         assert max(errors.values()) < most
@@ -160,10 +217,10 @@ def test_goals_are_judged_and_say_why_where_they_are_missed():
         ("forward, tree", 0, 1.0), ("forward, tree", 4096, 2.0), ("forward, transformers", 0, 1.0),
         ("forward, transformers", 4096, 11.0), ("attention", 4096, 10.0), ("append", 4096, 0.5), ("keep", 4096, 0.5),
     ], columns=["what", "prefix", "median_ms"]).assign(draft=64, dtype="float32")
-    assert goals.twice(timings) == (0.5, 2)
+    assert summary.noise(timings) == (0.5, 2)
     others = flushed.iloc[:0].assign(**heads)
     peaks = pd.DataFrame({"device": "cpu", "what": ["products float32"], "value": [2.0]})
-    found = goals.goals(timings, flushed, others, roof, forward, peaks).set_index("goal")
+    found = summary.goals(timings, flushed, others, roof, forward, peaks).set_index("goal")
     assert found["met"].to_dict() == {
         "auto within a tenth of the fastest": False, "folded over dense mask, float32": False,
         "8/2 heads of 64, draft 64 and more, float32": True, "8/2 heads of 64, draft 8, float32": False,
@@ -173,7 +230,7 @@ def test_goals_are_judged_and_say_why_where_they_are_missed():
     assert ((found["why"] == "") == found["met"]).all()
     short = forward[forward["prefix"] == 4096].assign(prefix=64)
     alone = timings.assign(kv_heads=8), flushed[:0], flushed.assign(kv_heads=8), roof.assign(kv_heads=8), short, peaks
-    alone = goals.goals(*alone)
+    alone = summary.goals(*alone)
     assert alone["goal"].tolist() == ["auto within a tenth of the fastest", "8/8 heads of 64, draft 64 and more, float32"]
     assert alone["met"].tolist() == [False, True]
 
@@ -190,7 +247,7 @@ def test_a_gpu_is_judged_by_goals_of_its_own():
         ("forward, transformers", 64, np.nan), ("attention", 64, 1.0), ("append", 64, 1.0), ("keep", 64, 1.0),
     ], columns=["what", "prefix", "median_ms"]).assign(draft=64, dtype="float32")
     peaks = pd.DataFrame({"device": "cuda", "what": ["products float32"], "value": [2.0]})
-    found = goals.goals(timings, timings[:0], timings[:0], roof, forward, peaks).set_index("goal")
+    found = summary.goals(timings, timings[:0], timings[:0], roof, forward, peaks).set_index("goal")
     assert found["met"].to_dict() == {
         "auto within a tenth of the fastest": True, "many keys for at most 128 rows a key head": True,
         "a tree over a chain of as many nodes, there": True, "16 nodes over one, there": False,
@@ -203,9 +260,9 @@ def test_a_gpu_is_judged_by_goals_of_its_own():
 def test_runs_are_laid_beside_each_other_goal_by_goal():
     """Of the runs that are kept in the project; the one without matrix units may have goals that the other lacks."""
     results = Path(study.__file__).parents[3] / "data" / "results"
-    beside = goals.by_machine([results / "reference", results / "amx"])
+    beside = summary.goals_by_machine([results / "reference", results / "amx"])
     assert list(beside)[0].startswith("reference: ") and list(beside)[1].startswith("amx: ") and "AMX" in list(beside)[1]
-    own = goals.of_run(results / "amx").set_index(["goal", "asked"])
+    own = summary.goals_of(results / "amx").set_index(["goal", "asked"])
     told = beside.iloc[:, 1][lambda column: column != ""]
     assert set(told.index) == set(own.index) and told.str.endswith("(missed)").sum() == (~own["met"]).sum()
 
@@ -260,27 +317,27 @@ def test_auto_is_judged_by_the_fastest_of_the_others():
 def test_a_cell_s_roofline_is_the_longer_of_reading_and_arithmetic():
     """Few nodes wait for memory, many for arithmetic; keys that fit the caches are read at the caches' bandwidth."""
     few, many = (study.Cell(1, 1000, draft, "float32", 8, 2, 64) for draft in (1, 200))
-    row = tables.roofline_row(few, PEAKS, few.key_bytes)
+    row = study.roofline_row(few, PEAKS, few.key_bytes)
     assert row["bytes"] == 2 * 2 * 1001 * 64 * 4 + 2 * 8 * 64 * 4
     assert row["operations"] == 4 * 64 * 8 * 1001
     assert row["cold_ms"] == pytest.approx(1e3 * row["bytes"] / 1e10) and row["warm_ms"] < row["cold_ms"]
-    row = tables.roofline_row(many, PEAKS, 0)
+    row = study.roofline_row(many, PEAKS, 0)
     assert row["cold_ms"] == row["warm_ms"] == pytest.approx(1e3 * row["operations"] / 2e11)
 
 
 def test_shares_of_the_roofline_and_what_auto_is_told(tmp_path):
     """From measured rows; a share is the roofline's time over the measured one, a choice row one of our own forms."""
     cell = study.Cell(2, 64, 9, "float32", 8, 2, 16)
-    rows = tables.fill(tmp_path, "attention", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
-    cold = tables.fill(tmp_path, "attention_cold", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
-    roof = tables.roofline_row(cell, PEAKS, 2**20)
+    rows = study.fill(tmp_path, "attention", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
+    cold = study.fill(tmp_path, "attention_cold", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
+    roof = study.roofline_row(cell, PEAKS, 2**20)
     shares = summary.shares(cold, pd.DataFrame([roof]), "cold_ms").set_index("alternative")
     assert shares.loc["folded", "share"] == pytest.approx(roof["cold_ms"] / shares.loc["folded", "median_ms"])
-    assert set(shares.index) <= {*tables.COLD} and (shares["rate"] > 0).all()
-    choices = tables.choice_rows(rows)
+    assert set(shares.index) <= {*study.COLD} and (shares["rate"] > 0).all()
+    choices = study.choice_rows(rows)
     assert {row["backend"] for row in choices} >= {"folded", "split"} and all(row["rows"] == 36 for row in choices)
     write(tmp_path, "attention_choice", choices, "mark")
-    again = tables.fill(tmp_path, "attention", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
+    again = study.fill(tmp_path, "attention", [cell], limits=study.Limits(2.0, 1.0, 3), peaks=PEAKS, seed=0)
     assert again["median_ms"].equals(rows["median_ms"])  # what is done is not done again
     drawn = figures.roofline(summary.shares(rows, pd.DataFrame([roof])),
                              {"bandwidth": 1e10, "cached bandwidth": 1e11, "throughput float32": 2e11,
@@ -293,4 +350,4 @@ def test_a_cell_in_which_a_backend_was_skipped_decides_nothing():
     """The one that there was no time for may be the fastest."""
     rows = table({"folded": [1.0, 1.0, 4.0], "split": [2.0, 2.0, 8.0], "onepass": [0.5, 0.5, None]})
     rows = rows.assign(query_heads=4, kv_heads=2, head_dim=64)
-    assert {row["rows"] for row in tables.choice_rows(rows)} == {2, 8}
+    assert {row["rows"] for row in study.choice_rows(rows)} == {2, 8}

@@ -6,11 +6,10 @@ import pytest
 
 from lib.lab import tables, theme
 from lib.models import Pair
-from lib.studies.acceptance import choice_figures, choice_study, choices, live, recording
-from lib.studies.acceptance import expected as expected_study
+from lib.studies.acceptance import ALL, AS_FEW, further_findings, live, measure, recording, summary
 from lib.tests import small_models
 
-FAMILIES, BUDGET = choice_study.FAMILIES, 6
+BUDGET = 6
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +26,21 @@ def made(tmp_path_factory):
 
 
 def test_choices_fill_their_table_and_its_differences_are_paired(made, tmp_path):
-    rows = choice_study.survey(made, BUDGET, [2, BUDGET], np.random.default_rng(0))
+    rows = measure.choices(made, BUDGET, [2, BUDGET], np.random.default_rng(0))
     tables.write(tmp_path, "choices", rows, "mark")
     rows = tables.read(tmp_path, "choices")
     rng = np.random.default_rng(0)
-    text = choice_study.by_text(rows, rng)
+    text = summary.by_text(rows, rng)
     assert set(text["prompts"]) == {1, 2} and (text["n_prompts"] == 4).all()  # all four are what is compared with
-    assert "t/d, `optimal`: one prompt loses" in choice_study.stability_sentence(text)
-    kinds = choice_study.by_kind(rows, rng)
-    assert set(kinds["kind"]) == {"x", "y", "all together"} and set(kinds["arm"]) == {choices.ALL, choices.AS_FEW}
-    assert set(choice_study.by_objective(rows, rng)["budget"]) == {2, BUDGET}
-    words = dict(label="kind", by="arm", panels="pair", x_label="tokens a round")
-    figure = choice_figures.draw_points(kinds, line=0.0, **words)
+    needed = further_findings.text_needed(text)
+    assert "t/d, `optimal`: one prompt loses" in needed.text
+    kinds = summary.by_kind(rows, rng)
+    assert set(kinds["kind"]) == {"x", "y", "all together"} and set(kinds["arm"]) == {ALL, AS_FEW}
+    assert set(summary.by_objective(rows, rng)["budget"]) == {2, BUDGET}
+    figure = further_findings.one_tree_or_many(rows, "t/d", rng).figure
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(dict.fromkeys(kinds["kind"]))
     theme.close(figure)
+    theme.close(needed.figure)
 
 
 def test_expectations_stand_beside_live_decoding(tmp_path):
@@ -52,15 +52,15 @@ def test_expectations_stand_beside_live_decoding(tmp_path):
     pair = Pair("p", target, small_models.related(target, 1, noise=0.3), Tokenizer(), "t", "d")
     asked = recording.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
     shapes = ["kary:2@6", "chain:2"]
-    expected = expected_study.survey(pair, asked, shapes, [0.0, 1.0], new_tokens=12, seed=0)
+    expected = measure.expected(pair, asked, shapes, [0.0, 1.0], new_tokens=12, seed=0)
     tables.write(tmp_path, "expected", expected, "mark")
-    assert set(expected.loc[expected["shape"] == "chain:2", "rule"]) == {*expected_study.BY_NODE, "naive", "block"}
-    assert set(expected.loc[expected["shape"] == "kary:2@6", "rule"]) == {*expected_study.BY_NODE, "naive"}
+    assert set(expected.loc[expected["shape"] == "chain:2", "rule"]) == {*measure.BY_NODE, "naive", "block"}
+    assert set(expected.loc[expected["shape"] == "kary:2@6", "rule"]) == {*measure.BY_NODE, "naive"}
     grid = live.rules_grid(shapes, [1.0])[:2]
     decoded = [live.run(setting, pair, [], asked, [[]] * 3, new_tokens=12, seed=0) for setting in grid]
-    both = expected_study.beside(expected, pd.concat(decoded))
+    both = summary.expected_and_live(expected, pd.concat(decoded))
     assert set(both["how"]) == {"expected", "live"}
     assert set(both["label"]) == {f"{one.rule}, {one.shape}, t = 1" for one in grid}
-    none = expected_study.survey(pair, asked, shapes, [0.0], new_tokens=12, seed=0)
+    none = measure.expected(pair, asked, shapes, [0.0], new_tokens=12, seed=0)
     assert not len(none) and "pair" in none
     tables.write(tmp_path, "expected", none, "mark")

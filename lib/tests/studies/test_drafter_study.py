@@ -1,5 +1,7 @@
 """The drafter study on tiny models: its rows against the rounds, its summaries against hand-made tables."""
 
+import math
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,8 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.decoding import NoDrafter
-from lib.drafters import heads
+from lib.drafters import NoDrafter, heads
 from lib.drafters.early_exit import EarlyExitDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
@@ -16,7 +17,7 @@ from lib.drafters.recycling import RecyclingDrafter
 from lib.lab import tables, theme
 from lib.models.prompts import PromptSet
 from lib.studies.acceptance import live
-from lib.studies.drafters import choice, figures, findings, footprint, measure
+from lib.studies.drafters import choice, figures, measure, summary
 from lib.tests import small_heads, small_models
 
 TARGET = small_models.llama(3, layers=2)
@@ -54,7 +55,7 @@ def test_every_drafter_is_measured_once_a_prompt_and_shape_and_says_what_plain_d
 
 
 def test_a_row_is_its_rounds():
-    rows = pd.DataFrame([row for part in measured(specs=["top_k"], shape_names=["kary:2@6"]) for row in part])
+    rows = pd.DataFrame([row for part in measured(specs=["model"], shape_names=["kary:2@6"]) for row in part])
     own = rows[(rows["drafter"] == "model one")]
     done = live.decode(TARGET, LanguageModelDrafter(OTHERS["one"]), PROMPTS, shape="kary:2@6", max_new_tokens=10,
                        rows=1)
@@ -68,6 +69,22 @@ def test_a_row_is_its_rounds():
 def test_what_is_done_is_not_done_again():
     parts = measured(specs=["lookup"], shape_names=["chain:2"], done={("target", "a"), ("target", "c")})
     assert [{row["prompt"] for row in part} for part in parts] == [{"b"}]
+
+
+def test_a_resumed_run_gives_the_rows_of_one_that_was_not_stopped():
+    """Except for times: also what a drafter holds, and what one that remembers earlier prompts drafts."""
+    settings = dict(specs=["recycling", "adaptive:complexity", "sam"], shape_names=["chain:3"])
+    for row, other in zip(measured(**settings)[2], measured(**settings, done={("target", "a"), ("target", "b")})[0],
+                          strict=True):
+        assert {name: value for name, value in row.items() if not name.endswith("_ms")} == {
+            name: value for name, value in other.items() if not name.endswith("_ms")}
+
+
+def test_memory_leaves_out_single_numbers():
+    drafter = SimpleNamespace(text=[1, 2], calls=3)
+    before = measure.held(drafter)
+    drafter.calls = 10**9
+    assert measure.held(drafter) == before
 
 
 def test_trained_heads_take_part_by_their_folders(monkeypatch, tmp_path):
@@ -96,18 +113,18 @@ def test_an_unknown_drafter_is_refused():
 
 def test_weights_count_once_and_not_the_targets():
     model = OTHERS["one"]
-    assert footprint.own_weights(LanguageModelDrafter(model), TARGET) == footprint.weights(model)
-    assert footprint.own_weights(LanguageModelDrafter(TARGET), TARGET) == 0
-    assert footprint.own_weights(EarlyExitDrafter(TARGET), TARGET) == 0
+    assert measure.own_weights(LanguageModelDrafter(model), TARGET) == measure.weights(model)
+    assert measure.own_weights(LanguageModelDrafter(TARGET), TARGET) == 0
+    assert measure.own_weights(EarlyExitDrafter(TARGET), TARGET) == 0
     drafter = RecyclingDrafter(1000, 8)
-    assert drafter.matrix.nbytes <= footprint.held(drafter) < drafter.matrix.nbytes + 4000
+    assert drafter.matrix.nbytes <= measure.held(drafter) < drafter.matrix.nbytes + 4000
     short, long = LookupDrafter(), LookupDrafter()
     short.start([torch.arange(10)])
     long.start([torch.arange(1000)])
-    assert footprint.held(long) > 10 * footprint.held(short) > footprint.held(NoDrafter())
+    assert measure.held(long) > 10 * measure.held(short) > measure.held(NoDrafter())
     cached = LanguageModelDrafter(model)
     cached.start(PROMPTS)
-    assert footprint.held(cached) >= cached.cache_bytes > 0
+    assert measure.held(cached) >= cached.cache_bytes > 0
 
 
 # ---------------------------------------------------------------------------------------------------------- summaries
@@ -131,7 +148,7 @@ def by_hand():
         rows.append(made("model one", "chain:3", prompt, kind, tokens=15, ms=10.0 if kind == "code" else 20.0))
         rows.append(made("lookup", "chain:3", prompt, kind, tokens=12, ms=10.0))
         rows.append(made("oracle", "chain:3", prompt, kind, tokens=20, ms=10.0))
-    return findings.clean(pd.DataFrame(rows))
+    return summary.clean(pd.DataFrame(rows))
 
 
 RNG = np.random.default_rng
@@ -139,12 +156,12 @@ RNG = np.random.default_rng
 
 def test_speed_cost_and_advice_by_hand():
     rows = by_hand()
-    speed = findings.speedups(rows, ["kind"], RNG(0)).set_index(["kind", "drafter"])["value"]
+    speed = summary.speedups(rows, ["kind"], RNG(0)).set_index(["kind", "drafter"])["value"]
     assert speed["code", "model one"] == pytest.approx(1.5) and speed["story", "model one"] == pytest.approx(0.75)
-    cost = findings.costs(rows).set_index("drafter").loc["lookup"]
+    cost = summary.costs(rows).set_index("drafter").loc["lookup"]
     assert cost["draft"] == pytest.approx(0.25) and cost["verify"] == pytest.approx(1.0)  # a step is 0.8 ms
     assert cost["expected"] == pytest.approx(1.2 / 1.25) and cost["memory"] == pytest.approx(0.2)
-    told = findings.advice(rows, RNG(0)).set_index("kind")
+    told = summary.advice(rows, RNG(0)).set_index("kind")
     assert told["setting"].to_dict() == {"code": "model one, chain:3", "story": "lookup, chain:3"}
     assert told.loc["code", "value"] == pytest.approx(1.5) and (told["n_prompts"] == 1).all()
 
@@ -152,44 +169,44 @@ def test_speed_cost_and_advice_by_hand():
 def test_advice_may_be_to_draft_nothing():
     rows = by_hand()
     slow = rows[~rows["drafter"].isin(["lookup"]) & (rows["kind"] == "story")]
-    told = findings.advice(slow, RNG(0))
+    told = summary.advice(slow, RNG(0))
     assert told["setting"].tolist() == ["none"] and told["value"].tolist() == [1.0]
 
 
 def test_depth_is_conditional():
-    found = findings.by_depth(by_hand(), ["drafter"], RNG(0))
+    found = summary.by_depth(by_hand(), ["drafter"], RNG(0))
     assert set(found["depth"]) == {1}
     assert found.set_index("drafter")["value"].to_dict() == {"model one": 0.5, "lookup": 0.2, "oracle": 1.0}
 
 
 def test_measured_stands_beside_claimed():
     rows = by_hand()
-    shown = rows.assign(kind=findings.labelled(rows["kind"], True))
-    tasks = findings.task_table(shown, "model one, chain:3", "lookup, chain:3", RNG(0))
-    assert tasks["claimed EAGLE"].tolist() == ["2-3", "1.5"] and findings.beside_eagle(rows, "a") == "a"
-    assert findings.beside_eagle(rows.assign(drafter="eagle"), "model one") == "eagle"
+    shown = rows.assign(kind=summary.labelled(rows["kind"], True))
+    tasks = summary.task_table(shown, "model one, chain:3", "lookup, chain:3", RNG(0))
+    assert tasks["claimed EAGLE"].tolist() == ["2-3", "1.5"] and summary.beside_eagle(rows, "a") == "a"
+    assert summary.beside_eagle(rows.assign(drafter="eagle"), "model one") == "eagle"
     assert list(tasks.index) == ["code", "story (generated)"] and tasks["claimed look-up"].tolist() == ["1.5-2", "1.0"]
-    pairs = findings.pair_table(rows, "chain:3", RNG(0))
+    pairs = summary.pair_table(rows, "chain:3", RNG(0))
     assert pairs.loc[("measured", "target/one"), "memory added"] == "20%" and ("claimed", "70B/1B") in pairs.index
-    lengths = findings.length_table(rows, "model one", RNG(0))
+    lengths = summary.length_table(rows, "model one", RNG(0))
     assert list(lengths.index) == [3, 5, 8, 12] and lengths.loc[3, "calls saved"] == pytest.approx(1 / 3)
     assert lengths.loc[3, "claimed speedup"] == 1.8 and lengths["speedup"].isna().sum() == 3
     with pytest.raises(ValueError, match="'none' has no chain"):
-        findings.length_table(rows, "none", RNG(0))
+        summary.length_table(rows, "none", RNG(0))
 
 
 def test_orders_of_the_literature_are_judged_where_both_are_there():
     rows = by_hand()
     more = pd.concat([rows, rows[rows["drafter"] == "model one"].assign(drafter="medusa"),
                       rows[rows["drafter"] == "lookup"].assign(drafter="sam")])
-    found = findings.orders(more, "model one", RNG(0)).set_index("claim")["here"].to_dict()
+    found = summary.orders(more, "model one", RNG(0)).set_index("claim")["here"].to_dict()
     assert found == {"medusa is accepted more than lookup": "holds",
                      "sam is accepted more than lookup": "cannot be told"}
 
 
 def test_choosing_is_between_chance_and_hindsight():
     rows = by_hand()
-    table = choice.speeds(rows, "chain:3")
+    table = choice.speed_table(rows, "chain:3")
     assert set(table) == {"none", "model one", "lookup"}
     tokens = rows.groupby("prompt")["prompt_tokens"].first()
     found = choice.simulate(table, tokens, short="model one", long="lookup", requests=60, orders=5, seed=0)
@@ -200,7 +217,7 @@ def test_choosing_is_between_chance_and_hindsight():
 
 def test_figures_show_every_drafter():
     rows = by_hand()
-    costs, speed = findings.costs(rows), findings.speedups(rows, [], RNG(0))
+    costs, speed = summary.costs(rows), summary.speedups(rows, [], RNG(0))
     drawn = costs[costs["drafter"] != "none"]
     for figure in (figures.cost_against_gain(drawn), figures.speedups(speed, costs)):
         shown = " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
@@ -213,6 +230,42 @@ def test_what_heads_learnt_late_is_told_from_their_curves():
     rows = [dict(head=head, kind=kind, depth=depth, step=step, agreement=start + rise * step / 400 - 0.1 * (depth - 1))
             for head, start, rise in (("rising", 0.2, 0.4), ("still", 0.3, 0.0)) for kind in ("a", "b")
             for depth in (1, 2) for step in (100, 200, 300, 400)]
-    found = findings.learning(pd.DataFrame(rows))
+    found = summary.learning(pd.DataFrame(rows))
     assert list(found.index) == ["rising", "still"]
     assert np.allclose(found.loc["rising"], [0.6, 0.5, 0.2]) and np.allclose(found.loc["still"], [0.3, 0.2, 0.0])
+
+
+# -------------------------------------------------------------------------------------------------------------- bandits
+
+
+def speed_of(index, name):
+    means = {"lookup": 20.0, "small": 30.0, "tiny": 26.0}
+    return random.Random(f"{index} {name}").gauss(means[name], 4.0)
+
+
+CHOOSERS = {"ucb": choice.upper_bound, "thompson": lambda: choice.thompson(torch.Generator().manual_seed(0))}
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_a_bandit_comes_to_take_the_fastest(name):
+    names = ["lookup", "small", "tiny"]
+    chosen, measured = choice.serve([100] * 600, names, CHOOSERS[name](), speed_of)
+    assert set(chosen[:3]) == set(names) and chosen[-200:].count("small") > 140
+    assert sum(measured.counts.values()) == 600
+    assert abs(measured.mean("small") - 30) < 1 and abs(measured.spread() - 4) < 0.5
+    served = sum(speed_of(index, name) for index, name in enumerate(chosen)) / 600
+    assert served > 28, "better than any drafter but the best"
+
+
+def test_the_choice_by_length_learns_nothing():
+    chosen, _ = choice.serve([10, 200, 99, 100], ["a", "b"], choice.by_length("a", "b", 100), lambda index, name: 1.0)
+    assert chosen == ["a", "b", "a", "b"]
+    with pytest.raises(ValueError, match="'a' was chosen, there are c"):
+        choice.serve([1], ["c"], choice.by_length("a", "b", 100), lambda index, name: 1.0)
+
+
+def test_the_spread_is_within_drafters():
+    measured = choice.Speeds()
+    for name, speed in [("a", 1.0), ("a", 3.0), ("b", 10.0), ("b", 14.0)]:
+        measured = measured.plus(name, speed)
+    assert math.isclose(measured.spread(), math.sqrt((2 + 8) / 2)) and choice.Speeds().spread() == 0

@@ -6,7 +6,7 @@ import torch
 
 from lib.lab.tables import write
 from lib.studies.attention import forward as study
-from lib.studies.attention import summary as summary
+from lib.studies.attention import summary
 
 
 def rows(make, **given):
@@ -28,7 +28,7 @@ def test_paths_that_disagree_are_not_timed(monkeypatch):
     right = study._tree_call
     monkeypatch.setattr(study, "_tree_call", lambda model, setting, filling: right(
         model, setting, [(key.flip(2), value) for key, value in filling]))
-    with pytest.raises(AssertionError, match="the forwards differ"):
+    with pytest.raises(AssertionError, match="the forward passes differ"):
         rows(study.forwards)
 
 

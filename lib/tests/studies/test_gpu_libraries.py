@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lib.attention import tree_attention
-from lib.studies.attention import gpu_libraries
-from lib.studies.attention.problem import Problem
+from lib.studies.attention import baselines
+from lib.studies.attention.baselines import LIBRARIES, Problem, refused
 
 
 class RaggedPrefill:
@@ -89,32 +89,32 @@ def problem(dtype=torch.float32, prefix=9):
     return Problem(query, key, value, mask, prefix)
 
 
-@pytest.mark.parametrize("name", gpu_libraries.LIBRARIES)
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_is_given_what_its_documentation_asks_for(libraries, name):
     p = problem()
     truth = tree_attention(p.query, p.key, p.value, p.tree_mask, p.prefix, backend="reference")
-    run = gpu_libraries.LIBRARIES[name](p)
+    run = LIBRARIES[name](p)
     for _ in range(2):
         torch.testing.assert_close(run(), truth)
 
 
 def test_a_library_that_fails_or_computes_something_else_is_not_timed(libraries):
     libraries.tree_attention = lambda q, *others: 1.1 * theirs(q, *others)
-    with pytest.raises(RuntimeError, match="its result lies 1.0e-01 of our norm from ours"):
-        gpu_libraries.LIBRARIES["xformers"](problem())
+    with pytest.raises(RuntimeError, match="its result differs from ours by 1.0e-01 of our norm"):
+        LIBRARIES["xformers"](problem())
     libraries.tree_attention = None
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
-        gpu_libraries.LIBRARIES["xformers"](problem())
+        LIBRARIES["xformers"](problem())
 
 
 def test_a_library_is_refused_with_the_reason(monkeypatch):
     """Missing; on a processor; in a number format that it does not know; without what it wants."""
-    monkeypatch.setattr(gpu_libraries, "installed", lambda: ["xformers"])
-    assert gpu_libraries.refusal("flashinfer", problem()) == "flashinfer is not installed"
-    assert gpu_libraries.refusal("xformers", problem()) == "it is for CUDA, the tensors are on cpu"
+    monkeypatch.setattr(baselines, "installed", lambda: ["xformers"])
+    assert refused("flashinfer", problem()) == "flashinfer is not installed"
+    assert refused("xformers", problem()) == "it is for CUDA, the tensors are on cpu"
     on_gpu = SimpleNamespace(query=SimpleNamespace(is_cuda=True, dtype=torch.float32), prefix=0)
-    assert gpu_libraries.refusal("xformers", on_gpu) == "it knows float16 and bfloat16, not float32"
+    assert refused("xformers", on_gpu) == "it takes float16 and bfloat16, not float32"
     on_gpu.query.dtype = torch.bfloat16
-    assert gpu_libraries.refusal("xformers", on_gpu) == "it wants a prefix"
+    assert refused("xformers", on_gpu) == "it needs a prefix"
     on_gpu.prefix = 1
-    assert gpu_libraries.refusal("xformers", on_gpu) is None
+    assert refused("xformers", on_gpu) is None

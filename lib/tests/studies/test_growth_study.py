@@ -6,11 +6,10 @@ import pytest
 
 from lib import replay
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.lab import schema as schemas
-from lib.lab import theme
+from lib.lab import stats, theme
+from lib.lab import tables as schemas
 from lib.replay import acceptance
-from lib.studies.acceptance import growth as growth_study
-from lib.studies.acceptance import growth_figures, live, recording
+from lib.studies.acceptance import further_findings, live, measure, recording, summary
 from lib.tests import small_heads, small_models
 from lib.trees import growth, shapes
 
@@ -39,7 +38,7 @@ def test_rows_of_continuations_are_those_of_live_decoding(traces):
     recorded = of_protocol(traces, acceptance.CONTINUATION)
     rule = growth.parse("dyspec@10")
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), ASKED.ids, shape=rule, max_new_tokens=19)
-    found = growth_study.evaluate(recorded, "d", DRAFTER, ASKED.ids, [("dyspec", 10, rule)])
+    found = measure.evaluate_grown(recorded, "d", DRAFTER, ASKED.ids, [("dyspec", 10, rule)])
     lived = live.tally(done, ASKED.names, ASKED.kinds)
     pd.testing.assert_frame_equal(in_order(found, COUNTS), in_order(lived, COUNTS), check_dtype=False)
     assert set(found["family"]) == {"dyspec"} and set(found["temperature"]) == {0.0} and found["accepted"].sum() > 0
@@ -48,7 +47,7 @@ def test_rows_of_continuations_are_those_of_live_decoding(traces):
 def test_what_heads_grow_is_judged_too_where_they_tell_branches_apart(traces):
     recorded = of_protocol(traces, acceptance.CONTINUATION)
     made = {kind: small_heads.DRAFTERS[kind](TARGET, small_heads.head(kind, TARGET)) for kind in ("eagle", "medusa")}
-    judge, rule = growth_study.judging(recorded, made, ASKED), growth.parse("eagle2:3,3@8")
+    judge, rule = measure.judging(recorded, made, ASKED), growth.parse("eagle2:3,3@8")
     assert judge("medusa", rule) is None
     texts = [ids for ids, choosing in zip(ASKED.ids, ASKED.choosing) if not choosing]
     done = live.decode(TARGET, made["eagle"], texts, shape=rule, max_new_tokens=19)
@@ -65,14 +64,14 @@ def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(traces, prot
     recorded = of_protocol(traces, protocol, temperature)
     prompts = recording.real_text_starts(ASKED, 2) if protocol == acceptance.REAL_TEXT else ASKED
     wanted = [("kary:2", 6, shapes.parse("kary:2@6"))]
-    grown = growth_study.evaluate(recorded, "d", DRAFTER, prompts.ids, wanted)
-    static = growth_study.evaluate_static(recorded, "d", wanted)
+    grown = measure.evaluate_grown(recorded, "d", DRAFTER, prompts.ids, wanted)
+    static = measure.evaluate_static(recorded, "d", wanted)
     names = [*COUNTS, "kind", "calls", "depth", "family", "budget", "drafter", "target", "protocol", "temperature"]
     pd.testing.assert_frame_equal(in_order(grown, names), in_order(static, names), check_dtype=False)
 
 
 def test_the_comparison_is_a_table_and_two_figures(traces):
-    rows = pd.concat([growth_study.compare(
+    rows = pd.concat([measure.compare_grown(
         recorded, "d", DRAFTER, prompts, families=["chain", "optimal"], rules=["dyspec", "eagle2:2,3"], budgets=[2, 6])
         for recorded, prompts in [(of_protocol(traces, acceptance.CONTINUATION), ASKED),
                                   (of_protocol(traces, acceptance.REAL_TEXT), recording.real_text_starts(ASKED, 2))]])
@@ -80,32 +79,34 @@ def test_the_comparison_is_a_table_and_two_figures(traces):
     assert set(schema.columns) == set(rows) and not rows.duplicated(list(schema.key)).any()
     assert set(rows["prompt"]) == set("bcef"), "judged on prompts that no tree was grown from"
     one = rows[(rows["protocol"] == acceptance.REAL_TEXT) & (rows["stretch"] == "before")]
-    found, spent = (make(one, np.random.default_rng(0)) for make in (growth_study.lengths, growth_study.forwards))
-    lead = growth_study.differences(one, np.random.default_rng(0))
+    lengths = stats.summarise(one, ["family", "budget"], "accepted", "rounds", np.random.default_rng(0))
+    lead = summary.growth_differences(one, np.random.default_rng(0))
     assert set(lead["family"]) == {"dyspec", "eagle2:2,3"} and len(lead) == 4
-    length = found.set_index(["family", "budget"])["value"]
+    length = lengths.set_index(["family", "budget"])["value"]
     for row in lead.itertuples():
         best = max(length["chain", row.budget], length["optimal", row.budget])
         assert row.value == pytest.approx(length[row.family, row.budget] - best)
-    for figure in (growth_figures.gain_and_cost(found, spent, ["dyspec"]), growth_figures.lead_over_static(lead)):
-        figure.canvas.draw()
-        theme.close(figure)
+    for make in (further_findings.grown_trees, further_findings.growth_lead):
+        finding = make(one, np.random.default_rng(0))
+        finding.figure.canvas.draw()
+        theme.close(finding.figure)
+        assert "4 comparisons" in finding.claim + finding.text
 
 
 def test_confidence_is_chosen_on_the_choosing_prompts(traces):
     recorded = of_protocol(traces, acceptance.CONTINUATION)
-    rows = growth_study.compare(recorded, "d", DRAFTER, ASKED, families=["chain"], rules=["dyspec"], budgets=[5],
+    rows = measure.compare_grown(recorded, "d", DRAFTER, ASKED, families=["chain"], rules=["dyspec"], budgets=[5],
                                 confidences=[3.0, 1.0, 0.3])
     choosing, judged = recording.halves(recorded)
     halves = [[ids for ids, chooses in zip(ASKED.ids, ASKED.choosing) if chooses == half] for half in (True, False)]
     wanted = [("dyspec", 5, growth.parse("dyspec@5"))]
-    tried = {each: growth_study.evaluate(choosing, "d", DRAFTER, halves[0], wanted, confidence=each)
+    tried = {each: measure.evaluate_grown(choosing, "d", DRAFTER, halves[0], wanted, confidence=each)
              for each in (3.0, 1.0, 0.3)}
     length = {each: own[own.stretch == "before"][["accepted", "rounds"]].sum() for each, own in tried.items()}
     best = max(length, key=lambda each: length[each]["accepted"] / length[each]["rounds"])
     grown = rows[rows["family"] == "dyspec"]
     assert set(grown["confidence"]) == {best} and rows.loc[rows["family"] == "chain", "confidence"].isna().all()
-    again = growth_study.evaluate(judged, "d", DRAFTER, halves[1], wanted, confidence=best)
+    again = measure.evaluate_grown(judged, "d", DRAFTER, halves[1], wanted, confidence=best)
     pd.testing.assert_frame_equal(in_order(grown, COUNTS), in_order(again, COUNTS))
 
 
@@ -114,5 +115,5 @@ def test_padding_of_the_vocabulary_is_never_drafted():
     recorded = replay.record(TARGET, {"d": DRAFTER}, ASKED.ids[:1], names=["a"], kinds=["k"], max_new_tokens=3,
                             about={"target": "t", "protocol": acceptance.CONTINUATION})
     rule = growth.parse("dyspec:1@24")
-    found = growth_study.evaluate(recorded, "d", wide, ASKED.ids[:1], [("dyspec", 24, rule)], vocabulary=5)
+    found = measure.evaluate_grown(recorded, "d", wide, ASKED.ids[:1], [("dyspec", 24, rule)], vocabulary=5)
     assert found["drafted"].sum() == 5 * found["rounds"].sum()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib.kernels import units
-from lib.lab import timing
+from lib.lab import processor, timing
 from lib.studies.attention import peaks
 
 rates = st.lists(st.floats(1e6, 1e15), min_size=1, max_size=6)
@@ -32,6 +32,28 @@ def test_whichever_form_is_fastest_makes_the_throughput(fastest, monkeypatch):
     monkeypatch.setattr(peaks, "attention", lambda dtype, device: {"attention": forms["attention"]})
     monkeypatch.setattr(timing, "shortest", lambda call, device, seconds: call)
     assert peaks.whole_products(torch.float32, sizes=(8, 16), seconds=0.0) == 1.0
+
+
+def test_a_product_that_would_take_too_long_is_left_out_by_the_time_of_a_smaller_one(monkeypatch):
+    """At a million operations per second, four products of 512 would take half an hour."""
+    timed = []
+
+    def shortest(call, device, seconds):
+        timed.append(call)
+        return call / 1e6
+
+    monkeypatch.setattr(peaks, "products", lambda size, dtype, device: {"product": (2 * size**3, 2 * size**3)})
+    monkeypatch.setattr(peaks, "attention", lambda dtype, device: {})
+    monkeypatch.setattr(timing, "shortest", shortest)
+    assert peaks.whole_products(torch.float32, sizes=(512, 1024), seconds=0.0) == pytest.approx(1e6)
+    assert timed == [2 * peaks.SMALL**3]
+
+
+def test_a_number_format_without_units_has_no_peak(monkeypatch):
+    monkeypatch.setattr(processor, "flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(peaks, "whole_products", lambda dtype, device, sizes, seconds: 1.0)
+    found = peaks.probe(["float32", "bfloat16"], seconds=0.0)
+    assert set(found.throughput) == set(found.products) == {"float32"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

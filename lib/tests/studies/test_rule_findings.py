@@ -1,19 +1,24 @@
-"""What the tables of rules say, on tables written by hand: gains, bounds, and directions that hold or do not."""
+"""Findings of the study of rules, on tables written by hand and on the committed run."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from lib.lab import provenance
+from lib.lab.findings import Finding, Page, Results
+from lib.studies.report import Ask, Follows
 from lib.studies.rules import findings, measure
+from lib.verify.rules import RULES
 
 RNG = np.random.default_rng(0)
+REFERENCE = provenance.HOME / "data" / "results" / "reference"
 
 
 def rows(*cases):
     """(language, temperature, shape, rule, proposal, accepted) as rows of the table, labelled."""
     names = ["language", "temperature", "shape", "rule", "proposal", "accepted"]
     frame = pd.DataFrame(cases, columns=names).assign(vocabulary=3, seed=0, agreement=0.5, distance=0.0)
-    frame["lossless"] = frame["rule"].map(lambda rule: rule == "bound" or measure.RULES[rule].lossless)
+    frame["lossless"] = frame["rule"].map(lambda rule: rule == "bound" or RULES[rule].lossless)
     return measure.labelled(frame)
 
 
@@ -26,7 +31,7 @@ def test_a_gain_counts_the_bonus_token_and_only_what_both_rules_did():
         (2, 1.0, "chain:2", "multi_step", "iid", 9.0),  # block was not computed there
         (0, 1.0, "star:2", "multi_step", "iid", 0.1),  # no chain
     )
-    found = findings.by_path(given, ["length"], RNG)
+    found = findings.path_gain(given, ["length"], RNG)
     assert found["value"].tolist() == pytest.approx([10.0]) and found["length"].tolist() == [2]
 
 
@@ -56,7 +61,7 @@ def test_published_directions_are_computed_not_assumed():
                 (language, temperature, "star:2", "without_replacement", "without_replacement", better),
                 (language, temperature, "star:2", "naive", "top_k", 1.0),
             ]
-    found = findings.published(rows(*cases), RNG)
+    found = findings.directions(rows(*cases), RNG)
     assert found["agrees"].tolist() == ["yes", "yes", "no", "yes", "yes", "yes"]  # top k is ahead where it is cold
 
 
@@ -68,3 +73,36 @@ def test_lossy_rules_stand_beside_a_lossless_one():
         (0, 1.0, "star:2", "naive", "without_replacement", 1.0),
     )
     assert findings.lossy_beside(given)["rule"].tolist() == ["typical", "traversal"]
+
+
+def test_the_section_of_the_report_comes_from_tables_alone():
+    """Numbers of the committed run, each computed from its tables, in the order of the section."""
+    parts = list(findings.report(Results(REFERENCE), Ask("base/small", 16), np.random.default_rng(0)))
+    page, shown = Page("", "09"), [part for part in parts if isinstance(part, Finding)]
+    captions = [page.caption(part) for part in shown]
+    assert [part.name for part in shown if part.figure] == [
+        "lossless_or_not", "rules_by_temperature", "gain_by_path", "lossy", "which_rule"
+    ]
+    assert [len(part.tables) for part in shown] == [0, 0, 0, 1, 0, 0, 0, 0, 0, 1]
+    assert captions[0].startswith("**Figure 1. Lossless rules are lossless") and "2e-16" in captions[0]
+    assert "10 of 10 tests" in captions[1] and "`k_seq` for iid; `naive` for top k" in captions[-3]
+    assert captions[-1].startswith("**Table 2. Beside what was published: 5 of 6 directions agree")
+    headings = [part.split("\n")[1] for part in parts if isinstance(part, str)]
+    assert headings[0].startswith("## 4 ") and [text[:7] for text in headings[1:]] == [
+        "### 4.1", "### 4.2", "### 4.3", "### 4.4"
+    ]
+    follows = parts[-1]
+    assert isinstance(follows, Follows) and "Lossy rules are wrong by 0.14 to 0.22" in follows.answer()
+
+
+def test_the_rule_that_accepts_most_and_the_simpler_of_equals():
+    given = rows(
+        (0, 1.0, "star:2", "naive", "iid", 0.5),
+        (0, 1.0, "star:2", "multi_step", "iid", 0.8),
+        (0, 1.0, "star:2", "k_seq", "iid", 0.8),
+        (0, 1.0, "star:2", "typical", "iid", 1.2),
+        (0, 1.0, "star:2", "bound", "iid", 0.9),
+    )
+    best = findings.best_rules(given).set_index("lossless")
+    assert best["rule"].to_dict() == {True: "multi_step", False: "typical"}
+    assert best.loc[True, "lead"] == 0 and np.isnan(best.loc[False, "lead"])

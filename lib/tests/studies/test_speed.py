@@ -6,19 +6,21 @@ import pytest
 import torch
 
 from lib import cost, replay
+from lib.cost import calibration, choice
 from lib.cost.best_tree import Limits
-from lib.decoding import NoDrafter, Round, generate, in_batches
+from lib.decoding import Round, generate, in_batches
+from lib.decoding.records import Hooks
+from lib.drafters import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.lab import tables
+from lib.lab import processor, tables
 from lib.lab.tables import Table
 from lib.models import Pair
 from lib.models.cache import TreeCache
 from lib.studies.acceptance import recording
-from lib.studies.speed import alternatives, choice, lockstep, measure, memory, number_formats, prediction, questions
+from lib.studies.speed import alternatives, findings, measure, memory, prediction
 from lib.studies.speed.alternatives import GENERATE, PLAIN
 from lib.tests import small_models
-from lib.tests.cost import test_cost
-from lib.tests.studies import test_advice
+from lib.tests.cost import test_advice, test_cost
 from lib.trees import shapes
 
 TARGET = small_models.llama(0)
@@ -41,7 +43,7 @@ class _Tokenizer:
 
 def test_every_way_writes_what_generate_writes_and_an_interrupted_table_goes_on(pair, tmp_path):
     ways = alternatives.all_of(
-        pair, {("top_k", "chain:3"): "chain:3", ("lookup", "chain:3"): "chain:3"}, draft=3, new_tokens=8
+        pair, {("model", "chain:3"): "chain:3", ("lookup", "chain:3"): "chain:3"}, draft=3, new_tokens=8
     )
     settings = dict(repeats=1, generator=torch.Generator().manual_seed(0))
 
@@ -67,8 +69,8 @@ def test_whole_rounds_are_those_in_which_every_row_runs():
         return Round(row, 0, 2, accepted, (0,) * accepted, True, cut, 1, 1, 0.25, 0.5, 0.25, 0, 0.5)
 
     rounds = [record(0, 1), record(1, 2), record(0, 0), record(1, 1, cut=True), record(0, 2)]
-    assert measure.whole(rounds, 2) == [rounds[:2]] and measure.whole([], 2) == []
-    assert measure.one_a_round(rounds) == [rounds[0], rounds[2], rounds[4]] and measure.one_a_round([]) == []
+    assert calibration.full_rounds(rounds, 2) == [rounds[:2], rounds[2:4]] and calibration.full_rounds([], 2) == []
+    assert measure.one_per_round(rounds) == [rounds[0], rounds[2], rounds[4]] and measure.one_per_round([]) == []
 
 
 @pytest.mark.parametrize("spec", [alternatives.OWN, "lookup"])
@@ -114,7 +116,7 @@ def rows_by_round(rounds):
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_predictions_meet_what_a_clock_that_keeps_to_the_costs_would_say(pair, batch):
     """Rounds whose seconds are the calibrated ones of the rows that run in them: predicted and measured speed agree."""
-    recorded = choice.continued(pair, ASKED, 20)
+    recorded = measure.continued(pair, ASKED, 20)
     costs = cost.Costs(pd.concat([test_cost.table(batch=size, scale=size).assign(target="t", drafter=alternatives.OWN)
                                   for size in (1, 3)]))
     shape, measured = "chain:3", []
@@ -144,15 +146,15 @@ def test_a_dearer_drafter_and_a_larger_batch_want_less():
     recorded, costs = test_advice.recorded(rows=24), cost.Costs(test_cost.table())
     choosing, judged = recording.halves(recorded)
     own = costs.at("t", "d", prefix=64)
-    asked = dict(limits=Limits(8, 4), generator=np.random.default_rng(0))
-    found = questions.by_ratio(choosing, judged, own, "d", [0.01, 0.3, 3.0], **asked)
-    depths = found[found["family"] == questions.CHOSEN].set_index("ratio")["depth"]
+    settings = dict(limits=Limits(8, 4), rng=np.random.default_rng(0))
+    found = prediction.by_ratio(choosing, judged, own, "d", [0.01, 0.3, 3.0], **settings)
+    depths = found[found["family"] == prediction.CHOSEN].set_index("ratio")["depth"]
     assert depths[0.01] >= depths[0.3] >= depths[3.0]
-    dear = questions.scaled(own, 0.7)
+    dear = prediction.scaled(own, 0.7)
     assert float(dear.level(1)) == pytest.approx(0.7 * own.plain) and dear.check is own.check
     lows = [1.4, 1.1, 0.9, 1.1]
-    rows = pd.DataFrame({"family": [questions.CHOSEN] * 4, "batch": [1, 4, 16, 64], "speedup_low": lows})
-    assert questions.last_paying(rows) == 4 and questions.last_paying(rows.assign(speedup_low=0.5)) is None
+    rows = pd.DataFrame({"family": [prediction.CHOSEN] * 4, "batch": [1, 4, 16, 64], "speedup_low": lows})
+    assert prediction.last_paying(rows) == 4 and prediction.last_paying(rows.assign(speedup_low=0.5)) is None
 
 
 def test_groups_hold_one_kind_where_it_has_enough_prompts():
@@ -179,9 +181,9 @@ def test_gains_are_geometric_means_of_prompts_and_the_two_factors_multiply():
 
 
 def test_the_chosen_tree_is_the_fastest_of_what_replay_and_calibration_say(pair):
-    recorded = choice.continued(pair, ASKED, 12)
+    recorded = measure.continued(pair, ASKED, 12)
     trees = choice.candidates(recorded, ["chain", "optimal"], [2, 4], ["lookup"])
-    said = choice.choose(pair, ASKED, recorded, trees, batch=2, new_tokens=12, repeats=1,
+    said = measure.choose(pair, ASKED, recorded, trees, batch=2, new_tokens=12, repeats=1,
                                generator=torch.Generator().manual_seed(0))
     assert set(zip(said["drafter"], said["shape"])) == {
         *((alternatives.OWN, label) for label in ("chain@2", "chain@4", "optimal@2", "optimal@4")),
@@ -193,11 +195,18 @@ def test_the_chosen_tree_is_the_fastest_of_what_replay_and_calibration_say(pair)
     assert said.set_index("drafter")["tokens"][alternatives.NOBODY] == 1
 
 
-def test_live_and_replayed_tokens_a_round_are_the_same(pair):
-    recorded = choice.continued(pair, ASKED, 12)
+def test_live_and_replayed_tokens_per_round_are_the_same(pair):
+    recorded = measure.continued(pair, ASKED, 12)
     run = alternatives.ours(pair, LanguageModelDrafter(pair.draft_model), "chain:2", 12)
-    live = choice.live_tokens(run, [[ids] for ids in ASKED.ids])
-    assert live == pytest.approx(choice.tokens_a_round(recorded, alternatives.OWN, "chain@2"))
+    live = choice.live_tokens(lambda prompts: run(prompts).rounds, [[ids] for ids in ASKED.ids])
+    assert live == pytest.approx(choice.tokens_per_round(recorded, alternatives.OWN, "chain@2"))
+
+
+def in_step(drafts, decisions):
+    """Every row cut to the fewest accepted tokens of all rows; its next accepted token becomes the bonus token."""
+    shared = min(len(accepted) for accepted, _ in decisions)
+    return [(accepted, bonus) if len(accepted) == shared else (accepted[:shared], int(draft.tokens[accepted[shared]]))
+            for draft, (accepted, bonus) in zip(drafts, decisions)]
 
 
 @pytest.mark.parametrize("shape", ["chain:4", "kary:2@6"])
@@ -207,9 +216,9 @@ def test_lockstep_by_replay_is_what_the_loop_does_in_step(shape):
     ids, mask = next(in_batches(PROMPTS, 4))
     settings = dict(attention_mask=mask, shape=shape, max_new_tokens=21)
     ragged = generate(TARGET, LanguageModelDrafter(DRAFTER), ids, **settings)
-    even = generate(TARGET, LanguageModelDrafter(DRAFTER), ids, **settings, hooks=lockstep.LOCKSTEP)
+    even = generate(TARGET, LanguageModelDrafter(DRAFTER), ids, **settings, hooks=Hooks(revise=in_step))
     assert even.new_tokens == ragged.new_tokens
-    found = lockstep.compare(recorded, {shape: shapes.parse(shape)}, [1, 4], "t/d", "d")
+    found = prediction.lockstep(recorded, {shape: shapes.parse(shape)}, [1, 4], "t/d", "d")
     four = found[found["batch"] == 4].iloc[0]
     assert four["lockstep"] == sum(done.row == 0 for done in even.rounds)
     assert four["ragged"] == max(sum(done.row == row for done in ragged.rounds) for row in range(4))
@@ -257,18 +266,24 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
     other = small_models.llama(5)  # whose text is another
     other.generation_config.eos_token_id = None
     pairs = {"float32": pair, "bfloat16": Pair("t/d", other, DRAFTER, _Tokenizer(), "t", "d")}
-    monkeypatch.setattr(number_formats, "load_pair", lambda name, dtype, **kwargs: pairs[dtype])
-    ways = [("float32", "none"), ("bfloat16", "none")]
-    drafting = {"top_k": ("two", "chain:2"), "lookup": ("chain:3", "chain:3")}
-    rows = number_formats.compare("t/d", ASKED, drafting, new_tokens=8, device="cpu", ways=ways,
+    monkeypatch.setattr(memory, "load_pair", lambda name, dtype, **kwargs: pairs[dtype])
+    monkeypatch.setattr(processor, "flags", lambda: frozenset({"amx_bf16"}))
+    formats = [("float32", "none"), ("bfloat16", "none")]
+    drafting = {"model": ("two", "chain:2"), "lookup": ("chain:3", "chain:3")}
+    rows = memory.compare_formats("t/d", ASKED, drafting, new_tokens=8, device="cpu", formats=formats,
                                   generator=torch.Generator().manual_seed(0))
-    assert len(rows) == 4 * 2 * 3 and set(rows["alternative"]) == {PLAIN, "top_k, two", "lookup, chain:3"}
+    assert len(rows) == 4 * 2 * 3 and set(rows["alternative"]) == {PLAIN, "model, two", "lookup, chain:3"}
     alone = {way: alternatives.ours(pairs[way], NoDrafter(), shapes.parse("chain:0"), 8)(PROMPTS).tokens
-             for way, _ in ways}
+             for way, _ in formats}
     shared = [next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), 8) for texts in zip(*alone.values())]
     for dtype, wanted in (("float32", [8] * 4), ("bfloat16", shared)):
         for _, own in rows[rows["dtype"] == dtype].groupby("alternative"):
             assert own["agreeing"].tolist() == wanted
-    said = number_formats.summary(rows, np.random.default_rng(0))
+    said = memory.by_format(rows, np.random.default_rng(0))
     assert (said.xs(PLAIN, level="alternative")["value"] == 1).all() and said["n_prompts"].eq(4).all()
     assert said.loc[("float32", "none"), "text shared with the first row"].eq(1).all()
+    monkeypatch.setattr(processor, "flags", lambda: frozenset())
+    rows = memory.compare_formats("t/d", ASKED, drafting, new_tokens=8, device="cpu", formats=formats,
+                                  generator=torch.Generator().manual_seed(0))
+    assert set(rows["dtype"]) == {"float32"}, "bfloat16 is left out where the processor has no units for it"
+    assert "no units" in findings.number_formats(rows, np.random.default_rng(0)).text

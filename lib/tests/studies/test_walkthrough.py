@@ -38,8 +38,8 @@ def seeded(temperature):
 
 
 def told(shape="kary:2@6", drafter=None, temperature=0.0, eos=(), new=NEW):
-    return walk(pair(eos), drafter or LanguageModelDrafter(OTHER), PROMPT_IDS, shape, temperature=temperature, new_tokens=new,
-                generator=seeded(temperature))
+    return walk(pair(eos), drafter or LanguageModelDrafter(OTHER), PROMPT_IDS, shape, temperature=temperature,
+                new_tokens=new, generator=seeded(temperature))
 
 
 def decoded(shape="kary:2@6", drafter=None, temperature=0.0):
@@ -159,7 +159,7 @@ def test_the_picture_holds_every_token_its_probability_and_what_became_of_it():
 
 
 def test_of_a_deep_tree_the_levels_around_the_accepted_path_are_drawn():
-    step = told("chain:20")[0]
+    step = told("chain:20", new=30)[0]
     deepest = max(DEEPEST, len(step.accepted) + 1)
     assert len(boxes(draw_round(step))) == 2 * deepest + 2
     axis = draw_round(step).axes[0]

@@ -1,0 +1,323 @@
+"""Findings on static shapes: which ones gain at which budgets, where rounds end, and what changes with the kind of
+text, the temperature and the pair; and on the models and texts that they rest on.
+
+Estimates that several findings share are attributes of `Shapes`. The other functions take tables, and a generator where
+they resample.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from lib.lab import charts, stats
+from lib.lab.findings import Finding
+from lib.replay.acceptance import CONTINUATION, REAL_TEXT
+from lib.studies.acceptance import summary
+from lib.studies.acceptance.summary import GROWN, MEMORISED, where
+from lib.trees import drawing
+from lib.trees.tree import Tree
+
+BUDGET, LENGTH = "budget (draft nodes)", "acceptance length (tokens per round)"
+TWO_LINES = LENGTH.replace(" (", "\n(")
+LOOKED_AT = ("chain", "independent:4", "kary:2", "comb:3", "optimal")  # shapes shown by depth and temperature
+DEEPEST, FEWEST_ROUNDS = 8, 30  # depths that are shown, and rounds that a depth needs to be shown
+
+
+class Shapes:
+    """The shapes of a run for one pair and one temperature, from real-text starts, with the estimates of the headline.
+
+    run: tables by name. budget: draft nodes at which shapes are compared, one of the run's. left_out: kinds of text
+    that say nothing about kinds. The generator is used in this order: lengths of all settings, differences from the
+    chain, lengths by kind.
+    """
+
+    def __init__(self, run: Mapping[str, pd.DataFrame], pair: str, budget: int, rng: np.random.Generator, *,
+                 temperature: float = 0.0, left_out: Sequence[str] = ()):
+        self.run, self.pair, self.budget = run, pair, budget
+        self.temperature, self.left_out = temperature, list(left_out)
+        self.rows = summary.clean(run["acceptance"])
+        self.families, self.pairs = list(self.rows["family"].unique()), list(self.rows["pair"].unique())
+        self.budgets = sorted(self.rows["budget"].unique())
+        self.largest = max(self.budgets)
+        self.smallest = min((each for each in self.budgets if each > 2), default=self.largest)
+        self.lengths = summary.lengths(self.rows, rng)
+        self.judged = self.of_pair(self.rows)
+        self.over_chain = stats.compare(self.judged, ["budget"], "family", "chain", "accepted", "rounds", rng)
+        optimal = self.judged[(self.judged["budget"] == budget) & (self.judged["family"] == "optimal")]
+        by_kind = summary.lengths(optimal, rng, ["kind"])
+        self.kinds = by_kind[~by_kind["kind"].isin(self.left_out)].sort_values("value")
+        self.own = self.of_pair(self.lengths)
+        self.by_family = self.own.set_index(["family", "budget"])
+        self.fixed = summary.best_fixed(self.own).set_index("budget")
+
+    def of_pair(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows of the pair and temperature, from real-text starts."""
+        return summary.headline(rows, self.pair, self.temperature)
+
+    @cached_property
+    def drawn(self) -> dict[str, tuple[Tree, np.ndarray]]:
+        """For each family the tree of the table `nodes`, and how often each of its nodes was accepted."""
+        return {name: summary.tree_of(self.nodes[self.nodes["family"] == name]) for name in self.families}
+
+    @cached_property
+    def nodes(self) -> pd.DataFrame:
+        """The pair's rows of the table `nodes`."""
+        return self.of_pair(summary.clean(self.run["nodes"]))
+
+    @cached_property
+    def doublings(self) -> pd.DataFrame:
+        """What each doubling of the budget adds (see `summary.doubling`)."""
+        return summary.doubling(self.own, self.budgets)
+
+    @property
+    def overtakes(self) -> int | None:
+        """The budget from which on the optimal tree is ahead of the chain beyond its interval; None without one."""
+        return summary.ahead_from(self.over_chain, "optimal")
+
+    @cached_property
+    def optimal_by_pair(self) -> pd.DataFrame:
+        """Lengths of the optimal tree for every pair, at each budget."""
+        return where(self.lengths, protocol=REAL_TEXT, temperature=self.temperature, family="optimal")
+
+
+# ---------------------------------------------------------------------------------------------------- shapes and models
+
+
+def drawn_shapes(shapes: Shapes) -> Finding:
+    """All families at one budget, each node as dark as it was accepted often."""
+    trees = {name: tree for name, (tree, _) in shapes.drawn.items()}
+    figure = drawing.gallery(trees, weights={name: np.sqrt(share) for name, (_, share) in shapes.drawn.items()},
+                             notes={name: drawing.describe(tree) for name, tree in trees.items()})
+    used, depths = summary.utilisation(shapes.nodes), [tree.max_depth for tree in trees.values()]
+    others = used.drop(["chain", "optimal"])
+    text = (f"The share of nodes that are accepted in at least one round in a hundred is {used['chain']:.0%} for the "
+            f"chain and {used['optimal']:.0%} for the optimal tree.")
+    if len(others):
+        text += (f" For the other shapes it is between {others.min():.0%} (`{others.idxmin()}`) and {others.max():.0%} "
+                 f"(`{others.idxmax()}`).")
+    return Finding(f"The same {int(shapes.nodes['budget'].iloc[0])} nodes reach between {min(depths)} and "
+                   f"{max(depths)} tokens ahead.", text, figure, "shapes")
+
+
+def mask(tree: Tree, node: int, prefix_length: int, title: str) -> Finding:
+    """A tree beside the attention mask of its forward pass, with the path to one node marked."""
+    figure = drawing.shape_card(tree, prefix_length=prefix_length, node=node, title=title)
+    return Finding("The mask of a tree is its ancestry.", f"{tree.size} tokens of one forward pass represent "
+                   f"{len(tree.leaves)} paths; the marked path is what its last node attends to.", figure, "mask")
+
+
+def loops(repetition: pd.DataFrame) -> Finding:
+    """How many continuations end in a loop, by target and temperature."""
+    table = repetition.groupby(["target", "temperature"])["loops"].agg(["mean", "size"])
+    table.columns = ["share that loops", "continuations"]
+    shares = (f"`{name}` " + ", ".join(f"{share:.0%} at temperature {heat:g}" for (_, heat), share in own.items())
+              for name, own in table["share that loops"].groupby("target"))
+    return Finding("Share of continuations that end in a loop:", f"{'; '.join(shares)}.", table=table.round(2))
+
+
+def held_out_losses(losses: pd.DataFrame, target: str, left_out: Sequence[str]) -> Finding:
+    """The held-out loss of each member of the shipped family on each kind of text."""
+    by_member = losses.pivot(index="kind", columns="member", values="nats_a_token")
+    lowest = (by_member.idxmin(axis=1) == target).sum()
+    return Finding(
+        f"The target has the lowest held-out loss on {lowest} of {len(by_member)} kinds", "(in nats per token). Kinds "
+        f"that `{target}` has memorised (loss under {MEMORISED}) say nothing about tasks, and statements about kinds "
+        f"leave them out: {', '.join(left_out) or 'there are none'}.", table=by_member.round(2))
+
+
+def agreement(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator) -> Finding:
+    """How often the models of each pair agree: greedily, and by Leviathan's alpha at the highest temperature."""
+    hottest = ranks["temperature"].max()
+    columns = (("the drafter's favourite is the target's", 0, "rank_0"), ("α", hottest, "alpha_sum"))
+    estimates = {
+        name: stats.summarise(ranks[ranks["temperature"] == heat], ["pair"], column, "positions", rng,
+                              rounds="positions").set_index("pair").loc[list(pairs)] for name, heat, column in columns}
+    same, alpha = (each["value"] for each in estimates.values())
+    table = pd.DataFrame({name: stats.format_estimates(each, 3) for name, each in estimates.items()}, index=pairs)
+    return Finding(
+        "Agreement of the models of a pair:", f"greedily, the drafter's favourite is the target's next token at "
+        f"{same.min():.0%} (`{same.idxmin()}`) to {same.max():.0%} (`{same.idxmax()}`) of positions. At temperature "
+        f"{hottest:g} Leviathan's α, the probability mass that both distributions share, is {alpha.min():.2f} to "
+        f"{alpha.max():.2f}.", table=table)
+
+
+# ------------------------------------------------------------------------------------------------------ over the budget
+
+
+def over_budget(shapes: Shapes) -> Finding:
+    """Acceptance length of each family over the budget."""
+    figure = charts.lines(
+        summary.banded(shapes.own), x="budget", y="value", lower="low", upper="high", by="family", log_x=True,
+        order=shapes.families, x_label=BUDGET, y_label=LENGTH, title=shapes.pair)
+    flat = {name: summary.exhausted(shapes.own, name) for name in ("chain", "optimal")}
+    limit = "still gains" if flat["optimal"] == shapes.largest else "has it"
+    ahead = shapes.overtakes
+    ahead = f"From a budget of {ahead} on the optimal tree is ahead beyond its interval. " if ahead else ""
+    wins = shapes.fixed[shapes.fixed.index > 2].reset_index()
+    best = ", ".join(f"`{row.family}` at {row.budget} ({row.of_optimal:.0%} of the optimal tree)"
+                     for row in wins.itertuples())
+    best = f"The best fixed shape is {best}. " if best else ""
+    return Finding(
+        f"A chain has nearly all of its gain at {flat['chain']} nodes; the optimal tree {limit} at {flat['optimal']}.",
+        f"{ahead}{best}Bands (chain, optimal) are 95 % intervals over prompts, which differ more than shapes do; the "
+        "paired comparison below removes that difference.", figure, "headline")
+
+
+def against_chain(shapes: Shapes) -> Finding:
+    """Paired differences from a chain of the same budget."""
+    text = shapes.over_chain.assign(text=[stats.format_estimate(row, "+.2f") for row in shapes.over_chain.itertuples()])
+    table = text[text["budget"] >= min(4, shapes.largest)].pivot(index="family", columns="budget", values="text")
+    at_largest = shapes.over_chain[shapes.over_chain["budget"] == shapes.largest]
+    ahead, below = (", ".join(f"`{name}`" for name in at_largest[side]["family"]) or "none"
+                    for side in (at_largest["low"] > 0, at_largest["high"] < 0))
+    return Finding(
+        "Difference from a chain of the same budget, in tokens per round, paired by prompt.",
+        f"At {shapes.largest} nodes these shapes gain beyond their interval: {ahead}; these lose: {below}.",
+        table=table.loc[[name for name in shapes.families if name != "chain"]])
+
+
+def by_doubling(shapes: Shapes) -> Finding:
+    """What each doubling of the budget adds."""
+    figure = charts.lines(
+        shapes.doublings, x="budget", y="gain", by="family", log_x=True, order=shapes.families, title=shapes.pair,
+        x_label=BUDGET, y_label="tokens per round gained\nby the last doubling")
+    last = shapes.doublings[shapes.doublings["budget"] == shapes.largest].set_index("family")["gain"]
+    fixed = last.drop(list(GROWN), errors="ignore")
+    return Finding(
+        "What each doubling of the budget adds.", f"The last doubling, to {shapes.largest} nodes, adds "
+        f"{last['optimal']:.2f} tokens per round to the optimal tree and {last['chain']:.2f} to the chain. Of the "
+        f"fixed shapes `{fixed.idxmax()}` gains most, {fixed.max():.2f}.", figure, "doubling")
+
+
+def at_budget(shapes: Shapes, horizon: int, rng: np.random.Generator) -> Finding:
+    """All families at one budget in the terms of cost."""
+    order = [name for name in shapes.families if (name, shapes.budget) in shapes.by_family.index]
+    ends = ["value", "low", "high"]
+    length = shapes.by_family.xs(shapes.budget, level="budget").loc[order]
+    kept = stats.summarise(shapes.judged, ["family", "budget"], "accepted", "drafted", rng)
+    kept = kept.set_index(["family", "budget"]).xs(shapes.budget, level="budget").loc[order]
+    saved = length.assign(**1 - 1 / (1 + length[ends]))
+    oracle = summary.of_oracle(shapes.own, shapes.rows, horizon).set_index(["family", "budget"])
+    oracle = oracle.xs(shapes.budget, level="budget").loc[order]
+    columns = {"acceptance length": length, "block efficiency": length.assign(**1 + length[ends]),
+               "acceptance rate": kept, "target calls saved": saved}
+    table = pd.DataFrame({name: stats.format_estimates(each) for name, each in columns.items()}, index=order)
+    return Finding(
+        f"At {shapes.budget} nodes the optimal tree saves {saved.value['optimal']:.0%} of the target's forward passes, "
+        f"a chain {saved.value['chain']:.0%}.", f"They keep {kept.value['optimal']:.0%} and {kept.value['chain']:.0%} "
+        "of their draft tokens.", table=table.assign(depth=oracle["depth"], **{"of the oracle":
+        oracle["share"].round(2)}))
+
+
+def rate_over_budget(shapes: Shapes, rng: np.random.Generator) -> Finding:
+    """Acceptance rate of each family over the budget."""
+    rate = stats.summarise(shapes.judged, ["family", "budget"], "accepted", "drafted", rng)
+    figure = charts.lines(
+        summary.banded(rate), x="budget", y="value", lower="low", upper="high", by="family", log_x=True, log_y=True,
+        order=shapes.families, x_label=BUDGET, y_label="acceptance rate (accepted / drafted)", title=shapes.pair)
+    kept = rate[rate["family"] == "optimal"].set_index("budget")["value"]
+    ends = min(shapes.budgets), shapes.largest
+    return Finding("The acceptance rate falls as the budget grows.", "Of the optimal tree's draft tokens "
+                   + " and ".join(f"{kept[end]:.0%} are accepted at budget {end}" for end in ends)
+                   + ".", figure, "rate_over_budget")
+
+
+def against_optimal(shapes: Shapes, rng: np.random.Generator) -> Finding:
+    """Paired differences from the optimal tree at the largest budget."""
+    against = stats.compare(shapes.judged, ["budget"], "family", "optimal", "accepted", "rounds", rng)
+    widest = against[against["budget"] == shapes.largest].sort_values("value", ascending=False).assign(pair=shapes.pair)
+    figure = charts.points(widest, label="family", by="pair", line=0.0, x_label="tokens per round, against optimal")
+    grown = "; ".join(f"`{row.family}` {stats.format_estimate(row, '+.2f')}"
+                      for row in widest[widest["family"].isin(GROWN)].itertuples())
+    return Finding(
+        f"Differences from Sequoia's optimal tree at {shapes.largest} nodes,",
+        f"in tokens per round: {grown or 'no other is grown'}. Of all shapes "
+        f"{(widest['high'] < 0).sum()} are worse beyond their interval.", figure, "against_optimal")
+
+
+# ------------------------------------------------------------------------------------ depth, text, temperature and pair
+
+
+def by_depth(shapes: Shapes, rng: np.random.Generator) -> Finding:
+    """Conditional and unconditional acceptance at each depth."""
+    deep = shapes.of_pair(summary.clean(shapes.run["depth"]))
+    deep = deep[deep["family"].isin(LOOKED_AT) & (deep["depth"] <= DEEPEST)]
+    on = stats.summarise(deep, ["family", "depth"], "accepted", "reached", rng, rounds="reached")
+    on = on[(on["n_rounds"] >= FEWEST_ROUNDS) | (on["depth"] == 1)]
+    far = stats.summarise(deep, ["family", "depth"], "accepted", "rounds", rng)
+    figure = charts.lines(
+        pd.concat([on.assign(what="conditional"), far.assign(what="unconditional")]), x="depth", y="value", lower="low",
+        upper="high", by="family", panels="what", order=shapes.families, x_label="depth in the tree",
+        y_label="acceptance")
+    first = on[on["depth"] == 1].set_index("family")["value"]
+    line = on[on["family"] == "chain"].sort_values("depth")
+    start, end = line.iloc[0], line.iloc[-1]
+    rises = end["value"] > start["value"]
+    why = (", because the rounds that reach it are those on easy text. A model of independent steps does not have this "
+           "effect" if rises else "")
+    along = (f" Along the chain conditional acceptance {'rises' if rises else 'falls'} from {start['value']:.0%} to "
+             f"{end['value']:.0%} at depth {int(end['depth'])}{why}." if end["depth"] > 1 else "")
+    return Finding("Siblings help at the first step.", f"At depth 1 a chain is accepted {first['chain']:.0%} of the "
+                   f"time, `{first.idxmax()}` {first.max():.0%}.{along}", figure, "depth")
+
+
+def by_kind(shapes: Shapes, rng: np.random.Generator) -> Finding:
+    """Each family on each kind of text, at one budget."""
+    part = shapes.judged[(shapes.judged["budget"] == shapes.budget) & ~shapes.judged["kind"].isin(shapes.left_out)]
+    grid = summary.lengths(part, rng, ["family", "kind"]).pivot(index="family", columns="kind", values="value")
+    grid = grid.loc[shapes.families, grid.mean().sort_values(ascending=False).index]
+    decoding = "greedy" if shapes.temperature == 0 else f"temperature {shapes.temperature:g}"
+    figure = charts.heat_map(grid, value_label="acceptance length", x_label="kind of text", y_label="",
+                             best_of="column", title=f"{shapes.pair}, {shapes.budget} nodes, {decoding}")
+    optimal = grid.loc["optimal"]
+    of_best = (optimal / grid.max()).sort_values()
+    return Finding(
+        f"Kinds differ by a factor of {optimal.max() / optimal.min():.1f} (optimal tree), shapes by "
+        f"{(grid.max() / grid.loc['chain']).median():.2f} (best over chain, median of kinds).",
+        f"One optimal tree, grown for all kinds together, has {of_best.median():.0%} of the best shape's gain on the "
+        f"median kind. It has least on {of_best.index[0]}, {of_best.iloc[0]:.0%}.", figure, "kinds")
+
+
+def by_temperature(shapes: Shapes) -> Finding:
+    """Some families over the budget at each temperature of the target."""
+    across = where(shapes.lengths, protocol=REAL_TEXT, pair=shapes.pair)
+    across = across[across["family"].isin(LOOKED_AT)]
+    across = across.assign(temperature="temperature " + across["temperature"].map("{:g}".format))
+    figure = charts.lines(
+        summary.banded(across), x="budget", y="value", lower="low", upper="high", by="family", panels="temperature",
+        log_x=True, order=shapes.families, x_label=BUDGET, y_label=TWO_LINES)
+    wide = across[across["budget"] == shapes.budget].pivot(index="family", columns="temperature", values="value")
+    gained = ", ".join(f"{value:.2f} at {name}" for name, value in wide.loc["optimal"].items())
+    ratios = ", ".join(f"{ratio - 1:+.0%}" for ratio in wide.loc["optimal"] / wide.loc["chain"])
+    optimal = list(wide.loc["optimal"])
+    lowers = "lowers" if optimal[-1] < optimal[0] else "does not lower"
+    claim = f"A higher temperature {lowers} acceptance." if len(optimal) > 1 else "Acceptance over the budget."
+    return Finding(claim, f"At {shapes.budget} nodes the optimal tree accepts {gained} tokens per round; its lead over "
+                   f"the chain is {ratios}.", figure, "temperature")
+
+
+def by_pair(shapes: Shapes) -> Finding:
+    """The optimal tree over the budget for each pair of the run."""
+    rows = shapes.optimal_by_pair
+    figure = charts.lines(rows, x="budget", y="value", lower="low", upper="high", by="pair", log_x=True,
+                          order=shapes.pairs, title="optimal tree", x_label=BUDGET, y_label=LENGTH)
+    at_budget = rows[rows["budget"] == shapes.budget].sort_values("value", ascending=False)
+    each = ", ".join(f"`{row.pair}` {stats.format_estimate(row)}" for row in at_budget.itertuples())
+    return Finding("Acceptance lengths of the pairs", f"with the optimal tree of {shapes.budget} nodes: {each} tokens "
+                   "per round.", figure, "pairs")
+
+
+def coverage(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator, temperature: float = 0.0) -> Finding:
+    """How often the target's next token is among the drafter's k best, in continuations before a loop."""
+    rows = where(ranks, protocol=CONTINUATION, temperature=temperature)
+    share = summary.coverage(rows, ["pair"], rng)
+    decoding = "greedy continuations" if temperature == 0 else f"continuations at temperature {temperature:g}"
+    figure = charts.lines(share, x="k", y="value", lower="low", upper="high", by="pair", log_x=True, order=pairs,
+                          x_label="k best tokens of the drafter", y_label="share of positions covered",
+                          title=f"{decoding} before a loop")
+    wide = share.pivot(index="pair", columns="k", values="value").loc[list(pairs)]
+    each = "; ".join(f"`{name}`: {row[1]:.0%} for the favourite, {row[2] - row[1]:+.0%} for the second, "
+                     f"{row[4] - row[2]:+.0%} for the next two" for name, row in wide.iterrows())
+    return Finding("Share of positions covered by the drafter's best tokens.", f"{each}.", figure, "coverage")

@@ -1,0 +1,235 @@
+"""What the acceptance tables add up to: acceptance lengths with intervals, shapes compared with each other, with the
+optimal tree and with an oracle; choices of a tree; grown trees; merged drafts; expected acceptance.
+
+Every function takes tables (see `schema`) and returns a table or a number; those that resample take a generator.
+"""
+
+from typing import Sequence
+
+import numpy as np
+import pandas as pd
+
+from lib.lab import stats
+from lib.replay.acceptance import RANKS, REAL_TEXT
+from lib.studies.acceptance import OWN, UNIFORM
+from lib.trees import growth
+from lib.trees.tree import Tree
+
+GROWN = ("sparse", "optimal", "frequent")  # families grown from data; the others are fixed in advance
+SETTING = ["pair", "protocol", "temperature", "family", "budget"]
+MEMORISED = 0.3  # nats per token: a kind of text on which the target's loss is lower says nothing about tasks
+BEST_STATIC = "best static"
+GROWTH_SETTING = ["target", "drafter", "protocol", "temperature", "budget"]
+MERGING_SETTING = ["shape", "drafters"]
+
+
+def where(rows: pd.DataFrame, **wanted) -> pd.DataFrame:
+    """The rows in which every named column has the wanted value. ValueError where there are none."""
+    keep = np.logical_and.reduce([rows[name] == value for name, value in wanted.items()])
+    if not keep.any():
+        values = "; ".join(f"{name}: {sorted(rows[name].unique())}" for name in wanted)
+        raise ValueError(f"no row has {wanted}; there are {values}")
+    return rows[keep]
+
+
+def clean(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of text before a loop, with the column `pair`."""
+    kept = rows[rows["stretch"] == "before"] if "stretch" in rows else rows
+    return kept.assign(pair=kept["target"] + "/" + kept["drafter"]) if "pair" not in kept else kept
+
+
+# -------------------------------------------------------------------------------------------------------------- shapes
+
+
+def headline(rows: pd.DataFrame, pair: str, temperature: float = 0.0) -> pd.DataFrame:
+    """The rows that headlines rest on: one pair, real-text starts, one temperature (0: greedy)."""
+    return rows[(rows["pair"] == pair) & (rows["protocol"] == REAL_TEXT) & (rows["temperature"] == temperature)]
+
+
+def lengths(rows: pd.DataFrame, generator: np.random.Generator, by: Sequence[str] = SETTING) -> pd.DataFrame:
+    """Acceptance length with its interval for each setting."""
+    return stats.summarise(rows, by, "accepted", "rounds", generator)
+
+
+def best_fixed(estimates: pd.DataFrame) -> pd.DataFrame:
+    """For each pair, protocol, temperature and budget the fixed family of the largest acceptance length, with
+    `of_optimal`, its share of the optimal tree's.
+    """
+    group = ["pair", "protocol", "temperature", "budget"]
+    fixed = estimates[~estimates["family"].isin(GROWN)]
+    best = fixed.loc[fixed.groupby(group, sort=False)["value"].idxmax()]
+    top = estimates.loc[estimates["family"] == "optimal", [*group, "value"]].rename(columns={"value": "optimal"})
+    joined = best.merge(top, on=group)
+    return joined.assign(of_optimal=joined["value"] / joined["optimal"])
+
+
+def doubling(estimates: pd.DataFrame, budgets: Sequence[int]) -> pd.DataFrame:
+    """The column `gain`: what each step from one budget to the next adds to the acceptance length, per doubling."""
+    ordered = estimates[estimates["budget"].isin(budgets)].sort_values("budget")
+    group = ordered.groupby([name for name in SETTING if name != "budget"], sort=False)
+    steps = np.log2(ordered["budget"] / group["budget"].shift())
+    return ordered.assign(gain=group["value"].diff() / steps).dropna(subset=["gain"])
+
+
+def exhausted(estimates: pd.DataFrame, family: str, share: float = 0.99) -> int:
+    """The smallest budget at which a family has this share of its largest acceptance length."""
+    own = estimates[estimates["family"] == family].sort_values("budget").set_index("budget")["value"]
+    return int((own >= share * own.max()).idxmax())
+
+
+def ahead_from(gain: pd.DataFrame, family: str) -> int | None:
+    """The smallest budget from which on a family gains beyond its interval; None if it does not at the largest.
+
+    gain: paired differences from another family (budget, family, low), as `stats.compare` gives them.
+    """
+    own = gain[gain["family"] == family].set_index("budget")["low"].sort_index()
+    ahead = (own > 0)[::-1].cummin()[::-1]
+    return int(ahead.idxmax()) if ahead.any() else None
+
+
+def of_oracle(estimates: pd.DataFrame, rows: pd.DataFrame, horizon: int) -> pd.DataFrame:
+    """With the tree's `depth` and `share`: of what a drafter that knew the future would gain, min(depth, horizon).
+
+    rows: of the table `acceptance`, with the pair. The depth is that of the same setting: a family that is grown from a
+    trace has another tree for each protocol and temperature.
+    """
+    joined = estimates.merge(rows[[*SETTING, "depth"]].drop_duplicates(SETTING), on=SETTING)
+    return joined.assign(share=joined["value"] / joined["depth"].clip(upper=horizon))
+
+
+def beside(own: pd.DataFrame, reference: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Two runs' estimates in one table, for the settings that both have."""
+    names = [*by, "value", "low", "high", "n_prompts"]
+    return own[names].merge(reference[names], on=list(by), suffixes=(" (this run)", " (reference)"))
+
+
+def banded(estimates: pd.DataFrame, families: Sequence[str] = ("chain", "optimal")) -> pd.DataFrame:
+    """The estimates with intervals for these families only, since overlapping bands of all lines hide each other."""
+    return estimates.assign(**{
+        side: estimates[side].where(estimates["family"].isin(families)) for side in ("low", "high")})
+
+
+def memorised(losses: pd.DataFrame, target: str) -> list[str]:
+    """Kinds of text that a target has memorised, from the table of held-out losses (member, kind, nats_a_token)."""
+    own = losses[losses["member"] == target]
+    return sorted(own.loc[own["nats_a_token"] < MEMORISED, "kind"])
+
+
+def tree_of(nodes: pd.DataFrame) -> tuple[Tree, np.ndarray]:
+    """A tree from the table `nodes` (the rows of one family and setting), and the share of rounds that accepted each
+    node, 1 for the root: float[m].
+    """
+    tree = Tree.from_choices(tuple(map(int, path.split("."))) for path in nodes["path"])
+    share = dict(zip(nodes["path"], nodes["accepted"] / nodes["rounds"].clip(lower=1)))
+    return tree, np.array([1.0, *(share[".".join(map(str, path))] for path in tree.choices())])
+
+
+def utilisation(nodes: pd.DataFrame, at_least: float = 0.01) -> pd.Series:
+    """For each family the share of a tree's nodes that are accepted in at least this share of rounds."""
+    used = nodes["accepted"] >= at_least * nodes["rounds"]
+    return used.groupby(nodes["family"]).mean()
+
+
+def coverage(ranks: pd.DataFrame, by: Sequence[str], generator: np.random.Generator) -> pd.DataFrame:
+    """The share of positions at which the target's token is among the drafter's k best, for k = 1 .. 16, from the table
+    `rank`; with intervals.
+    """
+    within = ranks[[f"rank_{r}" for r in range(RANKS)]].cumsum(axis=1).to_numpy()
+    long = [ranks[[*by, "prompt", "positions"]].assign(k=k + 1, covered=within[:, k]) for k in range(RANKS)]
+    return stats.summarise(pd.concat(long), [*by, "k"], "covered", "positions", generator, rounds="positions")
+
+
+# ------------------------------------------------------------------------------------------------------------- choices
+
+
+def by_text(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
+    """For each pair and family: what a tree from fewer prompts loses against the tree from all (tokens per round,
+    paired), with `positions`, the mean number it was chosen from, and `shared`, the mean share of the final tree.
+    """
+    own = _of_question(rows, "prompts")
+    lost = losses(own, ["pair", "family"], "prompts", own["prompts"].max(), generator)
+    about = own.groupby(["pair", "family", "prompts"], as_index=False)[["positions", "shared"]].mean()
+    return lost.merge(about, on=["pair", "family", "prompts"])
+
+
+def by_kind(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
+    """For each pair and kind of text, and over all kinds: what other trees lose against the tree of the kind itself."""
+    own = _of_question(rows, "kinds")
+    each = losses(own, ["pair", "kind"], "arm", OWN, generator)
+    together = losses(own, ["pair"], "arm", OWN, generator).assign(kind="all together")
+    return pd.concat([each, together], ignore_index=True)
+
+
+def by_objective(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
+    """For each pair and budget: what a tree improved on chained rounds gains against the most frequent rank paths."""
+    return losses(_of_question(rows, "objective"), ["pair", "budget"], "arm", UNIFORM, generator)
+
+
+def losses(rows: pd.DataFrame, by: Sequence[str], between: str, base: object,
+           generator: np.random.Generator) -> pd.DataFrame:
+    """The paired difference in acceptance length of each choice from `base`, before loops, with intervals."""
+    return stats.compare(rows[rows["stretch"] == "before"], by, between, base, "accepted", "rounds", generator)
+
+
+def stable_from(lost: pd.DataFrame, tolerance: float) -> int | None:
+    """The fewest prompts from which on the loss against all prompts stays above -`tolerance` tokens per round, its
+    interval included; None where only all prompts do.
+
+    lost: `losses` of one family by the column `prompts`.
+    """
+    ordered = lost.sort_values("prompts", ascending=False)
+    near = (ordered["low"] > -tolerance).cumprod().astype(bool)
+    return int(ordered.loc[near, "prompts"].min()) if near.any() else None
+
+
+def _of_question(rows: pd.DataFrame, question: str) -> pd.DataFrame:
+    own = where(rows, question=question)
+    return own.assign(pair=own["target"] + "/" + own["drafter"])
+
+
+# ----------------------------------------------------------------------------------------------------------- the others
+
+
+def with_best_static(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of the table `growth` the rows of growth rules, and as family `BEST_STATIC` the static family that gained most on
+    the same rows.
+
+    It is chosen for each setting and budget after the fact, which favours the static trees: a rule that is ahead of it
+    is ahead of all of them.
+    """
+    is_grown = rows["family"].map(lambda family: family.partition(":")[0] in growth.RULES)
+    static = rows[~is_grown]
+    sums = static.groupby([*GROWTH_SETTING, "family"], sort=False)[["accepted", "rounds"]].sum()
+    length = (sums["accepted"] / sums["rounds"]).rename("length").reset_index()
+    best = length.loc[length.groupby(GROWTH_SETTING)["length"].idxmax(), [*GROWTH_SETTING, "family"]]
+    return pd.concat([static.merge(best, on=[*GROWTH_SETTING, "family"]).assign(family=BEST_STATIC), rows[is_grown]])
+
+
+def growth_differences(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
+    """Acceptance length of each growth rule less that of the best static family, paired by prompt."""
+    return stats.compare(
+        with_best_static(rows), GROWTH_SETTING, "family", BEST_STATIC, "accepted", "rounds", generator)
+
+
+def merging(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
+    """For each shape and number of merged drafters: nodes per round in the three ways, the share of the sequences'
+    nodes that one tree saves (value, low, high), and the KiB of the target's cache that a round saves.
+    """
+    nodes = rows.groupby(MERGING_SETTING)[["rounds", "sequences", "trees", "merged"]].sum()
+    each = nodes[["sequences", "trees", "merged"]].div(nodes["rounds"], axis=0)
+    share = stats.summarise(rows, MERGING_SETTING, "merged", "sequences", generator).set_index(MERGING_SETTING)
+    saved = (1 - share[["value", "high", "low"]]).set_axis(["value", "low", "high"], axis=1)
+    kib = (each["sequences"] - each["merged"]) * rows["node_bytes"].iloc[0] / 1024
+    return each.join(saved).assign(kib=kib)
+
+
+def expected_and_live(expected: pd.DataFrame, live: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the tables `expected` and `live` for the settings that both have, of text before a loop; `how` says
+    which table, `label` names rule, shape and temperature.
+    """
+    setting = ["rule", "shape", "temperature"]
+    both = pd.concat([expected.assign(how="expected"), live.assign(how="live")], ignore_index=True)
+    both = both[(both["stretch"] == "before") & (both["temperature"] > 0)]
+    in_both = both.groupby(setting)["how"].transform("nunique") == 2
+    labels = [f"{row.rule}, {row['shape']}, t = {row.temperature:g}" for _, row in both.iterrows()]
+    return both.assign(label=labels)[in_both].reset_index(drop=True)

@@ -1,0 +1,211 @@
+"""The numbers of the drafter study, from the table "drafters": acceptance, cost, speed and memory of every drafter, the
+drafter for each text, and the same beside the claims of a weblog and of papers.
+"""
+
+from typing import Sequence
+
+import numpy as np
+import pandas as pd
+
+from lib.cost import formulas
+from lib.lab import stats
+from lib.models.held_out import REAL_KINDS
+from lib.studies.drafters.measure import CONTROLS, DEPTHS, MODEL, PLAIN
+
+GENERATED = " (generated)"  # after the name of a kind whose text a program wrote
+# The tables of the weblog that this study began with; `lib.cost.formulas` has the one by draft length.
+# kind of text (its "creative writing" is this study's story) -> speedup with EAGLE, speedup with n-gram look-up
+_BY_TASK = {"code": ("2-3", "1.5-2"), "translation": ("2", "1.2"), "summary": ("1.8", "1.1"), "story": ("1.5", "1.0")}
+# parameters of target and drafter -> (acceptance rate, speedup, memory beyond the target's)
+_BY_PAIR = {"7B/160M": (0.78, 2.1, 0.12), "70B/1B": (0.65, 1.5, 0.18)}
+
+# Papers: the first drafter is accepted more than the second, on their models; "model" is a language model.
+_ORDERS = (("eagle3", "eagle", "Li et al. 2025, EAGLE-3"), ("eagle", "medusa", "Li et al. 2024, EAGLE"),
+          ("medusa", "lookup", "Xia et al. 2024, Spec-Bench"), ("sam", "lookup", "Hu et al. 2024, SAM-Decoding"),
+          ("recycling", "lookup", "Luo et al. 2024, token recycling"),
+          ("merged", "model", "Miao et al. 2024, SpecInfer"),
+          ("combined", "model", "Hu et al. 2024, SAM-Decoding"))
+
+
+def clean(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows before a loop, with `setting` (drafter and shape in one name) and `ms`, the milliseconds of their rounds."""
+    kept = rows[(rows["stretch"] == "before") & (rows["rounds"] > 0)]
+    return kept.assign(setting=_setting(kept), ms=kept["draft_ms"] + kept["verify_ms"] + kept["commit_ms"])
+
+
+def labelled(kinds: Sequence[str], shipped: bool) -> list[str]:
+    """Kinds of text as tables show them: those of the shipped prompts that a program wrote are marked."""
+    return [kind + GENERATED if shipped and kind not in REAL_KINDS else kind for kind in kinds]
+
+
+def first_model(rows: pd.DataFrame, pairs: Sequence[str]) -> str:
+    """The label of the first pair's language model, or of the first model in the rows where that one did not draft."""
+    labels = sorted(name for name in set(rows["drafter"]) if name.startswith(MODEL))
+    return next((name for name in labels if pairs[0].endswith("/" + name.removeprefix(MODEL))), labels[0])
+
+
+def lengths(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
+    """Acceptance length with its interval; plain decoding, which drafts nothing, is left out."""
+    return stats.summarise(rows[rows["drafter"] != PLAIN], by, "accepted", "rounds", rng)
+
+
+def speedups(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
+    """Tokens per second over plain decoding's on the same prompts, with its interval, for every drafter and shape."""
+    found = stats.compare(rows, by, "setting", _plain_name(rows), "tokens", "ms", rng, relative=True)
+    return found.merge(rows[["setting", "drafter", "shape"]].drop_duplicates(), on="setting")
+
+
+def by_depth(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
+    """Conditional acceptance at each depth: of the rounds that could accept it, the share that did."""
+    drafted = rows[rows["drafter"] != PLAIN]
+    long = pd.concat([
+        drafted[[*by, "prompt"]].assign(depth=depth, reached=drafted[f"reached_{depth}"],
+                                        accepted=drafted[f"accepted_{depth}"]) for depth in range(1, DEPTHS + 1)])
+    return stats.summarise(long[long["reached"] > 0], [*by, "depth"], "accepted", "reached", rng,
+                           rounds="reached")
+
+
+def costs(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per target, drafter and shape, times in target steps (a round of plain decoding).
+
+    tokens: per round; rate: accepted / drafted; draft, verify: times per round (verify with commit); saved: the share
+    of target calls saved; expected: tokens / (1 + draft), the speedup if verifying a tree took one step; memory: the
+    drafter's weights and what it holds, over the target's weights.
+    """
+    sums = ["rounds", "tokens", "accepted", "drafted", "draft_ms", "verify_ms", "commit_ms"]
+    grouped = rows.groupby(["target", "drafter", "shape"], sort=False)
+    found = grouped[sums].sum()
+    plain = found.xs(PLAIN, level="drafter").droplevel("shape")
+    step = found.index.get_level_values("target").map((plain["verify_ms"] + plain["commit_ms"]) / plain["rounds"])
+    most = grouped[["weight_bytes", "held_bytes", "target_bytes"]].max()
+    made = pd.DataFrame({
+        "tokens": found["tokens"] / found["rounds"],
+        "rate": found["accepted"] / found["drafted"].where(found["drafted"] > 0),
+        "draft": found["draft_ms"] / found["rounds"] / step,
+        "verify": (found["verify_ms"] + found["commit_ms"]) / found["rounds"] / step,
+        "saved": 1 - found["rounds"] / found["tokens"],
+        "memory": (most["weight_bytes"] + most["held_bytes"]) / most["target_bytes"]})
+    return made.assign(expected=made["tokens"] / (1 + made["draft"])).reset_index()
+
+
+def advice(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """By kind of text the drafter and shape that are fastest on every other prompt, judged on the remaining ones.
+
+    kind, setting, drafter, shape, value, low, high (the speedup), n_prompts. With one prompt of a kind, the drafter is
+    chosen and judged on that one, and the interval is missing. Plain decoding is a choice, controls are not.
+    """
+    real = rows[~rows["drafter"].isin(CONTROLS)]
+    plain, found = _plain_name(rows), []
+    for kind, own in real.groupby("kind", sort=False):
+        prompts = list(own["prompt"].unique())
+        sums = own[own["prompt"].isin(prompts[::2])].groupby("setting", sort=False)[["tokens", "ms"]].sum()
+        best = (sums["tokens"] / sums["ms"]).idxmax()
+        judged = own[own["prompt"].isin(prompts[1::2] or prompts) & own["setting"].isin([best, plain])]
+        chosen = own[own["setting"] == best].iloc[0]
+        row = {"kind": kind, "setting": best, "drafter": chosen["drafter"], "shape": chosen["shape"]}
+        if best == plain:
+            row |= {"value": 1.0, "low": 1.0, "high": 1.0, "n_prompts": judged["prompt"].nunique()}
+        else:
+            gain = stats.compare(judged, [], "setting", plain, "tokens", "ms", rng, relative=True)
+            row |= gain[["value", "low", "high", "n_prompts"]].iloc[0].to_dict()
+        found.append(row)
+    return pd.DataFrame(found).astype({"n_prompts": int})
+
+
+def beside_eagle(rows: pd.DataFrame, model: str) -> str:
+    """The drafter to compare with the source's EAGLE: a head of that kind where one was measured, else this model."""
+    return "eagle" if rows["drafter"].eq("eagle").any() else model
+
+
+def task_table(rows: pd.DataFrame, model: str, lookup: str, rng: np.random.Generator) -> pd.DataFrame:
+    """By kind of text the measured speedup of two settings, and the claimed speedups where the source has that task."""
+    found = speedups(rows[rows["setting"].isin([model, lookup, _plain_name(rows)])], ["kind"], rng)
+    found["speedup"] = stats.format_estimates(found)
+    wide = found.pivot(index="kind", columns="setting", values="speedup")[[model, lookup]]
+    wide.columns = [f"measured {model}", f"measured {lookup}"]
+    claims = pd.DataFrame.from_dict(_BY_TASK, orient="index", columns=["claimed EAGLE", "claimed look-up"])
+    claimed = claims.reindex(wide.index.str.removesuffix(GENERATED)).set_axis(wide.index)
+    return wide.join(claimed).fillna("")
+
+
+def pair_table(rows: pd.DataFrame, shape: str, rng: np.random.Generator) -> pd.DataFrame:
+    """Every target with each model that drafts for it, at one shape: acceptance rate, speedup, memory added; then the
+    source's pairs.
+    """
+    own = rows[rows["drafter"].str.startswith(MODEL) & (rows["shape"] == shape)]
+    rates = stats.summarise(own, ["target", "drafter"], "accepted", "drafted", rng)
+    speed = speedups(pd.concat([own, rows[rows["drafter"] == PLAIN]]), ["target"], rng)
+    memory = costs(rows).set_index(["target", "drafter", "shape"])["memory"]
+    made = []
+    for row, rate in zip(rates.itertuples(), stats.format_estimates(rates)):
+        fast = speed[(speed["target"] == row.target) & (speed["drafter"] == row.drafter)]
+        made.append({"pair": f"{row.target}/{row.drafter.removeprefix(MODEL)}", "from": "measured",
+                     "acceptance rate": rate, "speedup": stats.format_estimates(fast)[0],
+                     "memory added": f"{memory[row.target, row.drafter, shape]:.0%}"})
+    made += [{"pair": pair, "from": "claimed", "acceptance rate": rate, "speedup": gain, "memory added": f"{added:.0%}"}
+             for pair, (rate, gain, added) in _BY_PAIR.items()]
+    return pd.DataFrame(made).set_index(["from", "pair"])
+
+
+def length_table(rows: pd.DataFrame, drafter: str, rng: np.random.Generator) -> pd.DataFrame:
+    """A drafter's chains: acceptance rate, speedup and target calls saved by length, beside the claimed ones."""
+    own = rows[(rows["drafter"] == drafter) & rows["shape"].str.fullmatch(r"chain:\d+")]
+    if own.empty:
+        raise ValueError(f"drafter {drafter!r} has no chain in the table; add shapes such as chain:5")
+    chains = own.assign(length=own["shape"].str.removeprefix("chain:").astype(int))
+    rate = stats.summarise(chains, ["length"], "accepted", "drafted", rng)
+    plain = rows[rows["drafter"] == PLAIN]
+    speed = speedups(pd.concat([own, plain]), [], rng)
+    speed["length"] = speed["shape"].str.removeprefix("chain:").astype(int)
+    saved = chains.groupby("length")[["rounds", "tokens"]].sum()
+    measured = pd.DataFrame({
+        "rate": pd.Series(stats.format_estimates(rate), rate["length"]),
+        "speedup": pd.Series(stats.format_estimates(speed), speed["length"]),
+        "calls saved": 1 - saved["rounds"] / saved["tokens"]})
+    claimed = pd.DataFrame({claim.length: {"claimed rate": claim.acceptance, "claimed speedup": claim.speedup,
+                                           "claimed calls saved": claim.saved} for claim in formulas.CLAIMS}).T
+    return measured.join(claimed.rename_axis("length"), how="outer").sort_index()
+
+
+def orders(rows: pd.DataFrame, model: str, rng: np.random.Generator) -> pd.DataFrame:
+    """The literature's orders of acceptance, where both drafters were measured: claim, from, the paired difference in
+    acceptance length with its interval, and whether the order holds here beyond the interval.
+
+    rows: of one shape; model: the drafter that "model" stands for.
+    """
+    there, made = set(rows["drafter"]), []
+    for better, worse, source in _ORDERS:
+        pair = [model if name == "model" else name for name in (better, worse)]
+        if set(pair) <= there:
+            found = stats.compare(rows[rows["drafter"].isin(pair)], [], "drafter", pair[1], "accepted", "rounds",
+                                  rng).iloc[[0]]
+            low, high = found[["low", "high"]].iloc[0]
+            made.append({"claim": f"{pair[0]} is accepted more than {pair[1]}", "from": source,
+                         "difference": stats.format_estimate(found.iloc[0], "+.2f"),
+                         "here": "holds" if low > 0 else "the opposite" if high < 0 else "cannot be told"})
+    return pd.DataFrame(made, columns=["claim", "from", "difference", "here"])
+
+
+def learning(points: pd.DataFrame) -> pd.DataFrame:
+    """By head: agreement with the target's favourite `near` (one token ahead) and `far` (furthest ahead) at the end of
+    training, and `late`, the gain in `near` over the last half of the steps.
+
+    points: the table "head_curves" of one target; kinds of text have equal weight.
+    """
+    mean = points.groupby(["head", "depth", "step"])["agreement"].mean()
+    found = {}
+    for head in points["head"].unique():
+        near, far = mean[head, 1], mean[head][mean[head].index.get_level_values("depth").max()]
+        half = near[near.index >= near.index.max() / 2].iloc[0]
+        found[head] = {"near": near.iloc[-1], "far": far.iloc[-1], "late": near.iloc[-1] - half}
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
+def _setting(rows: pd.DataFrame) -> pd.Series:
+    return rows["drafter"].where(rows["drafter"] == PLAIN, rows["drafter"] + ", " + rows["shape"])
+
+
+def _plain_name(rows: pd.DataFrame) -> str:
+    if not (rows["drafter"] == PLAIN).any():
+        raise ValueError(f"the table has no plain decoding to compare with, only {sorted(rows['drafter'].unique())}")
+    return PLAIN

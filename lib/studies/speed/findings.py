@@ -1,0 +1,215 @@
+"""What the speed study found: speed beside what users have, on which text, what a round costs, what was predicted, and
+memory and number formats.
+"""
+
+from typing import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from lib.lab import charts, stats
+from lib.lab.findings import Finding, Part, Results
+from lib.studies.report import Ask, Follows
+from lib.studies.speed import figures, measure, memory, prediction
+from lib.studies.speed.alternatives import ADAPTIVE, ADVISED, ASSISTED, PLAIN, THEIRS
+
+MIB = 2**20
+
+
+def chosen_in_advance(choices: pd.DataFrame) -> Finding:
+    """The drafter and tree that replay and a calibration recommend; from the table "speed_choice"."""
+    best = {batch: own.iloc[0] for batch, own in choices.groupby("batch")}
+    batch, first = next(iter(best.items()))
+    named = ", ".join(f"`{row.drafter}` with `{row['shape']}` at batch {batch}" for batch, row in best.items())
+    return Finding(f"Replay and a calibration recommend {named}", f"(tokens per second and row). At batch {batch} it "
+                   f"should yield {first.tokens:.2f} tokens per round in {1000 * first.round_seconds:.1f} ms.",
+                   table=choices.pivot(index=["drafter", "shape"], columns="batch", values="speed").round(0))
+
+
+def side_by_side(rows: pd.DataFrame, factors: pd.DataFrame) -> Finding:
+    """Every way of decoding over transformers' `generate`; rows: the table "speed", factors: `measure.factors`."""
+    advised = _advised(factors)
+    taken = rows[(rows["batch"] == rows["batch"].min()) & (rows["alternative"] == ADVISED)].iloc[0]
+    rivals = factors[(factors["batch"] == advised.batch) & factors["alternative"].isin(ASSISTED)]["value"]
+    return Finding(
+        f"`{taken['pair']}`, batch {advised.batch}: the recommendation (`{taken['drafter']}` with `{taken['shape']}`) "
+        f"decodes {stats.format_estimate(advised)} times as fast as `generate`", f"({advised.n_prompts} prompts): the "
+        f"loop gains {advised.loop:.2f}, speculation {advised.over_plain:.2f}. Assisted generation with the pair's own "
+        f"model reaches at most {rivals.max():.2f}.", figures.speeds(factors, taken["pair"]), "speeds")
+
+
+def factors_shown(factors: pd.DataFrame) -> pd.DataFrame:
+    """By alternative and batch: speed over `generate` with its interval, and over the plain loop."""
+    shown = factors.assign(**{"over generate": stats.format_estimates(factors),
+                              "over the plain loop": factors["over_plain"].round(2)})
+    return shown.pivot(index="alternative", columns="batch",
+                       values=["over generate", "over the plain loop"]).fillna("")
+
+
+def same_text(rows: pd.DataFrame, dtype: str) -> Finding:
+    """Whether all ways write the same text; rows: the table "speed"."""
+    same = rows.groupby("alternative")["same"].agg(["mean", "size"])
+    apart = same[same["mean"] < 1]
+    which = "; ".join(f"`{name}` in {1 - row['mean']:.0%} of {row['size']:.0f} runs" for name, row in apart.iterrows())
+    return Finding("All ways write the same text." if apart.empty else f"Texts that differ: {which}.",
+                   f"In {dtype} a difference is a near tie between two tokens, which another order of additions "
+                   "decides otherwise; in float64 the tests require all of the loop's texts to be the target's own.")
+
+
+def on_which_text(rows: pd.DataFrame, by_kind: pd.DataFrame) -> Finding:
+    """Speed over the plain loop by kind of text; by_kind: `measure.gains` of rows over the plain loop, by kind."""
+    shown = by_kind[~by_kind["alternative"].isin([*THEIRS, PLAIN])]
+    figure = charts.heat_map(shown.pivot(index="alternative", columns="kind", values="value"), x_label="", y_label="",
+                             value_label="speed / plain loop", best_of="column")
+    own = by_kind[by_kind["alternative"] == ADVISED].sort_values("value")
+    most, least = own.iloc[-1], own.iloc[0]
+    return Finding("On which text it pays:", f"over the plain loop the recommendation gains most on {most.kind} "
+                   f"({stats.format_estimate(most)} times), least on {least.kind} ({stats.format_estimate(least)}); "
+                   f"{most.n_prompts} prompts per kind.", figure, "speed_kinds")
+
+
+def policy(rows: pd.DataFrame, by_kind: pd.DataFrame, fixed: Sequence[str], rng: np.random.Generator) -> Finding:
+    """A policy that may stop drafting beside fixed trees; rows: the table "speed" at one batch, fixed: names of the
+    fixed alternatives, by_kind: as for `on_which_text`.
+    """
+    gains = measure.gains(measure.with_hindsight(rows, [*fixed, PLAIN]), PLAIN, rng)
+    gains = gains[gains["alternative"].isin([*fixed, ADAPTIVE, measure.HINDSIGHT])].sort_values("value")
+    value = gains.set_index("alternative")["value"]
+    worst = by_kind[by_kind["alternative"] == ADAPTIVE].sort_values("value").iloc[0]
+    shown = gains.assign(**{"speed over the plain loop": stats.format_estimates(gains)}).set_index("alternative")
+    return Finding(
+        f"The policy runs at {value[ADAPTIVE]:.2f} times the plain loop, the best fixed tree at "
+        f"{value[fixed].max():.2f} (`{value[fixed].idxmax()}`), the best way for each prompt at "
+        f"{value[measure.HINDSIGHT]:.2f}.",
+        f"On its worst kind, {worst.kind}, it runs at {stats.format_estimate(worst)}: {measure.FLOOR} is "
+        f"{'kept' if worst.value >= measure.FLOOR else 'missed'}.", table=shown[["speed over the plain loop"]])
+
+
+def overhead(rows: pd.DataFrame) -> Finding:
+    """The share of a round in neither model; rows: the table "speed"."""
+    spent = measure.outside(rows)
+    outside = spent[spent["batch"] == spent["batch"].min()].set_index("alternative")["outside"]
+    return Finding("The cost of the loop itself:", f"{outside[ADVISED]:.0%} of a round of the recommendation is in "
+                   f"neither model, {outside[PLAIN]:.0%} of a plain one; the goal is {measure.GOAL:.0%}.",
+                   figures.where_time_goes(spent, rows["pair"].iloc[0], measure.GOAL), "overhead")
+
+
+def predicted(rows: pd.DataFrame) -> Finding:
+    """Predicted beside measured speed; from the table "speed_predicted"."""
+    middle, high = prediction.errors(rows)
+    middle_ratio, high_ratio = prediction.errors(prediction.of_speedups(rows))
+    return Finding(
+        f"Half of {len(rows)} predictions are within {middle:.0%} of the measured speed, nine in ten within "
+        f"{high:.0%};",
+        "the goals were 10 % and 25 %. Speeds over plain decoding, which are corrected for drift of the machine's "
+        f"speed since its calibration, are within {middle_ratio:.0%} and {high_ratio:.0%}.",
+        figures.predicted_and_measured(rows), "predicted_speed")
+
+
+def batch_and_cost(rows: pd.DataFrame) -> Finding:
+    """Until which batch a tree pays, and its size over the cost of a level; from the table "speed_questions"."""
+    by_batch, by_ratio = (rows[rows["question"] == name].rename(columns={"at": name}) for name in ("batch", "ratio"))
+    by_batch = by_batch.astype({"batch": int})
+    until, tried = prediction.last_paying(by_batch), ", ".join(map(str, sorted(by_batch["batch"].unique())))
+    pays = f"up to batch {until}" if until else "at no batch"
+    ends = by_ratio[by_ratio["family"] == prediction.CHOSEN].sort_values("ratio").iloc[[0, -1]]
+    return Finding(
+        f"With its own model as the drafter, `{rows['pair'].iloc[0]}` gains by a tree beyond the interval {pays} "
+        f"(tried: {tried}).", f"From a level that costs {ends['ratio'].iloc[0]:g} of a plain round to one that costs "
+        f"{ends['ratio'].iloc[1]:g} the fastest tree goes from {ends['nodes'].iloc[0]} to {ends['nodes'].iloc[1]} "
+        "nodes.",
+        figures.questions(by_batch, by_ratio), "speed_questions")
+
+
+def lockstep(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """Rounds of a batch in lockstep over those of a ragged one; from the table "lockstep"."""
+    slower = stats.summarise(rows, ["shape", "batch"], "lockstep", "ragged", rng, rounds="ragged")
+    figure = charts.lines(slower, x="batch", y="value", by="shape", lower="low", upper="high", log_x=True,
+                          x_label="batch (rows)", y_label="rounds in lockstep / ragged")
+    largest = slower[slower["batch"] == slower["batch"].max()]
+    times = ", ".join(f"{row.value:.2f} times the rounds with `{row.shape}`" for row in largest.itertuples())
+    return Finding(f"In lockstep a batch of {slower['batch'].max()} needs {times}", "of the ragged batch that this "
+                   "loop decodes. The ragged one ends with its slowest row; lockstep is slower still, since each round "
+                   "is as short as its shortest path.", figure, "lockstep")
+
+
+def memory_needed(needs: pd.DataFrame) -> Finding:
+    """The additional memory of speculation; from the table "memory"."""
+    more = ", ".join(f"{row.extra:.0%} at batch {row.batch}" for row in needs.itertuples())
+    return Finding("Memory beyond the target alone,", f"at {needs['tokens'].iloc[0]} tokens per sequence: {more}.")
+
+
+def memory_shown(needs: pd.DataFrame) -> pd.DataFrame:
+    """The table "memory" in MiB, with the additional memory in per cent."""
+    parts = ["target_weights", "drafter_weights", "target_cache", "drafter_cache", "logits", "alone", "peak",
+             "peak_alone"]
+    shown = (needs.set_index(["batch", "shape"])[parts] / MIB).round(2)
+    return shown.assign(extra=(100 * needs["extra"].to_numpy()).round(1))
+
+
+def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """Speed, text and memory by number format; from the table "formats"."""
+    formats = memory.by_format(rows, rng)
+    gains = pd.Series(stats.format_estimates(formats), formats.index, name="over the plain loop")
+    shown = formats.drop(columns=["value", "low", "high", "n_prompts"]).round(2).join(gains)
+    single = formats.loc[("float32", "none")].sort_values("value").iloc[-1]
+    if "bfloat16" not in formats.index:
+        text = (f"The fastest way, `{single.name}`, decodes {stats.format_estimate(single)} times as fast as the plain "
+                "loop in float32. bfloat16, and int8 beside it, was not measured: the processor has no units for it.")
+    else:
+        half = formats.loc[("bfloat16", "none")].sort_values("value").iloc[-1]
+        light = (formats.loc[("bfloat16", "int8")] / formats.loc[("bfloat16", "none")]).loc[PLAIN]
+        text = (f"The fastest way, `{half.name}`, decodes {stats.format_estimate(half)} times as fast as the plain "
+                f"loop in bfloat16; in float32 it is `{single.name}` with {stats.format_estimate(single)}. int8 "
+                f"weights in both models take {light['weights (MiB)']:.0%} of bfloat16's memory (with all copies of "
+                f"weights) and decode plainly at {light['tokens per second']:.2f} times its speed.")
+    return Finding("Number formats.", f"{text} Greedy text in each format is that of the target in this format. "
+                   "*quantised*: both models, or target|drafter; *text shared*: the share of a text before the first "
+                   "difference.", table=shown)
+
+
+def how_fast(factors: pd.DataFrame) -> str:
+    """The answer for "What follows"; factors: `measure.factors`."""
+    advised = _advised(factors)
+    return (f"The drafter and tree recommended in advance decode {stats.format_estimate(advised)} times as fast as "
+            f"transformers' `generate`: the loop gains {advised.loop:.2f}, speculation {advised.over_plain:.2f}.")
+
+
+def _advised(factors: pd.DataFrame) -> pd.Series:
+    """The recommendation's row at the smallest batch."""
+    return factors[(factors["batch"] == factors["batch"].min()) & (factors["alternative"] == ADVISED)].iloc[0]
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+
+
+def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
+    """Section 8 of the report."""
+    rows = run["speed"]
+    factors = measure.factors(rows, rng)
+    yield """## 8 Speed: how fast is it, beside what users have?
+
+Wall-clock time on the same prompts with the same stopping rule, all ways in turns; ratios are geometric means over
+prompts. Two factors are kept apart: the gain of the **loop** without speculation over transformers' greedy `generate`,
+and the gain of **speculation** over the loop's own plain decoding. Drafter and tree were chosen by replay and a
+calibration, on other prompts; the policy drafts as deep as its last rounds advise, or not at all."""
+    yield side_by_side(rows, factors)
+    smallest = rows[rows["batch"] == rows["batch"].min()]
+    yield on_which_text(smallest, measure.gains(smallest, PLAIN, rng, by=["kind"]))
+    yield overhead(rows)
+    yield """### 8.1 Could it have been foreseen?
+
+A calibration on other prompts timed chains, alone and side by side; replay of the measured prompts gave tokens per
+round. Their quotient is shown over the measured speed, one point per batch, tree and kind of text; the shaded band is
+25 % to either side."""
+    yield predicted(run["speed_predicted"])
+    yield """### 8.2 Until which batch does a tree pay, and how large should it be?
+
+The fastest tree that the pair's own model can draft is chosen anew for every batch, and for a range of costs of a
+drafted level."""
+    yield batch_and_cost(run["speed_questions"])
+    yield "### 8.3 What do batches take in memory, and fewer bits in speed?"
+    yield memory_needed(run["memory"])
+    if "formats" in run:
+        yield number_formats(run["formats"], rng)
+    yield Follows("How fast?", lambda: how_fast(factors))

@@ -1,0 +1,186 @@
+"""The acceptance study: prompts and traces, live rows beside replayed ones, and what its tables add up to."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib import replay
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.models import Pair
+from lib.replay import acceptance
+from lib.studies.acceptance import findings, live, measure, recording, summary
+from lib.tests import small_models
+from lib.tests.replay.test_acceptance import ABOUT, recorded
+from lib.trees import shapes
+
+
+@pytest.mark.parametrize("rows, choosing", [(30, None), (30, [1] * 30), (30, [0] * 30), (20, [1, 0] * 15)])
+def test_a_trace_that_does_not_say_what_chooses_is_refused(rows, choosing):
+    """A part of a trace still says what the whole one said, which names other rows."""
+    made = recorded().select(np.arange(rows))
+    about = dict(made.about) if choosing is None else made.about | {"choosing": choosing}
+    with pytest.raises(ValueError, match=f"{rows} rows has about.*give one per row"):
+        recording.halves(replay.Trace(**{**vars(made), "about": about}))
+
+
+def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_there():
+    made, tree = recorded(), shapes.parse("kary:2@14")
+    rounds = acceptance.rounds_of(made, tree, "d")
+    nodes = acceptance.by_node(tree, rounds, made.loops).assign(family="kary:2")
+    assert nodes["accepted"].sum() == acceptance.by_depth(made, tree, rounds)["accepted"].sum()
+    again, share = summary.tree_of(nodes)
+    assert again == tree and share[1:] == pytest.approx(nodes["accepted"] / nodes["rounds"])
+    for node in range(1, tree.size):
+        assert share[node] >= sum(share[child] for child in tree.children(node)) - 1e-12
+    assert summary.utilisation(nodes, at_least=0.0)["kary:2"] == 1
+
+
+def test_prompts_are_split_by_kind_and_short_kinds_refused():
+    ids = [torch.arange(100)] * 10
+    split = recording.split_prompts([str(i) for i in range(10)], ["a", "b"] * 5, ids, choose=2, judge=3)
+    assert len(split.ids) == 10 and split.choosing.sum() == 4
+    assert [split.names[i] for i in np.flatnonzero(split.choosing)] == ["0", "1", "2", "3"]
+    cut = recording.real_text_starts(split, 3)
+    assert [len(ids) for ids in cut.ids[:3]] == [64, 82, 100] and cut.names[:3] == ("0",) * 3
+    with pytest.raises(ValueError, match="kinds a, b have fewer than 3 \\+ 3 prompts"):
+        recording.split_prompts(split.names, split.kinds, split.ids, choose=3, judge=3)
+
+
+def test_traces_are_made_once_and_read_again(tmp_path):
+    target = small_models.llama(0)
+    drafters = {"d": small_models.related(target, 1, noise=0.3)}
+    ids = small_models.prompts(0, (70, 80, 66, 90))
+    split = recording.split_prompts(list("abcd"), ["k"] * 4, ids, choose=1, judge=3)
+    said = []
+    settings = dict(
+        temperatures=[0.0, 1.0],
+        tokens=6,
+        starts=2,
+        horizon=4,
+        eos_token_id=None,
+        seed=0,
+        folder=tmp_path,
+        report=said.append,
+    )
+    once = recording.record("t", target, drafters, split, **settings)
+    again = recording.record("t", None, None, split, **settings)  # no model is asked a second time
+    assert len(once) == 4 and len(said) == 8
+    alone = recording.record("t", None, None, split, **settings, protocols=[acceptance.REAL_TEXT])
+    assert [one.about["protocol"] for one in alone] == [acceptance.REAL_TEXT] * 2
+    with pytest.raises(ValueError, match="protocol is 'prose'; choose"):
+        recording.record("t", None, None, split, **settings, protocols=["prose"])
+    for changed, said in ((dict(seed=8), "seed"), (dict(tokens=5), "transitions")):
+        with pytest.raises(ValueError, match=f"t.continuation.t0.safetensors was recorded with other {said}: give"):
+            recording.record("t", None, None, split, **settings | changed)
+    with pytest.raises(ValueError, match="was recorded with other choosing, prompts"):
+        recording.record("t", None, None, split.select([0, 1, 2]), **settings)
+    for first, second in zip(once, again):
+        assert np.array_equal(first.ranks["d"], second.ranks["d"])
+    tables = measure.replay_all(once[0], ["chain", "optimal"], [1, 4], 4)
+    assert set(tables["acceptance"]["prompt"]) <= set("bcd"), (
+        "trees are judged on prompts that they were not grown from"
+    )
+
+
+def test_live_rows_of_top_k_equal_replayed_ones():
+    target = small_models.llama(0)
+    drafter = small_models.related(target, 1, noise=0.3)
+    asked = recording.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
+    done = live.decode(target, LanguageModelDrafter(drafter), asked.ids, shape="kary:2@6", max_new_tokens=17)
+    made = replay.read(
+        target, {"d": drafter}, asked.ids, done.new_tokens, names=asked.names, kinds=asked.kinds, about=ABOUT
+    )
+    tree = shapes.parse("kary:2@6")
+    replayed = acceptance.tally_walk(made, acceptance.rounds_of(made, tree, "d"), tree.budget)
+    both = [
+        frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[
+            ["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]
+        ]
+        for frame in (live.tally(done, asked.names, asked.kinds), replayed)
+    ]
+    pd.testing.assert_frame_equal(*both, check_dtype=False)
+
+
+def test_every_live_setting_decodes_and_the_oracle_is_right():
+    target = small_models.llama(0)
+    drafter = small_models.related(target, 1, noise=0.3)
+
+    class Tokenizer:
+        eos_token_id = None
+
+    pair = Pair("p", target, drafter, Tokenizer(), "t", "d")
+    asked = recording.split_prompts(list("ab"), ["k"] * 2, small_models.prompts(0, (9, 12)), choose=0, judge=2)
+    known = [
+        target.generate(ids[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)[
+            0, len(ids) :
+        ].tolist()
+        for ids in asked.ids
+    ]
+    grid = live.rules_grid(["kary:2@6"], [0.0, 1.0]) + live.drafters_grid(["kary:2@6"])
+    rows = pd.concat([live.run(setting, pair, [target], asked, known, new_tokens=19, seed=0) for setting in grid])
+    assert set(rows["drafter"]) == {"top_k", "iid", "without_replacement", "lookup", "merged", "random", "oracle"}
+    oracle = rows[rows.drafter == "oracle"]
+    assert (oracle["accepted"] == oracle["rounds"] * 2).all()  # the whole depth of the shape, every round
+    merged = rows[rows.drafter == "merged"]
+    assert (merged["accepted"] >= 2 * merged["rounds"]).all()  # one of the two merged drafters is the target itself
+
+
+def estimate(value: float, low: float, high: float) -> pd.Series:
+    return pd.Series({"value": value, "low": low, "high": high})
+
+
+@pytest.mark.parametrize(("lead", "fixed", "by_shape", "verdicts"), [
+    (estimate(1, 0.5, 2), {4: "chain", 64: "independent:4"}, [1.0, 1.5], ["not.$", "breadth", "^At 16 .* the text"]),
+    (estimate(1, -0.1, 2), {4: "chain", 64: "chain"}, [1.0, 4.0], ["not clearly", "One kind", "^At 16 .* the shape"]),
+    (estimate(1, 0.5, 2), {4: "kary:2", 64: "comb:3"}, [1.0, 1.0], ["not.$", "different fixed", "^At 16 .* the text"]),
+])
+def test_the_headline_says_what_the_numbers_say(lead, fixed, by_shape, verdicts):
+    told = findings.verdicts(lead, pd.Series(fixed), pd.Series([0.5, 2.0]), pd.Series(by_shape), 16)
+    assert len(told) == 3 and all(re.search(wanted, said) for wanted, said in zip(verdicts, told))
+
+
+def test_a_family_is_exhausted_where_more_nodes_add_next_to_nothing():
+    found = pd.DataFrame({"family": "chain", "budget": [1, 2, 4, 8], "value": [0.5, 0.9, 0.995, 1.0]})
+    assert summary.exhausted(found, "chain") == 4 and summary.exhausted(found, "chain", share=1.0) == 8
+
+
+def test_findings_read_a_table():
+    rows = pd.DataFrame(
+        [
+            dict(
+                target="t",
+                drafter="d",
+                protocol="x",
+                temperature=0.0,
+                family=family,
+                budget=budget,
+                stretch="before",
+                prompt=prompt,
+                kind="k",
+                rounds=10,
+                drafted=10 * budget,
+                accepted=accepted,
+                cut=0,
+                depth=budget,
+            )
+            for family, gains in {"chain": (5, 6), "star": (5, 4), "optimal": (5, 8)}.items()
+            for budget, accepted in zip((1, 4), gains)
+            for prompt in "pq"
+        ]
+    )
+    found = summary.lengths(summary.clean(rows), np.random.default_rng(0))
+    best = summary.best_fixed(found).set_index("budget")
+    assert best.loc[4, "family"] == "chain" and best.loc[4, "of_optimal"] == pytest.approx(6 / 8)
+    gains = summary.doubling(found, [1, 4]).set_index("family")["gain"]
+    assert gains["optimal"] == pytest.approx(0.15) and gains["star"] == pytest.approx(-0.05)
+
+
+def test_a_family_is_ahead_from_where_its_interval_leaves_0_for_good():
+    lows = {"optimal": [0.1, -0.1, 0.2, 0.3], "star": [0.1, 0.1, 0.1, -0.1]}
+    gain = pd.DataFrame([{"family": family, "budget": budget, "low": low}
+                         for family, own in lows.items() for budget, low in zip((2, 4, 8, 16), own)])
+    assert summary.ahead_from(gain, "optimal") == 8
+    assert summary.ahead_from(gain, "star") is None and summary.ahead_from(gain, "comb:3") is None
