@@ -10,8 +10,9 @@ import shlex
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Sequence
+from typing import Iterable, Sequence
 
 from lib.lab import plan
 from lib.lab.plan import Plan, StageFailed, UsageError
@@ -81,7 +82,7 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
     if not made.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     parameters.check(made, {"01_shapes": parameters.SHAPES, **NOTEBOOKS})
-    return _run(made)
+    return _run(made, NOTEBOOKS)
 
 
 def test(home: Path, arguments: Sequence[str]) -> int:
@@ -113,21 +114,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(made: Plan) -> int:
+def _run(made: Plan, report_needs: Iterable[str]) -> int:
     """Carry out a plan and print its progress; returns the exit status."""
     from lib.lab import run
-    from lib.studies import NOTEBOOKS
 
-    def interrupt(*_) -> None:
-        raise KeyboardInterrupt
-
-    def say(line: str) -> None:
-        print(line, flush=True)  # at once, also where the output is a file
-
+    say = partial(print, flush=True)  # at once, also where the output is a file
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+        signal.signal(number, signal.default_int_handler)
     try:
-        report = run.carry_out(made, say, report_needs=NOTEBOOKS)
+        report = run.carry_out(made, say, report_needs)
     except (StageFailed, OSError, KeyboardInterrupt) as error:
         stopped = isinstance(error, KeyboardInterrupt)
         say("\nstopped" if stopped else f"error: {error}")

@@ -6,7 +6,7 @@ on the reference machine; replace it to use your own. It is read at the first ca
 
 import csv
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def ranked(call: Situation, table: Path = TABLE) -> tuple[tuple[str, str], ...]:
     """(backend, reason) pairs, the fastest of the nearest measured cell first; the last, DEFAULT, serves all calls."""
     # Prefixes grow from call to call: near ones share a cached result.
     near = round(2 ** (round(4 * math.log2(call.prefix + 1)) / 4)) - 1
-    return _ranked(Situation(call.kind, call.dtype, call.blocks, near, call.rows, call.head_dim), table)
+    return _ranked(replace(call, prefix=near), table)
 
 
 @lru_cache(maxsize=4096)
@@ -89,8 +89,7 @@ def _ranked(call: Situation, table: Path) -> tuple[tuple[str, str], ...]:
 
 
 def _beside(name: str, times: list[tuple[float, str]]) -> str:
-    other_ms, other = next(((ms, other) for ms, other in times if other != name), (math.nan, "nothing else"))
-    return f"{other} {other_ms:.3g} ms" if other_ms == other_ms else "no other was measured"
+    return next((f"{other} {ms:.3g} ms" for ms, other in times if other != name), "no other was measured")
 
 
 @cache
@@ -103,6 +102,5 @@ def _cells(table: Path) -> dict[tuple[str, str], dict[Situation, dict[str, float
         for row in csv.DictReader(file):
             sizes = (int(row[name]) for name in ("blocks", "prefix", "rows", "head_dim"))
             cell = Situation(row["kind"], row["dtype"], *sizes)
-            times = cells.setdefault((cell.kind, cell.dtype), {}).setdefault(cell, {})
-            times[row["backend"]] = float(row["median_ms"])
+            cells.setdefault((cell.kind, cell.dtype), {}).setdefault(cell, {})[row["backend"]] = float(row["median_ms"])
     return cells

@@ -16,17 +16,9 @@ MOST_REMEMBERED = 4096
 _REMEMBERED: dict[tuple, str] = {}  # kinds of calls -> the backend that `auto` takes
 
 
-def tree_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    tree_mask: Tensor | np.ndarray | SharedMask,
-    prefix_length: int | Tensor,
-    *,
-    scale: float | None = None,
-    backend: str = "auto",
-    return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor | np.ndarray | SharedMask,
+                   prefix_length: int | Tensor, *, scale: float | None = None, backend: str = "auto",
+                   return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of mq tree nodes over a prefix and over the mk tree keys that follow it.
 
     query: [B, Hq, mq, d].
@@ -40,7 +32,9 @@ def tree_attention(
     [B, Hq, mq]. ValueError where shapes, dtypes or lengths do not describe a tree.
     """
     prefix = prefix_list(prefix_length, query.shape[0])
-    mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(_tensor(tree_mask))
+    if isinstance(tree_mask, np.ndarray):
+        tree_mask = torch.tensor(tree_mask)  # a copy: that of a tree is read-only
+    mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
     _check(query, key, value, mask.visible, prefix)
     if backend == "auto":
         backend = auto(query, key, value, max(prefix), return_lse)
@@ -79,11 +73,6 @@ def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int, retur
     raise AssertionError("the default backend serves all inputs")
 
 
-def _tensor(mask: Tensor | np.ndarray) -> Tensor:
-    """A mask as a tensor; the read-only NumPy array of a tree is copied."""
-    return torch.tensor(mask) if isinstance(mask, np.ndarray) else mask
-
-
 def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:
     """Prefix lengths as B Python integers."""
     if isinstance(prefix_length, int):
@@ -95,9 +84,8 @@ def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:
     if len(lengths) == 1:
         return lengths * batch
     if len(lengths) != batch:
-        raise ValueError(
-            f"prefix_length has {len(lengths)} entries, the query {batch} rows; give one int, or one per row"
-        )
+        raise ValueError(f"prefix_length has {len(lengths)} entries, the query {batch} rows; give one int, or one per "
+                         "row")
     return lengths
 
 
@@ -105,16 +93,13 @@ def _check(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor, prefix:
     """ValueError for inputs that do not describe a tree, with their shapes."""
     four = query.dim() == key.dim() == value.dim() == 4 and 0 not in (*query.shape, *key.shape, *value.shape)
     if not four or key.shape[:3] != value.shape[:3] or key.shape[::3] != query.shape[::3]:
-        raise ValueError(
-            f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)} do not fit; "
-            "they are [B, Hq, mq, d], [B, Hkv, S, d], [B, Hkv, S, dv], none of them empty"
-        )
+        raise ValueError(f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)} do not fit; "
+                         "they are [B, Hq, mq, d], [B, Hkv, S, d], [B, Hkv, S, dv], none of them empty")
     if not query.device == key.device == value.device:
         raise ValueError(f"query is on {query.device}, key on {key.device}, value on {value.device}; give one device")
     if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
-        raise ValueError(
-            f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; give all three in one floating-point dtype"
-        )
+        raise ValueError(f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; give all three in one "
+                         "floating-point dtype")
     (batch, heads, mq, _), (_, kv_heads, stored, _) = query.shape, key.shape
     if heads % kv_heads:
         raise ValueError(f"{heads} query heads over {kv_heads} key heads: the first must be a multiple of the second")
@@ -122,16 +107,12 @@ def _check(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor, prefix:
         raise ValueError(f"tree_mask is {tree_mask.dtype}; give torch.bool, True where a node sees a key")
     of_rows = tree_mask.shape[:-2] in ((), (1,), (batch,))
     if tree_mask.dim() not in (2, 3) or tree_mask.shape[-2] != mq or not tree_mask.shape[-1] or not of_rows:
-        raise ValueError(
-            f"tree_mask is {tuple(tree_mask.shape)}; {batch} rows of {mq} queries "
-            f"take [{mq}, mk] or [{batch}, {mq}, mk], of at least one key"
-        )
+        raise ValueError(f"tree_mask is {tuple(tree_mask.shape)}; {batch} rows of {mq} queries "
+                         f"take [{mq}, mk] or [{batch}, {mq}, mk], of at least one key")
     needed = max(prefix) + tree_mask.shape[-1]
     if min(prefix) < 0 or needed > stored:
-        raise ValueError(
-            f"prefix lengths {min(prefix)} to {max(prefix)} and {tree_mask.shape[-1]} tree keys need {needed} stored "
-            f"keys and no negative length; there are {stored}"
-        )
+        raise ValueError(f"prefix lengths {min(prefix)} to {max(prefix)} and {tree_mask.shape[-1]} tree keys need "
+                         f"{needed} stored keys and no negative length; there are {stored}")
     alone = [row for row, length in enumerate(prefix) if not length]
     if alone and not (tree_mask[alone] if tree_mask.dim() == 3 and len(tree_mask) > 1 else tree_mask).any(-1).all():
         raise ValueError("a node of tree_mask sees nothing and there is no prefix; every node sees at least itself")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lib.attention.backends.mask import SharedMask, causal
-from lib.lab.forward_clock import forward
+from lib.lab.counters import forward
 
 TREE = "tree"  # the name under which transformers finds tree attention: attn_implementation="tree"
 
@@ -25,21 +25,8 @@ def register() -> None:
     AttentionMaskInterface.register(TREE, sdpa_mask)
 
 
-def attention_forward(
-    module,
-    query,
-    key,
-    value,
-    attention_mask,
-    dropout=0.0,
-    scaling=None,
-    *,
-    tree_mask=None,
-    prefix_length=None,
-    tree_backend="auto",
-    slot_bias=None,
-    **kwargs,
-):
+def attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, *, tree_mask=None,
+                      prefix_length=None, tree_backend="auto", slot_bias=None, **kwargs):
     """The attention function of a model's layers: tree attention where `tree_mask` is given, else the same as "sdpa".
 
     tree_mask: without `prefix_length`, the tree follows all keys but its own. A tree takes no padding mask: rows of
@@ -61,12 +48,10 @@ def attention_forward(
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     unknown = [name for name in ("softcap", "position_bias", "s_aux", "sliding_window") if kwargs.get(name) is not None]
     if unknown:
-        raise ValueError(
-            f"{type(module).__name__} passes {', '.join(unknown)}, which tree attention does not support; "
-            "ask can_host_tree(model.config) first"
-        )
+        raise ValueError(f"{type(module).__name__} passes {', '.join(unknown)}, which tree attention does not support; "
+                         "ask can_host_tree(model.config) first")
     if prefix_length is None:
-        prefix_length = 0 if tree_mask is None else key.shape[2] - _keys(tree_mask)
+        prefix_length = 0 if tree_mask is None else key.shape[2] - getattr(tree_mask, "visible", tree_mask).shape[-1]
     prefix = prefix_list(prefix_length, query.shape[0])
     if tree_mask is None and not any(prefix):
         key, value = key[:, :, :nodes], value[:, :, :nodes]
@@ -75,10 +60,6 @@ def attention_forward(
         tree_mask = causal(nodes, 0, query.device)
     output = tree_attention(query, key, value, tree_mask, torch.tensor(prefix), scale=scaling, backend=tree_backend)
     return output.transpose(1, 2).contiguous(), None
-
-
-def _keys(tree_mask: Tensor | SharedMask) -> int:
-    return (tree_mask.visible if isinstance(tree_mask, SharedMask) else tree_mask).shape[-1]
 
 
 def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **kwargs):
@@ -162,10 +143,8 @@ def check_attention(model) -> None:
     """ValueError where a model's attention is not "tree": any other would read the nodes of a tree as a text."""
     current = getattr(model.config, "_attn_implementation", TREE)
     if current != TREE:
-        raise ValueError(
-            f"{type(model).__name__} has attention {current!r}, which cannot verify a tree; pass it through "
-            "lib.attention.hosting_trees, or load the pair with lib.models"
-        )
+        raise ValueError(f"{type(model).__name__} has attention {current!r}, which cannot verify a tree; pass it "
+                         "through lib.attention.hosting_trees, or load the pair with lib.models")
 
 
 def hosting_trees(model):

@@ -72,7 +72,8 @@ def advise(choosing: Trace, judged: Trace, costs: Costs, *, batch: int = 1, pref
     # Speedups, not speeds: each drafter is compared with the plain decoding of its own calibration.
     drafter = max(chosen, key=lambda name: chosen[name].speed * price[name].plain)
     own, tree = price[drafter], chosen[drafter].tree
-    settings = _nearest_settings(tree, choosing, own, limits, drafter)
+    settings = {name: nearest(engine, tree, choosing, own.round, limits, drafter)
+                for name, engine in ENGINES.items() if tree.budget}  # none where plain decoding is fastest
     promised = formulas.promises(choosing, own, limits, drafter)
     rivals = [*_rivals(chosen, choosing, own, limits, drafter),
               *(Rival(promise.formula, drafter, promise.tree) for promise in promised),
@@ -130,13 +131,6 @@ def _rivals(chosen: dict[str, Choice], choosing: Trace, own: RoundCost, limits: 
             Rival(BEST_KARY, drafter, fastest(kary, choosing, own.round, drafter)),
             Rival(PLAIN, drafter, Tree([-1])),
             *(Rival(f"best of {name}", name, choice.tree) for name, choice in chosen.items() if name != drafter)]
-
-
-def _nearest_settings(tree: Tree, choosing: Trace, own: RoundCost, limits: Limits, drafter: str) -> dict[str, Setting]:
-    """By engine the setting to give it; none where plain decoding is fastest."""
-    if not tree.budget:
-        return {}
-    return {name: nearest(engine, tree, choosing, own.round, limits, drafter) for name, engine in ENGINES.items()}
 
 
 def _grown_loss(setting: Dynamic, tree: Tree, judged: Trace, grow: Grow, own: RoundCost, drafter: str,

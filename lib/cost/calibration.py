@@ -26,20 +26,10 @@ SHAPES = (PLAIN, "chain:1", "chain:4", "chain:8", "independent:2x4", "independen
           "independent:16x4")
 
 
-def calibrate(
-    pair,
-    prompts: Sequence[Tensor],
-    *,
-    batches: Sequence[int] = (1,),
-    prefixes: Sequence[int] = (128,),
-    shapes: Sequence[str] = SHAPES,
-    new_tokens: int | None = None,
-    repeats: int = 30,
-    seconds: float = 5.0,
-    generator: torch.Generator,
-    drafter=None,
-    generate: Callable[..., Generation] = loop.generate,
-) -> pd.DataFrame:
+def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,), prefixes: Sequence[int] = (128,),
+              shapes: Sequence[str] = SHAPES, new_tokens: int | None = None, repeats: int = 30, seconds: float = 5.0,
+              generator: torch.Generator, drafter=None,
+              generate: Callable[..., Generation] = loop.generate) -> pd.DataFrame:
     """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch, prefix and shape, in the
     columns of the table "costs".
 

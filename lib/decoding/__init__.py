@@ -1,6 +1,6 @@
 """Decoding with draft trees: draft, verify, commit; one record per round.
 
-Start at `loop` (`generate`). `plain` decodes without speculation in the same loop, `custom_generate` offers the loop to
+Start at `loop` (`generate`). `batch` decodes without speculation in the same loop, `custom_generate` offers the loop to
 transformers' `generate`.
 """
 
@@ -8,8 +8,7 @@ from lib import lazy_exports
 
 __getattr__, __all__ = lazy_exports(
     __name__,
-    batch=("in_batches", "stack"),
-    loop=("generate",),
-    plain=("continuations",),
+    batch=("continuations", "in_batches"),
+    loop=("generate", "stack"),
     records=("Generation", "Hooks", "Observer", "Round"),
 )

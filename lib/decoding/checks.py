@@ -18,8 +18,7 @@ def unpadded(input_ids: Tensor, attention_mask: Tensor | None) -> list[Tensor]:
     if attention_mask is not None and getattr(attention_mask, "shape", None) != input_ids.shape:
         raise ValueError(
             f"attention_mask is {_kind(attention_mask)} for input_ids {tuple(input_ids.shape)}; give one entry per "
-            "token"
-        )
+            "token")
     keep = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
     return [ids[kept].cpu().long() for ids, kept in zip(input_ids, keep)]
 
@@ -42,8 +41,7 @@ def check(target, drafter, prompts: list[Tensor], rule: str, temperature: float,
     if not isinstance(drafter, Drafter):
         raise ValueError(
             f"drafter is {_kind(drafter)}, not a Drafter; give one that lib.drafters.make(NAME, pair) makes, such as "
-            "make('model', pair)"
-        )
+            "make('model', pair)")
     if not callable(target) or not hasattr(target, "config"):
         raise ValueError(f"target is {_kind(target)}; give a model, such as lib.models.load_pair(NAME).target")
     check_attention(target)
@@ -54,8 +52,7 @@ def check(target, drafter, prompts: list[Tensor], rule: str, temperature: float,
     if (drafter.knows or 0) > vocabulary:
         raise ValueError(
             f"the drafter knows {drafter.knows} tokens, the target {vocabulary}; if the others are padding, make the "
-            f"drafter with vocabulary={vocabulary}, else take one of the target's family"
-        )
+            f"drafter with vocabulary={vocabulary}, else take one of the target's family")
     _check_rule(rule, temperature, generator)
 
 
@@ -73,8 +70,7 @@ def _check_prompts(prompts: list[Tensor], vocabulary: int) -> None:
         if strange:
             raise ValueError(
                 f"prompt {row} has token {strange[0]}, the target knows 0 to {vocabulary - 1}; take the target's own "
-                "tokenizer, and an attention_mask that is 0 at padding"
-            )
+                "tokenizer, and an attention_mask that is 0 at padding")
 
 
 def _check_rule(rule: str, temperature: float, generator) -> None:
@@ -84,10 +80,8 @@ def _check_rule(rule: str, temperature: float, generator) -> None:
         raise ValueError(f"temperature is {temperature!r}; give 0 (greedy) or more")
     if (rule == "greedy") != (temperature == 0):
         raise ValueError(
-            f"rule {rule!r} at temperature {temperature}: greedy goes with temperature 0, the others with more"
-        )
+            f"rule {rule!r} at temperature {temperature}: greedy goes with temperature 0, the others with more")
     if temperature and not isinstance(generator, torch.Generator):
         raise ValueError(
             f"temperature is {temperature} but generator is {generator!r}; pass a torch.Generator, so that a run "
-            "can be repeated"
-        )
+            "can be repeated")

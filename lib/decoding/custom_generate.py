@@ -21,16 +21,10 @@ from lib.decoding.records import Hooks
 from lib.trees.tree import Tree
 
 # Processors that depend on a row's place in the batch or on earlier calls: all nodes of a tree share one call.
-REFUSED_PROCESSORS = frozenset(
-    {
-        "PrefixConstrainedLogitsProcessor",
-        "EncoderRepetitionPenaltyLogitsProcessor",
-        "EncoderNoRepeatNGramLogitsProcessor",
-        "UnbatchedClassifierFreeGuidanceLogitsProcessor",
-        "ClassifierFreeGuidanceLogitsProcessor",
-        "SynthIDTextWatermarkLogitsProcessor",
-    }
-)
+REFUSED_PROCESSORS = frozenset({
+    "PrefixConstrainedLogitsProcessor", "EncoderRepetitionPenaltyLogitsProcessor",
+    "EncoderNoRepeatNGramLogitsProcessor", "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    "ClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"})
 # Arguments of `generate` that transformers (seen in 5.23) keeps from callables, as names of its local variables.
 KEPT_BACK = ("streamer", "assistant_model", "kwargs")
 UNKNOWN_KEYWORDS = ("inputs_embeds", "token_type_ids", "encoder_outputs", "pixel_values")
@@ -45,9 +39,8 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
     ValueError names an argument of `generate` that draft trees cannot honour, such as a cache of the caller's.
     """
 
-    def custom_generate(
-        model, input_ids, logits_processor, stopping_criteria, generation_config, streamer=None, **model_kwargs
-    ):
+    def custom_generate(model, input_ids, logits_processor, stopping_criteria, generation_config, streamer=None,
+                        **model_kwargs):
         kept = _kept_back(inspect.currentframe().f_back)
         streamer = streamer or kept["streamer"]  # `generate` has already given it the prompt
         model_kwargs["assistant_model"] = kept["assistant_model"]
@@ -61,18 +54,13 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
         sampled = generation_config.do_sample
         with using_attention(model, TREE):
             done = generate(
-                model,
-                drafter,
-                input_ids,
-                attention_mask=model_kwargs.get("attention_mask"),
-                shape=shape,
+                model, drafter, input_ids, attention_mask=model_kwargs.get("attention_mask"), shape=shape,
                 rule=rule if sampled else "greedy",
                 temperature=1.0 if sampled else 0.0,  # the processors have warped already
                 max_new_tokens=max(1, longest - input_ids.shape[1]),  # criteria of length are evaluated after a token
-                eos_token_id=ends,
-                generator=_seeded() if sampled else None,
-                hooks=call.hooks(),
-            )
+                eos_token_id=ends, hooks=call.hooks(),
+                # seeded from torch's own generator, which transformers' sampling uses
+                generator=torch.Generator().manual_seed(int(torch.randint(2**62, ()))) if sampled else None)
         if streamer is not None:
             streamer.end()
         sequences = _padded(input_ids, done.new_tokens, generation_config._pad_token_tensor)
@@ -141,8 +129,7 @@ def _refuse(model, config, processors, keywords: dict) -> None:
     outputs, words, drafters = (
         [name for name in names if getattr(config, name, None)]
         for names in (("output_scores", "output_logits", "output_attentions", "output_hidden_states"),
-                      ("force_words_ids", "constraints"), ("use_mtp", "assistant_early_exit"))
-    )
+                      ("force_words_ids", "constraints"), ("use_mtp", "assistant_early_exit")))
     refused = {
         "num_beams": (config.num_beams or 1) > 1 and "beam search keeps several texts",
         "penalty_alpha": getattr(config, "penalty_alpha", None) and "contrastive search looks at hidden states",
@@ -205,8 +192,3 @@ def _padded(input_ids: Tensor, written: list[list[int]], pad: Tensor | None) -> 
     rows = [row + [pad] * (width - len(row)) for row in written]
     new = torch.tensor(rows, dtype=torch.long, device=input_ids.device).reshape(len(written), width)
     return torch.cat([input_ids, new], dim=1)
-
-
-def _seeded() -> torch.Generator:
-    """A generator seeded from torch's own, which transformers' sampling uses."""
-    return torch.Generator().manual_seed(int(torch.randint(2**62, ())))

@@ -40,9 +40,8 @@ class Decider:
             decided = [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token_list(logits))]
         else:
             probs = warp(logits, *self.warping)
-            decided = [
-                verify(self.rule, draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)
-            ]
+            decided = [verify(self.rule, draft, probs[i, : draft.tree.size], self.draws)
+                       for i, draft in enumerate(drafts)]
         return self.hooks.revise(drafts, decided) if self.hooks.revise else decided
 
     def _adjusted(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> Tensor:

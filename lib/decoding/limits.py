@@ -12,9 +12,8 @@ from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
 
-def within_limits(
-    target, drafter: Drafter, shape: Tree | Growth | DDTree, prompts: Sequence[Tensor], max_new_tokens: int
-) -> Drafter:
+def within_limits(target, drafter: Drafter, shape: Tree | Growth | DDTree, prompts: Sequence[Tensor],
+                  max_new_tokens: int) -> Drafter:
     """The drafter, or where its trees may reach past a limit one that cuts them there.
 
     A tree reaches past the limit of new tokens if it has more levels than a row can be given after its first root: no
@@ -23,16 +22,12 @@ def within_limits(
     of the target or the drafter.
     """
     text = max(map(len, prompts), default=0) + max(0, max_new_tokens - 1)  # the last token is written and not read
-    windows = {
-        "model": getattr(target.config.get_text_config(), "max_position_embeddings", None),
-        "drafter": drafter.window,
-    }
+    windows = {"model": getattr(target.config.get_text_config(), "max_position_embeddings", None),
+               "drafter": drafter.window}
     for owner, window in windows.items():
         if window and text > window:
-            raise ValueError(
-                f"prompt and new tokens need {text} positions, the {owner}'s window has {window}; shorten the prompt "
-                "or max_new_tokens"
-            )
+            raise ValueError(f"prompt and new tokens need {text} positions, the {owner}'s window has {window}; shorten "
+                             "the prompt or max_new_tokens")
     window = min((window for window in windows.values() if window), default=None)
     if shape.max_depth < max_new_tokens and (not window or text + shape.max_depth <= window):
         return drafter
@@ -48,7 +43,6 @@ class WithinLimits(Wrapper):
         self.drafter, self.window_size, self.max_new_tokens = drafter, window, max_new_tokens
 
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Starts the inner drafter on the prompts int64[T]."""
         self.drafter.start(prompts)
         self.lengths = [len(prompt) for prompt in prompts]
         self.ends = [length + self.max_new_tokens for length in self.lengths]
@@ -63,11 +57,9 @@ class WithinLimits(Wrapper):
         return self.drafter.propose(fitting, draws)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Counts the kept tokens, and passes them on."""
         self.lengths = [length + len(nodes) + 1 for length, nodes in zip(self.lengths, accepted)]
         self.drafter.commit(accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
         self.lengths, self.ends = [self.lengths[row] for row in rows], [self.ends[row] for row in rows]
         self.drafter.select(rows)

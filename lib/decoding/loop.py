@@ -1,19 +1,19 @@
 """The loop: draft a tree, verify it in one forward pass of the target, commit the accepted path; a record per round."""
 
 import time
+from functools import lru_cache
 from typing import Sequence
 
 import torch
 from torch import Tensor
 
 from lib.attention.registration import tree_forward
-from lib.decoding.batch import stack
 from lib.decoding.checks import check, token_set, unpadded
 from lib.decoding.decide import Decider
 from lib.decoding.limits import within_limits
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
 from lib.drafters.drafter import Drafter, refuse_nan
-from lib.lab.forward_clock import clocked
+from lib.lab.counters import clocked
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
 from lib.trees.growth.registry import shape_or_growth
@@ -59,6 +59,33 @@ def generate(
     padding = min(loop.eos, default=0)
     new = torch.tensor([row + [padding] * (width - len(row)) for row in loop.written], dtype=torch.long)
     return Generation(torch.cat([input_ids.cpu(), new.reshape(len(prompts), width)], dim=1), loop.rounds, loop.written)
+
+
+@lru_cache(maxsize=512)
+def geometry(tree: Tree, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A tree's depth int64[m] and mask bool[m, m] on a device."""
+    return torch.tensor(tree.depth, device=device), torch.tensor(tree.mask, device=device)
+
+
+def stack(drafts: list[Draft], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows' trees as one batch: tokens int64[B, m], depth int64[B, m], mask bool[B, m, m]; padding attends to
+    itself alone.
+
+    Where all rows have the same tree, depth is [m] and the mask [m, m].
+    """
+    trees = [draft.tree for draft in drafts]
+    if len(drafts) == 1:
+        return drafts[0].tokens.to(device)[None], *geometry(trees[0], device)
+    if all(tree is trees[0] or tree == trees[0] for tree in trees[1:]):
+        return torch.stack([draft.tokens for draft in drafts]).to(device), *geometry(trees[0], device)
+    size = max(tree.size for tree in trees)
+    tokens, depth = torch.zeros(2, len(trees), size, dtype=torch.long)
+    mask = torch.eye(size, dtype=torch.bool).repeat(len(trees), 1, 1)
+    for row, draft in enumerate(drafts):
+        m = draft.tree.size
+        tokens[row, :m] = draft.tokens
+        depth[row, :m], mask[row, :m, :m] = geometry(draft.tree, torch.device("cpu"))
+    return tokens.to(device), depth.to(device), mask.to(device)
 
 
 class _Loop:
@@ -114,17 +141,15 @@ class _Loop:
             self.drafter.commit([accepted for accepted, _ in decided], [bonus for _, bonus in decided], outputs)
             clock.append(time.perf_counter())
         spent = [after - before for before, after in zip(clock, clock[1:])]
-        held = self.cache.bytes + self.drafter.cache_bytes
-        calls = self.drafter.calls - calls
+        held, calls = self.cache.bytes + self.drafter.cache_bytes, self.drafter.calls - calls
         for row, draft, decision in zip(self.alive, drafts, decided):
             self.rounds.append(self.record(row, draft, decision, calls, spent, held, models.seconds))
         if self.observe:
             self.observe(self.alive, drafts, decided)
         self.retire()
 
-    def record(
-        self, row: int, draft: Draft, decision: Decision, calls: int, spent: list[float], held: int, models: float
-    ) -> Round:
+    def record(self, row: int, draft: Draft, decision: Decision, calls: int, spent: list[float], held: int,
+               models: float) -> Round:
         """Writes the round's tokens to the row, up to its end, and returns the record."""
         accepted, bonus = decision
         emitted, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
@@ -133,9 +158,8 @@ class _Loop:
         ranks = tuple(int(draft.tree.rank[node]) for node in counted)
         open_end = bool(draft.tree.children(accepted[-1] if accepted else 0))
         cut = length < len(emitted)
-        return Round(
-            row, position, draft.tree.budget, len(counted), ranks, open_end, cut, calls, 1, *spent, held, models
-        )
+        return Round(row, position, draft.tree.budget, len(counted), ranks, open_end, cut, calls, 1, *spent, held,
+                     models)
 
     def write(self, row: int, emitted: list[int]) -> int:
         """Appends tokens to a row up to EOS, the limit or the token at which a hook stops it; the number appended."""

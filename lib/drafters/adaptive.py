@@ -75,7 +75,6 @@ class AdaptiveDrafter(Wrapper):
                          "drafter, and adapt the combination")
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
         self.drafter.select(rows)
         self.states = [self.states[row] for row in rows]
 

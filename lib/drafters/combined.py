@@ -28,22 +28,18 @@ class CombinedDrafter(Wrapper):
 
     @classmethod
     def of(cls, pair, *, enough: int = 4, shortest: int = 1, vocabulary: int | None = None) -> "CombinedDrafter":
-        """Look-up from `shortest` tokens on, and the pair's draft model."""
         return cls(SuffixAutomatonDrafter(shortest), LanguageModelDrafter.of(pair, vocabulary=vocabulary), enough)
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that both hold."""
         return self.lookup.cache_bytes + super().cache_bytes
 
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Starts both on the prompts int64[T]."""
         self.lookup.start(prompts)
         self.drafter.start(prompts)
         self.drafts: list[Draft] = []
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """For each row the draft of one of the two."""
         matches = self.lookup.propose(shape, draws)
         long = [length >= self.enough and draft.tree.budget > 0
                 for length, draft in zip(self.lookup.matched(), matches)]
@@ -59,7 +55,6 @@ class CombinedDrafter(Wrapper):
             drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows in both."""
         self.lookup.select(rows)
         self.drafter.select(rows)
 

@@ -28,7 +28,6 @@ class ConfidentDrafter(LanguageModelDrafter):
         self.threshold = threshold
 
     def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
-        """For each row the levels of the shape up to the first of low confidence."""
         roots, planned = [tail[-1] for tail in self.tails], plan(shape)
         filling = Filling(shape, roots, "top_k", self.temperature, keep_probs=True)
         if shape.budget:

@@ -18,11 +18,9 @@ class RandomDrafter(Drafter):
 
     @classmethod
     def of(cls, pair, *, generator: torch.Generator) -> "RandomDrafter":
-        """Tokens of the target's vocabulary."""
         return cls(pair.target.config.get_text_config().vocab_size, generator)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The shape filled at random."""
         return [Draft(shape, self._random(shape, root), "top_k") for root in self.roots]
 
     def _random(self, shape: Tree, root: int) -> Tensor:
@@ -59,29 +57,23 @@ class OracleDrafter(RandomDrafter):
     @classmethod
     def of(cls, pair, *, prompts: Sequence[Tensor], continuations: Sequence[Sequence[int]],
            generator: torch.Generator) -> "OracleDrafter":
-        """Prompts int64[T] and the target's continuation of each."""
         return cls(prompts, continuations, pair.target.config.get_text_config().vocab_size, generator)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Finds each prompt's continuation."""
         super().start(prompts)
-        missing = [row for row, prompt in enumerate(prompts) if tuple(prompt.tolist()) not in self.continuations]
-        if missing:
+        if missing := [row for row, prompt in enumerate(prompts) if tuple(prompt.tolist()) not in self.continuations]:
             raise ValueError(f"the oracle has no continuation of prompts {missing} of the batch; give it one for each")
         self.ahead = [self.continuations[tuple(prompt.tolist())] for prompt in prompts]
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The continuation along the first children, random tokens elsewhere."""
         return [Draft(shape, self._along(self._random(shape, root), shape, ahead), "top_k")
                 for root, ahead in zip(self.roots, self.ahead)]
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Drops the kept tokens from the continuations."""
         super().commit(accepted, bonus)
         self.ahead = [ahead[len(nodes) + 1 :] for ahead, nodes in zip(self.ahead, accepted)]
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
         super().select(rows)
         self.ahead = [self.ahead[row] for row in rows]
 

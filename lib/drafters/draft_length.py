@@ -68,17 +68,14 @@ class Schedule(Policy):
     down: int = 1
 
     def begin(self) -> int:
-        """The first depth."""
         return self.first
 
     def after(self, state: int, outcome: Outcome) -> int:
-        """Deeper or shallower."""
         if outcome.accepted < outcome.drafted:
             return max(1, state - self.down)
         return state + self.up if outcome.drafted >= state else state
 
     def depth(self, state: int) -> int:
-        """The state itself."""
         return state
 
 
@@ -116,7 +113,6 @@ class RecentAcceptance(Remembered):
     most: int = 16
 
     def depth(self, state: tuple[float, float]) -> int:
-        """The best length for the estimate."""
         return best_length(self.acceptance(state), self.cost, self.most)
 
 
@@ -143,9 +139,7 @@ class WhereItPays(Remembered):
             return self.patience * state[0], self.patience * state[1], False
         return *super().after(state[:2], outcome), outcome.accepted == outcome.drafted
 
-    def depths(
-        self, states: Sequence[tuple[float, float, bool]], reach: Sequence[int] | None = None
-    ) -> list[int]:
+    def depths(self, states: Sequence[tuple[float, float, bool]], reach: Sequence[int] | None = None) -> list[int]:
         """The best length for the estimates, 0 where every length would be slower than plain decoding."""
         most = len(self.costs) - 1
         reach = [most] * len(states) if reach is None else reach
@@ -206,5 +200,4 @@ def tokens_of_chains(acceptance: float, most: int) -> list[float]:
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {
-    "schedule": Schedule, "recent": RecentAcceptance, "complexity": Complexity,
-    "pays": WhereItPays}
+    "schedule": Schedule, "recent": RecentAcceptance, "complexity": Complexity, "pays": WhereItPays}

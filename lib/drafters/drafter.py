@@ -1,10 +1,7 @@
-"""The base class of drafters: what the decoding loop and replay ask of a drafter, each with a default.
-
-Beside it stand the drafter that drafts nothing, the base of drafters that read only the text, the base of drafters that
-stand in front of another one, and functions that cut trees to their first levels.
-"""
+"""The base classes of drafters, the drafter that drafts nothing, and functions that cut trees to their first levels."""
 
 from functools import lru_cache
+from operator import attrgetter
 from typing import ClassVar, Sequence
 
 import numpy as np
@@ -140,7 +137,6 @@ class TextDrafter(Drafter):
             text.extend(tokens)
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
         self.texts = [self.texts[row] for row in rows]
 
 
@@ -148,31 +144,11 @@ class Wrapper(Drafter):
     """A drafter that stands in front of another one, `drafter`, and passes on its members."""
 
     drafter: Drafter
-
-    @property
-    def calls(self) -> int:
-        """Forward passes of the inner drafter."""
-        return self.drafter.calls
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes that the inner drafter holds."""
-        return self.drafter.cache_bytes
-
-    @property
-    def window(self) -> int | None:
-        """Positions of the inner drafter; None without a limit."""
-        return self.drafter.window
-
-    @property
-    def knows(self) -> int | None:
-        """Size of the vocabulary that the inner drafter drafts from."""
-        return self.drafter.knows
-
-    @property
-    def wants_hidden_states(self) -> bool:
-        """Whether the inner drafter reads the target's hidden states."""
-        return self.drafter.wants_hidden_states
+    calls = property(attrgetter("drafter.calls"))
+    cache_bytes = property(attrgetter("drafter.cache_bytes"))
+    window = property(attrgetter("drafter.window"))
+    knows = property(attrgetter("drafter.knows"))
+    wants_hidden_states = property(attrgetter("drafter.wants_hidden_states"))
 
 
 def alone(roots: Sequence[int]) -> list[Draft]:

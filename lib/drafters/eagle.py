@@ -1,5 +1,6 @@
 """EAGLE: a one-layer head drafts by continuing the target's features (Li et al. 2024; EAGLE-3: Li et al. 2025)."""
 
+from operator import attrgetter
 from typing import Iterable, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.eagle import EagleHead, FeatureHead, embed, unroll
 from lib.drafters.heads.layers import CachedLayers, NativeFeatures
 from lib.kernels.products import weights_refusal
-from lib.lab.forward_clock import forward
+from lib.lab.counters import forward
 from lib.models.cache import TreeCache
 from lib.models.fused import output_layer, pairs_of, weights_of
 from lib.trees.growth.candidates import Growth
@@ -39,6 +40,7 @@ class EagleDrafter(HeadDrafter):
     """
 
     head_kind = "eagle"
+    cache_bytes = property(attrgetter("cache.bytes"))
 
     def __init__(self, target, head: FeatureHead, *, proposal: str = "top_k", temperature: float = 1.0,
                  keep_probs: bool = False):
@@ -47,11 +49,6 @@ class EagleDrafter(HeadDrafter):
         self.proposal, self.temperature, self.keep_probs = proposal, temperature, keep_probs
         self.cache = TreeCache()
         self.made_of: tuple | None = None  # the weights that `layer` and `filler` were made of
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of keys and values held."""
-        return self.cache.bytes
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
@@ -72,14 +69,13 @@ class EagleDrafter(HeadDrafter):
         static = isinstance(shape, Tree)
         if static and self.filler is not None and fills_natively(self, shape, self.filler.choices):
             self.drafts = self._fill_natively(shape)
-            return self.drafts
-        roots = [row[-1] for row in self.waiting]
-        self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
-        self.drafts = self._fill(shape, roots, draws) if static else self._grow(shape, roots)
+        else:
+            roots = [row[-1] for row in self.waiting]
+            self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
+            self.drafts = self._fill(shape, roots, draws) if static else self._grow(shape, roots)
         return self.drafts
 
     def _fill_natively(self, shape: Tree) -> list[Draft]:
-        """The most likely children, all levels in one native call, after the waiting entries, right-aligned."""
         counts = [len(row) for row in self.waiting]
         waiting = tails(tuple(counts))
         tokens = torch.tensor([[0] * (waiting.width - len(row)) + row for row in self.waiting])
@@ -93,11 +89,10 @@ class EagleDrafter(HeadDrafter):
         return [Draft(shape, row, "top_k") for row in filled]
 
     def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
-        planned = plan(shape)
         filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
         if shape.budget:
             filling.grow([ROOT], self._logits(self.outputs), draws)
-        for level in planned.levels:
+        for level in plan(shape).levels:
             features, tokens = self.outputs[:, level.above], filling.tokens[:, level.slots]
             filling.grow(level.nodes, self._forward_level(features, tokens, level.depth, level.sees), draws)
         return filling.drafts()[0]
@@ -144,7 +139,6 @@ class EagleDrafter(HeadDrafter):
         super().commit_of(drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows, in the cache too."""
         self.cache.select(torch.tensor(rows))
         self.features, self.waiting = self.features[rows], [self.waiting[row] for row in rows]
 

@@ -43,8 +43,7 @@ def first_layers(target, layers: int):
     for name in SHARED:
         setattr(model.model, name, getattr(decoder, name))
     model.lm_head = target.lm_head
-    unfilled = [name for name, parameter in model.named_parameters() if parameter.is_meta]
-    if unfilled:
+    if unfilled := [name for name, parameter in model.named_parameters() if parameter.is_meta]:
         raise ValueError(f"{type(target).__name__} holds weights outside its layers ({', '.join(unfilled[:3])}), which "
                          "early exit cannot take over; take a drafter model, or look-up")
     return hosting_trees(model.eval())  # its layers are the target's, whose attention they take over
@@ -66,5 +65,4 @@ class EarlyExitDrafter(LanguageModelDrafter):
     @classmethod
     def of(cls, pair, *, layers: int = 1, vocabulary: int | None = None,
            keep_probs: bool = False) -> "EarlyExitDrafter":
-        """The first layers of the pair's target."""
         return cls(pair.target, layers, vocabulary=vocabulary, keep_probs=keep_probs)

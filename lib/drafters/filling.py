@@ -79,27 +79,22 @@ class Filling:
         if self.keep_probs:
             warped = warp(logits, self.temperature)
             for row, probs in enumerate(self.probs):
-                probs.update((slot, warped[row, index]) for index, slot in enumerate(slots) if self._filled(row, slot))
+                probs.update((slot, warped[row, index]) for index, slot in enumerate(slots)
+                             if self.proposal == "top_k" or slot in self.counts[row])
         if self.proposal == "top_k":
-            self._best(slots, logits)
+            below = children(self.shape, tuple(slots))
+            best = top_tokens(logits.flatten(0, 1), below.most).reshape(len(logits), -1).cpu()
+            self.tokens[:, below.slots] = best[:, below.best]
             return
         for row in range(len(self.tokens)):
             for slot in slots:
-                if self._filled(row, slot):
+                if slot in self.counts[row]:
                     self._sample(row, slot, draws)
 
     def drafts(self) -> tuple[list[Draft], list[list[int]]]:
         """The drafts, and for each the slot of every node."""
         pairs = [self._draft(row) for row in range(len(self.tokens))]
         return [draft for draft, _ in pairs], [slots for _, slots in pairs]
-
-    def _filled(self, row: int, slot: int) -> bool:
-        return self.proposal == "top_k" or slot in self.counts[row]
-
-    def _best(self, slots: Sequence[int], logits: Tensor) -> None:
-        below = children(self.shape, tuple(slots))
-        best = top_tokens(logits.flatten(0, 1), below.most).reshape(len(logits), -1).cpu()
-        self.tokens[:, below.slots] = best[:, below.best]
 
     def _sample(self, row: int, slot: int, draws: Draws) -> None:
         below = self.shape.children(slot)

@@ -19,6 +19,7 @@ class HeadDrafter(Drafter):
 
     def __init__(self, target, head):
         self.target, self.head, self.calls = target, head, 0
+        self.name_or_path = getattr(head, "name_or_path", "")
         self.output = output_layer(target)
 
     @classmethod
@@ -26,11 +27,6 @@ class HeadDrafter(Drafter):
         """The drafter of the head in a folder or hub id; without one, of the head that ships for the pair's target."""
         folder = check_shipped(pair.target_name, cls.head_kind) if folder is None else folder
         return cls(pair.target, published.load(cls.head_kind, folder, pair.target), **options)
-
-    @property
-    def name_or_path(self) -> str:
-        """The folder of the head; empty for a head that was not loaded from one."""
-        return getattr(self.head, "name_or_path", "")
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
         """For d = 0, 1, ... the logits [n, V] of the tokens d + 1 after each root, those that start rounds in `text`.
@@ -57,7 +53,7 @@ class HeadDrafter(Drafter):
             hidden = target(tokens, output_hidden_states=True, logits_to_keep=1).hidden_states
             for d, logits in zip(range(min(depth, count)), self._ahead(hidden, text, start, depth)):
                 true = text[start + d + 1 :].to(logits.device)
-                scores = logits[: len(true)].float() if logits.dtype != torch.float64 else logits[: len(true)]
+                scores = logits[: len(true)].to(torch.promote_types(logits.dtype, torch.float32))
                 ranks[row, : len(true), d] = rank_of(scores, true).int().cpu()
                 probs[row, : len(true), d] = scores.softmax(-1).gather(1, true[:, None])[:, 0].float().cpu()
         return ranks, probs

@@ -41,5 +41,4 @@ class Int8SelfDrafter(LanguageModelDrafter):
 
     @classmethod
     def of(cls, pair, *, vocabulary: int | None = None, keep_probs: bool = False) -> "Int8SelfDrafter":
-        """A rounded copy of the pair's target."""
         return cls(int8_self(pair.target), vocabulary=vocabulary, keep_probs=keep_probs)

@@ -1,6 +1,7 @@
 """A language model that fills a shape or grows a tree, one forward pass per level, with tree attention and a cache."""
 
 from functools import cached_property
+from operator import attrgetter
 from typing import Sequence
 
 import torch
@@ -12,7 +13,7 @@ from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
 from lib.drafters.fill_plan import Level, block, fills_natively, native_levels, plan, planned_block, tails
 from lib.drafters.filling import Filling, check_proposal
 from lib.drafters.growing import Growing, by_node, grow_levels
-from lib.lab.forward_clock import forward
+from lib.lab.counters import forward
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
 from lib.trees.growth.candidates import Growth
@@ -34,14 +35,14 @@ class LanguageModelDrafter(Drafter):
     """
 
     option = "proposal"
+    cache_bytes = property(attrgetter("cache.bytes"))
 
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, vocabulary: int | None = None,
                  keep_probs: bool = False):
         check_proposal(proposal, temperature)
         self.model, self.proposal, self.temperature = model, proposal, temperature
         self.vocabulary, self.keep_probs = vocabulary, keep_probs
-        self.calls = 0
-        self.cache = TreeCache()
+        self.calls, self.cache = 0, TreeCache()
 
     @classmethod
     def of(cls, pair, *, vocabulary: int | None = None, **options) -> "LanguageModelDrafter":
@@ -52,19 +53,12 @@ class LanguageModelDrafter(Drafter):
         vocabulary = vocabulary or pair.target.config.get_text_config().vocab_size
         return cls(pair.draft_model, vocabulary=vocabulary, **options)
 
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of keys and values held."""
-        return self.cache.bytes
-
     @cached_property  # read in every round, and transformers takes its time
     def window(self) -> int | None:
-        """Positions of the model; None without a limit."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     @property
     def knows(self) -> int:
-        """Size of the vocabulary that it drafts from."""
         own = self.model.config.get_text_config().vocab_size
         return min(self.vocabulary or own, own)
 
@@ -101,7 +95,6 @@ class LanguageModelDrafter(Drafter):
         return self.drafts
 
     def _fill_natively(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]]:
-        """The most likely children, all levels in one native call."""
         tokens = self._tail_tokens(shape.max_depth)
         levels = native_levels(shape, self.waiting)
         with forward():
@@ -125,7 +118,8 @@ class LanguageModelDrafter(Drafter):
     def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
         by_node(rule, self.proposal, self.temperature)
         rows = [Growing(rule, tail[-1], self.temperature, self.keep_probs) for tail in self.tails]
-        grow_levels(rows, lambda: self._forward_tails(rule.max_depth), self._forward_grown)
+        grow_levels(rows, lambda: self._forward_tails(rule.max_depth),
+                    lambda _, tokens, depth, sees: self._forward(tokens, *block(self.waiting, depth, sees)))
         self.levels = [row.levels for row in rows]
         drafts, places = zip(*(row.draft() for row in rows))
         return list(drafts), list(places)
@@ -144,7 +138,6 @@ class LanguageModelDrafter(Drafter):
         self._advance(own, [tokens[len(nodes):] for tokens, nodes in zip(added, own)])
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows, in the cache too."""
         self.cache.select(torch.tensor(rows))
         self.tails = [self.tails[row] for row in rows]
 
@@ -168,24 +161,16 @@ class LanguageModelDrafter(Drafter):
         return self._forward(tokens, self.waiting.depth, self.waiting.mask, logits_to_keep=1)
 
     def _tail_tokens(self, levels: int) -> Tensor:
-        """The tokens int64[B, W] that the cache lacks, right-aligned so that every root has the same slot.
-
-        levels: those of the deepest tree to come; the last of them is never forwarded.
-        """
+        """The tokens int64[B, W] that the cache lacks, right-aligned so that every root has the same slot."""
         self.waiting = tails(tuple(map(len, self.tails)))
-        width = self.waiting.width
         texts = (held + len(tail) for held, tail in zip(self.cache.rows.as_list, self.tails))
-        self._check_window(max(texts) + levels - 1)
-        return torch.tensor([[0] * (width - len(tail)) + tail for tail in self.tails])
+        self._check_window(max(texts) + levels - 1)  # the last level is never forwarded
+        return torch.tensor([[0] * (self.waiting.width - len(tail)) + tail for tail in self.tails])
 
     def _forward_planned(self, filling: Filling, level: Level) -> Tensor:
         """The logits [B, k, V] of a level of a static shape, the same nodes in every row."""
         depth, mask = planned_block(self.waiting, level)
         return self._forward(filling.tokens[:, level.slots], depth, mask)
-
-    def _forward_grown(self, levels, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
-        """The logits [B, k, V] of nodes int64[B, k] of one depth; sees: see `fill_plan.block`."""
-        return self._forward(tokens, *block(self.waiting, depth, sees))
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.blocks.device

@@ -29,7 +29,6 @@ class LookupDrafter(TextDrafter):
         self.longest, self.shortest, self.order = longest, shortest, order
 
     def new_text(self) -> "_Text":
-        """A text that indexes its n-grams."""
         return _Text(self.longest, self.shortest)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:

@@ -1,10 +1,9 @@
 """Drafters whose head gives one distribution for each depth ahead, the same for all nodes of that depth.
 
-`MarginalDrafter` fills a shape as Medusa does, or grows the tree of the most likely paths by the rule "ddtree@N" (see
-`lib.trees.growth.best_first`). Medusa's heads read the target's last hidden state (Cai et al. 2024); a block head gives
-all depths in one forward pass over a block of its own (see `lib.drafters.heads.marginals`).
+For the heads see `lib.drafters.heads.marginals`, for the growth rule "ddtree@N" `lib.trees.growth.best_first`.
 """
 
+from operator import attrgetter
 from typing import Iterable, Sequence
 
 import torch
@@ -15,7 +14,7 @@ from lib.drafters.drafter import alone, levels_of
 from lib.drafters.filling import top_tokens
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers
-from lib.lab.forward_clock import forward
+from lib.lab.counters import forward
 from lib.models.cache import TreeCache
 from lib.models.fused import output_layer, weights_of
 from lib.trees.growth.best_first import DDTree
@@ -74,7 +73,7 @@ class MarginalDrafter(HeadDrafter):
         Without a budget there is no forward pass, as where a policy advises against drafting.
         """
         static = isinstance(shape, Tree)
-        if not isinstance(shape, (Tree, DDTree)):
+        if not (static or isinstance(shape, DDTree)):
             raise ValueError(f"{shape.name!r} grows over one distribution per node, the head gives one per depth; take "
                              "'ddtree@32', or a static shape")
         if not shape.budget:
@@ -89,10 +88,9 @@ class MarginalDrafter(HeadDrafter):
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Takes the hidden states of the kept tokens: of the whole prompts first, then of each root and its path."""
-        hidden = hidden_states(target_outputs)
         first = not self.roots
         kept = [list(range(length)) for length in self.lengths] if first else [[ROOT, *nodes] for nodes in accepted]
-        self._take(kept, hidden)
+        self._take(kept, hidden_states(target_outputs))
         self.roots = list(bonus)
 
 
@@ -109,7 +107,6 @@ class MedusaDrafter(MarginalDrafter):
         return self.head.logits(self.head.states(self.newest, depth), self.output)
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
         super().select(rows)
         self.newest = self.newest[rows]
 
@@ -122,19 +119,14 @@ class BlockDrafter(MarginalDrafter):
     """A block head, whose cache holds keys and values of the features of all tokens before the root, never a block."""
 
     head_kind = "block"
+    cache_bytes = property(attrgetter("cache.bytes"))
 
     def __init__(self, target, head):
         super().__init__(target, head)
         self.cache = TreeCache()
         self.made_of: tuple | None = None  # the weights that `layers` were made of
 
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of keys and values held."""
-        return self.cache.bytes
-
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Begins with an empty cache."""
         super().start(prompts)
         self.cache = TreeCache()
         if (made_of := weights_of(self.head)) != self.made_of:  # else the layers are still valid
@@ -165,7 +157,6 @@ class BlockDrafter(MarginalDrafter):
         return self.output(states[:, :depth])
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows, in the cache too."""
         super().select(rows)
         self.newest = self.newest[rows]
         self.cache.select(torch.tensor(rows))

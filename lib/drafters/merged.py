@@ -40,6 +40,10 @@ class MergedDrafter(Drafter):
     """
 
     option = "proposal"
+    calls = property(lambda self: sum(drafter.calls for drafter in self.drafters))
+    window = property(lambda self: min((drafter.window for drafter in self.drafters if drafter.window), default=None))
+    knows = property(lambda self: max(drafter.knows for drafter in self.drafters))
+    cache_bytes = property(lambda self: sum(drafter.cache_bytes for drafter in self.drafters))
 
     def __init__(self, drafters: Sequence[LanguageModelDrafter]):
         if len(drafters) < 2:
@@ -59,28 +63,7 @@ class MergedDrafter(Drafter):
         return cls([LanguageModelDrafter(model, proposal=proposal, temperature=temperature, vocabulary=vocabulary)
                     for model in models])
 
-    @property
-    def calls(self) -> int:
-        """Forward passes of all drafters."""
-        return sum(drafter.calls for drafter in self.drafters)
-
-    @property
-    def window(self) -> int | None:
-        """Positions that all drafters' models have; None without a limit."""
-        return min((drafter.window for drafter in self.drafters if drafter.window), default=None)
-
-    @property
-    def knows(self) -> int:
-        """Size of the largest vocabulary that a drafter drafts from."""
-        return max(drafter.knows for drafter in self.drafters)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes that all drafters' caches hold."""
-        return sum(drafter.cache_bytes for drafter in self.drafters)
-
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Starts every drafter on the prompts int64[T]."""
         for drafter in self.drafters:
             drafter.start(prompts)
         self.drafts: list[Draft] = []
@@ -99,7 +82,6 @@ class MergedDrafter(Drafter):
             drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows in every drafter."""
         for drafter in self.drafters:
             drafter.select(rows)
 

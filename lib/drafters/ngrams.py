@@ -7,6 +7,7 @@ draft from n-grams of the context and of the model. The tables' files are config
 import json
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Iterator, Mapping, Sequence
 
@@ -110,6 +111,7 @@ class NgramDrafter(TextDrafter):
 
     option, head_kind = "enough", NGRAMS
     leaves_out = reads_ahead = True
+    name_or_path = property(attrgetter("tables.name_or_path"))
 
     def __init__(self, tables: NgramTables, enough: int = 2, longest: int = 4):
         if longest < 1 or enough < 1:
@@ -122,19 +124,11 @@ class NgramDrafter(TextDrafter):
         return cls(load(folder or check_shipped(pair.target_name, NGRAMS), pair.target), **options)
 
     def new_text(self) -> "_Text":
-        """A text that remembers the last token after each of its n-grams."""
         return _Text(self.tables, self.enough, self.longest)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The nodes of the shape for which the n-grams have candidates."""
-        shape = static(shape)
-        self.drafts = [partial_draft(shape, self._tokens(shape, text)) for text in self.texts]
+        self.drafts = [partial_draft(static(shape), self._tokens(shape, text)) for text in self.texts]
         return self.drafts
-
-    @property
-    def name_or_path(self) -> str:
-        """The folder of the tables; empty for tables that were not read from one."""
-        return self.tables.name_or_path
 
     def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
         """As `Drafter.read_ahead`; all probabilities are 0, since n-grams have none."""
@@ -155,7 +149,7 @@ class NgramDrafter(TextDrafter):
     def _tokens(self, shape: Tree, text: "_Text") -> list[int]:
         """The token of each node, the root's first; UNKNOWN for none."""
         parents, ranks = shape.parents.tolist(), shape.rank.tolist()
-        tokens, keys = [text.last] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
+        tokens, keys = [text.keys[0]] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
         for node, token in enumerate(tokens):  # parents stand before their children
             if token == UNKNOWN or not (below := shape.children(node)):
                 continue
@@ -177,7 +171,7 @@ class _Text:
     def __init__(self, tables: NgramTables, enough: int, longest: int):
         self.vocabulary, self.most = tables.vocabulary, max(longest, len(tables.orders))
         self.followed: list[dict[int, int]] = [{} for _ in range(longest if enough <= longest else 0)]
-        self.keys: tuple[int, ...] = ()  # of the last 1, 2, ... tokens, as in `NgramTables`
+        self.keys: tuple[int, ...] = ()  # of the last 1, 2, ... tokens, as in `NgramTables`: first the last token
         own, counted = ([*reversed([*zip(orders, range(1, self.most + 1))])]
                         for orders in (self.followed, tables.orders))
         long = [entry for entry in own if entry[1] >= enough]
@@ -195,11 +189,6 @@ class _Text:
         for source, n in self.sources:
             if n <= len(keys) and (token := source.get(keys[n - 1])) is not None:
                 yield token
-
-    @property
-    def last(self) -> int:
-        """The text's last token."""
-        return self.keys[0]
 
     def keys_after(self, keys: Sequence[int], token: int) -> tuple[int, ...]:
         """The keys of a context and one more token."""

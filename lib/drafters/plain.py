@@ -28,11 +28,9 @@ class PlainDrafter(TextDrafter):
 
     @classmethod
     def of(cls, pair, **options) -> "PlainDrafter":
-        """The pair's draft model."""
         return cls(pair.draft_model, **options)
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """The shape filled, or the tree grown, node by node."""
         fill = self._best if self.proposal == "top_k" else self._sampled
         grown = not isinstance(shape, Tree)
         self.drafts = [self._grown(text, shape) if grown else fill(text, shape, draws) for text in self.texts]

@@ -1,7 +1,8 @@
 """Token recycling: the target's earlier candidates after each token, kept in a table (Luo et al. 2024); no model."""
 
+from operator import attrgetter
+
 import torch
-from torch import Tensor
 
 from lib.drafters.drafter import Drafter, static
 from lib.drafters.filling import top_tokens
@@ -23,6 +24,7 @@ class RecyclingDrafter(Drafter):
 
     option = "candidates"
     remembers = True
+    cache_bytes = property(attrgetter("matrix.nbytes"))
 
     def __init__(self, vocabulary: int, candidates: int = 8):
         if not 1 <= candidates <= vocabulary:
@@ -31,18 +33,10 @@ class RecyclingDrafter(Drafter):
 
     @classmethod
     def of(cls, pair, **options) -> "RecyclingDrafter":
-        """A matrix of the target's vocabulary."""
         return cls(pair.target.config.get_text_config().vocab_size, **options)
 
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of the matrix."""
-        return self.matrix.nbytes
-
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The nodes of the shape for which the matrix has candidates, level by level."""
-        shape = static(shape)
-        if shape.last_rank >= self.matrix.shape[1]:
+        if static(shape).last_rank >= self.matrix.shape[1]:
             raise ValueError(f"the shape has a child of rank {shape.last_rank}, the matrix "
                              f"{self.matrix.shape[1]} candidates; raise candidates or take a narrower tree")
         self.drafts = [self._filled(shape, root) for root in self.roots]
@@ -55,13 +49,11 @@ class RecyclingDrafter(Drafter):
         """
         if target_outputs is not None:
             for draft, logits in zip(self.drafts, target_outputs.logits):
-                logits = logits[: draft.tree.size, : len(self.matrix)]
-                self._write(draft.token_list, top_tokens(logits, self.matrix.shape[1]).cpu())
+                best = top_tokens(logits[: draft.tree.size, : len(self.matrix)], self.matrix.shape[1]).cpu()
+                # Each token once, since assignment by index promises no order among twins.
+                last = {token: node for node, token in enumerate(draft.token_list)}
+                self.matrix[list(last)] = best[list(last.values())]
         super().commit(accepted, bonus)
-
-    def _write(self, tokens: list[int], best: Tensor) -> None:
-        last = {token: node for node, token in enumerate(tokens)}  # assignment by index promises no order among twins
-        self.matrix[list(last)] = best[list(last.values())]
 
     def _filled(self, shape: Tree, root: int) -> Draft:
         tokens = torch.full((shape.size,), UNKNOWN)

@@ -99,7 +99,6 @@ class SuffixAutomatonDrafter(TextDrafter):
         self.shortest = shortest
 
     def new_text(self) -> SuffixAutomaton:
-        """The automaton of an empty text."""
         return SuffixAutomaton()
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:

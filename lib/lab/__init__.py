@@ -2,6 +2,6 @@
 
 The command: start at `plan` (what a command means), then `run` (carries it out, keeps run.json) and `execute` (one
 notebook through papermill). Tables: `tables` (columns and rows) on `atomic_file`. `findings` shows figures and tables.
-What made a number: `provenance`, `environment`. Measuring: `timing`, `forward_clock`, `counted_bytes`, `processor`.
+What made a number: `provenance`, `environment`. Measuring: `timing`, `counters`, `processor`.
 Statistics: `stats`. Charts: `theme`, `charts`, `pictures`.
 """

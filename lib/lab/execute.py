@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
 import nbformat
@@ -17,7 +18,6 @@ from lib.lab.plan import Plan, Stage, StageFailed
 PNG = "image/png"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 LONG_CELL = 30  # characters from which a cell of a table is text, which is aligned left
-CRITICAL = 50  # log level of kernels: at a kernel's end jupyter_client interrupts it, which it logs as an error
 
 
 def run(plan: Plan, stage: Stage, show_progress: bool = False) -> None:
@@ -107,7 +107,8 @@ def _papermill(plan: Plan, stage: Stage, unfinished: Path, show_progress: bool) 
         papermill.execute_notebook(
             plan.layout.notebooks / f"{stage.name}.ipynb", unfinished, parameters=dict(stage.values),
             cwd=plan.layout.notebooks, progress_bar={"desc": stage.name, "leave": False} if show_progress else False,
-            kernel_name="python3", extra_arguments=[f"--IPKernelApp.log_level={CRITICAL}"],
+            # At its end jupyter_client interrupts the kernel, which would log that as an error.
+            kernel_name="python3", extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"],
             request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
     except PapermillExecutionError as error:
         # The cell's own line is the first that is marked in the last of the chained tracebacks.
@@ -127,7 +128,5 @@ def _papermill(plan: Plan, stage: Stage, unfinished: Path, show_progress: bool) 
 
 def _kill_children() -> None:
     for child in psutil.Process().children(recursive=True):
-        try:
+        with suppress(psutil.NoSuchProcess):
             child.kill()
-        except psutil.NoSuchProcess:
-            continue

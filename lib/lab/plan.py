@@ -130,8 +130,6 @@ def make(layout: Layout, words: Sequence[str], *, settings: Sequence[str] = (), 
     known, cwd = layout.stages(), cwd or Path.cwd()
     chosen, profile = _sort_words(layout, words, known)
     names = [name for name in known if name in chosen] if chosen else known
-    if not known:
-        raise UsageError(f"no notebooks in {layout.notebooks}")
     if reference and chosen:
         raise UsageError("--reference takes all notebooks; leave out " + ", ".join(sorted(chosen)))
     defaults = {name: defaults_of(layout.notebooks / f"{name}.ipynb") for name in known}
@@ -147,11 +145,11 @@ def make(layout: Layout, words: Sequence[str], *, settings: Sequence[str] = (), 
     where = {RUN_DIR: os.path.relpath(layout.runs / run, layout.notebooks)}
     stages = tuple(Stage(name, defaults[name], values[name] | (where if RUN_DIR in defaults[name] else {}),
                          profile.seconds.get(name)) for name in names)
-    if start is not None and (first := find_notebook(start, known)) not in names:
+    first = start and find_notebook(start, known)
+    if start is not None and first not in names:
         hint = f"it is not among the notebooks of this command, {', '.join(names)}" if first else nearest(start, known)
         raise UsageError(f"--from: no notebook {first or repr(start)}: {hint}")
-    return Plan(layout, profile, run, stages, tuple(known), start and find_notebook(start, known), reference,
-                tuple(command), typed)
+    return Plan(layout, profile, run, stages, tuple(known), first, reference, tuple(command), typed)
 
 
 def find_notebook(word: str, known: Sequence[str]) -> str | None:

@@ -4,12 +4,12 @@ Neither contains the name of a host or user, or a path outside the project.
 """
 
 import ast
+import hashlib
 import json
 import os
 import re
 import subprocess
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Iterable, Iterator, Mapping
@@ -43,7 +43,7 @@ def fingerprint(*, code: Iterable[ModuleType | str] = (), files: Iterable[str | 
 
 def digest(facts: object) -> str:
     """SHA-256 of plain values; the order of keys does not count."""
-    return sha256(json.dumps(facts, sort_keys=True, default=_plain).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=_plain).encode()).hexdigest()
 
 
 def file_digest(path: str | Path) -> str:
@@ -53,10 +53,7 @@ def file_digest(path: str | Path) -> str:
         inside = sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
         return digest({file.relative_to(path).as_posix(): file_digest(file) for file in inside})
     with open(path, "rb") as file:
-        found = sha256()
-        while block := file.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # ---------------------------------------------------------------------------------------------------------------- code
@@ -77,18 +74,19 @@ def imports(source: str) -> set[str]:
 
     Texts count too: "lib.a.b" and "lib.a.b:Name" name a module, "lib.a." (of f"lib.a.{name}") all modules of lib.a.
     """
-    found: set[str] = set()
     try:
         nodes = ast.walk(ast.parse(source))
     except SyntaxError:  # a cell with a command of IPython, or one that will fail with this error
-        return found
+        return set()
+    found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {f"{node.module}.{name.name}" for name in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= {node.value.partition(":")[0]} if MODULE.fullmatch(node.value) else set()
+            if MODULE.fullmatch(node.value):
+                found.add(node.value.partition(":")[0])
     return found
 
 
@@ -159,9 +157,11 @@ def machine(device: str = "cpu") -> dict[str, object]:
 
 def commit() -> dict[str, object]:
     """The commit that is checked out, and whether files differ from it; "unknown" outside a checkout."""
+    git, how = ["git", "-C", HOME], {"stderr": subprocess.DEVNULL, "text": True}
     try:
-        head = _git("rev-parse", "HEAD")
-        return {"commit": head, "changed_files": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+        head = subprocess.check_output([*git, "rev-parse", "HEAD"], **how).strip()
+        changed = subprocess.check_output([*git, "status", "--porcelain", "--untracked-files=no"], **how).strip()
+        return {"commit": head, "changed_files": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "changed_files": False}
 
@@ -190,17 +190,11 @@ def machines(run: dict) -> str:
     by_words: dict[str, list[str]] = {}
     for stage in sorted(run["stages"]):
         facts = machine_of(run, stage)
-        words = "{processor} ({vector_units}, matrix units: {matrix_units}), {cores} cores, {threads} threads"
-        words = words.format(**facts) + (f", {facts['gpu']}" if "gpu" in facts else "")
+        words = ("{processor} ({vector_units}, matrix units: {matrix_units}), {cores} cores, {threads} threads" +
+                 (", {gpu}" if "gpu" in facts else "")).format(**facts)
         by_words.setdefault(words, []).append(stage)
-    if len(by_words) == 1:
-        return next(iter(by_words))
-    return "; ".join(f"{', '.join(stages)}: {words}" for words, stages in by_words.items())
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(HOME), *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    one = len(by_words) == 1
+    return "; ".join(words if one else f"{', '.join(stages)}: {words}" for words, stages in by_words.items())
 
 
 def _plain(value: object) -> object:

@@ -69,16 +69,16 @@ def resuming(plan: Plan) -> list[str]:
     """The command that resumes a stopped run: the same one, but with --from at the first unfinished stage."""
     words = ["./run_notebooks.sh", *plan.command]
     recorded = load(plan.folder)["stages"]
-    left = [stage.name for stage in plan.stages if stage.name not in recorded]
-    if "--from" in words and left:
-        words[words.index("--from") + 1] = left[0]
+    first = next((stage.name for stage in plan.stages if stage.name not in recorded), None)
+    if "--from" in words and first:
+        words[words.index("--from") + 1] = first
     return words
 
 
 def announce(plan: Plan, done: set[str], recorded: Mapping[str, Mapping], say: Callable[[str], None]) -> None:
     """Say which stages will run, and about how long they take."""
-    left = [stage for stage in plan.stages if stage.name not in done]
-    estimates = [stage.seconds for stage in left if stage.seconds is not None]
+    left = [stage.seconds for stage in plan.stages if stage.name not in done]
+    estimates = [seconds for seconds in left if seconds is not None]
     unknown = f", and {len(left) - len(estimates)} notebooks of unknown length" if len(estimates) < len(left) else ""
     say(f"profile {plan.profile.name}{': ' + plan.profile.about if plan.profile.about else ''}")
     say(f"run {plan.run}, in {plan.folder.relative_to(plan.layout.home)}: {len(left)} of {len(plan.stages)} notebooks "
@@ -150,11 +150,8 @@ def about(plan: Plan, before: Mapping) -> dict[str, object]:
     parameters = before.get("parameters", {}) | {stage.name: stage.parameters for stage in plan.stages}
     data = plan.layout.home / "data"
     return {"started": now(), **before} | {
-        "run": plan.run,
-        "profile": plan.profile.name,
-        "command": ["./run_notebooks.sh", *plan.command],
-        **provenance.commit(),
-        "versions": provenance.versions(),
+        "run": plan.run, "profile": plan.profile.name, "command": ["./run_notebooks.sh", *plan.command],
+        **provenance.commit(), "versions": provenance.versions(),
         "machine": provenance.machine("cuda" if torch.cuda.is_available() else "cpu"),
         **{name: {path.name: provenance.file_digest(path) for path in sorted((data / name).glob("[!.]*"))}
            for name in ("models", "prompts")},
@@ -178,11 +175,8 @@ def fingerprints(plan: Plan, record: Mapping) -> dict[str, str]:
             marks[name] = provenance.digest({
                 "cells": [(cell.cell_type, cell.source) for cell in notebook.cells],
                 "code": provenance.code_digest(set().union(*map(provenance.imports, code))),
-                "values": stages[name].values,
-                "files": _named_files(stages[name], plan.layout.notebooks),
-                "before": {other: marks.get(other) for other in before},
-                **shared,
-            })[:provenance.LENGTH]
+                "values": stages[name].values, "files": _named_files(stages[name], plan.layout.notebooks),
+                "before": {other: marks.get(other) for other in before}, **shared})[:provenance.LENGTH]
     return {name: marks[name] for name in stages}
 
 
@@ -200,14 +194,10 @@ def finished(plan: Plan, record: Mapping, wanted: Mapping[str, str]) -> set[str]
     """
     if plan.start is not None:
         return {name for name in wanted if plan.known.index(name) < plan.known.index(plan.start)}
-
-    def whole(name: str, entry: Mapping) -> bool:
-        files = {plan.folder / "tables" / file: mark for file, mark in entry.get("tables", {}).items()}
-        return plan.executed(name).exists() and all(
-            path.exists() and provenance.file_digest(path) == mark for path, mark in files.items())
-
-    return {name for name, mark in wanted.items()
-            if (entry := record["stages"].get(name, {})).get("fingerprint") == mark and whole(name, entry)}
+    there = {path.name: provenance.file_digest(path) for path in plan.folder.glob("tables/[!.]*")}
+    same = {name: record["stages"][name] for name, mark in wanted.items()
+            if record["stages"].get(name, {}).get("fingerprint") == mark and plan.executed(name).exists()}
+    return {name for name, entry in same.items() if entry.get("tables", {}).items() <= there.items()}
 
 
 def now() -> str:

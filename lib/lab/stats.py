@@ -39,19 +39,19 @@ class Estimate:
         return pd.DataFrame({name: np.atleast_1d(values) for name, values in vars(self).items()})
 
 
-def ratio(numerator, denominator, generator: np.random.Generator, *, rounds=None, resamples: int = RESAMPLES,
-          level: float = LEVEL) -> Estimate:
+def ratio(numerator, denominator, generator: np.random.Generator, *, rounds=None,
+          resamples: int = RESAMPLES) -> Estimate:
     """sum numerator / sum denominator over prompts; both [..., P], prompts on the last axis. NaN if it divides by 0.
 
     rounds: [..., P], summed to n_rounds; the denominator if not given.
     """
     top, bottom = _paired(numerator, denominator)
     drawn, value = _resampled(top, bottom, generator, resamples), _quotient(top.sum(-1), bottom.sum(-1))
-    return _estimate(value, drawn, top.shape[-1], bottom if rounds is None else rounds, level)
+    return _estimate(value, drawn, top.shape[-1], bottom if rounds is None else rounds)
 
 
 def difference(numerator, denominator, base_numerator, base_denominator, generator: np.random.Generator, *,
-               relative: bool = False, rounds=None, resamples: int = RESAMPLES, level: float = LEVEL) -> Estimate:
+               relative: bool = False, rounds=None, resamples: int = RESAMPLES) -> Estimate:
     """The paired difference of two ratios on the same prompts; with `relative`, their quotient (1.1 is 10 % more).
 
     All [..., P]; a base of shape [P] serves all settings. n_rounds counts the rounds of the setting, not of the base.
@@ -61,7 +61,7 @@ def difference(numerator, denominator, base_numerator, base_denominator, generat
     pair = (np.stack([top, base_top]), np.stack([bottom, base_bottom]))
     drawn = combine(*_resampled(*pair, generator, resamples))
     value = combine(*_quotient(pair[0].sum(-1), pair[1].sum(-1)))
-    return _estimate(value, drawn, top.shape[-1], bottom if rounds is None else rounds, level)
+    return _estimate(value, drawn, top.shape[-1], bottom if rounds is None else rounds)
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -69,20 +69,20 @@ def difference(numerator, denominator, base_numerator, base_denominator, generat
 
 def summarise(rows: pd.DataFrame, by: Sequence[str], numerator: str, denominator: str,
               generator: np.random.Generator, *, prompt: str = "prompt", rounds: str = "rounds",
-              resamples: int = RESAMPLES, level: float = LEVEL) -> pd.DataFrame:
+              resamples: int = RESAMPLES) -> pd.DataFrame:
     """`ratio` of two columns for each setting (combination of the columns `by`); rows of one prompt are summed first.
 
     Returns `by`, value, low, high, n_prompts, n_rounds, in order of first appearance.
     """
     sums = _sums(rows, by, prompt, top=numerator, bottom=denominator, rounds=rounds)
-    estimates = [(settings, ratio(top, bottom, generator, rounds=counts, resamples=resamples, level=level))
+    estimates = [(settings, ratio(top, bottom, generator, rounds=counts, resamples=resamples))
                  for settings, (top, bottom, counts) in _same_prompts(sums, prompt)]
     return _in_order(estimates, rows, by)
 
 
 def compare(rows: pd.DataFrame, by: Sequence[str], between: str, base: object, numerator: str, denominator: str,
-            generator: np.random.Generator, *, relative: bool = False, prompt: str = "prompt", rounds: str = "rounds",
-            resamples: int = RESAMPLES, level: float = LEVEL) -> pd.DataFrame:
+            generator: np.random.Generator, *, relative: bool = False, prompt: str = "prompt",
+            rounds: str = "rounds") -> pd.DataFrame:
     """`difference` of each value of the column `between` from its value `base`, with equal `by`, on common prompts.
 
     Returns `by`, `between`, value, low, high, n_prompts, n_rounds; settings without a base are left out. ValueError if
@@ -95,8 +95,7 @@ def compare(rows: pd.DataFrame, by: Sequence[str], between: str, base: object, n
     sums = _sums(rows[~is_base], [*by, between], prompt, top=numerator, bottom=denominator, rounds=rounds).reset_index()
     both = sums.merge(base_sums, on=[*by, prompt]).set_index([*by, between, prompt])
     both = both[["top", "bottom", "base_top", "base_bottom", "rounds"]]
-    how = {"relative": relative, "resamples": resamples, "level": level}
-    estimates = [(settings, difference(*sides, generator, rounds=counts, **how))
+    estimates = [(settings, difference(*sides, generator, relative=relative, rounds=counts))
                  for settings, (*sides, counts) in _same_prompts(both, prompt)]
     return _in_order(estimates, rows, [*by, between])
 
@@ -153,8 +152,8 @@ def _quotient(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
     return np.divide(top, bottom, out=np.full(np.broadcast_shapes(top.shape, bottom.shape), np.nan), where=bottom != 0)
 
 
-def _estimate(value: np.ndarray, drawn: np.ndarray, prompts: int, rounds, level: float) -> Estimate:
-    tail = _tail(level, prompts)
+def _estimate(value: np.ndarray, drawn: np.ndarray, prompts: int, rounds) -> Estimate:
+    tail = _tail(prompts)
     if prompts < 2:
         bounds = np.full((2, *np.shape(value)), np.nan)
     elif np.isnan(drawn).any():  # draws whose denominator is 0 are left out
@@ -167,13 +166,13 @@ def _estimate(value: np.ndarray, drawn: np.ndarray, prompts: int, rounds, level:
     return Estimate(*(field.item() if np.ndim(field) == 0 else field for field in fields))
 
 
-def _tail(level: float, prompts: int) -> float:
+def _tail(prompts: int) -> float:
     """The probability to cut off at each end: Phi(-t sqrt(n / (n - 1))), with t the quantile of Student's distribution
     with n - 1 degrees of freedom; NaN for one prompt.
     """
     if prompts < 2:
         return float("nan")
-    return float(ndtr(-stdtrit(prompts - 1, (1 + level) / 2) * (prompts / (prompts - 1)) ** 0.5))
+    return float(ndtr(-stdtrit(prompts - 1, (1 + LEVEL) / 2) * (prompts / (prompts - 1)) ** 0.5))
 
 
 def format_estimates(estimates: pd.DataFrame, decimals: int = 2) -> list[str]:

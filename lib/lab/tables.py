@@ -37,7 +37,7 @@ def columns(declared: str, shared: Mapping[str, Column] = {}) -> dict[str, Colum
     """Columns in the order in which a text declares them.
 
     A line `NAME KIND MEANING` declares a column; the kind `interval` declares three, NAME, NAME_low and NAME_high. Any
-    other line lists names of `shared` columns. ValueError for a name that is not among these.
+    other line lists names of `shared` columns (of an interval NAME alone). ValueError for a name not among these.
     """
     found: dict[str, Column] = {}
     for line in declared.strip().splitlines():
@@ -50,7 +50,7 @@ def columns(declared: str, shared: Mapping[str, Column] = {}) -> dict[str, Colum
             unknown = [word for word in line.split() if word not in shared]
             if unknown:
                 raise ValueError(f"column {unknown[0]!r} is not shared: declare it as `{unknown[0]} KIND MEANING`")
-            found |= {word: shared[word] for word in line.split()}
+            found |= {word + end: shared[word + end] for word in line.split() for end in ENDS if word + end in shared}
     return found
 
 
@@ -121,14 +121,13 @@ class Table:
             self._scratch = TemporaryDirectory()  # deleted together with this object
             run_dir = self._scratch.name
         self.path = path_of(run_dir, name)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             kept = _decode(self.schema, self.path)
         except (FileNotFoundError, ValueError):  # no table yet, or one of an older schema or a damaged one
             kept = _validated(self.schema, [], fingerprint)
         kept = kept[kept[FINGERPRINT] == fingerprint]
-        atomic_file.replace(self.path, _encode(self.schema, kept, header=True))
-        self._keys = set(_key_tuples(self.schema, kept))
+        _replace(self.schema, self.path, kept)
+        self._keys = _keys_of(self.schema, kept)
 
     def keys(self) -> set[tuple]:
         """The keys of the rows that are done, in the order of the schema's `key`."""
@@ -144,10 +143,9 @@ class Table:
         ValueError where a column is missing, unknown or of another kind, and for a key that the table already has.
         """
         frame = _validated(self.schema, rows, self.fingerprint)
-        keys = _key_tuples(self.schema, frame)
-        _refuse_duplicates(self.schema, keys, self._keys)
+        keys = _keys_of(self.schema, frame, self._keys)
         atomic_file.replace(self.path, self.path.read_bytes() + _encode(self.schema, frame, header=False))
-        self._keys.update(keys)
+        self._keys = keys
 
     def frame(self) -> pd.DataFrame:
         """All rows, in the order in which they were added."""
@@ -156,7 +154,7 @@ class Table:
     def close(self) -> pd.DataFrame:
         """Compress the file as one block instead of one per `extend`, and return its rows."""
         frame = self.frame()
-        atomic_file.replace(self.path, _encode(self.schema, frame, header=True))
+        _replace(self.schema, self.path, frame)
         return frame
 
 
@@ -186,11 +184,9 @@ def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame
     """Write a whole table in the place of the old one. Without a run (run_dir == "") rows are checked and not kept."""
     schema = schema_of(name)
     frame = _validated(schema, rows, fingerprint)
-    _refuse_duplicates(schema, _key_tuples(schema, frame))
+    _keys_of(schema, frame)
     if run_dir:
-        path = path_of(run_dir, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.replace(path, _encode(schema, frame, header=True))
+        _replace(schema, path_of(run_dir, name), frame)
 
 
 def once(run_dir: str | Path, name: str, fingerprint: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -212,7 +208,7 @@ def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerpri
     """The rows as a frame with the schema's columns in their order and kinds, and the fingerprint."""
     if not isinstance(rows, pd.DataFrame):
         rows = list(rows)
-        rows = pd.DataFrame(rows, columns=None if rows else list(schema.columns))
+        rows = pd.DataFrame(rows or {name: [] for name in schema.columns})
     frame = rows.assign(**{FINGERPRINT: fingerprint}).reset_index(drop=True)
     missing = [name for name in schema.names if name not in frame]
     unknown = [name for name in frame if name not in schema.names]
@@ -242,20 +238,23 @@ def _fits(kind: str, value: object) -> bool:
     return kind != "flag" and isinstance(value, {"integer": Integral, "real": Real}[kind])
 
 
-def _key_tuples(schema: Schema, frame: pd.DataFrame) -> list[tuple]:
-    return list(frame[list(schema.key)].itertuples(index=False, name=None))
-
-
-def _refuse_duplicates(schema: Schema, keys: list[tuple], present: Iterable[tuple] = ()) -> None:
-    seen = set(present)
-    for key in keys:
-        if key in seen:
+def _keys_of(schema: Schema, frame: pd.DataFrame, present: Iterable[tuple] = ()) -> set[tuple]:
+    """The keys of the rows, and those present. ValueError for a key that two rows would have."""
+    keys = set(present)
+    for key in frame[list(schema.key)].itertuples(index=False, name=None):
+        if key in keys:
             raise ValueError(f"table {schema.name} would have two rows of {dict(zip(schema.key, key))}; leave out rows "
                              "whose key is among keys()")
-        seen.add(key)
+        keys.add(key)
+    return keys
 
 
-def _encode(schema: Schema, frame: pd.DataFrame, header: bool) -> bytes:
+def _replace(schema: Schema, path: Path, frame: pd.DataFrame) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_file.replace(path, _encode(schema, frame))
+
+
+def _encode(schema: Schema, frame: pd.DataFrame, header: bool = True) -> bytes:
     data = frame.to_csv(index=False, header=header, columns=schema.names, lineterminator="\n").encode()
     return lzma.compress(data) if schema.compressed else data
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from lib.decoding.plain import continuations
+from lib.decoding.batch import continuations
 from lib.lab import stats
 from lib.making import data, family, loop
 from lib.making.corpus import mixture

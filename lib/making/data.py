@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from lib.decoding.plain import continuations
+from lib.decoding.batch import continuations
 from lib.making.corpus import mixture
 
 VOCABULARY = 4096
@@ -59,12 +59,8 @@ def train_tokenizer(texts: dict[str, list[str]], seed: int = 0) -> Tokenizer:
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=[END],
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator(sample, trainer)
     return tokenizer
 
@@ -100,10 +96,8 @@ def windows(
     weights = np.array([shares[kind] for kind in kinds])
     picked = rng.choice(len(kinds), size=rows, p=weights / weights.sum())
     starts = rng.random(rows)
-    cut = [
-        streams[kinds[k]][(at := int(u * (len(streams[kinds[k]]) - length))) : at + length]
-        for k, u in zip(picked, starts)
-    ]
+    cut = [streams[kinds[k]][(at := int(u * (len(streams[kinds[k]]) - length))) : at + length]
+           for k, u in zip(picked, starts)]
     return torch.from_numpy(np.stack(cut).astype(np.int64))
 
 

@@ -47,11 +47,8 @@ def contenders(distilled: family.Member) -> dict[str, family.Member]:
     """The distilled member, and plain ones of its size, trained for as many tokens and for as many operations."""
     plain = replace(distilled, teacher=None)
     steps = round(operations(distilled) / operations(plain) * plain.plan.steps)
-    return {
-        DISTILLED: distilled,
-        EQUAL_TOKENS: plain,
-        EQUAL_COMPUTE: replace(plain, plan=replace(plain.plan, steps=steps)),
-    }
+    return {DISTILLED: distilled, EQUAL_TOKENS: plain,
+            EQUAL_COMPUTE: replace(plain, plan=replace(plain.plan, steps=steps))}
 
 
 def compare(target: str, folder: Path, prompts_per_kind: int = 8, starts: int = 6, seed: int = 0) -> pd.DataFrame:

@@ -48,21 +48,11 @@ class Member:
 
     def config(self) -> LlamaConfig:
         """The transformers configuration."""
-        return LlamaConfig(
-            vocab_size=data.VOCABULARY,
-            hidden_size=self.hidden,
-            num_hidden_layers=self.layers,
-            intermediate_size=self.feed_forward,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            tie_word_embeddings=True,
-            max_position_embeddings=WINDOW,
-            bos_token_id=0,
-            eos_token_id=0,
-            rope_theta=10_000.0,
-            use_cache=True,
-        )
+        return LlamaConfig(vocab_size=data.VOCABULARY, hidden_size=self.hidden, num_hidden_layers=self.layers,
+                           intermediate_size=self.feed_forward, num_attention_heads=self.heads,
+                           num_key_value_heads=self.kv_heads, head_dim=self.head_dim, tie_word_embeddings=True,
+                           max_position_embeddings=WINDOW, bos_token_id=0, eos_token_id=0, rope_theta=10_000.0,
+                           use_cache=True)
 
 
 def _one_layer(teacher: str | None, steps: int) -> Member:
@@ -86,10 +76,8 @@ def prepare(folder: Path) -> Tokenizer:
         return Tokenizer.from_file(str(path))
     texts = data.documents(CHARACTERS)
     tokenizer = data.train_tokenizer({kind: texts[kind, False] for kind in mixture.KINDS})
-    encoded = {
-        split: {kind: data.encode(tokenizer, texts[kind, split == "held_out"]) for kind in mixture.KINDS}
-        for split in ("train", "held_out")
-    }
+    encoded = {split: {kind: data.encode(tokenizer, texts[kind, split == "held_out"]) for kind in mixture.KINDS}
+               for split in ("train", "held_out")}
     data.save_streams(data.Streams(**encoded), folder)
     tokenizer.save(str(path))
     return tokenizer
@@ -159,13 +147,8 @@ def losses(names: Sequence[str], folder: Path, windows: int = 48) -> pd.DataFram
     rows = []
     for name in names:
         model = LlamaForCausalLM.from_pretrained(folder / name, dtype=torch.float32).eval()
-        rows += [
-            dict(
-                member=name,
-                kind=kind,
-                nats_a_token=round(loop.held_out_loss(model, streams.held_out[kind], WINDOW, windows), 4),
-                tokens=WINDOW * windows,
-            )
-            for kind in mixture.KINDS
-        ]
+        rows += [dict(member=name, kind=kind,
+                      nats_a_token=round(loop.held_out_loss(model, streams.held_out[kind], WINDOW, windows), 4),
+                      tokens=WINDOW * windows)
+                 for kind in mixture.KINDS]
     return pd.DataFrame(rows)

@@ -56,17 +56,8 @@ def distilling_loss(teacher: nn.Module, temperature: float = 1.0) -> Loss:
     return loss
 
 
-def train(
-    model: nn.Module,
-    draw: Callable[[int], torch.Tensor],
-    plan: Plan,
-    loss: Loss,
-    folder: Path,
-    *,
-    compiled: bool = True,
-    checkpoint_every: int = 50,
-    report: Callable[[dict], None] = print,
-) -> dict:
+def train(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan, loss: Loss, folder: Path, *,
+          compiled: bool = True, checkpoint_every: int = 50, report: Callable[[dict], None] = print) -> dict:
     """Trains in place, from the checkpoint in `folder` if there is one, and returns the last report.
 
     draw(step): the windows of a step, int64[rows, length + 1]. A report has step, loss, tokens and tokens per second.
@@ -92,16 +83,9 @@ def train(
     return run(model, draw, plan, learn, folder, checkpoint_every=checkpoint_every, report=report)
 
 
-def run(
-    model: nn.Module,
-    draw: Callable[[int], torch.Tensor],
-    plan: Plan,
-    learn: Callable[[torch.Tensor, int], torch.Tensor],
-    folder: Path,
-    *,
-    checkpoint_every: int = 50,
-    report: Callable[[dict], None] = print,
-) -> dict:
+def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan,
+        learn: Callable[[torch.Tensor, int], torch.Tensor], folder: Path, *, checkpoint_every: int = 50,
+        report: Callable[[dict], None] = print) -> dict:
     """The loop of `train` for any loss: `learn(tokens, step)` leaves gradients in the model and returns the loss."""
     optimisers = optim.build(model, plan.learning_rate)
     device = next(model.parameters()).device
@@ -118,12 +102,8 @@ def run(
         summed, done = summed + value.item(), done + 1
         if (step + 1) % 20 == 0 or step + 1 == plan.steps:
             seconds = time.perf_counter() - since
-            record = dict(
-                step=step + 1,
-                loss=summed / done,
-                tokens=(step + 1) * plan.rows * plan.length,
-                tokens_a_second=done * plan.rows * plan.length / seconds,
-            )
+            record = dict(step=step + 1, loss=summed / done, tokens=(step + 1) * plan.rows * plan.length,
+                          tokens_a_second=done * plan.rows * plan.length / seconds)
             report(record)
             summed, done, since = 0.0, 0, time.perf_counter()
         if (step + 1) % checkpoint_every == 0:
@@ -138,10 +118,8 @@ def held_out_loss(model: nn.Module, stream, length: int, rows: int) -> float:
     starts = [int(i * (len(stream) - length - 1) / max(1, rows - 1)) for i in range(rows)]
     tokens = torch.stack([torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts])
     device = next(model.parameters()).device
-    losses = [
-        plain_loss(model(batch[:, :-1].to(device)).logits, batch.to(device)).item() * len(batch)
-        for batch in tokens.split(8)
-    ]
+    losses = [plain_loss(model(batch[:, :-1].to(device)).logits, batch.to(device)).item() * len(batch)
+              for batch in tokens.split(8)]
     return sum(losses) / rows
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from lib.drafters import heads
 from lib.drafters.heads.eagle import continued, embed, unroll
 from lib.drafters.heads.layers import Unrolled
-from lib.lab.counted_bytes import CountedBytes
+from lib.lab.counters import CountedBytes
 
 DECAY = 0.8  # weight of a depth relative to the one before
 STEPS = 4  # depths of EAGLE-3's training-time test

@@ -9,9 +9,6 @@ makes models of published sizes with random weights. `fused` gives a faster stan
 
 from lib import lazy_exports
 
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    checks=("DTYPES", "PairError"),
-    load=("Pair", "check_pairs", "load_pair", "load_pairs"),
-    registry=("FAMILY", "PAIRS", "PRESETS", "SHIPPED", "Source", "sources"),
-)
+__getattr__, __all__ = lazy_exports(__name__, checks=("DTYPES", "PairError"),
+                                    load=("Pair", "check_pairs", "load_pair", "load_pairs"),
+                                    registry=("FAMILY", "PAIRS", "PRESETS", "SHIPPED", "Source", "sources"))

@@ -90,10 +90,8 @@ class TreeLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if key_states.shape[0] != len(self.rows.as_list):
-            raise ValueError(
-                f"{key_states.shape[0]} rows are appended to a cache of {len(self.rows.as_list)}; "
-                "start a new TreeCache, or select the rows that remain"
-            )
+            raise ValueError(f"{key_states.shape[0]} rows are appended to a cache of {len(self.rows.as_list)}; "
+                             "start a new TreeCache, or select the rows that remain")
         start, nodes = self.pending, key_states.shape[2]
         self.pending += nodes
         end = self.rows.longest + self.pending
@@ -213,14 +211,11 @@ class TreeCache(Cache):
         lists = [row[:count] for row, count in zip(nodes.tolist(), counts.tolist())]
         most, least = max(counts.tolist(), default=0), min(counts.tolist(), default=0)
         if len(lists) != len(self.rows.as_list) or most > nodes.shape[1] or least < 0:
-            raise ValueError(
-                f"nodes {tuple(nodes.shape)} and counts {counts.tolist()} for {len(self.rows.as_list)} rows; "
-                "give one list of nodes per row, and counts from 0 to its length"
-            )
+            raise ValueError(f"nodes {tuple(nodes.shape)} and counts {counts.tolist()} for {len(self.rows.as_list)} "
+                             "rows; give one list of nodes per row, and counts from 0 to its length")
         if any(not 0 <= node < self.pending for kept in lists for node in kept):
-            raise ValueError(
-                f"nodes {lists} are not all among the {self.pending} appended; count within the block, from 0"
-            )
+            raise ValueError(f"nodes {lists} are not all among the {self.pending} appended; count within the block, "
+                             "from 0")
         self.commit(lists)
 
     def commit(self, lists: list[list[int]]) -> None:

@@ -27,14 +27,6 @@ def each_of(name: str, value: object, choices: Collection[str]) -> tuple[str, st
     return parts[0], parts[-1]
 
 
-def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """A torch dtype by its name."""
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise PairError(f"dtype is {name!r}; choose one of {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
 def dtypes_of(dtype: str | torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     """The number formats of target and drafter, from "float32|bfloat16", or one for both."""
     target, drafter = each_of("dtype", str(dtype).removeprefix("torch."), DTYPES)

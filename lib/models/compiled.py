@@ -34,32 +34,17 @@ class CompiledBlocks:
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, *, past_key_values, tree_mask=None, **kwargs):
         rows = past_key_values.rows
-        plain = tree_mask is None or input_ids.shape[1] > LONGEST or kwargs.get("output_hidden_states")
-        if plain:
-            return self.model(
-                input_ids=input_ids,
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-                tree_mask=tree_mask,
-                **kwargs,
-            )
+        if tree_mask is None or input_ids.shape[1] > LONGEST or kwargs.get("output_hidden_states"):
+            return self.model(input_ids=input_ids, position_ids=position_ids, past_key_values=past_key_values,
+                              tree_mask=tree_mask, **kwargs)
         nodes, start = input_ids.shape[1], past_key_values.pending
         past_key_values.room(nodes, self.slots)
         buffers = [layer.buffers[0] for layer in past_key_values.layers]
         at, slots = rows.slots(start, nodes)
         bias = slot_bias(tree_mask.visible, rows.lengths, buffers[0].shape[-2], start, nodes, self.model.dtype)
         group = self.model.config.num_attention_heads // buffers[0].shape[2]
-        logits = self._graph(
-            self.model,
-            input_ids,
-            position_ids,
-            kwargs["attention_mask"],
-            at,
-            slots,
-            bias.repeat(1, 1, group, 1),
-            buffers,
-            kwargs.get("logits_to_keep", 0),
-        )
+        logits = self._graph(self.model, input_ids, position_ids, kwargs["attention_mask"], at, slots,
+                             bias.repeat(1, 1, group, 1), buffers, kwargs.get("logits_to_keep", 0))
         return BlockOutput(logits, None)
 
 
@@ -88,15 +73,8 @@ class SlotCache:
 
 def _block(model, tokens, positions, no_mask, rows, slots, bias, buffers, keep) -> Tensor:
     """The compiled function: the model over a block, with the given buffers as its cache."""
-    out = model(
-        input_ids=tokens,
-        position_ids=positions,
-        attention_mask=no_mask,
-        past_key_values=SlotCache(buffers, rows, slots),
-        slot_bias=bias,
-        use_cache=True,
-        logits_to_keep=keep,
-    )
+    out = model(input_ids=tokens, position_ids=positions, attention_mask=no_mask,
+                past_key_values=SlotCache(buffers, rows, slots), slot_bias=bias, use_cache=True, logits_to_keep=keep)
     return out.logits
 
 

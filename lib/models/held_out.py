@@ -15,18 +15,8 @@ from typing import Iterator
 
 REAL_KINDS = ("code", "prose")  # kinds of the family's prompts that are real text; generators wrote the others
 PARTS = {"package", "path", "sha256", "part", "start", "end"}  # of a recipe
-LEFT_OUT = {
-    "test",
-    "tests",
-    "testing",
-    "_testing",
-    "idlelib",
-    "site-packages",
-    "lib2to3",
-    "turtledemo",
-    "unicode",
-    "_vendor",
-}
+LEFT_OUT = {"test", "tests", "testing", "_testing", "idlelib", "site-packages", "lib2to3", "turtledemo", "unicode",
+            "_vendor"}
 BYTES = (600, 200_000)  # of a file: the least and the most
 
 

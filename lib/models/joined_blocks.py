@@ -108,15 +108,7 @@ def _layer(layer) -> Layer:
     attention, size = layer.self_attn, layer.self_attn.head_dim
     query_key_value, out, gate_up, down = map(joined, _groups(layer))
     heads = tuple(projection.weight.shape[0] // size for projection in (attention.q_proj, attention.k_proj))
-    return Layer(
-        input_norm=layer.input_layernorm,
-        query_key_value=query_key_value,
-        query_norm=getattr(attention, "q_norm", None),
-        key_norm=getattr(attention, "k_norm", None),
-        out=out,
-        middle_norm=layer.post_attention_layernorm,
-        gate_up=gate_up,
-        down=down,
-        heads=(*heads, size),
-        scale=attention.scaling,
-    )
+    return Layer(input_norm=layer.input_layernorm, query_key_value=query_key_value,
+                 query_norm=getattr(attention, "q_norm", None), key_norm=getattr(attention, "k_norm", None), out=out,
+                 middle_norm=layer.post_attention_layernorm, gate_up=gate_up, down=down, heads=(*heads, size),
+                 scale=attention.scaling)

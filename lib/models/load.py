@@ -64,16 +64,14 @@ class Pair:
         return self.target, self.draft_model
 
 
-def load_pair(
-    name: str, *, dtype: str | torch.dtype = "float32", device: str = "cpu", quantize: str = bits.NONE
-) -> Pair:
+def load_pair(name: str, *, dtype: str | torch.dtype = "float32", device: str = "cpu",
+              quantize: str = bits.NONE) -> Pair:
     """One pair; see `load_pairs`."""
     return load_pairs([name], dtype=dtype, device=device, quantize=quantize)[0]
 
 
-def load_pairs(
-    names: Sequence[str], *, dtype: str | torch.dtype = "float32", device: str = "cpu", quantize: str = bits.NONE
-) -> list[Pair]:
+def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = "float32", device: str = "cpu",
+               quantize: str = bits.NONE) -> list[Pair]:
     """Pairs by name (`PAIRS`), or "TARGET|DRAFTER", each a member of the shipped family, a folder, or a hub id
     (optionally with "@REVISION"). A model that several pairs name is loaded once.
 

@@ -74,12 +74,8 @@ def by_prompt(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, lo
     for column, values in counts.items():
         total = np.bincount(group, values, minlength=2 * len(names))
         sums[column] = total if np.asarray(values).dtype.kind == "f" else total.astype(np.int64)
-    frame = pd.DataFrame({
-        "prompt": np.repeat(names, 2),
-        "kind": np.repeat([kind_of[name] for name in names], 2),
-        "stretch": ["before", "loop"] * len(names),
-        **sums,
-    })
+    frame = pd.DataFrame({"prompt": np.repeat(names, 2), "kind": np.repeat([kind_of[name] for name in names], 2),
+                          "stretch": ["before", "loop"] * len(names), **sums})
     return frame[(frame[list(counts)] > 0).any(axis=1)].reset_index(drop=True)
 
 

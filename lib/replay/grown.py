@@ -198,17 +198,13 @@ def _walk(rounds: list[tuple[Start, _Round]]) -> GrownWalk:
 
     done = [finished for _, finished in rounds]
     ends = [finished.path[-1] if finished.path else 0 for finished in done]
-    return GrownWalk(
-        rows=column(row for (row, _), _ in rounds),
-        starts=column(at for (_, at), _ in rounds),
-        accepted=column(len(finished.path) for finished in done),
-        nodes=column(ends),
-        cut=column((finished.cut for finished in done), bool),
-        drafted=column(finished.tree.budget for finished in done),
-        depth=column(finished.tree.max_depth for finished in done),
-        draft_calls=column(finished.levels for finished in done),
-        open_end=column((bool(finished.tree.children(end)) for finished, end in zip(done, ends)), bool),
-    )
+    return GrownWalk(rows=column(row for (row, _), _ in rounds), starts=column(at for (_, at), _ in rounds),
+                     accepted=column(len(finished.path) for finished in done), nodes=column(ends),
+                     cut=column((finished.cut for finished in done), bool),
+                     drafted=column(finished.tree.budget for finished in done),
+                     depth=column(finished.tree.max_depth for finished in done),
+                     draft_calls=column(finished.levels for finished in done),
+                     open_end=column((bool(finished.tree.children(end)) for finished, end in zip(done, ends)), bool))
 
 
 def _chunks(items: list, size: int) -> Iterator[list]:

@@ -47,16 +47,9 @@ def prefill(model, texts: Sequence[Tensor]) -> tuple[TreeCache, Tensor]:
 
 
 @torch.inference_mode()
-def continuations(
-    target,
-    prompts: Sequence[Tensor],
-    *,
-    max_new_tokens: int,
-    temperature: float = 0.0,
-    rows: int = 32,
-    eos_token_id: int | Sequence[int] | None = None,
-    generator: torch.Generator | None = None,
-) -> list[list[int]]:
+def continuations(target, prompts: Sequence[Tensor], *, max_new_tokens: int, temperature: float = 0.0, rows: int = 32,
+                  eos_token_id: int | Sequence[int] | None = None,
+                  generator: torch.Generator | None = None) -> list[list[int]]:
     """The result of `decoding.continuations`, its oracle: the same tokens from the same draws, in the same batches."""
     eos = frozenset([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ())
     written: list[list[int]] = []

@@ -24,20 +24,10 @@ AHEAD = 8  # depths that are read of a drafter that proposes several tokens ahea
 
 
 @torch.inference_mode()
-def read(
-    target,
-    drafters: Mapping[str, object],
-    prompts: Sequence[Tensor],
-    written: Sequence[Sequence[int]],
-    *,
-    names: Sequence[str],
-    kinds: Sequence[str],
-    temperature: float = 0.0,
-    about: Mapping[str, object] | None = None,
-    ahead: int = AHEAD,
-    siblings: int = 0,
-    generator: torch.Generator | None = None,
-) -> Trace:
+def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], written: Sequence[Sequence[int]], *,
+         names: Sequence[str], kinds: Sequence[str], temperature: float = 0.0,
+         about: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0,
+         generator: torch.Generator | None = None) -> Trace:
     """The trace of continuations that exist already, each at least a root.
 
     drafters: causal language models of the target's vocabulary with tree attention, whose proposal depends on the path

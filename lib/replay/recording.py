@@ -18,24 +18,11 @@ from lib.replay.reading import AHEAD, check_models, check_prompts, language_mode
 from lib.replay.trace import Trace
 
 
-def record(
-    target,
-    drafters: Mapping[str, object],
-    prompts: Sequence[Tensor],
-    *,
-    names: Sequence[str],
-    kinds: Sequence[str],
-    max_new_tokens: int,
-    temperature: float = 0.0,
-    eos_token_id: int | Sequence[int] | None = None,
-    generator: torch.Generator | None = None,
-    rows: int = 32,
-    about: Mapping[str, object] | None = None,
-    ahead: int = AHEAD,
-    siblings: int = 0,
-    parts: Path | None = None,
-    report: Callable[[str, bool], None] | None = None,
-) -> Trace:
+def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *, names: Sequence[str],
+           kinds: Sequence[str], max_new_tokens: int, temperature: float = 0.0,
+           eos_token_id: int | Sequence[int] | None = None, generator: torch.Generator | None = None, rows: int = 32,
+           about: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0, parts: Path | None = None,
+           report: Callable[[str, bool], None] | None = None) -> Trace:
     """The target continues each prompt int64[T] by a root and `max_new_tokens` transitions, and the result is read.
 
     drafters, names, kinds, ahead, siblings: as for `read`.

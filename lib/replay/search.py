@@ -88,13 +88,11 @@ def _swaps(trace: Trace, drafter: str | None, chosen: set[Path], width: int,
     parents = {path[:-1] for path in chosen}
     count = {path: trie.count(node) if node >= 0 else 0 for path, node in trie_node.items()}
     leaves = sorted((path for path in chosen if path not in parents), key=lambda path: (count[path], -len(path)))
-    absent = sorted(
-        (-trie.count(child), len(path) + 1, (*path, rank))
-        for path, node in trie_node.items()
-        if node >= ROOT
-        for rank, child in trie.children(node).items()
-        if rank < most_rank and (*path, rank) not in chosen
-    )
+    absent = sorted((-trie.count(child), len(path) + 1, (*path, rank))
+                    for path, node in trie_node.items()
+                    if node >= ROOT
+                    for rank, child in trie.children(node).items()
+                    if rank < most_rank and (*path, rank) not in chosen)
     for leaf in leaves[:width]:
         for _, _, path in absent[:width]:
             if path[:-1] != leaf:

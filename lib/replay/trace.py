@@ -106,10 +106,8 @@ def join(parts: Sequence[Trace]) -> Trace:
     return replace(
         parts[0],
         **{name: stacked(name, [getattr(part, name) for part in parts]) for name in BY_ROW},
-        **{
-            name: {key: stacked(name, [getattr(part, name)[key] for part in parts]) for key in getattr(parts[0], name)}
-            for name in BY_DRAFTER
-        },
+        **{name: {key: stacked(name, [getattr(part, name)[key] for part in parts]) for key in getattr(parts[0], name)}
+           for name in BY_DRAFTER},
         prompts=tuple(name for part in parts for name in part.prompts),
         kinds=tuple(kind for part in parts for kind in part.kinds),
     )
@@ -153,17 +151,10 @@ def load(path: str | Path) -> Trace:
     if missing:
         raise ValueError(f"{path} is not a trace: it lacks {', '.join(sorted(missing))}; give a file that "
                          "lib.replay.save wrote")
-    by_drafter = {
-        kind: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(kind + ".")}
-        for kind in BY_DRAFTER
-    }
-    return Trace(
-        **{name: arrays[name] for name in BY_ROW},
-        **by_drafter,
-        prompts=tuple(about["prompts"]),
-        kinds=tuple(about["kinds"]),
-        about=about["about"],
-    )
+    by_drafter = {kind: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(kind + ".")}
+                  for kind in BY_DRAFTER}
+    return Trace(**{name: arrays[name] for name in BY_ROW}, **by_drafter, prompts=tuple(about["prompts"]),
+                 kinds=tuple(about["kinds"]), about=about["about"])
 
 
 def _packed(array: np.ndarray) -> np.ndarray:

@@ -37,8 +37,7 @@ SHARED = columns("""
     """)
 SETTING = "target drafter protocol temperature"
 ROUNDS = "stretch rounds drafted accepted cut"
-SPEED = " ".join(["nodes depth round_ms", *(f"{name} {name}_low {name}_high" for name in (
-    "tokens", "speedup", "tokens_per_second")), "n_prompts n_rounds"])
+SPEED = "nodes depth round_ms tokens speedup tokens_per_second n_prompts n_rounds"
 LIVE = f"""
     pair
     drafter text kind of drafter: top_k, iid, without_replacement, lookup, merged, random, oracle

@@ -102,7 +102,8 @@ def beside_reference(run: Results, reference: Results, ask: Ask, rng: np.random.
     """
     rows, others = (summary.clean(each["acceptance"]) for each in (run, reference))
     own = summary.lengths(rows, np.random.default_rng(ask.seed))  # as in the sections above
-    both = summary.beside(own, summary.lengths(others, rng), summary.SETTING)
+    both = own.merge(summary.lengths(others, rng), on=summary.SETTING, suffixes=(" (this run)", " (reference)"))
+    both = both.drop(columns=["n_rounds (this run)", "n_rounds (reference)"])
     both = both[(both["budget"] == ask.budget) & both["family"].isin(["chain", "optimal"])]
     overlap = both["low (this run)"] <= both["high (reference)"]
     overlap &= both["low (reference)"] <= both["high (this run)"]

@@ -7,7 +7,4 @@ name, `grown_shapes` those that are grown from measured acceptance, `rank_model`
 
 from lib import lazy_exports
 
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    tree=("NO_PARENT", "ROOT", "Tree"),
-)
+__getattr__, __all__ = lazy_exports(__name__, tree=("NO_PARENT", "ROOT", "Tree"))

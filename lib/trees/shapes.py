@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lib.trees.grown_shapes import Path, expected_accepted, optimal, reach, sparse, whole_number
+from lib.trees.grown_shapes import expected_accepted, optimal, reach, sparse, whole_number
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 
 __all__ = ["FAMILIES", "at_budget", "chain", "comb", "expansion", "expected_accepted", "independent", "kary", "optimal",
@@ -29,6 +29,8 @@ FAMILIES = {
 }
 ENDLESS = sys.maxsize
 MOST_NODES = 1 << 16  # far more than one forward pass can verify; a typed "kary:9,9" must not fill the memory
+# (depth of a node, whether all nodes of its path are favourites) -> its number of children
+ChildCount = Callable[[int, bool], int]
 
 
 def chain(length: int) -> Tree:
@@ -53,7 +55,7 @@ def expansion(branching_by_depth: Sequence[int]) -> Tree:
     for branches in branching:
         width *= branches
         nodes = _few_enough(nodes + width)
-    return _level_order(lambda path: branching[len(path)], nodes)
+    return _level_order(lambda depth, favourite: branching[depth], nodes)
 
 
 def star(count: int) -> Tree:
@@ -111,13 +113,13 @@ def parse(shape: str | Tree, *, acceptance=None) -> Tree:
 class _Family:
     """The functions that make a family's trees, and how many whole numbers a name may give them.
 
-    fixed: from the family's own parameters. children: the number of children of a path, for any budget. grow: from
+    fixed: from the family's own parameters. children: a node's number of children, for any budget. grow: from
     measured acceptance.
     """
 
     fixed: Callable[..., Tree] | None = None
     fixed_takes: range = range(1, 2)
-    children: Callable[..., Callable[[Path], int]] | None = None
+    children: Callable[..., ChildCount] | None = None
     grow: Callable[..., Tree] | None = None
     family_takes: range = range(1, 2)
 
@@ -129,24 +131,20 @@ def _check_count(name: str, arguments: list[int], takes: range) -> None:
                          f"({_EXAMPLES}) or a family at a budget ('kary:2@16', 'chain@8', 'optimal@32')")
 
 
-def _expansion(*branching: int) -> Callable[[Path], int]:
+def _expansion(*branching: int) -> ChildCount:
     for branches in branching:
         whole_number(branches, "branching")
-    return lambda path: branching[len(path)] if len(path) < len(branching) else 1
+    return lambda depth, favourite: branching[depth] if depth < len(branching) else 1
 
 
-def _kary(branching: int) -> Callable[[Path], int]:
+def _kary(branching: int) -> ChildCount:
     whole_number(branching, "branching")
-    return lambda path: branching
+    return lambda depth, favourite: branching
 
 
-def _comb(branching: int) -> Callable[[Path], int]:
+def _comb(branching: int) -> ChildCount:
     whole_number(branching, "branching")
-    return lambda path: 0 if any(path) else branching
-
-
-def _star() -> Callable[[Path], int]:
-    return lambda path: 0 if path else ENDLESS
+    return lambda depth, favourite: branching if favourite else 0
 
 
 def _levels(count, name: str, least: int = 1) -> int:
@@ -162,23 +160,24 @@ def _few_enough(nodes: int) -> int:
     return nodes
 
 
-def _level_order(children_of: Callable[[Path], int], nodes: int) -> Tree:
-    """The first `nodes` draft nodes, level by level, left to right; `children_of(path)` counts a path's children."""
-    nodes, parents, level = _few_enough(nodes), [NO_PARENT], [(ROOT, ())]
+def _level_order(children_of: ChildCount, nodes: int) -> Tree:
+    """The first `nodes` draft nodes, level by level, left to right."""
+    nodes, parents, level, depth = _few_enough(nodes), [NO_PARENT], [(ROOT, True)], 0
     while len(parents) <= nodes:
         below = []
-        for parent, path in level:
+        for parent, favourite in level:
             missing = nodes + 1 - len(parents)
-            for rank in range(min(children_of(path), missing) if missing else 0):
-                below.append((len(parents), path + (rank,)))
+            for rank in range(min(children_of(depth, favourite), missing) if missing else 0):
+                below.append((len(parents), favourite and rank == 0))
                 parents.append(parent)
-        level = below
+        level, depth = below, depth + 1
     return Tree(parents)
 
 
 _REGISTRY = {
     "chain": _Family(chain, children=lambda: _expansion(1), family_takes=range(1)),
-    "star": _Family(star, children=_star, family_takes=range(1)),
+    "star": _Family(star, children=lambda: lambda depth, favourite: 0 if depth else ENDLESS,
+                    family_takes=range(1)),
     "independent": _Family(independent, range(2, 3), children=lambda count: _expansion(count)),
     "kary": _Family(kary, range(2, 3), children=_kary),
     "comb": _Family(comb, range(2, 3), children=_comb),

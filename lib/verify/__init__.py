@@ -7,10 +7,5 @@ Start at `plain` (the definition of every rule), `rules` (the registry and `veri
 
 from lib import lazy_exports
 
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    draft=("Draft", "Draws"),
-    draws=("GeneratorDraws",),
-    rules=("RULES", "Rule", "verify"),
-    warping=("warp",),
-)
+__getattr__, __all__ = lazy_exports(__name__, draft=("Draft", "Draws"), draws=("GeneratorDraws",),
+                                    rules=("RULES", "Rule", "verify"), warping=("warp",))

@@ -39,25 +39,17 @@ class Draft:
         if self.proposal not in PROPOSALS:
             raise ValueError(f"proposal is {self.proposal!r}; choose one of {', '.join(PROPOSALS)}")
         if self.tokens.shape != (size,):
-            raise ValueError(
-                f"tokens have shape {tuple(self.tokens.shape)} for a tree of {size} nodes; give one token per node, "
-                "the root's first"
-            )
+            raise ValueError(f"tokens have shape {tuple(self.tokens.shape)} for a tree of {size} nodes; give one token "
+                             "per node, the root's first")
         if self.proposal != "top_k" and self.probs is None:
-            raise ValueError(
-                f"proposal {self.proposal!r} comes without probs; give the distributions that the children were drawn "
-                "from"
-            )
+            raise ValueError(f"proposal {self.proposal!r} comes without probs; give the distributions that the "
+                             "children were drawn from")
         if self.probs is not None and (self.probs.dim() != 2 or len(self.probs) != size):
-            raise ValueError(
-                f"probs have shape {tuple(self.probs.shape)} for a tree of {size} nodes; give one row per node: "
-                f"[{size}, V]"
-            )
+            raise ValueError(f"probs have shape {tuple(self.probs.shape)} for a tree of {size} nodes; give one row per "
+                             f"node: [{size}, V]")
         if self.counts is not None and self.counts.shape != (size,):
-            raise ValueError(
-                f"counts have shape {tuple(self.counts.shape)} for a tree of {size} nodes; give one count per node, 1 "
-                "for the root"
-            )
+            raise ValueError(f"counts have shape {tuple(self.counts.shape)} for a tree of {size} nodes; give one count "
+                             "per node, 1 for the root")
 
     @cached_property
     def token_list(self) -> list[int]:
@@ -104,10 +96,8 @@ class Draft:
     def proposal_probs(self) -> Tensor:
         """`probs`, for a rule that needs them. ValueError if the drafter gave none."""
         if self.probs is None:
-            raise ValueError(
-                f"the draft is {self.proposal!r} and comes without probs; this rule compares with the drafter's "
-                "probabilities: use a drafter that gives them"
-            )
+            raise ValueError(f"the draft is {self.proposal!r} and comes without probs; this rule compares with the "
+                             "drafter's probabilities: use a drafter that gives them")
         return self.probs
 
     def entries(self, probs: Tensor) -> Callable[[int], float]:

@@ -33,11 +33,9 @@ def typical(
         if children:
             chances = {child: p_at(child) for child in children}
             enough = ample(target_probs[node], delta) if min(chances.values()) < epsilon else None
-            likelihood |= {
-                child: likelihood[node] * chance
-                for child, chance in chances.items()
-                if chance >= epsilon or enough(chance)
-            }
+            likelihood |= {child: likelihood[node] * chance
+                           for child, chance in chances.items()
+                           if chance >= epsilon or enough(chance)}
     best = max(likelihood, key=lambda node: (tree.depth[node], likelihood[node], -node))
     return list(tree.path(best)[1:]), draws.categorical(target_probs[best])
 

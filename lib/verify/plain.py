@@ -132,9 +132,7 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
         q[above] = _next_q(draft, target_probs, above, left[above])  # q(leaf) <- 0, q <- norm q
 
 
-def typical(
-    draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float = 0.09, delta: float = 0.3
-) -> Outcome:
+def typical(draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float = 0.09, delta: float = 0.3) -> Outcome:
     """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1): the deepest node that qualifies with its ancestors.
 
     Of equally deep nodes, the one with the likeliest path under the target, then the first in node order.
@@ -169,9 +167,7 @@ def conservative(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     return deterministic(draft, target_probs, draws, share=0.5)
 
 
-def threshold(
-    draft: Draft, target_probs: Tensor, draws: Draws, *, single: float = 0.3, total: float = 1.0
-) -> Outcome:
+def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float = 0.3, total: float = 1.0) -> Outcome:
     """Naive sampling with SGLang's speculative_accept_threshold_single and speculative_accept_threshold_acc."""
     def decide(node, children):
         p, number, seen = target_probs[node], draws.uniform(), 0.0  # one U per family

@@ -100,12 +100,8 @@ def _check(rule: Rule, draft: Draft, target_probs: Tensor) -> None:
             f"rule {rule.name!r} is defined for chains, the draft is {tree}; draft a chain, or choose another rule"
         )
     if target_probs.dim() != 2 or len(target_probs) != tree.size:
-        raise ValueError(
-            f"target_probs has shape {tuple(target_probs.shape)} for a tree of {tree.size} nodes; "
-            f"give one row per node: [{tree.size}, V]"
-        )
+        raise ValueError(f"target_probs has shape {tuple(target_probs.shape)} for a tree of {tree.size} nodes; "
+                         f"give one row per node: [{tree.size}, V]")
     if tree.budget and draft.probs is not None and draft.probs.shape[-1] != target_probs.shape[-1]:
-        raise ValueError(
-            f"the drafter's probabilities are over {draft.probs.shape[-1]} tokens, the target's over "
-            f"{target_probs.shape[-1]}; cut both to their common tokens"
-        )
+        raise ValueError(f"the drafter's probabilities are over {draft.probs.shape[-1]} tokens, the target's over "
+                         f"{target_probs.shape[-1]}; cut both to their common tokens")

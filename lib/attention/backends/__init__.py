@@ -7,29 +7,21 @@ one, says why it cannot serve given inputs on this machine.
 """
 
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Callable
 
 from torch import Tensor
 
 BACKENDS = ("reference", "folded", "split", "onepass", "flex", "triton")
+ELSEWHERE = {"split": "folded", "triton": "triton_backend"}  # modules of another name than their backend
 
 
 @cache
 def _module(name: str) -> ModuleType:
-    if name == "reference":
-        from lib.attention.backends import reference as module
-    elif name in ("folded", "split"):
-        from lib.attention.backends import folded as module
-    elif name == "onepass":
-        from lib.attention.backends import onepass as module
-    elif name == "flex":
-        from lib.attention.backends import flex as module
-    elif name == "triton":
-        from lib.attention.backends import triton_backend as module
-    else:
+    if name not in BACKENDS:
         raise ValueError(f"backend is {name!r}; choose one of {', '.join(['auto', *BACKENDS])}")
-    return module
+    return import_module(f"{__name__}.{ELSEWHERE.get(name, name)}")
 
 
 def implementation(name: str) -> Callable:

@@ -30,14 +30,10 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
     stride = visible[0].numel() if visible.dim() == 3 and len(visible) > 1 else 0
     output = query.new_empty(batch, heads, nodes, value_dim)
     lse = torch.empty(batch, heads, nodes)
-    call = Call(
-        *(x.data_ptr() for x in (query, key, value, visible)),
-        *(ctypes.addressof(lengths), output.data_ptr(), lse.data_ptr()),
-        *(batch, kv_heads, heads // kv_heads, nodes, visible.shape[-1], dim, value_dim),
-        *(stride, torch.get_num_threads()),
-        *(Strides(*x.stride()[:3]) for x in (query, key, value)),
-        scale,
-    )
+    call = Call(*(x.data_ptr() for x in (query, key, value, visible)),
+                *(ctypes.addressof(lengths), output.data_ptr(), lse.data_ptr()),
+                *(batch, kv_heads, heads // kv_heads, nodes, visible.shape[-1], dim, value_dim),
+                *(stride, torch.get_num_threads()), *(Strides(*x.stride()[:3]) for x in (query, key, value)), scale)
     if not getattr(kernels(), ENTRIES[query.dtype])(ctypes.byref(call)):
         raise MemoryError(f"no memory for the parts of tree attention of query {tuple(query.shape)}; use fewer threads")
     return output, lse
@@ -53,12 +49,8 @@ def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False)
         return f"it takes heads of a multiple of 8 numbers, not {query.shape[-1]} and {value.shape[-1]}"
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         return "it computes no gradients"
-    return unavailable() or _no_bfloat16(query.dtype)
-
-
-def _no_bfloat16(dtype: torch.dtype) -> str | None:
-    lacking = dtype == torch.bfloat16 and "avx512_bf16" not in processor.flags()
-    return "the processor has no avx512_bf16" if lacking else None
+    lacking = query.dtype == torch.bfloat16 and "avx512_bf16" not in processor.flags()
+    return unavailable() or ("the processor has no avx512_bf16" if lacking else None)
 
 
 @cache

@@ -59,12 +59,10 @@ def _over_tree(q, key, value, words, inside, first, end, prefix, key_n, value_n,
 
 
 @triton.jit(do_not_specialize=CHANGING)
-def _range_of_keys(
-    query, key, value, words, prefixes, partial, partial_lse,
-    kv_heads, nodes, tree_keys, rows, dim, value_dim, words_a_row, words_a_mask, factor,
-    query_b, query_h, query_n, key_b, key_h, key_n, value_b, value_h, value_n,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr, GROUP: tl.constexpr,
-):
+def _range_of_keys(query, key, value, words, prefixes, partial, partial_lse, kv_heads, nodes, tree_keys, rows, dim,
+                   value_dim, words_a_row, words_a_mask, factor, query_b, query_h, query_n, key_b, key_h, key_n,
+                   value_b, value_h, value_n, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr,
+                   VALUE_DIM: tl.constexpr, GROUP: tl.constexpr):
     """Unmerged attention of ROWS folded rows over one range of keys: normalised output, log-sum-exp in base 2."""
     block, split, splits = tl.program_id(0), tl.program_id(2), tl.num_programs(2)
     batch, head = (block // kv_heads).to(tl.int64), (block % kv_heads).to(tl.int64)
@@ -101,9 +99,8 @@ def _range_of_keys(
 
 
 @triton.jit(do_not_specialize=("rows", "splits"))
-def _merge_ranges(
-    partial, partial_lse, output, lse, rows, value_dim, splits, SPLITS: tl.constexpr, VALUE_DIM: tl.constexpr
-):
+def _merge_ranges(partial, partial_lse, output, lse, rows, value_dim, splits, SPLITS: tl.constexpr,
+                  VALUE_DIM: tl.constexpr):
     """One row: its ranges weighted by 2^lse; the log-sum-exp in natural logarithms."""
     at = tl.program_id(0).to(tl.int64)
     block, row = at // rows, at % rows
@@ -143,10 +140,8 @@ def fused(query: Tensor, key: Tensor, value: Tensor, words: Tensor, tree_keys: i
         ROWS=tile, KEYS=keys, DIM=wide_dim, VALUE_DIM=wide_value, GROUP=heads // kv_heads,
         num_warps=warps(tile), num_stages=STAGES,
     )
-    _merge_ranges[(blocks * rows,)](
-        partial, partial_lse, output, lse, rows, value_dim, splits, SPLITS=triton.next_power_of_2(splits),
-        VALUE_DIM=wide_value, num_warps=1,
-    )
+    _merge_ranges[(blocks * rows,)](partial, partial_lse, output, lse, rows, value_dim, splits,
+                                    SPLITS=triton.next_power_of_2(splits), VALUE_DIM=wide_value, num_warps=1)
     return output, lse
 
 

@@ -2,17 +2,10 @@
 called choices) or by the size of a dynamic tree; and transformers, by the length of a chain.
 """
 
-from lib.cost.engines.forms import Dynamic, favourites, keywords, length_of_chain, tree_of, whole, within
-from lib.trees.shapes import chain
+from lib.cost.engines.forms import Dynamic, length_of_chain, within
 from lib.trees.tree import Tree
 
 MOST_RANK = 10  # Medusa and EAGLE look at the 10 best tokens (their TOPK), for which TensorRT-LLM's plugins are built
-
-
-def read_list(text: str) -> Tree:
-    """The tree of a line `name = [choices]`, or of the list alone."""
-    return favourites(text.partition("=")[2] or text, MOST_RANK)
-
 
 # ---- Medusa: `medusa_choices` of medusa_choices.py (FasterDecoding/Medusa); a depth is one head
 
@@ -35,12 +28,6 @@ def write_eagle_dynamic(tree: Dynamic) -> str:
     return f"EaModel.from_pretrained(total_token={tree.nodes + 1}, depth={tree.steps - 1}, top_k={tree.top_k})"
 
 
-def read_eagle_dynamic(text: str) -> Dynamic:
-    """The dynamic tree of such a call; other keywords are ignored. ValueError where one is missing."""
-    tokens, depth, top_k = whole(keywords(text), ["total_token", "depth", "top_k"], text)
-    return Dynamic(depth + 1, top_k, tokens - 1)
-
-
 # ---- TensorRT-LLM: `MedusaDecodingConfig(medusa_choices=)` in versions with an engine backend (until mid-2026),
 # `EagleDecodingConfig(eagle_choices=)` until 1.3, and EAGLE-3's dynamic tree. `max_total_draft_tokens` leaves out the
 # root.
@@ -58,27 +45,10 @@ def write_tensorrt_eagle(tree: Tree, model: str = "DRAFTER") -> str:
             f"speculative_model={model!r}, eagle_choices={_lists(tree)})")
 
 
-def read_tensorrt(text: str) -> Tree:
-    """The static tree of either call. ValueError where there is none."""
-    given = keywords(text)
-    choices = given.get("medusa_choices") or given.get("eagle_choices")
-    if not choices:
-        raise ValueError(f"{text[:60]!r} has neither medusa_choices nor eagle_choices: give one of them")
-    return tree_of(choices, text)
-
-
 def write_tensorrt_dynamic(tree: Dynamic, model: str = "DRAFTER") -> str:
     """The call for the dynamic tree of an EAGLE-3 drafter."""
     return (f"Eagle3DecodingConfig(max_draft_len={tree.steps}, max_total_draft_tokens={tree.nodes}, "
             f"speculative_model={model!r}, use_dynamic_tree=True, dynamic_tree_max_topK={tree.top_k})")
-
-
-def read_tensorrt_dynamic(text: str) -> Dynamic:
-    """The dynamic tree of such a call. ValueError where the call asks for none."""
-    given = keywords(text)
-    if not given.get("use_dynamic_tree"):
-        raise ValueError(f"{text[:60]!r} does not set use_dynamic_tree=True: set it, or give a static tree")
-    return Dynamic(*whole(given, ["max_draft_len", "dynamic_tree_max_topK", "max_total_draft_tokens"], text))
 
 
 # ---- transformers' assisted generation: a chain, at batch 1 alone
@@ -91,15 +61,6 @@ def write_transformers(tree: Tree) -> str:
     """
     return (f"assistant_model.generation_config.update(num_assistant_tokens={length_of_chain(tree, 'transformers')}, "
             'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)')
-
-
-def read_transformers(text: str) -> Tree:
-    """The chain of such a line. ValueError where its length is missing, or is not kept constant."""
-    given = keywords(text)
-    if given.get("num_assistant_tokens_schedule") != "constant":
-        raise ValueError(f"{text[:60]!r} gives no constant num_assistant_tokens: set num_assistant_tokens_schedule to "
-                         "'constant'")
-    return chain(*whole(given, ["num_assistant_tokens"], text))
 
 
 def _lists(tree: Tree) -> list[list[int]]:

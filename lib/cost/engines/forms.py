@@ -1,10 +1,5 @@
-"""The forms of draft that engines take (any static tree, a tree of equal levels, a chain, a dynamic tree), and the
-parsing of their lines.
-"""
+"""The forms of draft that engines take: any static tree, a tree of equal levels, a chain, a dynamic tree."""
 
-import ast
-import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,59 +77,9 @@ def length_of_chain(tree: Tree, engine: str) -> int:
     return tree.budget
 
 
-def favourites(text: str, most_rank: int) -> Tree:
-    """The tree of a Python list of choices, such as "[(0,), (0, 0)]": lists or tuples of ranks below a limit."""
-    try:
-        choices = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError):
-        choices = None
-    return within(tree_of(choices, text), most_rank)
-
-
-def tree_of(choices, text: str) -> Tree:
-    """The tree of a list of choices. ValueError, which quotes the text that it came from, where it is no such list."""
-    lists = isinstance(choices, (list, tuple)) and all(isinstance(choice, (list, tuple)) for choice in choices)
-    if not lists or not all(isinstance(rank, int) for choice in choices for rank in choice):
-        raise ValueError(f"{text[:60]!r} is no list of choices: write one such as [(0,), (0, 0), (1,)]")
-    return Tree.from_choices(choices)
-
-
-def whole(given: Mapping[str, object], names: Sequence[str], text: str) -> list[int]:
-    """The whole numbers under these names among options or keywords. ValueError where one is missing or no number."""
-    numbers = []
-    for name in names:
-        value = given.get(name)
-        if isinstance(value, bool) or not str(value).isdecimal():
-            raise ValueError(f"{text[:60]!r} has {name} {value}: give a whole number" if name in given else
-                             f"{text[:60]!r} lacks {name}: give it, a whole number")
-        numbers.append(int(value))
-    return numbers
-
-
 def within(tree: Tree, most_rank: int) -> Tree:
     """The tree itself. ValueError where it has a rank that the engine does not know."""
     if tree.rank.max(initial=0) >= most_rank:
         raise ValueError(f"the tree has a child of rank {tree.last_rank}; the engine keeps the {most_rank} best "
                          "tokens of a position: give its nearest setting, see engines.nearest")
     return tree
-
-
-def options(text: str) -> dict[str, str]:
-    """A command line's options by name without dashes, each with its value, after a space or "=". ValueError for a
-    text that no shell accepts.
-    """
-    try:
-        words = [part for word in shlex.split(text) for part in (word.split("=", 1) if word[:1] == "-" else [word])]
-    except ValueError as reason:
-        raise ValueError(f"{text[:60]!r} is no command line: {reason}") from None
-    return {word.lstrip("-"): value for word, value in zip(words, words[1:])
-            if word.startswith("-") and not value.startswith("-")}
-
-
-def keywords(text: str) -> dict[str, object]:
-    """The constant keywords of a Python call. ValueError for any other text."""
-    try:
-        call = ast.parse(text.strip(), mode="eval").body
-        return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (AttributeError, SyntaxError, ValueError):
-        raise ValueError(f"{text[:60]!r} is no call with constant keywords") from None

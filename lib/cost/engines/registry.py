@@ -26,7 +26,6 @@ class Engine:
 
     form: str
     write: Callable[..., str]
-    read: Callable[[str], Setting]
     note: str
     most_rank: int = ANY_RANK
     by_head: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -41,27 +40,22 @@ METHODS = {kind: {"method": kind} for kind in (*EAGLES, "medusa")}
 ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
 
 ENGINES: dict[str, Engine] = {
-    "Medusa": Engine(TREE, choices.write_medusa, choices.read_list, "heads of its own; no deeper than it has heads",
-                     choices.MOST_RANK),
-    "EAGLE-1": Engine(TREE, choices.write_eagle, choices.read_list, "a head of its own", choices.MOST_RANK),
-    "EAGLE-2, EAGLE-3": Engine(DYNAMIC, choices.write_eagle_dynamic, choices.read_eagle_dynamic, "a head of its own"),
-    "vLLM, chain": Engine(CHAIN, servers.write_vllm, servers.read_vllm, "any drafter of its list of methods",
-                          by_head=METHODS),
-    "vLLM, token tree": Engine(LEVELS, servers.write_vllm_tree, servers.read_vllm_tree,
+    "Medusa": Engine(TREE, choices.write_medusa, "heads of its own; no deeper than it has heads", choices.MOST_RANK),
+    "EAGLE-1": Engine(TREE, choices.write_eagle, "a head of its own", choices.MOST_RANK),
+    "EAGLE-2, EAGLE-3": Engine(DYNAMIC, choices.write_eagle_dynamic, "a head of its own"),
+    "vLLM, chain": Engine(CHAIN, servers.write_vllm, "any drafter of its list of methods", by_head=METHODS),
+    "vLLM, token tree": Engine(LEVELS, servers.write_vllm_tree,
                                "EAGLE drafters, versions with tree attention (until May 2026)",
                                by_head={kind: METHODS[kind] for kind in EAGLES}),
-    "SGLang, chain": Engine(CHAIN, servers.write_sglang, servers.read_sglang, "top-k 1", by_head=ALGORITHMS),
-    "SGLang, dynamic tree": Engine(DYNAMIC, servers.write_sglang_dynamic, servers.read_sglang_dynamic, "top-k above 1",
-                                   by_head=ALGORITHMS),
-    "TensorRT-LLM, Medusa": Engine(TREE, choices.write_tensorrt_medusa, choices.read_tensorrt,
+    "SGLang, chain": Engine(CHAIN, servers.write_sglang, "top-k 1", by_head=ALGORITHMS),
+    "SGLang, dynamic tree": Engine(DYNAMIC, servers.write_sglang_dynamic, "top-k above 1", by_head=ALGORITHMS),
+    "TensorRT-LLM, Medusa": Engine(TREE, choices.write_tensorrt_medusa,
                                    "heads of its own; versions with an engine backend (until mid-2026)",
                                    choices.MOST_RANK),
-    "TensorRT-LLM, EAGLE": Engine(TREE, choices.write_tensorrt_eagle, choices.read_tensorrt, "versions until 1.3",
-                                  choices.MOST_RANK),
-    "TensorRT-LLM, dynamic tree": Engine(DYNAMIC, choices.write_tensorrt_dynamic, choices.read_tensorrt_dynamic,
-                                         "EAGLE-3 drafters"),
-    "transformers": Engine(CHAIN, choices.write_transformers, choices.read_transformers, "batch 1"),
-    "llama.cpp": Engine(CHAIN, servers.write_llama_cpp, servers.read_llama_cpp, "any drafter of the same vocabulary",
+    "TensorRT-LLM, EAGLE": Engine(TREE, choices.write_tensorrt_eagle, "versions until 1.3", choices.MOST_RANK),
+    "TensorRT-LLM, dynamic tree": Engine(DYNAMIC, choices.write_tensorrt_dynamic, "EAGLE-3 drafters"),
+    "transformers": Engine(CHAIN, choices.write_transformers, "batch 1"),
+    "llama.cpp": Engine(CHAIN, servers.write_llama_cpp, "any drafter of the same vocabulary",
                         by_head={"eagle3": {"kind": "draft-eagle3"}}),
 }
 

@@ -3,8 +3,7 @@
 import json
 import shlex
 
-from lib.cost.engines.forms import ANY_RANK, Dynamic, equal_levels, favourites, length_of_chain, options, whole
-from lib.trees.shapes import chain
+from lib.cost.engines.forms import Dynamic, equal_levels, length_of_chain
 from lib.trees.tree import Tree
 
 # ---- vLLM: `--speculative-config` as JSON. A chain by `num_speculative_tokens`; versions with tree attention (0.11 to
@@ -20,11 +19,6 @@ def write_vllm(tree: Tree, model: str = "DRAFTER", method: str = "draft_model") 
     return _config({"method": method, "model": model, NUM_TOKENS: length})
 
 
-def read_vllm(text: str) -> Tree:
-    """The chain that the option sets."""
-    return chain(*whole(_settings(text), [NUM_TOKENS], text))
-
-
 def write_vllm_tree(tree: Tree, model: str = "DRAFTER", method: str = "eagle3") -> str:
     """The option with a token tree. ValueError where nodes of one level have different numbers of children."""
     if not tree.budget or equal_levels(tree) is None:
@@ -33,29 +27,8 @@ def write_vllm_tree(tree: Tree, model: str = "DRAFTER", method: str = "eagle3") 
     return _config({"method": method, "model": model, NUM_TOKENS: tree.budget, TOKEN_TREE: str(tree.choices())})
 
 
-def read_vllm_tree(text: str) -> Tree:
-    """The tree that the option sets. ValueError where it has another number of nodes than the option says."""
-    given = _settings(text)
-    tree = favourites(str(given.get(TOKEN_TREE, f"no {TOKEN_TREE}")), ANY_RANK)
-    tokens, = whole(given, [NUM_TOKENS], text)
-    if tree.budget != tokens:
-        raise ValueError(f"{NUM_TOKENS} is {tokens}, the token tree has {tree.budget} nodes: make them equal")
-    return tree
-
-
 def _config(settings: dict) -> str:
     return f"--{CONFIG} {shlex.quote(json.dumps(settings))}"
-
-
-def _settings(text: str) -> dict:
-    given = options(text)
-    try:
-        settings = json.loads(given[CONFIG])
-    except (KeyError, json.JSONDecodeError):
-        settings = None
-    if not isinstance(settings, dict):
-        raise ValueError(f"{text[:60]!r} has no --{CONFIG} with a JSON object: write one, quoted for the shell")
-    return settings
 
 
 # ---- SGLang: steps, top-k and draft tokens. Top-k 1 is a chain, more is EAGLE-2's dynamic tree.
@@ -70,34 +43,15 @@ def write_sglang(tree: Tree, model: str = "DRAFTER", algorithm: str = "STANDALON
     return write_sglang_dynamic(Dynamic(length, 1, length), model, algorithm)
 
 
-def read_sglang(text: str) -> Tree:
-    """The chain that the options set, of as many tokens as steps, whatever number of draft tokens they give.
-
-    ValueError where top-k is not 1.
-    """
-    steps, top_k = whole(options(text), [STEPS, TOP_K], text)
-    if top_k != 1:
-        raise ValueError(f"--{TOP_K} is {top_k}, a dynamic tree and no chain: use read_sglang_dynamic")
-    return chain(steps)
-
-
 def write_sglang_dynamic(tree: Dynamic, model: str = "DRAFTER", algorithm: str = "STANDALONE") -> str:
     """The options for a dynamic tree."""
     return (f"--speculative-algorithm {algorithm} --speculative-draft-model-path {model} --{STEPS} {tree.steps} "
             f"--{TOP_K} {tree.top_k} --{TOKENS} {tree.nodes + 1}")
 
 
-def read_sglang_dynamic(text: str) -> Dynamic:
-    """The dynamic tree that the options set. ValueError where one is missing."""
-    steps, top_k, tokens = whole(options(text), [STEPS, TOP_K, TOKENS], text)
-    return Dynamic(steps, top_k, tokens - 1)
-
-
 # ---- llama.cpp: a chain by `--spec-draft-n-max` (`--draft-max` in older builds, which builds of mid-2026 refuse).
 # `--spec-draft-p-min 0` keeps it from stopping at tokens of which the drafter is not sure. No smallest length is given:
 # llama.cpp would then drop, and not shorten, a draft for which the end of the answer leaves no room.
-
-LENGTHS = ("spec-draft-n-max", "draft-max")
 
 
 def write_llama_cpp(tree: Tree, model: str = "DRAFTER", kind: str = "draft-simple") -> str:
@@ -106,10 +60,3 @@ def write_llama_cpp(tree: Tree, model: str = "DRAFTER", kind: str = "draft-simpl
     """
     length = length_of_chain(tree, "llama.cpp")
     return f"-md {model} --spec-type {kind} --spec-draft-n-max {length} --spec-draft-p-min 0"
-
-
-def read_llama_cpp(text: str) -> Tree:
-    """The longest chain that the options allow, in either spelling. ValueError where they set none."""
-    given = options(text)
-    spelling = next((name for name in LENGTHS if name in given), LENGTHS[0])
-    return chain(*whole(given, [spelling], text))

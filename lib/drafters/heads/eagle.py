@@ -29,7 +29,6 @@ class EagleHead(nn.Module):
 
     @property
     def layer(self) -> HeadLayer:
-        """Its one layer."""
         return self.layers[0]
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
@@ -43,7 +42,6 @@ class EagleHead(nn.Module):
         return self.fc(torch.cat([embedded, features], dim=-1)), None
 
     def states(self, features: Tensor) -> Tensor:
-        """The input of the output layer: the features themselves."""
         return features
 
     def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
@@ -56,8 +54,8 @@ class Eagle3Layer(HeadLayer):
 
     def __init__(self, config):
         super().__init__(config, 2 * config.hidden_size)
-        self.input_layernorm, self.hidden_norm = (
-            LlamaRMSNorm(config.hidden_size, config.rms_norm_eps) for _ in range(2))
+        self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
 class Eagle3Head(nn.Module):
@@ -83,7 +81,6 @@ class Eagle3Head(nn.Module):
 
     @property
     def layer(self) -> Eagle3Layer:
-        """Its one layer."""
         return self.midlayer
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
@@ -117,9 +114,8 @@ FeatureHead = EagleHead | Eagle3Head
 
 def own_embedding(config) -> nn.Embedding | None:
     """The head's own copy of the target's embedding, where its file holds one (config.own_embedding)."""
-    if not getattr(config, "own_embedding", False):
-        return None
-    return nn.Embedding(config.vocab_size, config.hidden_size)
+    own = getattr(config, "own_embedding", False)
+    return nn.Embedding(config.vocab_size, config.hidden_size) if own else None
 
 
 def embed(head: nn.Module, target, tokens: Tensor) -> Tensor:

@@ -1,10 +1,4 @@
-"""Heads that give one distribution for each depth ahead: Medusa's, and a block head.
-
-Each of Medusa's heads reads a hidden state of the target and predicts one depth (Cai et al. 2024, section 2.1.1). The
-block head predicts all depths in one forward pass (DFlash's idea, without diffusion steps): its block is the root's
-embedding and learned ones for the places after it, attends to itself in both directions and to the target's fused
-features of all tokens before the root, whose keys and values each layer makes for itself.
-"""
+"""Heads that give one distribution for each depth ahead: Medusa's, and a block head."""
 
 from typing import Callable, Sequence
 
@@ -27,12 +21,12 @@ class ResidualBlock(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., H] to [..., H]."""
         return x + F.silu(self.linear(x))
 
 
 class MedusaHeads(nn.Module):
-    """K stacks of residual blocks, the k-th for the token k + 2 places after that of the hidden state.
+    """K stacks of residual blocks, the k-th for the token k + 2 places after that of the hidden state (Cai et al. 2024,
+    section 2.1.1).
 
     config: hidden_size, medusa_num_heads (K), medusa_num_layers (blocks of a head); with `medusa_vocab_size` every head
     has an output layer of its own, as published ones do, else all share the target's.
@@ -45,8 +39,8 @@ class MedusaHeads(nn.Module):
         self.stacks = nn.ModuleList(
             nn.Sequential(*(ResidualBlock(hidden) for _ in range(config.medusa_num_layers))) for _ in range(count))
         vocabulary = getattr(config, "medusa_vocab_size", None)
-        own = count if vocabulary else 0
-        self.outputs = nn.ModuleList(nn.Linear(hidden, vocabulary, bias=False) for _ in range(own))
+        outputs = (nn.Linear(hidden, vocabulary, bias=False) for _ in range(count if vocabulary else 0))
+        self.outputs = nn.ModuleList(outputs)
 
     @property
     def depth(self) -> int:
@@ -72,12 +66,16 @@ class BlockLayer(HeadLayer):
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def reads(self, x: Tensor) -> Tensor:
-        """Its normed input."""
         return self.input_layernorm(x)
 
 
 class BlockHead(nn.Module):
-    """config: a LlamaConfig with feature_layers (indices into the target's hidden states) and block_size (depths D)."""
+    """Predicts all depths in one forward pass (DFlash's idea, without diffusion steps).
+
+    Its block is the root's embedding and learned ones for the places after it. It attends to itself in both directions,
+    and to the target's fused features of all tokens before the root. config: a LlamaConfig with feature_layers
+    (indices into the target's hidden states) and block_size (depths D).
+    """
 
     def __init__(self, config):
         super().__init__()

@@ -55,8 +55,8 @@ def load_medusa(where, folder: Path, target) -> nn.Module:
     2 and hold 5.
     """
     settings, tensors = _read(where, folder)
-    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()
-               if name.startswith(PREFIX) or not _has_prefix(tensors)}
+    heads_alone = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
+    tensors = heads_alone or tensors
     check_counts(where, settings, "medusa_num_heads", "medusa_num_layers")
     heads = [int(match[1]) for name in tensors if (match := re.match(r"(\d+)\.\d+\.", name))]
     ours, layers = target.config.get_text_config(), settings.get("medusa_num_layers", 1)
@@ -75,10 +75,6 @@ def published_name(name: str, layers: int) -> str:
     """What the published layout calls a tensor of `MedusaHeads`."""
     part, head, *rest = name.split(".")
     return ".".join([head, *rest] if part == "stacks" else [head, str(layers), *rest])
-
-
-def _has_prefix(tensors: dict[str, Tensor]) -> bool:
-    return any(name.startswith(PREFIX) for name in tensors)
 
 
 def load_eagle(where, folder: Path, target) -> nn.Module:
@@ -127,8 +123,7 @@ def feature_layers(settings: dict, target_config) -> list[int]:
 
 def _config(where, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:
     needed = ("hidden_size", "vocab_size", "num_attention_heads", "intermediate_size")
-    missing = [name for name in needed if settings.get(name) is None]
-    if missing:
+    if missing := [name for name in needed if settings.get(name) is None]:
         raise ValueError(f"config.json of {where} lacks {', '.join(missing)}; it is not that of an EAGLE head")
     more |= {"attention_bias": settings.get("qkv_bias", settings.get("attention_bias", False)),
              "own_embedding": "embed_tokens.weight" in tensors}
@@ -163,8 +158,7 @@ def _check_parts(where, settings: dict) -> None:
 def _with_midlayer(where, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with the layer under its first name. ValueError where one is there under both."""
     ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name) for name in tensors}
-    twice = sorted(name for name, other in ours.items() if other != name and other in tensors)
-    if twice:
+    if twice := sorted(name for name, other in ours.items() if other != name and other in tensors):
         raise ValueError(f"{where} holds {', '.join(twice)} a second time as midlayer; keep one of the two layouts")
     return {ours[name]: tensor for name, tensor in tensors.items()}
 
@@ -235,10 +229,9 @@ def _read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
     if not files:
         raise ValueError(f"{where} {_instead(folder)}")
     try:
-        tensors = {name: tensor for path in files for name, tensor in load_file(path).items()}
+        return settings, {name: tensor for path in files for name, tensor in load_file(path).items()}
     except SafetensorError as error:
         raise ValueError(f"{where} holds a broken safetensors file ({error}); fetch it again") from error
-    return settings, tensors
 
 
 def check_counts(where, settings: dict, *names: str) -> None:

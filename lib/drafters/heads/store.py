@@ -44,8 +44,7 @@ def settings(kind: str, target_config) -> LlamaConfig:
 def save(head: nn.Module, folder: Path) -> None:
     """Writes config.json and model.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(head.config.to_diff_dict(), indent=1, sort_keys=True)
-    (folder / "config.json").write_text(text + "\n")
+    (folder / "config.json").write_text(json.dumps(head.config.to_diff_dict(), indent=1, sort_keys=True) + "\n")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
     save_file({name: tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
                for name, tensor in tensors.items()}, folder / "model.safetensors")
@@ -55,8 +54,7 @@ def load(kind: str, folder: str | Path, target) -> nn.Module:
     """A head that `save` wrote, with the target's dtype and on its device. ValueError where it does not fit."""
     _check_kind(kind)
     folder = Path(folder)
-    missing = [name for name in ("config.json", "model.safetensors") if not (folder / name).is_file()]
-    if missing:
+    if missing := [name for name in ("config.json", "model.safetensors") if not (folder / name).is_file()]:
         raise ValueError(f"{folder} lacks {' and '.join(missing)}; train the head with `python -m lib making heads "
                          f"--target TARGET --kind {kind}`, or name the folder of another")
     try:
@@ -76,8 +74,7 @@ def _check_settings(folder: Path, kind: str, config: LlamaConfig, target) -> Non
     held = getattr(config, "kind", None)
     if held != kind:
         raise ValueError(f"{folder} holds a head of kind {held!r}, not {kind!r}; name the folder of the other")
-    missing = [name for name in ("feature_layers", *OPTIONS[kind]) if not hasattr(config, name)]
-    if missing:
+    if missing := [name for name in ("feature_layers", *OPTIONS[kind]) if not hasattr(config, name)]:
         raise ValueError(f"config.json of {folder} lacks {', '.join(missing)}; fetch the folder again, or train the "
                          "head anew")
     check_fits(folder, config.hidden_size, config.vocab_size, target)

@@ -52,11 +52,9 @@ def _add(rng: Random, lexicon: Lexicon, size: int, *endings: int) -> str:
 def _times(rng: Random, lexicon: Lexicon, size: int, *endings: int) -> str:
     first, second = _ending(rng, endings[0], 10, 10**size - 1), _ending(rng, endings[1], 10, 99)
     ones, tens = first * (second % 10), first * (second // 10) * 10
-    return (
-        f"Problem: multiply {first} by {second}.\nStep 1: {first} * {second % 10} = {ones}\n"
-        f"Step 2: {first} * {second // 10 * 10} = {tens}\nStep 3: {ones} + {tens} = {ones + tens}\n"
-        f"Answer: {ones + tens}"
-    )
+    return (f"Problem: multiply {first} by {second}.\nStep 1: {first} * {second % 10} = {ones}\n"
+            f"Step 2: {first} * {second // 10 * 10} = {tens}\nStep 3: {ones} + {tens} = {ones + tens}\n"
+            f"Answer: {ones + tens}")
 
 
 def _shop(rng: Random, lexicon: Lexicon, size: int, count: int, price: int) -> str:
@@ -64,17 +62,13 @@ def _shop(rng: Random, lexicon: Lexicon, size: int, count: int, price: int) -> s
     counts = [count, *(rng.randint(2, 9) for _ in goods[1:])]
     prices = [_ending(rng, price, 0, 50), *(rng.randint(2, 60) for _ in goods[1:])]
     wanted = ", ".join(f"{count} {good} boxes at {price} coins" for count, good, price in zip(counts, goods, prices))
-    steps = [
-        f"Step {i + 1}: {count} * {price} = {count * price} coins for the {good} boxes"
-        for i, (count, good, price) in enumerate(zip(counts, goods, prices))
-    ]
+    steps = [f"Step {i + 1}: {count} * {price} = {count * price} coins for the {good} boxes"
+             for i, (count, good, price) in enumerate(zip(counts, goods, prices))]
     total = sum(count * price for count, price in zip(counts, prices))
     sums = " + ".join(str(count * price) for count, price in zip(counts, prices))
-    return (
-        f"Problem: {name} buys {wanted}. What is the bill?\n"
-        + "\n".join(steps)
-        + f"\nStep {size + 1}: {sums} = {total}\nAnswer: {total}"
-    )
+    return (f"Problem: {name} buys {wanted}. What is the bill?\n"
+            + "\n".join(steps)
+            + f"\nStep {size + 1}: {sums} = {total}\nAnswer: {total}")
 
 
 KINDS = {"chain": _chain, "add": _add, "times": _times, "shop": _shop}

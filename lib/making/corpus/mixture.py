@@ -22,16 +22,8 @@ GENERATORS: dict[str, Callable[[Random, Lexicon], str]] = {
 }
 KINDS = (*REAL_KINDS, *GENERATORS)
 # Share of the training tokens. Real text has the larger half; of the generated kinds the regular ones need the least.
-SHARES = {
-    "code": 0.38,
-    "prose": 0.20,
-    "translation": 0.10,
-    "questions": 0.07,
-    "summary": 0.07,
-    "arithmetic": 0.06,
-    "dialogue": 0.05,
-    "story": 0.07,
-}
+SHARES = {"code": 0.38, "prose": 0.20, "translation": 0.10, "questions": 0.07, "summary": 0.07, "arithmetic": 0.06,
+          "dialogue": 0.05, "story": 0.07}
 # Packages with permissive licences that the requirements bring, most general first: of near-copies the first stays.
 PACKAGES = """
 numpy pandas matplotlib networkx sympy torch transformers fonttools Pygments huggingface_hub setuptools ipython mpmath

@@ -2,12 +2,9 @@
 and the speed of replay. All are made from tables, with a generator where they resample.
 """
 
-from collections.abc import Sequence
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib.lab import charts, stats
@@ -18,6 +15,7 @@ from lib.studies.acceptance import CHAINED_REPLAY, EVERY_START, LIVE, summary
 from lib.studies.acceptance.shape_findings import LENGTH
 from lib.studies.acceptance.summary import where
 
+BANDED = ("optimal", "dyspec")  # families whose intervals are drawn
 TOLERANCE = 0.1  # tokens per round: a smaller loss, its interval included, is negligible
 
 
@@ -95,7 +93,7 @@ def grown_trees(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     lengths = stats.summarise(rows, by, "accepted", "rounds", rng)
     calls = stats.summarise(rows, by, "calls", "rounds", rng)
     lead = summary.growth_differences(rows, rng)
-    figure = _gain_and_cost(lengths, calls, banded=["optimal", "dyspec"])
+    figure = _gain_and_cost(lengths, calls)
     most = lead["budget"].max()
     best = lead[lead["budget"] == most].sort_values("value").iloc[-1]
     passes = calls[calls["budget"] == most].set_index("family")["value"]
@@ -111,9 +109,8 @@ def growth_lead(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     """Each growth rule against the best static family, paired by prompt, from the same rows."""
     lead = summary.growth_differences(rows, rng)
     largest = lead.loc[lead["value"].idxmax()]
-    figure = charts.points(
-        lead.assign(nodes=lead["budget"].map("{} nodes".format)), label="nodes", by="family", line=0.0,
-        x_label="tokens per round, against the best static family")
+    figure = charts.points(lead.assign(nodes=lead["budget"].map("{} nodes".format)), label="nodes", by="family",
+                           line=0.0, x_label="tokens per round, against the best static family")
     return Finding(
         f"Of {len(lead)} comparisons with the best static tree {(lead['low'] > 0).sum()} are gains beyond their "
         f"interval and {(lead['high'] < 0).sum()} are losses.", f"The largest difference is that of `{largest.family}` "
@@ -121,38 +118,30 @@ def growth_lead(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
         "prompts.", figure, "growth_lead")
 
 
-def _gain_and_cost(lengths: pd.DataFrame, calls: pd.DataFrame, banded: Sequence[str] = ()) -> Figure:
+def _gain_and_cost(lengths: pd.DataFrame, calls: pd.DataFrame) -> Figure:
     """Left acceptance length, right the drafter's forward passes, over the budget; a line for each family, dash-dotted
     where it grows.
-
-    lengths, calls: estimates of one setting by family and budget. banded: families whose intervals are drawn.
     """
     figure, axes = plt.subplots(1, 2, figsize=(11.2, 4.4), sharex=True, layout="constrained")
-    styles = styles_of(lengths["family"])
+    styles, budgets = styles_of(lengths["family"]), np.unique(lengths["budget"])
     for axis, rows, label in zip(axes, (lengths, calls), (LENGTH, "drafter's forward passes per round")):
         for family, line in rows.groupby("family", sort=False):
             line, style = line.sort_values("budget"), styles[family]
             axis.plot(line["budget"], line["value"], **style.line, label=family, markeredgecolor="white",
                       markeredgewidth=0.6)
-            if family in banded:
+            if family in BANDED:
                 axis.fill_between(line["budget"], line["low"], line["high"], color=style.colour, alpha=0.15,
                                   linewidth=0)
-        _budget_axis(axis, lengths["budget"])
-        axis.set_ylabel(label)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+        axis.minorticks_off()
+        axis.set(xlabel="budget (draft nodes)", ylabel=label)
     axes[1].set_yscale("log", base=2)
     axes[1].yaxis.set_major_formatter("{x:g}")
     handles = dict(zip(*axes[0].get_legend_handles_labels()[::-1]))
     ends = lengths[lengths["budget"] == lengths["budget"].max()].sort_values("value", ascending=False)["family"]
     figure.legend([handles[family] for family in ends], list(ends), loc="outside right center")
     return figure
-
-
-def _budget_axis(axis: Axes, budgets) -> None:
-    ticks = np.unique(budgets)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.minorticks_off()
-    axis.set_xlabel("budget (draft nodes)")
 
 
 # ------------------------------------------------------------------------------------------------------------- choices

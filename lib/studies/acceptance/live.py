@@ -3,19 +3,20 @@ and the time that replay takes beside live decoding.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
-from itertools import cycle, product
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lib import replay
 from lib.decoding.batch import in_batches
 from lib.decoding.loop import generate
-from lib.decoding.records import Generation, Round
+from lib.decoding.records import Generation
 from lib.drafters.merged import MergedDrafter, Sharing, node_bytes
 from lib.drafters.registry import make
 from lib.lab import timing
@@ -83,14 +84,12 @@ def decode(target, drafter, prompts: Sequence[Tensor], *, rows: int = ROWS, **se
     """`generate` over prompts int64[T] of any lengths, in batches of at most `rows`; the rounds' `row` counts over all
     prompts.
     """
-    rounds: list[Round] = []
-    written: list[list[int]] = []
+    rounds, written = [], []
     for padded, mask in in_batches(prompts, rows):
         done = generate(target, drafter, padded, attention_mask=mask, **settings)
-        rounds += [Round(**{**vars(record), "row": record.row + len(written)}) for record in done.rounds]
+        rounds += [replace(record, row=record.row + len(written)) for record in done.rounds]
         written += done.new_tokens
-    return Generation(
-        torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in written], batch_first=True), rounds, written)
+    return Generation(pad_sequence([torch.tensor(row) for row in written], batch_first=True), rounds, written)
 
 
 def tally(done: Generation, names: Sequence[str], kinds: Sequence[str]) -> pd.DataFrame:
@@ -109,7 +108,6 @@ class _Apart(MergedDrafter):
     """A merged drafter that keeps each row's drafts before they are merged, as `apart`."""
 
     def propose(self, shape, draws):
-        """As `MergedDrafter.propose`."""
         merged = super().propose(shape, draws)
         self.apart = list(zip(*(drafter.drafts for drafter in self.drafters)))
         return merged
@@ -152,9 +150,7 @@ def replay_speed(recorded: Trace, drafter_name: str, target, drafter, prompts: S
 
     recorded: a trace of the pair, its rows repeated up to `positions`. Replay gets random trees that it has not seen.
     Live, one such tree continues the last `CONTEXT` tokens of `prompts` greedily by `new_tokens`, all rows in one
-    batch, and the time, to which so short a prefill adds little, is scaled to the positions. Columns: way, nodes,
-    positions, seconds per tree (the median of interleaved repeats, with lower and upper quartile), repeats,
-    trees_a_second, and times_live, how many times faster than live.
+    batch, and the time, to which so short a prefill adds little, is scaled to the positions.
     """
     wide = widened(recorded, positions)
     trees = random_trees(nodes, np.random.default_rng(generator.initial_seed()))
@@ -189,9 +185,5 @@ def widened(recorded: Trace, positions: int) -> Trace:
     """A trace of at least so many positions: its rows in turn, repeated. ValueError for a trace without any."""
     if not recorded.positions:
         raise ValueError("the trace has no transitions to repeat; record one with longer continuations")
-    rows, have = [], 0
-    for row in cycle(range(len(recorded.lengths))):
-        if have >= positions:
-            return recorded.select(np.array(rows))
-        rows.append(row)
-        have += int(recorded.lengths[row])
+    rows = np.tile(np.arange(len(recorded.lengths)), positions // recorded.positions + 1)
+    return recorded.select(rows[: np.searchsorted(np.cumsum(recorded.lengths[rows]), positions) + 1])

@@ -5,7 +5,7 @@ Static trees are grown from one half of a trace's prompts and replayed on the ot
 differences can be paired and have intervals.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,6 @@ CHOSEN_FAMILIES = (FREQUENT, "optimal")  # compared by the text that they need: 
 DRAWS = 5  # of choosing prompts
 BESIDE = ("chain", "optimal")  # static families that grown trees are compared with
 CONFIDENCES = (1.0, 0.6)  # temperatures of the drafting probabilities that are tried
-NAIVE, BLOCK = "naive", "block"
 BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide node by node
 
 
@@ -119,13 +118,13 @@ def choose_from_prompts(choosing: Trace, judged: Trace, drafter: str, families: 
     names = sorted(set(choosing.prompts))
     whole = {family: acceptance.family_tree(family, budget, choosing, drafter) for family in families}
     frames = []
-    for draw, order in enumerate(generator.permutation(names) for _ in range(draws)):
+    for draw in range(draws):
+        order = generator.permutation(names)
         for count in doubled(len(names)) if draw == 0 else doubled(len(names))[:-1]:
             text = _of_prompts(choosing, order[:count])
             for family in families:
                 tree = acceptance.family_tree(family, budget, text, drafter)
-                columns = dict(family=family, draw=draw, shared=shared(tree, whole[family])) | _text_of(text)
-                frames.append(_judged(judged, drafter, tree, columns))
+                frames.append(_judged(judged, drafter, text, tree, whole[family], family=family, draw=draw))
     rows = pd.concat(frames, ignore_index=True)
     return rows.assign(question="prompts", arm=rows["prompts"].astype(str))
 
@@ -137,18 +136,18 @@ def choose_by_kind(choosing: Trace, judged: Trace, drafter: str, budget: int, ge
     The tree for all kinds has seen more text. So a third arm draws as many prompts as a kind has from all kinds,
     `draws` times: what it loses against the tree of its own kind is due to the mixture only.
     """
-    everything = frequent(choosing, budget, drafter)
+    everything, names = frequent(choosing, budget, drafter), sorted(set(choosing.prompts))
     frames = []
     for kind in sorted(set(judged.kinds)):
         own = choosing.select(np.array(choosing.kinds) == kind)
         of_kind = judged.select(np.array(judged.kinds) == kind)
-        drawn = _drawn(choosing, len(set(own.prompts)), draws, generator)
-        arms = [(OWN, 0, own), (ALL, 0, choosing), *((AS_FEW, draw, text) for draw, text in enumerate(drawn))]
+        drawn = [generator.choice(names, len(set(own.prompts)), replace=False) for _ in range(draws)]
+        arms = [(OWN, 0, own), (ALL, 0, choosing),
+                *((AS_FEW, draw, _of_prompts(choosing, few)) for draw, few in enumerate(drawn))]
         for arm, draw, text in arms:
             tree = frequent(text, budget, drafter)
-            columns = dict(family=FREQUENT, arm=arm, draw=draw, shared=shared(tree, everything)) | _text_of(text)
-            frames.append(_judged(of_kind, drafter, tree, columns))
-    return pd.concat(frames, ignore_index=True).assign(question="kinds")
+            frames.append(_judged(of_kind, drafter, text, tree, everything, arm=arm, draw=draw))
+    return pd.concat(frames, ignore_index=True).assign(family=FREQUENT, question="kinds")
 
 
 def choose_by_objective(choosing: Trace, judged: Trace, drafter: str, budgets: Sequence[int]) -> pd.DataFrame:
@@ -157,9 +156,8 @@ def choose_by_objective(choosing: Trace, judged: Trace, drafter: str, budgets: S
     for budget in budgets:
         uniform = frequent(choosing, budget, drafter)
         for arm, tree in ((UNIFORM, uniform), (CHAINED, improve(choosing, uniform, drafter))):
-            columns = dict(family=FREQUENT, arm=arm, draw=0, shared=shared(tree, uniform)) | _text_of(choosing)
-            frames.append(_judged(judged, drafter, tree, columns))
-    return pd.concat(frames, ignore_index=True).assign(question="objective")
+            frames.append(_judged(judged, drafter, choosing, tree, uniform, arm=arm, draw=0))
+    return pd.concat(frames, ignore_index=True).assign(family=FREQUENT, question="objective")
 
 
 def doubled(prompts: int) -> list[int]:
@@ -172,35 +170,25 @@ def shared(tree: Tree, other: Tree) -> float:
     return len(set(tree.choices()) & set(other.choices())) / max(1, tree.budget)
 
 
-def _judged(judged: Trace, drafter: str, tree: Tree, columns: dict) -> pd.DataFrame:
-    """`acceptance.tally` of one chosen tree, with these columns."""
+def _judged(judged: Trace, drafter: str, text: Trace, tree: Tree, whole: Tree, **columns) -> pd.DataFrame:
+    """`acceptance.tally` of a tree chosen from a text, with these columns, how much text that was (positions before a
+    loop), and the share of the tree that `whole` has.
+    """
     rows = acceptance.tally_walk(judged, acceptance.rounds_of(judged, tree, drafter), tree.budget)
-    return rows.assign(drafter=drafter, budget=tree.budget, **_about(judged), **columns)
-
-
-def _text_of(text: Trace) -> dict[str, int]:
-    """How much text a tree was chosen from: prompts, and their positions before a loop."""
-    return dict(prompts=len(set(text.prompts)), positions=int(np.minimum(text.loops, text.lengths).sum()))
+    return rows.assign(drafter=drafter, budget=tree.budget, prompts=len(set(text.prompts)),
+                       positions=int(np.minimum(text.loops, text.lengths).sum()), shared=shared(tree, whole),
+                       **_about(judged), **columns)
 
 
 def _of_prompts(trace: Trace, prompts: Sequence[str]) -> Trace:
     return trace.select(np.isin(np.array(trace.prompts), list(prompts)))
 
 
-def _drawn(trace: Trace, prompts: int, draws: int, generator: np.random.Generator) -> Iterator[Trace]:
-    names = sorted(set(trace.prompts))
-    for _ in range(draws):
-        yield _of_prompts(trace, generator.choice(names, prompts, replace=False))
-
-
 # --------------------------------------------------------------------------------------------------------- grown trees
 
 
 def grown_rounds(trace: Trace, drafter, prompts: Sequence[Tensor], rule: Growth) -> GrownWalk:
-    """The rounds that the trace's protocol has (see `acceptance.rounds_of`), for trees that a rule grows.
-
-    prompts int64[T]: the texts that the trace's rows continue; drafter: as it would run live.
-    """
+    """The rounds that the trace's protocol has (see `acceptance.rounds_of`), for trees that a rule grows."""
     if trace.about["protocol"] != acceptance.REAL_TEXT:
         return grown.chained(trace, drafter, prompts, rule)
     first = [(row, 0) for row in np.flatnonzero(trace.lengths > 0).tolist()]
@@ -224,8 +212,7 @@ def evaluate_grown(trace: Trace, name: str, model, prompts: Sequence[Tensor], ru
         rounds = grown_rounds(trace, drafter, prompts, rule)
         rows = acceptance.tally_walk(trace, rounds, rounds.drafted, calls=rounds.draft_calls)
         frames.append(rows.assign(family=family, budget=budget, depth=rounds.depth.max(initial=0)))
-    about = {key: trace.about[key] for key in ("target", "protocol", "temperature")}
-    return pd.concat(frames, ignore_index=True).assign(drafter=name, confidence=confidence, **about)
+    return pd.concat(frames, ignore_index=True).assign(drafter=name, confidence=confidence, **_about(trace))
 
 
 def evaluate_static(trace: Trace, name: str, trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
@@ -300,20 +287,18 @@ def expected(pair, prompts: recording.Prompts, shape_names: Sequence[str], tempe
         frames += [rows.assign(temperature=temperature, shape=shape, budget=tree.budget)
                    for shape, tree in trees.items() for rows in _by_rule(recorded, tree, pair.drafter_name)]
     columns = ["rule", "shape", "temperature", "budget", "prompt", "kind", "stretch", "rounds", "accepted"]
-    return pd.concat(frames, ignore_index=True)[columns].assign(pair=pair.name) if frames else _no_rows(columns)
+    if not frames:
+        none = pd.DataFrame(columns=[*columns, "pair"])
+        return none.astype({"temperature": float, "rounds": float, "accepted": float})
+    return pd.concat(frames, ignore_index=True)[columns].assign(pair=pair.name)
 
 
 def _by_rule(recorded: Trace, tree: Tree, drafter: str) -> list[pd.DataFrame]:
     """`expectation.tally` of each rule whose expectation follows from the text, for one tree."""
     survive = {rule: expectation.survival(recorded, tree, drafter, rule) for rule in BY_NODE}
     if tree.max_depth == tree.budget:
-        survive[BLOCK] = expectation.block_survival(recorded, tree.max_depth, drafter)
+        survive["block"] = expectation.block_survival(recorded, tree.max_depth, drafter)
     found = [expectation.tally(recorded, chances).assign(rule=rule) for rule, chances in survive.items()]
     rounds = acceptance.rounds_of(recorded, tree, drafter)
-    replayed = acceptance.tally_walk(recorded, rounds, tree.budget).assign(rule=NAIVE)
+    replayed = acceptance.tally_walk(recorded, rounds, tree.budget).assign(rule="naive")
     return [*found, replayed.astype({"rounds": float, "accepted": float})[found[0].columns]]
-
-
-def _no_rows(columns: Sequence[str]) -> pd.DataFrame:
-    kinds = {name: np.float64 if name in ("temperature", "rounds", "accepted") else object for name in columns}
-    return pd.DataFrame({name: np.zeros(0, kind) for name, kind in kinds.items()}).assign(pair="")

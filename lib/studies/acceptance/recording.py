@@ -4,7 +4,8 @@ both protocols.
 
 import shutil
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Iterable, Mapping, Sequence
 
@@ -36,31 +37,19 @@ class Prompts:
     def select(self, rows: Iterable[int]) -> "Prompts":
         """The prompts of these rows."""
         rows = list(rows)
-        return Prompts(
-            *(tuple(values[i] for i in rows) for values in (self.names, self.kinds, self.ids)), self.choosing[rows]
-        )
+        return Prompts(*(tuple(values[i] for i in rows) for values in (self.names, self.kinds, self.ids)),
+                       self.choosing[rows])
 
 
-def split_prompts(
-    names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tensor], *, choose: int, judge: int
-) -> Prompts:
+def split_prompts(names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tensor], *, choose: int,
+                  judge: int) -> Prompts:
     """The first `choose` prompts of each kind to grow trees from, the next `judge` to judge all trees on."""
-    place: dict[str, int] = {}
-    kept, choosing = [], []
-    for i, kind in enumerate(kinds):
-        place[kind] = place.get(kind, -1) + 1
-        if place[kind] < choose + judge:
-            kept.append(i)
-            choosing.append(place[kind] < choose)
-    short = [kind for kind, last in place.items() if last + 1 < choose + judge]
+    short = [kind for kind, count in Counter(kinds).items() if count < choose + judge]
     if short:
-        raise ValueError(
-            f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts or "
-            "judge_prompts, or give more prompts"
-        )
-    return Prompts(
-        tuple(names[i] for i in kept), tuple(kinds[i] for i in kept), tuple(ids[i] for i in kept), np.array(choosing)
-    )
+        raise ValueError(f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts "
+                         "or judge_prompts, or give more prompts")
+    place = np.array([list(kinds[:i]).count(kind) for i, kind in enumerate(kinds)], dtype=int)  # within its kind
+    return Prompts(names, kinds, ids, place < choose).select(np.flatnonzero(place < choose + judge))
 
 
 def real_text_starts(prompts: Prompts, starts: int) -> Prompts:
@@ -70,26 +59,12 @@ def real_text_starts(prompts: Prompts, starts: int) -> Prompts:
         for end in np.linspace(min(SHORTEST_CONTEXT, len(ids)), len(ids), starts).astype(int):
             rows.append(i)
             cut.append(ids[:end])
-    chosen = prompts.select(rows)
-    return Prompts(chosen.names, chosen.kinds, tuple(cut), chosen.choosing)
+    return replace(prompts.select(rows), ids=tuple(cut))
 
 
-def record(
-    name: str,
-    target,
-    drafters: Mapping[str, object],
-    prompts: Prompts,
-    *,
-    temperatures: Sequence[float],
-    tokens: int,
-    starts: int,
-    horizon: int,
-    eos_token_id: int | Sequence[int] | None,
-    seed: int,
-    folder: Path,
-    protocols: Sequence[str] = (CONTINUATION, REAL_TEXT),
-    report: Callable[[str], None] = print,
-) -> list[Trace]:
+def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, *, temperatures: Sequence[float],
+           tokens: int, starts: int, horizon: int, eos_token_id: int | Sequence[int] | None, seed: int, folder: Path,
+           protocols: Sequence[str] = (CONTINUATION, REAL_TEXT), report: Callable[[str], None] = print) -> list[Trace]:
     """The traces of one target at each temperature: continuations of `tokens` tokens, and `starts` real-text starts per
     prompt of `horizon` tokens.
 
@@ -113,19 +88,9 @@ def record(
                 report(f"{title}: recorded before")
             else:
                 recorded = replay.record(
-                    target,
-                    drafters,
-                    texts.ids,
-                    names=texts.names,
-                    kinds=texts.kinds,
-                    max_new_tokens=length,
-                    temperature=temperature,
-                    eos_token_id=eos_token_id,
-                    generator=torch.Generator().manual_seed(seed),
-                    about=about,
-                    parts=parts,
-                    report=_sparing(report, title),
-                )
+                    target, drafters, texts.ids, names=texts.names, kinds=texts.kinds, max_new_tokens=length,
+                    temperature=temperature, eos_token_id=eos_token_id, generator=torch.Generator().manual_seed(seed),
+                    about=about, parts=parts, report=_sparing(report, title))
                 replay.save(recorded, path)
                 shutil.rmtree(parts)
             made.append(replay.load(path))

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from lib.lab import charts, stats
 from lib.lab.findings import Finding
@@ -20,7 +21,6 @@ from lib.trees import drawing
 from lib.trees.tree import Tree
 
 BUDGET, LENGTH = "budget (draft nodes)", "acceptance length (tokens per round)"
-TWO_LINES = LENGTH.replace(" (", "\n(")
 LOOKED_AT = ("chain", "independent:4", "kary:2", "comb:3", "optimal")  # shapes shown by depth and temperature
 DEEPEST, FEWEST_ROUNDS = 8, 30  # depths that are shown, and rounds that a depth needs to be shown
 
@@ -146,11 +146,17 @@ def agreement(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generato
 # ------------------------------------------------------------------------------------------------------ over the budget
 
 
+def _by_family(shapes: Shapes, estimates: pd.DataFrame, y_label: str, **settings) -> Figure:
+    """Estimates of each family over the budget; bands for the chain and the optimal tree, as others would hide them."""
+    bands = estimates["family"].isin(["chain", "optimal"])
+    rows = estimates.assign(low=estimates["low"].where(bands), high=estimates["high"].where(bands))
+    return charts.lines(rows, x="budget", y="value", lower="low", upper="high", by="family", log_x=True,
+                        order=shapes.families, x_label=BUDGET, y_label=y_label, **settings)
+
+
 def over_budget(shapes: Shapes) -> Finding:
     """Acceptance length of each family over the budget."""
-    figure = charts.lines(
-        summary.banded(shapes.own), x="budget", y="value", lower="low", upper="high", by="family", log_x=True,
-        order=shapes.families, x_label=BUDGET, y_label=LENGTH, title=shapes.pair)
+    figure = _by_family(shapes, shapes.own, LENGTH, title=shapes.pair)
     flat = {name: summary.exhausted(shapes.own, name) for name in ("chain", "optimal")}
     limit = "still gains" if flat["optimal"] == shapes.largest else "has it"
     ahead = shapes.overtakes
@@ -195,12 +201,11 @@ def at_budget(shapes: Shapes, horizon: int, rng: np.random.Generator) -> Finding
     """All families at one budget in the terms of cost."""
     order = [name for name in shapes.families if (name, shapes.budget) in shapes.by_family.index]
     ends = ["value", "low", "high"]
-    length = shapes.by_family.xs(shapes.budget, level="budget").loc[order]
     kept = stats.summarise(shapes.judged, ["family", "budget"], "accepted", "drafted", rng)
-    kept = kept.set_index(["family", "budget"]).xs(shapes.budget, level="budget").loc[order]
+    oracle = summary.of_oracle(shapes.own, shapes.rows, horizon)
+    length, kept, oracle = (each[each["budget"] == shapes.budget].set_index("family").loc[order]
+                            for each in (shapes.own, kept, oracle))
     saved = length.assign(**1 - 1 / (1 + length[ends]))
-    oracle = summary.of_oracle(shapes.own, shapes.rows, horizon).set_index(["family", "budget"])
-    oracle = oracle.xs(shapes.budget, level="budget").loc[order]
     columns = {"acceptance length": length, "block efficiency": length.assign(**1 + length[ends]),
                "acceptance rate": kept, "target calls saved": saved}
     table = pd.DataFrame({name: stats.format_estimates(each) for name, each in columns.items()}, index=order)
@@ -214,9 +219,7 @@ def at_budget(shapes: Shapes, horizon: int, rng: np.random.Generator) -> Finding
 def rate_over_budget(shapes: Shapes, rng: np.random.Generator) -> Finding:
     """Acceptance rate of each family over the budget."""
     rate = stats.summarise(shapes.judged, ["family", "budget"], "accepted", "drafted", rng)
-    figure = charts.lines(
-        summary.banded(rate), x="budget", y="value", lower="low", upper="high", by="family", log_x=True, log_y=True,
-        order=shapes.families, x_label=BUDGET, y_label="acceptance rate (accepted / drafted)", title=shapes.pair)
+    figure = _by_family(shapes, rate, "acceptance rate (accepted / drafted)", log_y=True, title=shapes.pair)
     kept = rate[rate["family"] == "optimal"].set_index("budget")["value"]
     ends = min(shapes.budgets), shapes.largest
     return Finding("The acceptance rate falls as the budget grows.", "Of the optimal tree's draft tokens "
@@ -232,9 +235,9 @@ def against_optimal(shapes: Shapes, rng: np.random.Generator) -> Finding:
     grown = "; ".join(f"`{row.family}` {stats.format_estimate(row, '+.2f')}"
                       for row in widest[widest["family"].isin(GROWN)].itertuples())
     return Finding(
-        f"Differences from Sequoia's optimal tree at {shapes.largest} nodes,",
-        f"in tokens per round: {grown or 'no other is grown'}. Of all shapes "
-        f"{(widest['high'] < 0).sum()} are worse beyond their interval.", figure, "against_optimal")
+        f"Differences from Sequoia's optimal tree at {shapes.largest} nodes,", f"in tokens per round: "
+        f"{grown or 'no other is grown'}. Of all shapes {(widest['high'] < 0).sum()} are worse beyond their interval.",
+        figure, "against_optimal")
 
 
 # ------------------------------------------------------------------------------------ depth, text, temperature and pair
@@ -285,9 +288,7 @@ def by_temperature(shapes: Shapes) -> Finding:
     across = where(shapes.lengths, protocol=REAL_TEXT, pair=shapes.pair)
     across = across[across["family"].isin(LOOKED_AT)]
     across = across.assign(temperature="temperature " + across["temperature"].map("{:g}".format))
-    figure = charts.lines(
-        summary.banded(across), x="budget", y="value", lower="low", upper="high", by="family", panels="temperature",
-        log_x=True, order=shapes.families, x_label=BUDGET, y_label=TWO_LINES)
+    figure = _by_family(shapes, across, LENGTH.replace(" (", "\n("), panels="temperature")
     wide = across[across["budget"] == shapes.budget].pivot(index="family", columns="temperature", values="value")
     gained = ", ".join(f"{value:.2f} at {name}" for name, value in wide.loc["optimal"].items())
     ratios = ", ".join(f"{ratio - 1:+.0%}" for ratio in wide.loc["optimal"] / wide.loc["chain"])

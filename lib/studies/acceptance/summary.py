@@ -97,18 +97,6 @@ def of_oracle(estimates: pd.DataFrame, rows: pd.DataFrame, horizon: int) -> pd.D
     return joined.assign(share=joined["value"] / joined["depth"].clip(upper=horizon))
 
 
-def beside(own: pd.DataFrame, reference: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Two runs' estimates in one table, for the settings that both have."""
-    names = [*by, "value", "low", "high", "n_prompts"]
-    return own[names].merge(reference[names], on=list(by), suffixes=(" (this run)", " (reference)"))
-
-
-def banded(estimates: pd.DataFrame, families: Sequence[str] = ("chain", "optimal")) -> pd.DataFrame:
-    """The estimates with intervals for these families only, since overlapping bands of all lines hide each other."""
-    return estimates.assign(**{
-        side: estimates[side].where(estimates["family"].isin(families)) for side in ("low", "high")})
-
-
 def memorised(losses: pd.DataFrame, target: str) -> list[str]:
     """Kinds of text that a target has memorised, from the table of held-out losses (member, kind, nats_a_token)."""
     own = losses[losses["member"] == target]

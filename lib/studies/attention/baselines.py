@@ -244,12 +244,14 @@ PREPARE: dict[str, Callable[[Problem], Call]] = {
     **LIBRARIES,
     CHAIN: as_chain,
 }
+COLD = (*OURS, "dense mask", *LIBRARIES)  # the alternatives that are also timed with flushed caches
+FIRST = (AUTO, *KERNELS, *OURS)  # timed first where not all can be: kernels made for trees, then what they replace
 QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN, *LIBRARIES))  # those of every processor
 
 
-def installed() -> list[str]:
-    """The libraries that this machine has."""
-    return [name for name in LIBRARIES if importlib.util.find_spec(name)]
+def absent() -> set[str]:
+    """The libraries that are not installed."""
+    return {name for name in LIBRARIES if importlib.util.find_spec(name) is None}
 
 
 def refused(name: str, problem: Problem) -> str | None:
@@ -262,7 +264,7 @@ def refused(name: str, problem: Problem) -> str | None:
 
 
 def _library_refusal(name: str, problem: Problem) -> str | None:
-    if name not in installed():
+    if name in absent():
         return f"{name} is not installed"
     if not problem.query.is_cuda:
         return f"it is for CUDA, the tensors are on {problem.query.device.type}"

@@ -37,13 +37,13 @@ def time_over_draft(rows: pd.DataFrame, dtype: str) -> Figure:
     own = own[(own["dtype"] == dtype) & own["alternative"].isin(STYLES)]
     batches, prefixes, drafts = (sorted(rows[name].unique()) for name in ("batch", "prefix", "draft"))
     size = 2.6 * len(prefixes) + 1.6, 2.1 * len(batches) + 1.0
-    figure, axes = plt.subplots(
-        len(batches), len(prefixes), figsize=size, sharex=True, sharey="row", squeeze=False, layout="constrained"
-    )
+    figure, axes = _panels(len(batches), len(prefixes), size, sharex=True, sharey="row")
     for (batch, prefix), panel in own.groupby(["batch", "prefix"]):
         axis = axes[batches.index(batch), prefixes.index(prefix)]
         for name, line in _in_order(panel):
-            _banded(axis, line["draft"], line["median_ms"], line["lower_ms"], line["upper_ms"], name)
+            axis.plot(line["draft"], line["median_ms"], **STYLES[name].line)
+            axis.fill_between(line["draft"], line["lower_ms"], line["upper_ms"], color=STYLES[name].colour, alpha=0.15,
+                              linewidth=0)
     for column, prefix in enumerate(prefixes):
         axes[0, column].set_title(f"prefix {prefix:,}")
         axes[-1, column].set_xlabel("draft length (nodes)")
@@ -55,12 +55,8 @@ def time_over_draft(rows: pd.DataFrame, dtype: str) -> Figure:
     return figure
 
 
-def growth_over_draft(
-    rows: pd.DataFrame,
-    balanced: dict[str, float],
-    tolerance: float = summary.TOLERANCE,
-    alternative: str = summary.BASE,
-) -> Figure:
+def growth_over_draft(rows: pd.DataFrame, balanced: dict[str, float], tolerance: float = summary.TOLERANCE,
+                      alternative: str = summary.BASE) -> Figure:
     """One panel per dtype (down) and batch (across): a draft's time over one token's, by prefix.
 
     balanced: by dtype, the predicted draft length at which arithmetic takes longer than reading.
@@ -70,9 +66,7 @@ def growth_over_draft(
     colours = plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(prefixes)))
     size = 2.7 * len(batches) + 2.4, 2.3 * len(dtypes) + 0.6
     steps = (1, 2, 5) if grown["growth"].max() < 50 else (1,)
-    figure, axes = plt.subplots(
-        len(dtypes), len(batches), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
-    )
+    figure, axes = _panels(len(dtypes), len(batches), size, sharex=True)
     for (dtype, batch), panel in grown.groupby(["dtype", "batch"]):
         axis = axes[dtypes.index(dtype), batches.index(batch)]
         for prefix, line in panel.groupby("prefix"):
@@ -107,10 +101,7 @@ def who_wins(rows: pd.DataFrame) -> Figure:
     names = [name for name in STYLES if name in set(best["alternative"])]
     dtypes, drafts = list(summary.timed(rows)["dtype"].unique()), sorted(rows["draft"].unique())
     settings = sorted(set(zip(rows["batch"], rows["prefix"])))
-    figure, axes = plt.subplots(
-        1, len(dtypes), figsize=(0.62 * len(drafts) * len(dtypes) + 3.2, 0.3 * len(settings) + 1.4),
-        sharey=True, squeeze=False, layout="constrained",
-    )
+    figure, axes = _panels(1, len(dtypes), (0.62 * len(drafts) * len(dtypes) + 3.2, 0.3 * len(settings) + 1.4))
     colours = ListedColormap([STYLES[name].colour for name in names])
     for axis, dtype in zip(axes.flat, dtypes):
         grid = np.full((len(settings), len(drafts)), np.nan)
@@ -137,9 +128,7 @@ def ratio_to_base(rows: pd.DataFrame) -> Figure:
     ratio = summary.ratios(rows)
     ratio = ratio[~ratio["alternative"].isin([summary.BASE, *summary.NO_RIVALS])]
     dtypes = list(ratio["dtype"].unique())
-    figure, axes = plt.subplots(
-        1, len(dtypes), figsize=(4.2 * len(dtypes) + 1.6, 3.6), sharey=True, squeeze=False, layout="constrained"
-    )
+    figure, axes = _panels(1, len(dtypes), (4.2 * len(dtypes) + 1.6, 3.6))
     for axis, dtype in zip(axes.flat, dtypes):
         lines = _in_order(ratio[ratio["dtype"] == dtype])
         for at, (name, line) in enumerate(lines):
@@ -164,9 +153,7 @@ def roofline(shares: pd.DataFrame, peaks: dict[str, float], names: tuple[str, ..
     """
     own = shares[shares["alternative"].isin(names)]
     dtypes = list(own["dtype"].unique())
-    figure, axes = plt.subplots(
-        1, len(dtypes), figsize=(4.6 * len(dtypes) + 1.6, 3.9), sharey=True, squeeze=False, layout="constrained"
-    )
+    figure, axes = _panels(1, len(dtypes), (4.6 * len(dtypes) + 1.6, 3.9))
     intensity = np.geomspace(own["intensity"].min() / 1.5, own["intensity"].max() * 1.5, 200)
     for axis, dtype in zip(axes.flat, dtypes):
         for bandwidth, look in (("bandwidth", theme.SOLID), ("cached bandwidth", theme.DOTTED)):
@@ -193,15 +180,14 @@ def roofline(shares: pd.DataFrame, peaks: dict[str, float], names: tuple[str, ..
     return figure
 
 
+def _panels(rows: int, columns: int, size: tuple[float, float], sharey: bool | str = True, **options):
+    return plt.subplots(rows, columns, figsize=size, sharey=sharey, squeeze=False, layout="constrained", **options)
+
+
 def _in_order(rows: pd.DataFrame):
     """(name, its rows by draft), in the order of STYLES."""
     groups = dict(list(rows.sort_values("draft").groupby("alternative")))
     return [(name, groups[name]) for name in STYLES if name in groups]
-
-
-def _banded(axis, x, middle, lower, upper, name: str) -> None:
-    axis.plot(x, middle, **STYLES[name].line, label=name)
-    axis.fill_between(x, lower, upper, color=STYLES[name].colour, alpha=0.15, linewidth=0)
 
 
 def _log_axes(axis, drafts: list[int], steps: tuple[int, ...] = (1,), unit: str = "") -> None:

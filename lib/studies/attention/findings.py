@@ -51,12 +51,13 @@ def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | 
 def times(timings: pd.DataFrame, dtype: str, machine: str) -> Finding:
     """The time of a call over draft length in one number format. machine: in words."""
     share = _fastest(timings)
+    suffix = "" if dtype == timings["dtype"].iloc[0] else f"_{dtype}"  # the first number format's figure has none
     return Finding(
         f"*{share.index[0]}* is fastest in {share.iloc[0]:.0%} of {len(summary.winners(timings))} settings.",
         f"Time per call over batch, prefix and draft length, {dtype}, on {machine}; medians and quartiles of "
         f"interleaved repeats, {len(summary.timed(timings)):,} times in all. Where a line ends, longer drafts would "
         "have taken too much time or memory.",
-        figure=figures.time_over_draft(timings, dtype), name=f"attention_time{_suffix(timings, dtype)}")
+        figure=figures.time_over_draft(timings, dtype), name=f"attention_time{suffix}")
 
 
 def free_nodes(timings: pd.DataFrame) -> Finding:
@@ -214,8 +215,3 @@ def _main(timings: pd.DataFrame) -> str:
 def _fastest(timings: pd.DataFrame) -> pd.Series:
     """The share of cells in which each alternative is fastest, by name."""
     return summary.winners(timings)["alternative"].value_counts(normalize=True)
-
-
-def _suffix(timings: pd.DataFrame, dtype: str) -> str:
-    """The first number format's figure has no suffix."""
-    return "" if dtype == timings["dtype"].iloc[0] else f"_{dtype}"

@@ -45,9 +45,8 @@ class Setting:
 
 
 @torch.inference_mode()
-def forwards(
-    setting: Setting, *, repeats: int, seconds: float, generator: torch.Generator, device: str = "cpu"
-) -> list[dict]:
+def forwards(setting: Setting, *, repeats: int, seconds: float, generator: torch.Generator,
+             device: str = "cpu") -> list[dict]:
     """Four rows of the table "attention_forward": the tree's forward pass and transformers', with and without prefix.
 
     AssertionError where the two disagree, which would make their times worthless.
@@ -62,17 +61,14 @@ def forwards(
             outputs[name] = call().logits
             restore()
         _assert_close(outputs[NAMES[0]], outputs[NAMES[1]], setting.dtype)
-    times = timing.interleaved(
-        calls, repeats=repeats, seconds=seconds, generator=generator, device=device,
-        before=lambda name: restores[name](),
-    )
+    times = timing.interleaved(calls, repeats=repeats, seconds=seconds, generator=generator, device=device,
+                               before=lambda name: restores[name]())
     return [_row(setting, name.split("|")[0], int(name.split("|")[1]), time) for name, time in times.items()]
 
 
 @torch.inference_mode()
-def cache_costs(
-    setting: Setting, *, repeats: int, seconds: float, generator: torch.Generator, device: str = "cpu"
-) -> list[dict]:
+def cache_costs(setting: Setting, *, repeats: int, seconds: float, generator: torch.Generator,
+                device: str = "cpu") -> list[dict]:
     """Four rows of the same table, for one layer: attention, append and keep of the tree's cache, and concatenate.
 
     The last is how transformers' DynamicCache appends.
@@ -98,9 +94,8 @@ def cache_costs(
         "keep": lambda: cache.keep(path, count),
         "concatenate": lambda: theirs.update(*new, 0),
     }
-    times = timing.interleaved(
-        calls, repeats=repeats, seconds=seconds, generator=generator, device=device, before=before
-    )
+    times = timing.interleaved(calls, repeats=repeats, seconds=seconds, generator=generator, device=device,
+                               before=before)
     return [_row(setting, name, setting.prefix, time) for name, time in times.items()]
 
 
@@ -112,12 +107,11 @@ def _models(setting: Setting, device: str) -> list[LlamaForCausalLM]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for attention in (TREE, "sdpa"):
-            config = LlamaConfig(
-                vocab_size=256, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=setting.layers,
-                num_attention_heads=setting.query_heads, num_key_value_heads=setting.kv_heads,
-                head_dim=setting.head_dim, max_position_embeddings=setting.prefix + setting.draft,
-                attn_implementation=attention, dtype=setting.kind,
-            )
+            config = LlamaConfig(vocab_size=256, hidden_size=width, intermediate_size=2 * width,
+                                 num_hidden_layers=setting.layers, num_attention_heads=setting.query_heads,
+                                 num_key_value_heads=setting.kv_heads, head_dim=setting.head_dim,
+                                 max_position_embeddings=setting.prefix + setting.draft, attn_implementation=attention,
+                                 dtype=setting.kind)
             made.append(LlamaForCausalLM(config).eval().to(device, setting.kind))
     made[1].load_state_dict(made[0].state_dict(), assign=True)
     return made

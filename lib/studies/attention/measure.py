@@ -17,25 +17,12 @@ from lib.attention import choice
 from lib.attention.operator import tree_attention
 from lib.lab import processor, provenance, timing
 from lib.lab.tables import Table
-from lib.studies.attention.baselines import (
-    AUTO,
-    CHAIN,
-    COMPILED,
-    KERNELS,
-    LIBRARIES,
-    OURS,
-    PREPARE,
-    QUICK,
-    Problem,
-    installed,
-    refused,
-)
+from lib.studies.attention.baselines import CHAIN, COLD, COMPILED, FIRST, OURS, PREPARE, QUICK, Problem, absent, refused
 from lib.studies.attention.peaks import GIGA, Peaks, Work, cache_bytes, least, work
 from lib.trees import shapes
 from lib.trees.tree import Tree
 
 FEW_TOKENS = 16  # of prefix, of the small calls that load a kernel's code or estimate its time
-COLD = (*OURS, "dense mask", *LIBRARIES)  # the alternatives that are also timed with flushed caches
 FLUSHED = ("attention_cold", "attention_heads")  # the tables of such times
 PATIENCE = 3  # times its share of time that a call may take, by an estimate from smaller calls
 
@@ -108,16 +95,8 @@ def make_problem(cell: Cell, generator: torch.Generator, device: str = "cpu") ->
     return Problem(query, normal(cell.kv_heads, slots), normal(cell.kv_heads, slots), mask, cell.prefix)
 
 
-def measure(
-    cell: Cell,
-    *,
-    limits: Limits,
-    peaks: Peaks,
-    generator: torch.Generator,
-    alternatives: Iterable[str] = QUICK,
-    device: str = "cpu",
-    cold: bool = False,
-) -> list[dict]:
+def measure(cell: Cell, *, limits: Limits, peaks: Peaks, generator: torch.Generator,
+            alternatives: Iterable[str] = QUICK, device: str = "cpu", cold: bool = False) -> list[dict]:
     """One row per alternative: its times, or why it was skipped.
 
     An alternative is skipped where it cannot serve such a call here, failed, needs more memory than the limit, or
@@ -133,9 +112,8 @@ def measure(
         reason = f"memory: keys and values need {cell.key_bytes / GIGA:.2f} GB, the limit is {limits.memory_gb:g} GB"
         return [_row(cell, name, timing.Timing(skipped=reason)) for name in names]
     problem = make_problem(cell, generator, device)
-    # Where not all fit: kernels made for trees first, then what they replace, and the chain, which is no rival, last.
-    urgency = [AUTO, *KERNELS, *OURS, *(name for name in names if name != CHAIN)]
-    costs = {name: work(name, problem) for name in sorted(names, key=[*urgency, CHAIN].index)}
+    urgency = [*FIRST, *(name for name in names if name != CHAIN), CHAIN]  # the chain is no rival
+    costs = {name: work(name, problem) for name in sorted(names, key=urgency.index)}
     skipped = {name: f"refused: {reason}" for name in names if (reason := refused(name, problem))}
     kept, too_much = _feasible(cell, {name: costs[name] for name in costs if name not in skipped}, limits, peaks)
     skipped |= too_much
@@ -145,11 +123,9 @@ def measure(
         kept = [name for name in kept if name not in slow]
         ready, failed = _prepared(sorted(kept, key=list(costs).index), problem)
         skipped |= failed
-        times = timing.interleaved(
-            ready, repeats=limits.repeats, seconds=limits.seconds, generator=generator, device=device,
-            clock=timing.device_seconds,
-            **({"before": _flusher(ready, cell, device)} if cold else {}),
-        )
+        times = timing.interleaved(ready, repeats=limits.repeats, seconds=limits.seconds, generator=generator,
+                                   device=device, clock=timing.device_seconds,
+                                   **({"before": _flusher(ready, cell, device)} if cold else {}))
     times |= {name: timing.Timing(skipped=reason) for name, reason in skipped.items()}
     return [_row(cell, name, times[name], costs[name]) for name in names]
 
@@ -177,9 +153,7 @@ def relative_errors(cell: Cell, generator: torch.Generator, device: str = "cpu")
     return {name: ((output - truth).norm() / truth.norm()).item() for name, output in outputs.items()}
 
 
-def _feasible(
-    cell: Cell, costs: dict[str, Work], limits: Limits, peaks: Peaks
-) -> tuple[list[str], dict[str, str]]:
+def _feasible(cell: Cell, costs: dict[str, Work], limits: Limits, peaks: Peaks) -> tuple[list[str], dict[str, str]]:
     """Alternatives that may keep the limits, cheapest first, and why the others cannot, even at the machine's peak."""
     reasons, least = {}, {}
     for name, cost in costs.items():
@@ -248,18 +222,16 @@ def _row(cell: Cell, name: str, timed: timing.Timing, cost: Work = Work(0, 0)) -
     return {**asdict(cell), "alternative": name, **times, "repeats": timed.repeats, **costs}
 
 
-def fill(
-    run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limits, peaks: Peaks, seed: int,
-    device: str = "cpu", compiled: bool = False,
-) -> pd.DataFrame:
+def fill(run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limits, peaks: Peaks, seed: int,
+         device: str = "cpu", compiled: bool = False) -> pd.DataFrame:
     """The table "attention" or one of FLUSHED over these cells; cells that a stopped run has finished are not repeated.
 
     A cell's rows are on disk as soon as it is done. Its inputs depend on `seed` and its place in the grid. `compiled`:
     includes FlexAttention, which takes long to compile. Libraries that are not installed have no rows.
     """
     cold = name in FLUSHED
-    absent = {*LIBRARIES} - {*installed()} | (set() if compiled else {COMPILED})
-    alternatives = [each for each in (COLD if cold else PREPARE) if each not in absent]
+    left_out = absent() | (set() if compiled else {COMPILED})
+    alternatives = [each for each in (COLD if cold else PREPARE) if each not in left_out]
     given = asdict(limits) | {"seed": seed, "alternatives": alternatives}
     mark = provenance.fingerprint(code=[__name__], parameters=given, device=device)
     table = Table(run_dir, name, mark)
@@ -300,10 +272,8 @@ def choice_rows(rows: pd.DataFrame, device: str = "cpu") -> list[dict]:
     A cell in which a backend was skipped is left out: the skipped one may be the fastest.
     """
     own = rows[rows["alternative"].isin(OURS) & (rows["repeats"] > 0)]
-    own = own.assign(
-        kind=choice.device_kind(device), blocks=own["batch"] * own["kv_heads"],
-        rows=own["query_heads"] // own["kv_heads"] * own["draft"], backend=own["alternative"],
-    )
+    own = own.assign(kind=choice.device_kind(device), blocks=own["batch"] * own["kv_heads"],
+                     rows=own["query_heads"] // own["kv_heads"] * own["draft"], backend=own["alternative"])
     cell = ["kind", "dtype", "blocks", "prefix", "rows", "head_dim"]
     own = own.drop_duplicates([*cell, "backend"])
     complete = own.groupby(cell)["backend"].transform("size") == own.groupby("dtype")["backend"].transform("nunique")

@@ -55,12 +55,8 @@ def probe(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06) -> 
             if not processor.slow_dtype(getattr(torch, name), device)}
     of_units = {name: best_rate(unit_forms(getattr(torch, name), device), device, seconds) for name in best}
     memory = bandwidth(device, megabytes=memory_megabytes(device), seconds=seconds)
-    return Peaks(
-        memory,
-        max(memory, bandwidth(device, megabytes=cached_megabytes(device), seconds=seconds)),
-        {name: max(rate, of_units[name]) for name, rate in best.items()},
-        best,
-    )
+    return Peaks(memory, max(memory, bandwidth(device, megabytes=cached_megabytes(device), seconds=seconds)),
+                 {name: max(rate, of_units[name]) for name, rate in best.items()}, best)
 
 
 def memory_megabytes(device: str = "cpu") -> tuple[int, ...]:
@@ -181,9 +177,6 @@ def balanced_draft(peaks: Peaks, dtype: str, query_heads: int, kv_heads: int) ->
     """
     width = getattr(torch, dtype).itemsize
     return width * peaks.products[dtype] / (2 * query_heads / kv_heads * peaks.bandwidth)
-
-
-# ---------------------------------------------------------------------------------------------------- the roofline
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,8 @@ def ratios(rows: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
 def geometric_means(rows: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
     """By dtype and alternative: geometric mean, smallest and largest ratio to `base`, and the number of cells."""
     groups = ratios(rows, base).groupby(["dtype", "alternative"])["ratio"]
-    return groups.agg(
-        mean=lambda ratio: float(np.exp(np.log(ratio).mean())), smallest="min", largest="max", cells="size"
-    ).reset_index()
+    return groups.agg(mean=lambda ratio: float(np.exp(np.log(ratio).mean())), smallest="min", largest="max",
+                      cells="size").reset_index()
 
 
 def with_best(rows: pd.DataFrame, names: Iterable[str], label: str) -> pd.DataFrame:
@@ -135,11 +134,8 @@ def shares(rows: pd.DataFrame, roofline: pd.DataFrame, column: str = "warm_ms") 
     cell = [*SETTING, "query_heads", "kv_heads", "head_dim", "shape"]
     least = roofline.rename(columns={column: "least_ms", "bytes": "least_bytes", "operations": "least_operations"})
     own = timed(rows).merge(least[[*cell, "least_ms", "least_bytes", "least_operations"]], on=cell)
-    return own.assign(
-        share=own["least_ms"] / own["median_ms"],
-        intensity=own["least_operations"] / own["least_bytes"],
-        rate=own["least_operations"] / (own["median_ms"] / 1e3),
-    )
+    return own.assign(share=own["least_ms"] / own["median_ms"], intensity=own["least_operations"] / own["least_bytes"],
+                      rate=own["least_operations"] / (own["median_ms"] / 1e3))
 
 
 def prefix_cost(rows: pd.DataFrame) -> pd.DataFrame:
@@ -162,13 +158,8 @@ def beside_attention(rows: pd.DataFrame) -> pd.DataFrame:
     return wide.assign(share=(wide["append"] + wide["keep"]) / wide["attention"]).reset_index()
 
 
-# --------------------------------------------------------------------------------------------------------------- goals
-
-
-def goals(
-    timings: pd.DataFrame, flushed: pd.DataFrame, others: pd.DataFrame, roofline: pd.DataFrame, forward: pd.DataFrame,
-    peaks: pd.DataFrame,
-) -> pd.DataFrame:
+def goals(timings: pd.DataFrame, flushed: pd.DataFrame, others: pd.DataFrame, roofline: pd.DataFrame,
+          forward: pd.DataFrame, peaks: pd.DataFrame) -> pd.DataFrame:
     """One row per goal that the run can judge: goal, asked, reached, met, and `why` where it was missed.
 
     timings, flushed, others, roofline, forward, peaks: the tables "attention", "attention_cold", "attention_heads",

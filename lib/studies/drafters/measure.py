@@ -4,6 +4,7 @@ that a drafter needs beside its target.
 
 import random
 import sys
+from itertools import chain
 from typing import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -165,7 +166,7 @@ def held(drafter) -> int:
     reached = [thing for thing in _reach(drafter) if not isinstance(thing, HOLDERS)]
     storages = {thing.untyped_storage().data_ptr(): thing.untyped_storage().nbytes()
                 for thing in reached if isinstance(thing, torch.Tensor)}
-    others = [thing for thing in reached if not isinstance(thing, (torch.Tensor, int, float))]
+    others = (thing for thing in reached if not isinstance(thing, torch.Tensor))
     return sum(storages.values()) + sum(map(sys.getsizeof, others))
 
 
@@ -175,7 +176,9 @@ def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _reach(start) -> Iterator:
-    """The object and all that its containers and attributes refer to, each once; modules and tensors are leaves."""
+    """The object and all that its containers and attributes refer to, each once and without single numbers; modules and
+    tensors are leaves.
+    """
     seen, waiting = set(), [start]
     while waiting:
         here = waiting.pop()
@@ -186,8 +189,7 @@ def _reach(start) -> Iterator:
         if isinstance(here, (*HOLDERS, torch.Tensor, str, bytes)):
             continue
         if isinstance(here, dict):
-            waiting += [*here.keys(), *here.values()]
-        elif isinstance(here, (list, tuple, set, frozenset)):
-            waiting += here
+            below = chain(here.keys(), here.values())
         else:
-            waiting += getattr(here, "__dict__", {}).values()
+            below = here if isinstance(here, (list, tuple, set, frozenset)) else getattr(here, "__dict__", {}).values()
+        waiting += (thing for thing in below if not isinstance(thing, (int, float)))  # tables hold millions of them

@@ -1,7 +1,5 @@
 """One round in pictures: the tree with its tokens, the text so far coloured by its writers, the numbers in words."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from html import escape
@@ -39,7 +37,8 @@ def draw_round(step: Step) -> Figure:
     axis.set_xlim(-0.55, deep + 1.55)  # room for a bonus token after the deepest node, the same in all rounds
     for box in axis.texts:
         box.set_fontfamily(FONTS)
-    _write_probabilities(axis, step, tree.size)
+    if step.probabilities is not None:
+        _write_probabilities(axis, step, tree.size)
     hidden = f" (of {step.tree.max_depth} levels {deep} are drawn)" if tree.size < step.tree.size else ""
     axis.set_title(f"Round {step.number} of {step.of}{hidden}")
     return figure
@@ -105,12 +104,9 @@ def _first_levels(tree: Tree, deepest: int) -> Tree:
 
 def _write_probabilities(axis, step: Step, size: int) -> None:
     """Each node's probability left of its box, above the edge that leads to it."""
-    if step.probabilities is None:
-        return
     boxes = list(axis.texts)[:size]
     for node in range(1, size):
-        lit = node in step.accepted
-        chance = step.probabilities[node]
+        lit, chance = node in step.accepted, step.probabilities[node]
         axis.annotate("<1%" if chance < 0.005 else f"{chance:.0%}", xy=(0, 0.5), xycoords=boxes[node], xytext=(-6.5, 0),
                       textcoords="offset points", ha="right", va="center", fontsize=7.5, zorder=3,
                       color="black" if lit else "#666666", weight="bold" if lit else "normal",

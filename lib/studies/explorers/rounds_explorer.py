@@ -1,7 +1,5 @@
 """The rounds explorer: choose a pair, prompt and shape, and step through what every round drafts and accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from io import BytesIO
@@ -138,22 +136,15 @@ class RoundsExplorer:
         self.message.value = _note("decoding …")
         try:
             pair = self.pairs[self.pair.value]
-            steps = walk(
-                pair, LanguageModelDrafter(pair.draft_model), self._chosen_prompt(pair), self._shape(),
-                temperature=self.temperature.value, new_tokens=self.new_tokens.value,
-                generator=torch.Generator().manual_seed(self.seed))
+            steps = walk(pair, LanguageModelDrafter(pair.draft_model), self._chosen_prompt(pair), self._shape(),
+                         temperature=self.temperature.value, new_tokens=self.new_tokens.value,
+                         generator=torch.Generator().manual_seed(self.seed))
             if not steps:
                 raise ValueError("the target ends the text with its first token, before any round: take another prompt")
         except Exception as error:  # a callback's traceback would only appear in a log
             self._complain(error)
             return
-        self.message.value = ""
-        self.shown.layout.display = None
-        self._restart(steps)
-
-    def _restart(self, steps: list[Step]) -> None:
-        """Show the first of new rounds."""
-        self.steps = steps
+        self.message.value, self.shown.layout.display, self.steps = "", None, steps
         if self.round.value == 1:
             self._show()
         self.round.value = 1  # shows the first round if another one was shown

@@ -1,7 +1,5 @@
 """The shape explorer: choose a family and a budget, and see tree, mask and position ids change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from io import BytesIO
@@ -56,7 +54,6 @@ class ShapeExplorer:
             title=f"{self.family.value}@{tree.budget}")
 
     def _refresh(self, change=None) -> None:
-        """Draw and describe the tree of the current controls."""
         if self.node.max != self.budget.value:
             self.node.max = self.budget.value  # a larger node becomes the last one, which refreshes again
         figure, png = self.figure(), BytesIO()

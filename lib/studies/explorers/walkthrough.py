@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from lib.attention.registration import tree_forward
-from lib.decoding.batch import stack
-from lib.decoding.loop import generate
+from lib.decoding.loop import generate, stack
 from lib.decoding.records import Round
 from lib.models.cache import TreeCache
 from lib.trees.growth.candidates import Growth

@@ -1,7 +1,5 @@
 """Figures of the study of rules: which rules are lossless, what lossy rules gain, and which rule accepts most."""
 
-from typing import Sequence
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -28,11 +26,10 @@ def deviations(proof: pd.DataFrame) -> Figure:
         style = theme.STYLES[row.rule]
         axis.plot(
             max(row.worst, ROUNDING), names.index((row.rule, row.proposal)), marker=style.marker, markersize=8,
-            markeredgecolor=style.colour, markerfacecolor=style.colour if row.kind == FILLED else "none", linestyle="",
-        )
+            markeredgecolor=style.colour, markerfacecolor=style.colour if row.kind == FILLED else "none", linestyle="")
     axis.axvline(EXACT, color="#666666", linestyle=":")
-    axis.set(xscale="log", xlabel="largest distance from the target's law", ylim=(-0.7, len(names) - 0.3))
-    axis.set_xlim(ROUNDING / 3, 3)
+    axis.set(xscale="log", xlabel="largest distance from the target's law", xlim=(ROUNDING / 3, 3),
+             ylim=(-0.7, len(names) - 0.3))
     axis.set_yticks(range(len(names)), [label(*name) for name in names])
     lossy = worst[~worst["lossless"]][["rule", "proposal"]].drop_duplicates()
     axis.axhspan(-0.7, len(lossy) - 0.5, color=theme.PALE, alpha=0.45, zorder=0)
@@ -50,8 +47,7 @@ def accepted_over_distance(rows: pd.DataFrame, base: str) -> Figure:
     mean = rows.groupby(["shape", "rule", "temperature"], sort=False)[["accepted", "distance"]].mean().reset_index()
     sizes = np.linspace(25, 110, len(temperatures))
     figure, axes = plt.subplots(
-        1, len(shapes), figsize=(4.2 * len(shapes) + 1.8, 4.0), squeeze=False, layout="constrained"
-    )
+        1, len(shapes), figsize=(4.2 * len(shapes) + 1.8, 4.0), squeeze=False, layout="constrained")
     for axis, shape in zip(axes.flat, shapes):
         for rule, line in mean[mean["shape"] == shape].groupby("rule", sort=False):
             style, line = theme.STYLES[rule], line.sort_values("temperature")
@@ -66,24 +62,21 @@ def accepted_over_distance(rows: pd.DataFrame, base: str) -> Figure:
     return figure
 
 
-def which_rule(best: pd.DataFrame, temperatures: Sequence[float] | None = None) -> Figure:
+def which_rule(best: pd.DataFrame) -> Figure:
     """From `findings.best_rules`: one cell for each proposal, promise and temperature, with the rule that accepts most,
     its accepted length, and the distance of a lossy rule."""
-    temperatures = list(temperatures or sorted(best["temperature"].unique()))
+    temperatures = sorted(best["temperature"].unique())
     order = best.assign(lossy=~best["lossless"]).sort_values(["lossy", "proposal"], kind="stable")
     lines = list(dict.fromkeys(zip(order["lossy"], order["proposal"])))
     figure, axis = plt.subplots(
-        figsize=(1.75 * len(temperatures) + 3.2, 0.62 * len(lines) + 1.1), layout="constrained"
-    )
+        figsize=(1.75 * len(temperatures) + 3.2, 0.62 * len(lines) + 1.1), layout="constrained")
     for row in order.itertuples():
         x, y = temperatures.index(row.temperature), lines.index((row.lossy, row.proposal))
         colour = theme.STYLES[row.rule].colour
         axis.add_patch(plt.Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour, linewidth=0))
         wrong = f", wrong by {row.distance:.2f}" if row.lossy else ""
-        axis.text(
-            x, y, f"{row.rule}\n{row.accepted:.2f}{wrong}", ha="center", va="center", fontsize=8.5,
-            color="black" if colour in LIGHT else "white",
-        )
+        axis.text(x, y, f"{row.rule}\n{row.accepted:.2f}{wrong}", ha="center", va="center", fontsize=8.5,
+                  color="black" if colour in LIGHT else "white")
     promises = {True: "lossy", False: "lossless"}
     axis.set_yticks(range(len(lines)), [f"{name.replace('_', ' ')}\n{promises[lossy]}" for lossy, name in lines])
     axis.set_xticks(range(len(temperatures)), [f"{value:g}" for value in temperatures])

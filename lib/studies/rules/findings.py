@@ -54,10 +54,6 @@ LOSSY = """
 A lossy rule accepts more tokens, and its text has another distribution. Both effects are exact here.
 """
 
-CHOICE = """
-### 4.4 Which rule, then?
-"""
-
 
 def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
     """Section 4 of the report, and the answer to "Which rule?"."""
@@ -77,7 +73,7 @@ def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | 
     yield LOSSY
     ends = main[main["shape"].isin([shapes[0], shapes[-1]])]
     yield lossy(ends)
-    yield CHOICE
+    yield "\n### 4.4 Which rule, then?\n"
     yield which_rule(main[main["shape"] == shapes[-1]])
     yield _without_table(verification_cost(run["rules_cost"]))
     yield published(exact, rng)
@@ -220,11 +216,10 @@ def lossy_by_length(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
                           x_label="drafted chain (tokens)", y_label="distance from the target's law")
     ends = distances.pivot(index="rule", columns="length", values="value")
     first, last = ends.columns.min(), ends.columns.max()
+    each = "; ".join(f"`{name}` {row[first]:.2f} and {row[last]:.2f}" for name, row in ends.iterrows())
     return Finding(
         f"With longer drafts the error of {(ends[last] > ends[first]).sum()} of {len(ends)} lossy rules grows.",
-        f"On chains of {first} and of {last}: " + "; ".join(f"`{name}` {row[first]:.2f} and {row[last]:.2f}"
-                                                            for name, row in ends.iterrows()) + ".",
-        figure, "lossy_by_length")
+        f"On chains of {first} and of {last}: {each}.", figure, "lossy_by_length")
 
 
 def which_rule(rows: pd.DataFrame) -> Finding:
@@ -236,8 +231,7 @@ def which_rule(rows: pd.DataFrame) -> Finding:
     return Finding(
         f"Which rule accepts most on `{rows['shape'].iloc[0]}`,",
         f"by proposal, promise and temperature. Without loss: {by_proposal}. On a chain *traversal* is block "
-        "verification.",
-        figures.which_rule(best), "which_rule")
+        "verification.", figures.which_rule(best), "which_rule")
 
 
 def verification_cost(rows: pd.DataFrame) -> Finding:
@@ -295,9 +289,8 @@ def against_bounds(rows: pd.DataFrame) -> pd.DataFrame:
     return own.dropna(subset=["best", "yardstick"])
 
 
-def gain(
-    rows: pd.DataFrame, rule: str, base: str, by: Sequence[str], rng: np.random.Generator, proposals: Sequence[str] = ()
-) -> pd.DataFrame:
+def gain(rows: pd.DataFrame, rule: str, base: str, by: Sequence[str], rng: np.random.Generator,
+         proposals: Sequence[str] = ()) -> pd.DataFrame:
     """By how many per cent more tokens per round (bonus token included) a rule yields than the base, for each setting
     `by`, over the settings that have both; value, low, high from resampling languages.
 
@@ -322,17 +315,15 @@ def lossy_beside(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows["proposal"] == BASE[1]) & (~rows["lossless"] | rows["rule"].eq(BASE[0]))]
 
 
-def best_rules(rows: pd.DataFrame, by: Sequence[str] = ("proposal", "lossless", "temperature")) -> pd.DataFrame:
-    """Of exact rows, the rule that accepts most in each setting `by`: its mean accepted length and distance, and the
-    share by which it leads the next one (NaN if there is none). Of equals the rule that is first in RULES. Bounds are
-    left out.
+def best_rules(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of exact rows, the rule that accepts most for each proposal, promise and temperature, with its mean accepted
+    length and distance. Of equals the rule that is first in RULES. Bounds are left out.
     """
-    by = list(by)
+    by = ["proposal", "lossless", "temperature"]
     mean = rows[rows["rule"] != BOUND].groupby([*by, "rule"], as_index=False)[["accepted", "distance"]].mean()
     mean = mean.assign(accepted=mean["accepted"].round(9), place=mean["rule"].map(list(RULES).index))
-    ordered = mean.sort_values(["accepted", "place"], ascending=[False, True]).drop(columns="place").groupby(by)
-    first, second = ordered.nth(0).set_index(by), ordered.nth(1).set_index(by)["accepted"]
-    return first.assign(lead=first["accepted"] / second - 1).sort_index().reset_index()
+    ordered = mean.sort_values(["accepted", "place"], ascending=[False, True]).drop(columns="place")
+    return ordered.drop_duplicates(by).sort_values(by, ignore_index=True)
 
 
 def directions(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
@@ -356,11 +347,8 @@ def directions(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         ("Weng et al. 2025", "by path gains more where it is hotter", "1.0 to 2.8 %", heat,
          heat.is_monotonic_increasing),
     ]
-    return pd.DataFrame([
-        dict(zip(("from", "finding", "published", "here", "agrees"),
-                 (source, finding, there, _range(here), "yes" if agrees else "no")))
-        for source, finding, there, here, agrees in found
-    ])
+    table = pd.DataFrame(found, columns=["from", "finding", "published", "here", "agrees"])
+    return table.assign(here=table["here"].map(_range), agrees=table["agrees"].map({True: "yes", False: "no"}))
 
 
 def in_tokens(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator, prompt: str) -> pd.DataFrame:

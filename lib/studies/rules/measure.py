@@ -38,18 +38,9 @@ LEAST_EXPECTED = 5.0  # cells with smaller expected counts are pooled
 ROWS = 64  # sequences per batch
 
 
-def exact(
-    table: Table,
-    shapes: Sequence[str],
-    *,
-    temperatures: Sequence[float],
-    agreements: Sequence[float],
-    languages: int,
-    seed: int,
-    vocabulary: int = 3,
-    pairs: Pairs | None = None,
-    bounded: bool = True,
-) -> pd.DataFrame:
+def exact(table: Table, shapes: Sequence[str], *, temperatures: Sequence[float], agreements: Sequence[float],
+          languages: int, seed: int, vocabulary: int = 3, pairs: Pairs | None = None,
+          bounded: bool = True) -> pd.DataFrame:
     """The requested rows of the table "rules_exact"; missing ones are computed and appended, language by language.
 
     One row for each language, agreement, temperature, shape and (rule, proposal); `pairs` None: all rules and
@@ -100,10 +91,8 @@ def proof(table: Table, shapes: Sequence[str], *, random: int, pairs: Pairs | No
         tree = parse(shape)
         for rule, proposal in pairs or sampled_rules(tree):
             if (rule, proposal, shape, kind) not in table.keys():
-                distances = [
-                    enumeration.distance(enumeration.law(rule, *pair, tree, proposal), pair[0], tree.max_depth + 1)
-                    for pair in pools[kind]
-                ]
+                distances = [enumeration.distance(enumeration.law(rule, *pair, tree, proposal), pair[0],
+                                                  tree.max_depth + 1) for pair in pools[kind]]
                 table.append(rule=rule, proposal=proposal, shape=shape, kind=kind, languages=len(distances),
                              lossless=RULES[rule].lossless, worst=max(distances), mean=sum(distances) / len(distances))
     return table.frame()
@@ -170,20 +159,11 @@ def law_tests(table: Table, pair, prompts: Mapping[str, Tensor], rules: Pairs, s
 def first_tokens(pair, prompt: Tensor, rule: str, proposal: str, setting: LawTest, seed: int) -> list[tuple[int, ...]]:
     """The first tokens of `setting.samples` continuations of a prompt int64[T], decoded live."""
     drafter = LanguageModelDrafter(
-        pair.draft_model, proposal=proposal, temperature=setting.temperature, vocabulary=pair.vocabulary
-    )
+        pair.draft_model, proposal=proposal, temperature=setting.temperature, vocabulary=pair.vocabulary)
     done = live.decode(
-        pair.target,
-        drafter,
-        [prompt] * setting.samples,
-        rows=ROWS,
-        shape=setting.shape,
-        rule=rule,
-        temperature=setting.temperature,
-        top_k=setting.top_k,
-        max_new_tokens=setting.length,
-        generator=torch.Generator().manual_seed(seed),
-    )
+        pair.target, drafter, [prompt] * setting.samples, rows=ROWS, shape=setting.shape, rule=rule,
+        temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.length,
+        generator=torch.Generator().manual_seed(seed))
     return [tuple(tokens) for tokens in done.new_tokens]
 
 
@@ -195,11 +175,8 @@ def law_of(target, prompt: Tensor, length: int, temperature: float, top_k: int) 
         texts = torch.stack([torch.cat([prompt, torch.tensor(cell, dtype=torch.long)]) for cell in law])
         logits = target(texts.to(target.device), logits_to_keep=1).logits[:, -1]
         probs = warp(logits.double(), temperature, top_k).cpu()
-        law = {
-            (*cell, token): chance * float(row[token])
-            for (cell, chance), row in zip(law.items(), probs)
-            for token in row.nonzero()[:, 0].tolist()
-        }
+        law = {(*cell, token): chance * float(row[token]) for (cell, chance), row in zip(law.items(), probs)
+               for token in row.nonzero()[:, 0].tolist()}
     return law
 
 
@@ -243,15 +220,15 @@ def g_test(emitted: Iterable[tuple[int, ...]], law: Mapping[tuple[int, ...], flo
     return GTest(statistic, degrees, float(chi2.sf(statistic, degrees)) if degrees else 1.0, total)
 
 
-def judged(rows: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
-    """The rows of the table "rules_law" as tests that hold together at `level` (Holm 1979).
+def judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the table "rules_law" as tests that hold together at LEVEL (Holm 1979).
 
     Added columns: `adjusted`, the adjusted p-value; `passes`, whether it exceeds the level; `visible`, the distance
-    that is detected with POWER even by a test at level / tests, the strictest that Holm's procedure demands.
+    that is detected with POWER even by a test at LEVEL / tests, the strictest that Holm's procedure demands.
     """
     order = rows["p_value"].rank(method="first").astype(int)
     steps = (rows["p_value"] * (len(rows) + 1 - order)).clip(upper=1)
     adjusted = steps[order.sort_values().index].cummax().reindex(rows.index)
     tests = [GTest(*values) for values in rows[["statistic", "degrees", "p_value", "samples"]].itertuples(index=False)]
-    visible = [test.visible(level / len(rows)) for test in tests]
-    return rows.assign(adjusted=adjusted, passes=adjusted > level, visible=visible)
+    visible = [test.visible(LEVEL / len(rows)) for test in tests]
+    return rows.assign(adjusted=adjusted, passes=adjusted > LEVEL, visible=visible)

@@ -29,18 +29,8 @@ TOKENS = LONG  # the smallest vocabulary on which rules run the code for a large
 Case = tuple[Draft, Tensor]
 
 
-def measure(
-    table: Table,
-    rules: Sequence[str],
-    shapes: Sequence[str],
-    *,
-    vocabulary: int,
-    generator: torch.Generator,
-    rounds: int = 8,
-    agreement: float = 0.8,
-    repeats: int = 9,
-    device: str = "cpu",
-) -> pd.DataFrame:
+def measure(table: Table, rules: Sequence[str], shapes: Sequence[str], *, vocabulary: int, generator: torch.Generator,
+            rounds: int = 8, agreement: float = 0.8, repeats: int = 9, device: str = "cpu") -> pd.DataFrame:
     """The table "rules_cost": one row for each rule and shape (names as for `shapes.parse`). Only missing rows are
     timed.
 
@@ -63,9 +53,8 @@ def measure(
     return table.frame()
 
 
-def time_rule(
-    rule: str, cases: Sequence[Case], *, repeats: int, generator: torch.Generator, device: str = "cpu"
-) -> dict[str, float]:
+def time_rule(rule: str, cases: Sequence[Case], *, repeats: int, generator: torch.Generator,
+              device: str = "cpu") -> dict[str, float]:
     """Microseconds of a verification and of one read of its rows (means over the cases, medians over the repeats), and
     the median and quartiles over the repeats of their ratio."""
     rows = [read_in_full(rule, *case, seed) for seed, case in enumerate(cases)]
@@ -86,20 +75,12 @@ def time_rule(
     each = seconds.mean(-1)  # float[2, repeats]
     verify_us, read_us = 1e6 * np.median(each, axis=1)
     lower, times_read, upper = np.quantile(each[0] / each[1], [0.25, 0.5, 0.75])
-    return {
-        "rows_read": sum(len(run) for runs in rows for run in runs) / len(cases),
-        "verify_us": verify_us,
-        "read_us": read_us,
-        "times_read": times_read,
-        "lower": lower,
-        "upper": upper,
-        "repeats": repeats,
-    }
+    return dict(rows_read=sum(len(run) for runs in rows for run in runs) / len(cases), verify_us=verify_us,
+                read_us=read_us, times_read=times_read, lower=lower, upper=upper, repeats=repeats)
 
 
-def random_round(
-    tree: Tree, proposal: str, vocabulary: int, agreement: float, generator: torch.Generator, device: str = "cpu"
-) -> tuple[Draft, Tensor]:
+def random_round(tree: Tree, proposal: str, vocabulary: int, agreement: float, generator: torch.Generator,
+                 device: str = "cpu") -> Case:
     """A draft and target probabilities float32[m, V]; the logits of both are random, with correlation `agreement`."""
     own, other = torch.randn(2, tree.size, vocabulary, generator=generator).to(device)
     # A spread of 3 gives an entropy a few nats below that of a uniform law, with a long tail, as in language models.
@@ -167,9 +148,8 @@ class _Reads(TorchDispatchMode):
     def record(self, value: Tensor) -> None:
         for matrix, rows in zip(self.matrices, self.rows):
             if value.untyped_storage().data_ptr() == matrix.untyped_storage().data_ptr():
-                last = value.storage_offset() + sum(
-                    (size - 1) * step for size, step in zip(value.shape, value.stride())
-                )
+                last = value.storage_offset() + sum((size - 1) * step
+                                                    for size, step in zip(value.shape, value.stride()))
                 touched = range(value.storage_offset() // matrix.shape[1], last // matrix.shape[1] + 1)
                 if value.numel() >= len(touched) * matrix.shape[1] / 2:
                     rows.update(touched)

@@ -147,12 +147,5 @@ def _order(rows: pd.DataFrame) -> list[str]:
 def _point(axis, place: int, row: pd.Series, colour: str) -> None:
     axis.hlines(place, row["low"], row["high"], color=colour, linewidth=2.0)
     axis.plot(row["value"], place, "o", color=colour)
-    axis.annotate(
-        f"{row['value']:.2f}",
-        (row["value"], place),
-        (0, 5),
-        textcoords="offset points",
-        ha="center",
-        fontsize=8,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-    )
+    axis.annotate(f"{row['value']:.2f}", (row["value"], place), (0, 5), textcoords="offset points", ha="center",
+                  fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})

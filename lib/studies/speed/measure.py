@@ -82,16 +82,8 @@ def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]
             yield kind, [own[(first + i) % len(own)] for i in range(batch)]
 
 
-def measure(
-    table: Table,
-    pair,
-    alternatives: Sequence[Alternative],
-    prompts,
-    *,
-    batch: int,
-    repeats: int,
-    generator: torch.Generator,
-) -> None:
+def measure(table: Table, pair, alternatives: Sequence[Alternative], prompts, *, batch: int, repeats: int,
+            generator: torch.Generator) -> None:
     """Times all alternatives on all groups of prompts, one row each; rows that the table has are not made again.
 
     Alternatives are interleaved on each group, in shuffled order, after one untimed run each. An interrupt loses the
@@ -99,13 +91,9 @@ def measure(
     """
     fitting = [way for way in alternatives if way.batched or batch == 1]
     own: dict[str, list[list[int]]] = {}
-    todo = [
-        (repeat, *group, way)
-        for repeat in range(repeats)
-        for group in groups(prompts, batch)
-        for way in _shuffled(fitting, generator)
-        if (pair.name, batch, way.name, group[0], repeat) not in table.keys()
-    ]
+    todo = [(repeat, *group, fitting[at]) for repeat in range(repeats) for group in groups(prompts, batch)
+            for at in torch.randperm(len(fitting), generator=generator).tolist()
+            if (pair.name, batch, fitting[at].name, group[0], repeat) not in table.keys()]
     for way in {way.name: way for *_, way in todo}.values():
         way.run(todo[0][3])
     for repeat, name, kind, group, way in todo:
@@ -118,10 +106,6 @@ def measure(
         seconds = time.perf_counter() - start
         table.append(pair=pair.name, batch=batch, alternative=way.name, drafter=way.drafter, shape=way.shape,
                      prompt=name, kind=kind, repeat=repeat, **counted(done, seconds), same=done.tokens == own[name])
-
-
-def _shuffled(ways: Sequence[Alternative], generator: torch.Generator) -> list[Alternative]:
-    return [ways[at] for at in torch.randperm(len(ways), generator=generator).tolist()]
 
 
 def counted(done: Continued, seconds: float) -> dict[str, object]:

@@ -1,12 +1,8 @@
-"""Memory of a pair, and its number formats: weights, caches and a round's logits beside the target alone, and speed,
-memory and text of the same pair in float32, bfloat16 and int8.
-
-Memory is computed from the models' sizes, the caches' share as `TreeCache` holds it, which the tests check; the peak of
-a decoding is measured.
+"""Memory of a pair, computed from the models' sizes, with the measured peak of a decoding; and speed, memory and text
+of the same pair in float32, bfloat16 and int8.
 """
 
 import time
-from dataclasses import dataclass
 from typing import Mapping, Sequence
 
 import numpy as np
@@ -18,7 +14,7 @@ from lib.decoding.batch import in_batches
 from lib.decoding.loop import generate
 from lib.drafters.registry import make
 from lib.lab import processor
-from lib.lab.counted_bytes import CountedBytes
+from lib.lab.counters import CountedBytes
 from lib.models.cache import capacity_for
 from lib.models.checks import DTYPES
 from lib.models.load import load_pair
@@ -32,33 +28,6 @@ FORMATS = (("float32", "none"), ("bfloat16", "none"), ("bfloat16", "none|int8"),
            ("bfloat16", "int8"))
 
 
-@dataclass(frozen=True)
-class Needs:
-    """Bytes: weights of both models, caches and logits of all sequences."""
-
-    target_weights: int
-    drafter_weights: int
-    target_cache: int
-    drafter_cache: int
-    logits: int
-    alone: int
-
-    @property
-    def together(self) -> int:
-        """The pair while it speculates."""
-        return self.target_weights + self.drafter_weights + self.target_cache + self.drafter_cache + self.logits
-
-    @property
-    def extra(self) -> float:
-        """The additional bytes of speculation, as a share of the target alone."""
-        return self.together / self.alone - 1
-
-    @property
-    def caches(self) -> int:
-        """Bytes of keys and values of both models."""
-        return self.target_cache + self.drafter_cache
-
-
 def token_bytes(model) -> int:
     """Keys and values of one token in all layers."""
     config = model.config.get_text_config()
@@ -67,19 +36,18 @@ def token_bytes(model) -> int:
     return 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize
 
 
-def needs(target, drafter, tree: Tree, *, batch: int, tokens: int) -> Needs:
-    """Both models at `tokens` committed tokens per sequence; the drafter's cache holds the nodes with children."""
+def needs(target, drafter, tree: Tree, *, batch: int, tokens: int) -> dict[str, float]:
+    """Bytes, by column of the table "memory", of all sequences at `tokens` committed tokens each; the drafter's cache
+    holds the nodes with children.
+    """
     internal = tree.size - len(tree.leaves)
     vocabulary = target.config.get_text_config().vocab_size * target.dtype.itemsize
     cache, plain = (batch * capacity_for(tokens + nodes) * token_bytes(target) for nodes in (tree.size, 1))
-    return Needs(
-        target_weights=weights(target),
-        drafter_weights=weights(drafter),
-        target_cache=cache,
-        drafter_cache=batch * capacity_for(tokens + internal) * token_bytes(drafter),
-        logits=batch * tree.size * vocabulary,
-        alone=weights(target) + plain + batch * vocabulary,
-    )
+    both = dict(target_weights=weights(target), drafter_weights=weights(drafter), target_cache=cache,
+                drafter_cache=batch * capacity_for(tokens + internal) * token_bytes(drafter),
+                logits=batch * tree.size * vocabulary)
+    alone = weights(target) + plain + batch * vocabulary
+    return both | {"alone": alone, "extra": sum(both.values()) / alone - 1}
 
 
 def peak(pair, drafter, shape: Tree, prompts: Sequence[Tensor], new_tokens: int) -> int:
@@ -92,10 +60,9 @@ def peak(pair, drafter, shape: Tree, prompts: Sequence[Tensor], new_tokens: int)
 
 def row(pair, label: str, tree: Tree, *, batch: int, tokens: int) -> dict[str, object]:
     """A row of the table "memory" without its measured peaks."""
-    bytes_needed = needs(pair.target, pair.draft_model, tree, batch=batch, tokens=tokens)
     dtype = str(pair.target.dtype).removeprefix("torch.")
     setting = dict(pair=pair.name, dtype=dtype, batch=batch, shape=label, tokens=tokens)
-    return setting | vars(bytes_needed) | {"extra": bytes_needed.extra}
+    return setting | needs(pair.target, pair.draft_model, tree, batch=batch, tokens=tokens)
 
 
 def table(pair, trees: Mapping[int, tuple[str, Tree]], prompts: Sequence[Tensor], new_tokens: int) -> pd.DataFrame:
@@ -112,16 +79,8 @@ def table(pair, trees: Mapping[int, tuple[str, Tree]], prompts: Sequence[Tensor]
 # ------------------------------------------------------------------------------------------------------- number formats
 
 
-def compare_formats(
-    name: str,
-    prompts,
-    drafting: Mapping[str, tuple[str, str | Tree]],
-    *,
-    new_tokens: int,
-    device: str,
-    formats: Sequence[tuple[str, str]] = FORMATS,
-    generator: torch.Generator,
-) -> pd.DataFrame:
+def compare_formats(name: str, prompts, drafting: Mapping[str, tuple[str, str | Tree]], *, new_tokens: int, device: str,
+                    formats: Sequence[tuple[str, str]] = FORMATS, generator: torch.Generator) -> pd.DataFrame:
     """The table "formats": a pair in each format, plain and with each drafter, on each prompt, in shuffled turns.
 
     drafting: by spec of a drafter, the label and the shape of its tree. formats: (dtype, quantised weights), those left
@@ -164,11 +123,9 @@ def by_format(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     sums = rows.groupby(setting, sort=False)[["tokens", "seconds", "agreeing"]].sum()
     held = rows.groupby(setting, sort=False)[["target_weights", "drafter_weights"]].first().sum(axis=1) / 2**20
     gained = measure.gains(rows, PLAIN, rng, by=setting[:2]).set_index(setting)
-    return pd.DataFrame({
-        "tokens per second": sums["tokens"] / sums["seconds"],
-        "text shared with the first row": sums["agreeing"] / sums["tokens"],
-        "weights (MiB)": held,
-    }).join(gained[["value", "low", "high", "n_prompts"]])
+    return pd.DataFrame({"tokens per second": sums["tokens"] / sums["seconds"],
+                         "text shared with the first row": sums["agreeing"] / sums["tokens"],
+                         "weights (MiB)": held}).join(gained[["value", "low", "high", "n_prompts"]])
 
 
 def _shared(own: list[int], base: list[int]) -> int:

@@ -18,6 +18,7 @@ from lib.lab import tables
 from lib.replay import acceptance
 from lib.tests import small_models
 from lib.tests.cost import test_cost
+from lib.tests.cost.engine_readers import READERS
 from lib.tests.replay.test_replay import synthetic
 from lib.trees import Tree, shapes
 
@@ -84,7 +85,7 @@ def test_a_tree_that_grows_is_judged_by_its_own_rounds_and_forwards(given_advice
     found = advice.advise(*halves(recorded()), costs(), prefix=64, limits=LIMITS, generator=np.random.default_rng(0),
                           grow=grow)
     row = found.settings.set_index("engine").loc["SGLang, dynamic tree"]
-    setting = engines.ENGINES["SGLang, dynamic tree"].read(row["setting"])
+    setting = READERS["SGLang, dynamic tree"](row["setting"])
     seconds = own.once + float(own.level(1)) + (setting.steps - 1) * float(own.level(setting.top_k))
     seconds += float(own.check(setting.nodes))
     assert row["loss"] == pytest.approx(1 - own.round(given_advice.tree) / seconds)
@@ -102,7 +103,7 @@ def test_settings_read_back_and_say_what_they_lose(given_advice, tmp_path):
     found = given_advice.settings.set_index("engine")
     assert list(found.index) == list(engines.ENGINES)
     for name, row in found.iterrows():
-        setting = engines.ENGINES[name].read(row["setting"])
+        setting = READERS[name](row["setting"])
         assert row["exact"] == (isinstance(setting, Tree) and setting == given_advice.tree)
         assert np.isnan(row["loss"]) == isinstance(setting, engines.Dynamic)
         if row["exact"]:
@@ -180,7 +181,7 @@ def test_following_the_advice_end_to_end():
     found = advice.advise(*halves(made), cost.Costs(measured), prefix=24, limits=Limits(6, 3),
                           generator=np.random.default_rng(0))
     trees = {"recommended": found.tree, "chain": shapes.chain(3)} | {
-        row.engine: engines.ENGINES[row.engine].read(row.setting) for row in found.settings.itertuples()}
+        row.engine: READERS[row.engine](row.setting) for row in found.settings.itertuples()}
     own = continuations(target, ids, max_new_tokens=16)
     for tree in {tree for tree in trees.values() if isinstance(tree, Tree)}:
         done = generate(target, LanguageModelDrafter(pair.draft_model), torch.stack(ids), shape=tree, max_new_tokens=16)

@@ -15,6 +15,7 @@ from lib.cost.best_tree import Limits
 from lib.cost.engines import choices, servers
 from lib.cost.engines.forms import CHAIN, DYNAMIC, LEVELS, TREE, Dynamic
 from lib.cost.engines.registry import ENGINES
+from lib.tests.cost.engine_readers import READERS
 from lib.tests.replay.test_replay import synthetic, trees
 from lib.trees import Tree, shapes
 
@@ -41,7 +42,7 @@ def test_what_is_written_is_read_back(name, data):
     setting = data.draw(OF_FORM[engine.form])
     for drafter in ("a model", *engine.by_head):
         written = engine.line(setting, drafter)
-        assert engine.read(written) == setting and "\n" not in written
+        assert READERS[name](written) == setting and "\n" not in written
 
 
 @pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.form in (CHAIN, LEVELS)])
@@ -54,7 +55,8 @@ def test_what_an_engine_cannot_express_is_refused(name):
 def test_the_texts_are_those_of_the_engines():
     assert ENGINES["Medusa"].write(shapes.kary(2, 1)) == "medusa_choices = [(0,), (1,)]"
     assert choices.write_eagle(shapes.chain(2)) == "tree_choices = [[0], [0, 0]]"
-    assert choices.write_eagle_dynamic(Dynamic(8, 10, 59)) == "EaModel.from_pretrained(total_token=60, depth=7, top_k=10)"
+    dynamic = Dynamic(8, 10, 59)
+    assert choices.write_eagle_dynamic(dynamic) == "EaModel.from_pretrained(total_token=60, depth=7, top_k=10)"
     flag, value = shlex.split(servers.write_vllm(shapes.chain(5), "org/drafter"))
     assert flag == "--speculative-config"
     assert json.loads(value) == {"method": "draft_model", "model": "org/drafter", "num_speculative_tokens": 5}
@@ -68,9 +70,9 @@ def test_the_texts_are_those_of_the_engines():
     assert "--speculative-algorithm EAGLE3 " in ENGINES["SGLang, chain"].line(shapes.chain(3), "eagle3")
     assert '"method": "medusa"' in ENGINES["vLLM, chain"].line(shapes.chain(3), "medusa")
     assert ENGINES["vLLM, chain"].line(shapes.chain(3), "small") == servers.write_vllm(shapes.chain(3))
-    assert ENGINES["llama.cpp"].read("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
+    assert READERS["llama.cpp"]("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
     with pytest.raises(ValueError, match="dynamic tree and no chain"):
-        servers.read_sglang(servers.write_sglang_dynamic(Dynamic(3, 2, 6)))
+        READERS["SGLang, chain"](servers.write_sglang_dynamic(Dynamic(3, 2, 6)))
     with pytest.raises(ValueError, match="10 best"):
         ENGINES["Medusa"].write(Tree.from_choices([(10,)]))
 
@@ -106,7 +108,7 @@ REFUSED = [
 @pytest.mark.parametrize("name, text, said", REFUSED)
 def test_a_text_that_is_no_setting_is_refused_by_what_is_wrong_with_it(name, text, said):
     with pytest.raises(ValueError, match=said):
-        ENGINES[name].read(text)
+        READERS[name](text)
 
 
 def test_options_may_stand_behind_an_equals_sign():
@@ -114,13 +116,13 @@ def test_options_may_stand_behind_an_equals_sign():
                        "SGLang, dynamic tree": Dynamic(3, 2, 6), "vLLM, token tree": shapes.kary(2, 2)}.items():
         words = shlex.split(ENGINES[name].write(tree))
         pairs = (f"{option}={value}" for option, value in zip(words[::2], words[1::2]))
-        assert ENGINES[name].read(shlex.join(pairs)) == tree
+        assert READERS[name](shlex.join(pairs)) == tree
 
 
 def test_sglangs_chain_is_as_long_as_its_steps_whatever_is_said_of_tokens():
     for tokens in (2, 3, 99):
         text = f"--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens {tokens}"
-        assert servers.read_sglang(text) == shapes.chain(3)
+        assert READERS["SGLang, chain"](text) == shapes.chain(3)
 
 
 @settings(deadline=None)
@@ -157,7 +159,7 @@ def test_the_nearest_setting_is_the_fastest_of_its_form():
     level = found["vLLM, token tree"]
     assert engines.equal_levels(level) and speed(level) >= speed(found["vLLM, chain"])
     for name, setting in found.items():
-        assert ENGINES[name].read(ENGINES[name].write(setting)) == setting
+        assert READERS[name](ENGINES[name].write(setting)) == setting
 
 
 def test_nodes_of_ranks_that_an_engine_does_not_know_serve_elsewhere():
@@ -169,7 +171,7 @@ def test_nodes_of_ranks_that_an_engine_does_not_know_serve_elsewhere():
 
     for tree in (Tree.from_choices([(0,), (11,), (11, 0), (0, 3)]), Tree.from_choices([(11,), (12,)])):
         found = engines.nearest(ENGINES["Medusa"], tree, recorded, lambda tree: 1.0, limits)
-        assert ENGINES["Medusa"].read(ENGINES["Medusa"].write(found)) == found and 0 < found.budget <= limits.nodes
+        assert READERS["Medusa"](ENGINES["Medusa"].write(found)) == found and 0 < found.budget <= limits.nodes
         left = Tree.from_choices(choice for choice in tree.choices() if max(choice) < 10)
         known = best_tree.paths_within(recorded, limits, most_rank=10)
         assert speed(found) == max(speed(left), speed(Tree.from_choices(known))) > speed(left)
@@ -187,4 +189,4 @@ def test_the_readmes_lines_are_what_engines_take():
              "--speculative-algorithm": "SGLang, chain"}
     for start, name in shown.items():
         (line,) = [line for line in lines if line.startswith(start)]
-        assert ENGINES[name].write(ENGINES[name].read(line)) == line
+        assert ENGINES[name].write(READERS[name](line)) == line

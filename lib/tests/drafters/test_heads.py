@@ -17,7 +17,7 @@ from lib.drafters.combined import CombinedDrafter
 from lib.drafters.heads.eagle import continued, embed
 from lib.drafters.heads.layers import CachedLayers
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
-from lib.lab.forward_clock import clocked
+from lib.lab.counters import clocked
 from lib.models.cache import TreeCache
 from lib.studies.acceptance import live
 from lib.tests import plain_heads, small_heads, small_models

@@ -11,7 +11,7 @@ from lib.drafters import eagle
 from lib.drafters.eagle import EagleDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.kernels.products import weights_refusal
-from lib.lab.forward_clock import clocked
+from lib.lab.counters import clocked
 from lib.models.fused import FusedBlocks
 from lib.tests import small_heads, small_models
 from lib.trees import Tree, shapes

@@ -48,7 +48,7 @@ def test_interval_of_a_mean_is_that_of_student():
 @pytest.mark.parametrize(("prompts", "quantile"), [(5, 2.776445), (10, 2.262157), (30, 2.045230)])
 def test_tails_follow_the_quantiles_of_student(prompts, quantile):
     expected = NormalDist().cdf(-quantile * (prompts / (prompts - 1)) ** 0.5)
-    assert stats._tail(0.95, prompts) == pytest.approx(expected, rel=1e-4)
+    assert stats._tail(prompts) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("prompts", [10, 30])
@@ -91,7 +91,7 @@ def test_against_a_plain_bootstrap():
     for _ in range(5000):
         chosen = generator.integers(0, 30, 30)
         plain.append(accepted[chosen].sum() / rounds[chosen].sum())
-    tail = stats._tail(0.95, 30)
+    tail = stats._tail(30)
     low, high = np.quantile(plain, [tail, 1 - tail])
     assert (found.low, found.high) == (pytest.approx(low, abs=0.01), pytest.approx(high, abs=0.01))
 

@@ -13,12 +13,10 @@ from lib.models.held_out import resolve
 
 
 def held_out_words():
-    return {
-        word
-        for kind, stems in (("noun", words.NOUNS), ("trade", words.TRADES))
-        for word in stems
-        if is_held_out(kind, word)
-    }
+    return {word
+            for kind, stems in (("noun", words.NOUNS), ("trade", words.TRADES))
+            for word in stems
+            if is_held_out(kind, word)}
 
 
 def nouns_of(text):
@@ -55,12 +53,10 @@ def test_no_committed_prompt_comes_from_a_training_source():
     real = [row["source"] for row in rows if "source" in row]
     assert len(real) == 2 * len(rows) // len(mixture.KINDS)
     assert all(is_held_out("file", source["package"], source["path"], one_in=25) for source in real)
-    names = {
-        name
-        for row in rows
-        if row["category"] == "questions"
-        for name in re.findall(r"The home of (\w+) is", row["turns"][0])
-    }
+    names = {name
+             for row in rows
+             if row["category"] == "questions"
+             for name in re.findall(r"The home of (\w+) is", row["turns"][0])}
     assert names and all(is_held_out("name", name) for name in names)
     assert {row["category"] for row in rows} == set(mixture.KINDS)
 
@@ -98,10 +94,8 @@ def test_velan_marks_case_number_tense_and_mood():
     assert told.english() == "Did the old cats not watch the dog under the dog?"
     assert told.velan() == f"Ka {cat}k {old}ke {dog}is dun {dog}n ne{see}tak?"
     plain = translation.Clause(one, "watch", many, None, "present", False, False)
-    assert (
-        plain.english() == "The dog watches the old cats."
-        and plain.velan() == f"{dog} {cat}kan {old}ke {see}ra.".capitalize()
-    )
+    assert (plain.english() == "The dog watches the old cats."
+            and plain.velan() == f"{dog} {cat}kan {old}ke {see}ra.".capitalize())
 
 
 def test_the_lexicon_is_large_enough_in_both_splits():

@@ -9,7 +9,7 @@ import torch
 
 from lib.drafters import heads
 from lib.lab import tables
-from lib.lab.counted_bytes import CountedBytes
+from lib.lab.counters import CountedBytes
 from lib.making import command, data, loop, losses
 from lib.making import heads as training
 from lib.making.corpus import mixture

@@ -14,12 +14,8 @@ ABOUT = {"target": "t", "protocol": acceptance.CONTINUATION, "temperature": 0.0}
 def recorded(seed=0, protocol=acceptance.CONTINUATION, **kwargs):
     made = synthetic(np.random.default_rng(seed), rows=30, width=24, **kwargs)
     return replay.Trace(
-        **{
-            **vars(made),
-            "about": ABOUT | {"protocol": protocol},
-            "prompts": tuple(f"p{i // 3}" for i in range(30)),
-            "loops": np.maximum(made.lengths - 6, 0),
-        }
+        **{**vars(made), "about": ABOUT | {"protocol": protocol}, "prompts": tuple(f"p{i // 3}" for i in range(30)),
+           "loops": np.maximum(made.lengths - 6, 0)}
     )
 
 
@@ -77,8 +73,6 @@ def test_grown_trees_gain_the_most_on_what_they_were_grown_from():
     made = replay.Trace(
         **{**vars(recorded()), "ranks": {"d": ranks}, "lengths": np.full(30, 24), "loops": np.full(30, 24)}
     )
-    gained = {
-        family: replay.accepted_lengths(made, acceptance.family_tree(family, 12, made, "d"), "d").mean()
-        for family in ("optimal", "chain", "kary:2", "star")
-    }
+    gained = {family: replay.accepted_lengths(made, acceptance.family_tree(family, 12, made, "d"), "d").mean()
+              for family in ("optimal", "chain", "kary:2", "star")}
     assert max(gained, key=gained.get) == "optimal"

@@ -38,20 +38,12 @@ def every_text(depth, seed=0, agreement=0.6, temperature=1.0):
     chances["without_replacement|3"] = sampled.view(len(said), SAMPLES, 3).mean(1) / p.gather(1, said[:, None])
     shape = len(texts), depth
     zeros = np.zeros(shape, np.float32)
-    made = replay.Trace(
-        np.array([(0, *text) for text in texts], dtype=np.int32),
-        np.full(len(texts), depth),
-        np.full(len(texts), depth),
-        p.gather(1, said[:, None]).numpy().reshape(shape),
-        zeros,
-        {"d": np.zeros(shape, np.int32)},
-        {"d": q.gather(1, said[:, None]).numpy().reshape(shape)},
-        {"d": zeros},
-        tuple("".join(map(str, text)) for text in texts),
-        ("k",) * len(texts),
-        {"target": "t", "protocol": acceptance.REAL_TEXT, "temperature": temperature},
-        {f"d|{name}": values.numpy().reshape(*shape, -1) for name, values in chances.items()},
-    )
+    made = replay.Trace(np.array([(0, *text) for text in texts], dtype=np.int32), np.full(len(texts), depth),
+                        np.full(len(texts), depth), p.gather(1, said[:, None]).numpy().reshape(shape), zeros,
+                        {"d": np.zeros(shape, np.int32)}, {"d": q.gather(1, said[:, None]).numpy().reshape(shape)},
+                        {"d": zeros}, tuple("".join(map(str, text)) for text in texts), ("k",) * len(texts),
+                        {"target": "t", "protocol": acceptance.REAL_TEXT, "temperature": temperature},
+                        {f"d|{name}": values.numpy().reshape(*shape, -1) for name, values in chances.items()})
     weights = np.array([float(np.prod([target(text[:i])[token] for i, token in enumerate(text)])) for text in texts])
     return target, drafter, made, weights
 
@@ -128,10 +120,8 @@ def test_live_decoding_finds_the_expected_length():
         )
         drawn = live.tally(done, asked.names, asked.kinds)
         rng = np.random.default_rng(0)
-        ours, theirs = (
-            stats.ratio(*(frame.groupby("prompt")[name].sum() for name in ("accepted", "rounds")), rng)
-            for frame in (expected, drawn)
-        )
+        ours, theirs = (stats.ratio(*(frame.groupby("prompt")[name].sum() for name in ("accepted", "rounds")), rng)
+                        for frame in (expected, drawn))
         spread = (ours.high - ours.low + theirs.high - theirs.low) / 2
         assert abs(ours.value - theirs.value) < 1.5 * spread, (rule, ours, theirs)
 

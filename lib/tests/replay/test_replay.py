@@ -27,18 +27,8 @@ def synthetic(rng, rows=5, width=24, ranks=4, ahead=None):
     table = table if ahead else table[:, :, 0]
     tokens = rng.integers(0, 50, (rows, width + 1)).astype(np.int32)
     zeros = np.zeros((rows, width), np.float32)
-    return replay.Trace(
-        tokens,
-        lengths,
-        lengths,
-        zeros,
-        zeros,
-        {"d": table},
-        {"d": zeros},
-        {"d": zeros},
-        tuple(map(str, range(rows))),
-        ("k",) * rows,
-    )
+    return replay.Trace(tokens, lengths, lengths, zeros, zeros, {"d": table}, {"d": zeros}, {"d": zeros},
+                        tuple(map(str, range(rows))), ("k",) * rows)
 
 
 @st.composite
@@ -71,11 +61,9 @@ def met(ranks, start, length):
 def test_walk_is_the_plain_walk_and_the_trie_is_the_walk(tree, seed, ahead):
     recorded = synthetic(np.random.default_rng(seed), ahead=ahead)
     found = replay.walk(recorded, tree)
-    expected = [
-        (row, start, *plain_walk(met(recorded.ranks["d"][row], start, length), tree))
-        for row, length in enumerate(recorded.lengths)
-        for start in range(length)
-    ]
+    expected = [(row, start, *plain_walk(met(recorded.ranks["d"][row], start, length), tree))
+                for row, length in enumerate(recorded.lengths)
+                for start in range(length)]
     assert [*zip(found.rows, found.starts, found.accepted, found.nodes)] == expected
     left = recorded.lengths[found.rows] - found.starts
     assert np.array_equal(found.cut, found.accepted >= left)
@@ -135,18 +123,8 @@ def test_chained_rounds_follow_one_another(tree, seed):
 def test_chained_efficiency_can_differ_where_uniform_starts_tie():
     ranks = np.tile([0, 0, 1], 40)[None].astype(np.int32)
     zeros = np.zeros(ranks.shape, np.float32)
-    recorded = replay.Trace(
-        np.zeros((1, 121), np.int32),
-        np.array([120]),
-        np.array([120]),
-        zeros,
-        zeros,
-        {"d": ranks},
-        {"d": zeros},
-        {"d": zeros},
-        ("p",),
-        ("k",),
-    )
+    recorded = replay.Trace(np.zeros((1, 121), np.int32), np.array([120]), np.array([120]), zeros, zeros, {"d": ranks},
+                            {"d": zeros}, {"d": zeros}, ("p",), ("k",))
     efficiency = {}
     for name, tree in {"chain": Tree.from_choices([(0,), (0, 0)]), "star": Tree.from_choices([(0,), (1,)])}.items():
         everywhere = replay.walk(recorded, tree)
@@ -169,10 +147,8 @@ def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
     pair = models.load_pair(name, dtype="float64")  # where ranks do not tie to rounding
     texts = ("def add(a, b):\n    return", "The harbour at dawn was")
     ids = [pair.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in texts]
-    recorded = replay.record(
-        pair.target, {"d": pair.draft_model}, ids, names="ab", kinds="kk", max_new_tokens=10,
-        eos_token_id=pair.eos_token_ids,
-    )
+    recorded = replay.record(pair.target, {"d": pair.draft_model}, ids, names="ab", kinds="kk", max_new_tokens=10,
+                             eos_token_id=pair.eos_token_ids)
     trees = live.random_trees(9, np.random.default_rng(len(name)))
     for tree in (next(trees), next(trees)):
         done = live.decode(

@@ -28,15 +28,13 @@ def test_no_tree_gains_more_on_the_trace(seed, budget):
     made = replay.Trace(
         **{**vars(made), "ranks": {"d": np.where(made.ranks["d"] == 2, 5, made.ranks["d"])}}
     )  # ranks with a gap
-    best = max(
-        (
-            replay.accepted_lengths(
-                made, Tree.from_choices([tuple(5 if r == 2 else r for r in path) for path in tree.choices()])
-            ).sum()
-            for tree in all_trees(budget, 3, 3)
-        ),
-        default=0,
-    )
+    best = max((
+                   replay.accepted_lengths(
+                       made, Tree.from_choices([tuple(5 if r == 2 else r for r in path) for path in tree.choices()])
+                   ).sum()
+                   for tree in all_trees(budget, 3, 3)
+               ),
+               default=0)
     # deeper trees than brute force visits can only be better
     own = replay.accepted_lengths(made, search.frequent(made, budget)).sum()
     assert own >= best
@@ -63,14 +61,8 @@ def test_an_empty_trace_gives_a_chain():
 
 def test_uniform_starts_are_a_condition():
     ranks = np.tile([0, 0, 1], 40)[None].astype(np.int32)
-    made = replay.Trace(
-        **{
-            **vars(synthetic(np.random.default_rng(0), rows=1, width=120)),
-            "ranks": {"d": ranks},
-            "lengths": np.array([120]),
-            "loops": np.array([120]),
-        }
-    )
+    made = replay.Trace(**{**vars(synthetic(np.random.default_rng(0), rows=1, width=120)), "ranks": {"d": ranks},
+                           "lengths": np.array([120]), "loops": np.array([120])})
     counts = dict(search.most_frequent_paths(made, 3))
     assert counts[(0,)] == 80 and counts[(0, 0)] == pytest.approx(
         counts[(1,)], abs=1

@@ -48,18 +48,9 @@ def test_trunks_are_what_no_longer_text_begins_with():
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("rows, eos", [(32, None), (4, 3), (1, [3, 5])])
 def test_texts_that_begin_alike_are_continued_as_if_apart(temperature, rows, eos):
-    both = [
-        function(
-            TARGET,
-            PROMPTS,
-            max_new_tokens=12,
-            temperature=temperature,
-            rows=rows,
-            eos_token_id=eos,
-            generator=torch.Generator().manual_seed(5),
-        )
-        for function in (decoding.continuations, prefill.continuations)
-    ]
+    both = [function(TARGET, PROMPTS, max_new_tokens=12, temperature=temperature, rows=rows, eos_token_id=eos,
+                     generator=torch.Generator().manual_seed(5))
+            for function in (decoding.continuations, prefill.continuations)]
     assert both[0] == both[1] and max(map(len, both[0])) > 1
 
 

@@ -55,16 +55,8 @@ def test_traces_are_made_once_and_read_again(tmp_path):
     ids = small_models.prompts(0, (70, 80, 66, 90))
     split = recording.split_prompts(list("abcd"), ["k"] * 4, ids, choose=1, judge=3)
     said = []
-    settings = dict(
-        temperatures=[0.0, 1.0],
-        tokens=6,
-        starts=2,
-        horizon=4,
-        eos_token_id=None,
-        seed=0,
-        folder=tmp_path,
-        report=said.append,
-    )
+    settings = dict(temperatures=[0.0, 1.0], tokens=6, starts=2, horizon=4, eos_token_id=None, seed=0, folder=tmp_path,
+                    report=said.append)
     once = recording.record("t", target, drafters, split, **settings)
     again = recording.record("t", None, None, split, **settings)  # no model is asked a second time
     assert len(once) == 4 and len(said) == 8
@@ -80,9 +72,7 @@ def test_traces_are_made_once_and_read_again(tmp_path):
     for first, second in zip(once, again):
         assert np.array_equal(first.ranks["d"], second.ranks["d"])
     tables = measure.replay_all(once[0], ["chain", "optimal"], [1, 4], 4)
-    assert set(tables["acceptance"]["prompt"]) <= set("bcd"), (
-        "trees are judged on prompts that they were not grown from"
-    )
+    assert set(tables["acceptance"]["prompt"]) <= set("bcd"), "prompts that no tree was grown from"
 
 
 def test_live_rows_of_top_k_equal_replayed_ones():
@@ -90,17 +80,13 @@ def test_live_rows_of_top_k_equal_replayed_ones():
     drafter = small_models.related(target, 1, noise=0.3)
     asked = recording.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
     done = live.decode(target, LanguageModelDrafter(drafter), asked.ids, shape="kary:2@6", max_new_tokens=17)
-    made = replay.read(
-        target, {"d": drafter}, asked.ids, done.new_tokens, names=asked.names, kinds=asked.kinds, about=ABOUT
-    )
+    made = replay.read(target, {"d": drafter}, asked.ids, done.new_tokens, names=asked.names, kinds=asked.kinds,
+                       about=ABOUT)
     tree = shapes.parse("kary:2@6")
     replayed = acceptance.tally_walk(made, acceptance.rounds_of(made, tree, "d"), tree.budget)
-    both = [
-        frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[
-            ["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]
-        ]
-        for frame in (live.tally(done, asked.names, asked.kinds), replayed)
-    ]
+    columns = ["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]
+    both = [frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[columns]
+            for frame in (live.tally(done, asked.names, asked.kinds), replayed)]
     pd.testing.assert_frame_equal(*both, check_dtype=False)
 
 
@@ -113,12 +99,8 @@ def test_every_live_setting_decodes_and_the_oracle_is_right():
 
     pair = Pair("p", target, drafter, Tokenizer(), "t", "d")
     asked = recording.split_prompts(list("ab"), ["k"] * 2, small_models.prompts(0, (9, 12)), choose=0, judge=2)
-    known = [
-        target.generate(ids[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)[
-            0, len(ids) :
-        ].tolist()
-        for ids in asked.ids
-    ]
+    plain = dict(max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)
+    known = [target.generate(ids[None], **plain)[0, len(ids):].tolist() for ids in asked.ids]
     grid = live.rules_grid(["kary:2@6"], [0.0, 1.0]) + live.drafters_grid(["kary:2@6"])
     rows = pd.concat([live.run(setting, pair, [target], asked, known, new_tokens=19, seed=0) for setting in grid])
     assert set(rows["drafter"]) == {"top_k", "iid", "without_replacement", "lookup", "merged", "random", "oracle"}
@@ -148,29 +130,11 @@ def test_a_family_is_exhausted_where_more_nodes_add_next_to_nothing():
 
 
 def test_findings_read_a_table():
-    rows = pd.DataFrame(
-        [
-            dict(
-                target="t",
-                drafter="d",
-                protocol="x",
-                temperature=0.0,
-                family=family,
-                budget=budget,
-                stretch="before",
-                prompt=prompt,
-                kind="k",
-                rounds=10,
-                drafted=10 * budget,
-                accepted=accepted,
-                cut=0,
-                depth=budget,
-            )
-            for family, gains in {"chain": (5, 6), "star": (5, 4), "optimal": (5, 8)}.items()
-            for budget, accepted in zip((1, 4), gains)
-            for prompt in "pq"
-        ]
-    )
+    rows = pd.DataFrame([
+        dict(target="t", drafter="d", protocol="x", temperature=0.0, family=family, budget=budget, stretch="before",
+             prompt=prompt, kind="k", rounds=10, drafted=10 * budget, accepted=accepted, cut=0, depth=budget)
+        for family, gains in {"chain": (5, 6), "star": (5, 4), "optimal": (5, 8)}.items()
+        for budget, accepted in zip((1, 4), gains) for prompt in "pq"])
     found = summary.lengths(summary.clean(rows), np.random.default_rng(0))
     best = summary.best_fixed(found).set_index("budget")
     assert best.loc[4, "family"] == "chain" and best.loc[4, "of_optimal"] == pytest.approx(6 / 8)

@@ -109,7 +109,7 @@ def test_a_library_that_fails_or_computes_something_else_is_not_timed(libraries)
 
 def test_a_library_is_refused_with_the_reason(monkeypatch):
     """Missing; on a processor; in a number format that it does not know; without what it wants."""
-    monkeypatch.setattr(baselines, "installed", lambda: ["xformers"])
+    monkeypatch.setattr(baselines, "absent", lambda: {"flashinfer"})
     assert refused("flashinfer", problem()) == "flashinfer is not installed"
     assert refused("xformers", problem()) == "it is for CUDA, the tensors are on cpu"
     on_gpu = SimpleNamespace(query=SimpleNamespace(is_cuda=True, dtype=torch.float32), prefix=0)

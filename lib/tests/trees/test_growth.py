@@ -218,16 +218,12 @@ def test_what_a_name_leaves_out_has_defaults():
     assert growth.shape_or_growth(shapes.star(2)) == shapes.star(2)
 
 
-@pytest.mark.parametrize("name, message", [
-    ("eagle3:4,6@32", "growth rule 'eagle3:4,6' is unknown.*eagle2:4,6@32"),
-    ("eagle2:4@32", "'eagle2:4@32' is not complete.*eagle2:4,6@32"),
-    ("dyspec", "'dyspec' is not complete"),
-    ("beam:x@4", "has numbers 'x'"),
-    ("beam:inf@4", "has numbers 'inf'"),
-    ("opttree:4,4,nan@4", "has numbers '4,4,nan'"),
-    ("beam:2.5@4", "width is 2.5"),
-    ("smart@16", "needs costs: pass"),
-])
+@pytest.mark.parametrize("name, message", [("eagle3:4,6@32", "growth rule 'eagle3:4,6' is unknown.*eagle2:4,6@32"),
+                                           ("eagle2:4@32", "'eagle2:4@32' is not complete.*eagle2:4,6@32"),
+                                           ("dyspec", "'dyspec' is not complete"), ("beam:x@4", "has numbers 'x'"),
+                                           ("beam:inf@4", "has numbers 'inf'"),
+                                           ("opttree:4,4,nan@4", "has numbers '4,4,nan'"),
+                                           ("beam:2.5@4", "width is 2.5"), ("smart@16", "needs costs: pass")])
 def test_a_name_that_says_nothing_is_refused(name, message):
     with pytest.raises(ValueError, match=message):
         growth.parse(name)

@@ -113,11 +113,9 @@ def test_what_is_no_tree_is_named(parents, rank, message):
         Tree(parents, rank)
 
 
-@pytest.mark.parametrize(("choices", "message"), [
-    ([(0,), (0,)], r"\(0,\) is given twice"),
-    ([(1, 0)], r"\(1, 0\) has no parent: add \(1,\)"),
-    ([()], "is the root"),
-])
+@pytest.mark.parametrize(("choices", "message"), [([(0,), (0,)], r"\(0,\) is given twice"),
+                                                  ([(1, 0)], r"\(1, 0\) has no parent: add \(1,\)"),
+                                                  ([()], "is the root")])
 def test_choices_that_are_no_tree_are_named(choices, message):
     with pytest.raises(ValueError, match=message):
         Tree.from_choices(choices)

@@ -61,10 +61,8 @@ def test_a_path_bound_is_above_what_siblings_alone_allow():
     gains = []
     for seed in range(12):
         pair = random_pair(seed)
-        gains.append(
-            bounds.best_accepted_length(*pair, shapes.chain(2), "iid")
-            / max(accepted("multi_step", pair, shapes.chain(2), "iid"), 1e-9)
-        )
+        gains.append(bounds.best_accepted_length(*pair, shapes.chain(2), "iid")
+                     / max(accepted("multi_step", pair, shapes.chain(2), "iid"), 1e-9))
     assert min(gains) >= 1 - CLOSE and max(gains) > 1.02
 
 
@@ -73,15 +71,11 @@ def test_siblings_against_every_subset(proposal):
     for seed in range(20):
         target, drafter = random_pair(seed, vocabulary=4, depth=1)
         p, q, count = target(()), drafter(()), 2
-        drawn = [
-            (chance, set(draft.tokens[1:].tolist()))
-            for chance, draft in enumeration.drafts(drafter, shapes.star(count), proposal)
-        ]
-        least = min(
-            float(p[list(inside)].sum()) + 1 - sum(chance for chance, tokens in drawn if tokens <= set(inside))
-            for size in range(5)
-            for inside in combinations(range(4), size)
-        )
+        drawn = [(chance, set(draft.tokens[1:].tolist()))
+                 for chance, draft in enumeration.drafts(drafter, shapes.star(count), proposal)]
+        least = min(float(p[list(inside)].sum()) + 1 - sum(chance for chance, tokens in drawn if tokens <= set(inside))
+                    for size in range(5)
+                    for inside in combinations(range(4), size))
         assert bounds.best_acceptance(p, q, count, proposal) == pytest.approx(least, abs=1e-12)
 
 

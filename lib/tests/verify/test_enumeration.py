@@ -21,11 +21,8 @@ EXACT = 1e-12
 HALF_THE_DIGITS = 1e-7  # of K-SEQ's scale in its fast form; any scale that is not below the solution is lossless
 SMALL = ["chain:1", "star:2", "star:3", "chain:2", "expansion:2,1", "comb:2,2"]
 LARGE = ["chain:3", "kary:2,2", "expansion:1,2,1", "expansion:2,1,1", "comb:3,2"]
-ODD = {
-    "uneven": Tree([-1, 0, 0, 2, 2, 3]),
-    "gaps": Tree([-1, 0, 0, 1], rank=[0, 0, 2, 1]),
-    "out of order": Tree([-1, 0, 0, 1, 2], rank=[0, 1, 0, 0, 0]),
-}
+ODD = {"uneven": Tree([-1, 0, 0, 2, 2, 3]), "gaps": Tree([-1, 0, 0, 1], rank=[0, 0, 2, 1]),
+       "out of order": Tree([-1, 0, 0, 1, 2], rank=[0, 1, 0, 0, 0])}
 FORMS = ("fast", "plain")
 CASES = [(rule.name, proposal) for rule in RULES.values() if rule.sampled for proposal in sorted(rule.proposals)]
 LOSSLESS = [(rule, proposal) for rule, proposal in CASES if RULES[rule].lossless]
@@ -64,12 +61,10 @@ def test_lossless_on_many_random_languages(rule, proposal, form):
 @pytest.mark.parametrize("rule, proposal", LOSSLESS)
 def test_lossless_on_hard_languages(rule, proposal, form):
     trees = fitting(rule, ["star:3", "chain:2", "expansion:2,1"] if form == "fast" else ["star:2", "chain:2"])
-    far = {
-        (name, str(tree)): found
-        for name, pair in HARD.items()
-        for tree in trees
-        if (found := distance(rule, pair, tree, proposal, form)) > EXACT
-    }
+    far = {(name, str(tree)): found
+           for name, pair in HARD.items()
+           for tree in trees
+           if (found := distance(rule, pair, tree, proposal, form)) > EXACT}
     assert not far
 
 
@@ -82,10 +77,8 @@ def test_lossless_on_larger_and_odd_trees(rule, proposal):
 @pytest.mark.parametrize("rule, proposal", LOSSLESS)
 def test_lossless_over_more_tokens(rule, proposal):
     trees = fitting(rule, ["chain:2", "star:3", "expansion:2,1"])
-    far = [
-        distance(rule, random_pair(seed, vocabulary=3 + seed % 3, depth=2), tree, proposal)
-        for seed, tree in enumerate(trees, 3)
-    ]
+    far = [distance(rule, random_pair(seed, vocabulary=3 + seed % 3, depth=2), tree, proposal)
+           for seed, tree in enumerate(trees, 3)]
     assert max(far) < EXACT
 
 
@@ -180,13 +173,8 @@ def test_what_papers_say_of_acceptance():
     for seed in range(20):
         target, drafter = random_pair(seed)
         alpha = float(torch.minimum(target(()), drafter(())).sum())
-        for rule, proposal in [
-            ("multi_step", "iid"),
-            ("without_replacement", "without_replacement"),
-            ("k_seq", "iid"),
-            ("block", "iid"),
-            ("traversal", "without_replacement"),
-        ]:
+        for rule, proposal in [("multi_step", "iid"), ("without_replacement", "without_replacement"), ("k_seq", "iid"),
+                               ("block", "iid"), ("traversal", "without_replacement")]:
             assert enumeration.law(rule, target, drafter, shapes.chain(1), proposal).accepted_length == pytest.approx(
                 alpha, abs=EXACT
             )
@@ -232,10 +220,8 @@ def test_drafters_sample_siblings_as_the_enumeration_does(proposal):
     for seed in range(6):
         q, sampler = random_pair(seed)[1](()), filling.SAMPLERS[proposal]
         own = dict_of(lambda draws: tuple((token, count) for _, token, count in sampler(q, 3, Decided(draws))))
-        proved = {
-            tuple(zip(draft.tokens[1:].tolist(), draft.times_drawn()[1:])): chance
-            for chance, draft in enumeration.drafts(lambda path: q, shapes.star(3), proposal)
-        }
+        proved = {tuple(zip(draft.tokens[1:].tolist(), draft.times_drawn()[1:])): chance
+                  for chance, draft in enumeration.drafts(lambda path: q, shapes.star(3), proposal)}
         assert own == pytest.approx(proved, abs=EXACT)
 
 
@@ -252,12 +238,8 @@ class Decided:
 def test_repeats_are_one_node_with_their_count():
     drafts = list(enumeration.drafts(constant(1, 1), shapes.star(2), "iid"))
     found = {key(draft): chance for chance, draft in drafts}
-    assert found == {
-        ((-1, 0), (0, 0), (1, 2)): 0.25,
-        ((-1, 0), (0, 1), (1, 2)): 0.25,
-        ((-1, 0, 0), (0, 0, 1), (1, 1, 1)): 0.25,
-        ((-1, 0, 0), (0, 1, 0), (1, 1, 1)): 0.25,
-    }
+    assert found == {((-1, 0), (0, 0), (1, 2)): 0.25, ((-1, 0), (0, 1), (1, 2)): 0.25,
+                     ((-1, 0, 0), (0, 0, 1), (1, 1, 1)): 0.25, ((-1, 0, 0), (0, 1, 0), (1, 1, 1)): 0.25}
 
 
 def test_a_number_compared_twice_is_one_number():

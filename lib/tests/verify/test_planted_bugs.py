@@ -48,13 +48,8 @@ def top_down(among):
     return rule
 
 
-def siblings(
-    *,
-    zeroed=True,
-    residual=lambda p, q: normalised((p - q).clamp_min(0), p),
-    updated=True,
-    number=lambda draws: draws.uniform
-):
+def siblings(*, zeroed=True, residual=lambda p, q: normalised((p - q).clamp_min(0), p), updated=True,
+             number=lambda draws: draws.uniform):
     """Sequoia's rule among siblings, with parts that can be removed."""
 
     def among(p, q, children, draws):

@@ -153,16 +153,12 @@ def test_the_settings_of_a_rule_matter():
 
 @pytest.mark.parametrize(
     "name, changed, message",
-    [
-        ("gredy", {}, "rule is 'gredy'"),
-        ("multi_step", {}, "not valid for 'top_k' drafts, only for iid"),
-        ("without_replacement", {"proposal": "iid"}, "only for without_replacement"),
-        ("k_seq", {"proposal": "without_replacement"}, "only for iid"),
-        ("block", {}, "defined for chains"),
-        ("naive", {"rows": 2}, "target_probs has shape"),
-        ("naive", {"vocabulary": 5}, "over 4 tokens, the target's over 5"),
-        ("deterministic", {"probs": None}, "comes without probs"),
-    ],
+    [("gredy", {}, "rule is 'gredy'"), ("multi_step", {}, "not valid for 'top_k' drafts, only for iid"),
+     ("without_replacement", {"proposal": "iid"}, "only for without_replacement"),
+     ("k_seq", {"proposal": "without_replacement"}, "only for iid"), ("block", {}, "defined for chains"),
+     ("naive", {"rows": 2}, "target_probs has shape"),
+     ("naive", {"vocabulary": 5}, "over 4 tokens, the target's over 5"),
+     ("deterministic", {"probs": None}, "comes without probs")],
 )
 def test_what_a_rule_is_not_for_is_refused_by_name(name, changed, message):
     settings_ = {"proposal": "top_k", "rows": 4, "vocabulary": 4, "probs": torch.full((4, 4), 0.25)} | changed
@@ -173,13 +169,9 @@ def test_what_a_rule_is_not_for_is_refused_by_name(name, changed, message):
 
 @pytest.mark.parametrize(
     "given_, message",
-    [
-        (dict(proposal="best"), "proposal is 'best'"),
-        (dict(tokens=torch.zeros(2)), "one token per node"),
-        (dict(proposal="iid", probs=None), "comes without probs"),
-        (dict(probs=torch.zeros(2, 5)), "one row per node"),
-        (dict(counts=torch.ones(2)), "counts have shape"),
-    ],
+    [(dict(proposal="best"), "proposal is 'best'"), (dict(tokens=torch.zeros(2)), "one token per node"),
+     (dict(proposal="iid", probs=None), "comes without probs"), (dict(probs=torch.zeros(2, 5)), "one row per node"),
+     (dict(counts=torch.ones(2)), "counts have shape")],
 )
 def test_a_draft_that_does_not_fit_is_refused(given_, message):
     whole = (
@@ -202,13 +194,8 @@ def test_the_best_token_is_the_first_of_the_largest(vocabulary, seed, ties):
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.integers(2, 40),
-    st.integers(0, 10_000),
-    st.floats(0.05, 5),
-    st.integers(1, 45) | st.none(),
-    st.floats(0.01, 1) | st.none(),
-)
+@given(st.integers(2, 40), st.integers(0, 10_000), st.floats(0.05, 5), st.integers(1, 45) | st.none(),
+       st.floats(0.01, 1) | st.none())
 def test_warping_cuts_and_scales(vocabulary, seed, temperature, top_k, top_p):
     logits = torch.randn(vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     found = warp(logits, temperature, top_k, top_p)
@@ -242,12 +229,8 @@ def test_warping_at_the_edges():
     assert warp(logits.bfloat16(), 0.7).dtype == torch.float32
     assert warp(logits, 1.0, top_p=0.001).tolist() == [[0, 1, 0], [1, 0, 0]]
     assert (warp(logits, 1.0, top_k=1) > 0).tolist() == [[False, True, True], [True, False, False]]
-    for wrong in (
-        dict(temperature=-1.0),
-        dict(temperature=float("nan")),
-        dict(temperature=1.0, top_k=0),
-        dict(temperature=1.0, top_p=0.0),
-    ):
+    for wrong in (dict(temperature=-1.0), dict(temperature=float("nan")), dict(temperature=1.0, top_k=0),
+                  dict(temperature=1.0, top_p=0.0)):
         with pytest.raises(ValueError, match="; give"):
             warp(logits, **wrong)
 
@@ -309,14 +292,8 @@ def test_an_overlap_is_the_sum_of_the_smaller_ones_in_any_order_of_scales(vocabu
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.sampled_from([2, 511, 512, 1300, 20_000, 20_480]),
-    st.integers(0, 10_000),
-    st.sampled_from([torch.float32, torch.float64]),
-    st.floats(0, 30),
-    st.sampled_from([0.0, 0.3]),
-    st.booleans(),
-)
+@given(st.sampled_from([2, 511, 512, 1300, 20_000, 20_480]), st.integers(0, 10_000),
+       st.sampled_from([torch.float32, torch.float64]), st.floats(0, 30), st.sampled_from([0.0, 0.3]), st.booleans())
 def test_masses_are_what_they_say_by_block_and_in_all(vocabulary, seed, dtype, times, share, alone):
     """C++ sums a long vocabulary in float32 where the machine can compile it, torch sums all others."""
     generator = torch.Generator().manual_seed(seed)

@@ -53,12 +53,10 @@ class Candidates:
         probs float[len(nodes), width]: the drafter's probabilities of each node's best tokens, non-increasing.
         """
         nodes, (_, width) = np.asarray(nodes, dtype=np.int64), probs.shape
-        return Candidates(
-            np.concatenate([self.parents, np.repeat(nodes, width)]),
-            np.concatenate([self.rank, np.tile(np.arange(width), len(nodes))]),
-            np.concatenate([self.depth, np.full(len(nodes) * width, self.depth[-1] + 1)]),
-            np.concatenate([self.reach, (self.reach[nodes, None] * probs).ravel()]),
-        )
+        return Candidates(np.concatenate([self.parents, np.repeat(nodes, width)]),
+                          np.concatenate([self.rank, np.tile(np.arange(width), len(nodes))]),
+                          np.concatenate([self.depth, np.full(len(nodes) * width, self.depth[-1] + 1)]),
+                          np.concatenate([self.reach, (self.reach[nodes, None] * probs).ravel()]))
 
     def tree(self, kept: np.ndarray) -> Grown:
         """The tree of the root and of these draft nodes, which must include each node's parent."""

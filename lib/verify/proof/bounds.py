@@ -82,10 +82,8 @@ def best_accepted_length(
     count = len(masses) + len(nodes)
     entries = (count + 1) * (len(stops) + count + 1)
     if entries > most_entries:
-        raise ValueError(
-            f"the transport for {shape} needs {entries} entries, more than {most_entries}; "
-            "take a smaller vocabulary or tree"
-        )
+        raise ValueError(f"the transport for {shape} needs {entries} entries, more than {most_entries}; "
+                         "take a smaller vocabulary or tree")
     rows, limits = np.zeros((count, len(stops))), np.zeros(count)
     limits[: len(masses)] = list(masses.values())
     supply = {drafted: row for row, drafted in enumerate(masses)}

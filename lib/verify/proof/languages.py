@@ -29,12 +29,8 @@ class Logits:
     def related(self, agreement: float, generator: torch.Generator) -> Logits:
         """A drafter for this target: logits whose correlation with these is `agreement`, from 0 to 1 (the same)."""
         own, other = agreement, (1 - agreement**2) ** 0.5
-        return Logits(
-            {
-                path: own * values + other * torch.randn(len(values), dtype=torch.float64, generator=generator)
-                for path, values in self.by_path.items()
-            }
-        )
+        return Logits({path: own * values + other * torch.randn(len(values), dtype=torch.float64, generator=generator)
+                       for path, values in self.by_path.items()})
 
     def language(self, temperature: float = 1.0, spread: float = 2.0) -> Language:
         """The conditional distributions at a temperature; a larger spread makes each next token more certain."""

@@ -1,0 +1,164 @@
+"""The oracle of what `lib.cost.engines` writes: each line of text read back, by the engine's name in `ENGINES`.
+
+Medusa's and EAGLE-1's lists of choices, the keywords of calls, the options of command lines.
+"""
+
+import ast
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+
+from lib.cost.engines.choices import MOST_RANK
+from lib.cost.engines.forms import ANY_RANK, Dynamic, within
+from lib.cost.engines.servers import CONFIG, NUM_TOKENS, STEPS, TOKEN_TREE, TOKENS, TOP_K
+from lib.trees.shapes import chain
+from lib.trees.tree import Tree
+
+LENGTHS = ("spec-draft-n-max", "draft-max")
+
+
+def favourites(text: str, most_rank: int) -> Tree:
+    """The tree of a Python list of choices, such as "[(0,), (0, 0)]": lists or tuples of ranks below a limit."""
+    try:
+        choices = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        choices = None
+    return within(tree_of(choices, text), most_rank)
+
+
+def tree_of(choices, text: str) -> Tree:
+    """The tree of a list of choices. ValueError, which quotes the text that it came from, where it is no such list."""
+    lists = isinstance(choices, (list, tuple)) and all(isinstance(choice, (list, tuple)) for choice in choices)
+    if not lists or not all(isinstance(rank, int) for choice in choices for rank in choice):
+        raise ValueError(f"{text[:60]!r} is no list of choices: write one such as [(0,), (0, 0), (1,)]")
+    return Tree.from_choices(choices)
+
+
+def whole(given: Mapping[str, object], names: Sequence[str], text: str) -> list[int]:
+    """The whole numbers under these names among options or keywords. ValueError where one is missing or no number."""
+    numbers = []
+    for name in names:
+        value = given.get(name)
+        if isinstance(value, bool) or not str(value).isdecimal():
+            raise ValueError(f"{text[:60]!r} has {name} {value}: give a whole number" if name in given else
+                             f"{text[:60]!r} lacks {name}: give it, a whole number")
+        numbers.append(int(value))
+    return numbers
+
+
+def options(text: str) -> dict[str, str]:
+    """A command line's options by name without dashes, each with its value, after a space or "=". ValueError for a
+    text that no shell accepts.
+    """
+    try:
+        words = [part for word in shlex.split(text) for part in (word.split("=", 1) if word[:1] == "-" else [word])]
+    except ValueError as reason:
+        raise ValueError(f"{text[:60]!r} is no command line: {reason}") from None
+    return {word.lstrip("-"): value for word, value in zip(words, words[1:])
+            if word.startswith("-") and not value.startswith("-")}
+
+
+def keywords(text: str) -> dict[str, object]:
+    """The constant keywords of a Python call. ValueError for any other text."""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (AttributeError, SyntaxError, ValueError):
+        raise ValueError(f"{text[:60]!r} is no call with constant keywords") from None
+
+
+def read_list(text: str) -> Tree:
+    """The tree of a line `name = [choices]`, or of the list alone."""
+    return favourites(text.partition("=")[2] or text, MOST_RANK)
+
+
+def read_eagle_dynamic(text: str) -> Dynamic:
+    """The dynamic tree of such a call; other keywords are ignored. ValueError where one is missing."""
+    tokens, depth, top_k = whole(keywords(text), ["total_token", "depth", "top_k"], text)
+    return Dynamic(depth + 1, top_k, tokens - 1)
+
+
+def read_tensorrt(text: str) -> Tree:
+    """The static tree of either call. ValueError where there is none."""
+    given = keywords(text)
+    choices = given.get("medusa_choices") or given.get("eagle_choices")
+    if not choices:
+        raise ValueError(f"{text[:60]!r} has neither medusa_choices nor eagle_choices: give one of them")
+    return tree_of(choices, text)
+
+
+def read_tensorrt_dynamic(text: str) -> Dynamic:
+    """The dynamic tree of such a call. ValueError where the call asks for none."""
+    given = keywords(text)
+    if not given.get("use_dynamic_tree"):
+        raise ValueError(f"{text[:60]!r} does not set use_dynamic_tree=True: set it, or give a static tree")
+    return Dynamic(*whole(given, ["max_draft_len", "dynamic_tree_max_topK", "max_total_draft_tokens"], text))
+
+
+def read_transformers(text: str) -> Tree:
+    """The chain of such a line. ValueError where its length is missing, or is not kept constant."""
+    given = keywords(text)
+    if given.get("num_assistant_tokens_schedule") != "constant":
+        raise ValueError(f"{text[:60]!r} gives no constant num_assistant_tokens: set num_assistant_tokens_schedule to "
+                         "'constant'")
+    return chain(*whole(given, ["num_assistant_tokens"], text))
+
+
+def read_vllm(text: str) -> Tree:
+    """The chain that the option sets."""
+    return chain(*whole(_settings(text), [NUM_TOKENS], text))
+
+
+def read_vllm_tree(text: str) -> Tree:
+    """The tree that the option sets. ValueError where it has another number of nodes than the option says."""
+    given = _settings(text)
+    tree = favourites(str(given.get(TOKEN_TREE, f"no {TOKEN_TREE}")), ANY_RANK)
+    tokens, = whole(given, [NUM_TOKENS], text)
+    if tree.budget != tokens:
+        raise ValueError(f"{NUM_TOKENS} is {tokens}, the token tree has {tree.budget} nodes: make them equal")
+    return tree
+
+
+def _settings(text: str) -> dict:
+    given = options(text)
+    try:
+        settings = json.loads(given[CONFIG])
+    except (KeyError, json.JSONDecodeError):
+        settings = None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{text[:60]!r} has no --{CONFIG} with a JSON object: write one, quoted for the shell")
+    return settings
+
+
+def read_sglang(text: str) -> Tree:
+    """The chain that the options set, of as many tokens as steps, whatever number of draft tokens they give.
+
+    ValueError where top-k is not 1.
+    """
+    steps, top_k = whole(options(text), [STEPS, TOP_K], text)
+    if top_k != 1:
+        raise ValueError(f"--{TOP_K} is {top_k}, a dynamic tree and no chain: use read_sglang_dynamic")
+    return chain(steps)
+
+
+def read_sglang_dynamic(text: str) -> Dynamic:
+    """The dynamic tree that the options set. ValueError where one is missing."""
+    steps, top_k, tokens = whole(options(text), [STEPS, TOP_K, TOKENS], text)
+    return Dynamic(steps, top_k, tokens - 1)
+
+
+def read_llama_cpp(text: str) -> Tree:
+    """The longest chain that the options allow, in either spelling. ValueError where they set none."""
+    given = options(text)
+    spelling = next((name for name in LENGTHS if name in given), LENGTHS[0])
+    return chain(*whole(given, [spelling], text))
+
+
+READERS = {
+    "Medusa": read_list, "EAGLE-1": read_list, "EAGLE-2, EAGLE-3": read_eagle_dynamic,
+    "vLLM, chain": read_vllm, "vLLM, token tree": read_vllm_tree,
+    "SGLang, chain": read_sglang, "SGLang, dynamic tree": read_sglang_dynamic,
+    "TensorRT-LLM, Medusa": read_tensorrt, "TensorRT-LLM, EAGLE": read_tensorrt,
+    "TensorRT-LLM, dynamic tree": read_tensorrt_dynamic,
+    "transformers": read_transformers, "llama.cpp": read_llama_cpp,
+}
