@@ -12,8 +12,7 @@ from lib.drafters.drafter import Drafter
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of drafter: "module:Class", imported when it is used (".module" is one of this package), and a short
-    description of its proposals.
+    """A kind of drafter: "module:Class", imported when it is used, and a short description of its proposals.
 
     replayable: whether its drafts depend on the committed tokens and the path alone, through one rank per position, so
     that the ranks in a trace decide every shape. (Heads need a rank for each start and depth: see `read_ahead`.)
@@ -27,7 +26,7 @@ class Kind:
     def drafter(self) -> type[Drafter]:
         """The class."""
         module, _, name = self.home.partition(":")
-        return getattr(import_module(module, "lib.drafters"), name)
+        return getattr(import_module(module), name)
 
     @property
     def options(self) -> dict[str, Parameter]:
@@ -41,30 +40,36 @@ class Kind:
 
 
 DRAFTERS: dict[str, Kind] = {
-    "none": Kind(".drafter:NoDrafter", "nothing: plain decoding", True),
-    "model": Kind(".language_model:LanguageModelDrafter",
+    "none": Kind("lib.drafters.drafter:NoDrafter", "nothing: plain decoding", True),
+    "model": Kind("lib.drafters.language_model:LanguageModelDrafter",
                   "a language model's most likely tokens, or its samples", True),
-    "plain": Kind(".plain:PlainDrafter",
+    "plain": Kind("lib.drafters.plain:PlainDrafter",
                   "the same without a cache, with a forward pass per node: the oracle of the others", True),
-    "lookup": Kind(".lookup:LookupDrafter", "the tokens after earlier occurrences of the last few tokens"),
-    "sam": Kind(".suffix_automaton:SuffixAutomatonDrafter", "the tokens after the longest earlier match of any length"),
-    "recycling": Kind(".recycling:RecyclingDrafter", "the target's own candidates from when it last verified a token"),
-    "ngrams": Kind(".ngrams:NgramDrafter", "n-grams of the text, then those counted on the target's own text"),
-    "early_exit": Kind(".early_exit:EarlyExitDrafter", "the target's own first layers and its head", True),
-    "int8": Kind(".int8_self:Int8SelfDrafter", "the target itself with int8 weights", True),
-    "combined": Kind(".combined:CombinedDrafter",
+    "lookup": Kind("lib.drafters.lookup:LookupDrafter", "the tokens after earlier occurrences of the last few tokens"),
+    "sam": Kind("lib.drafters.suffix_automaton:SuffixAutomatonDrafter",
+                "the tokens after the longest earlier match of any length"),
+    "recycling": Kind("lib.drafters.recycling:RecyclingDrafter",
+                      "the target's own candidates from when it last verified a token"),
+    "ngrams": Kind("lib.drafters.ngrams:NgramDrafter",
+                   "n-grams of the text, then those counted on the target's own text"),
+    "early_exit": Kind("lib.drafters.early_exit:EarlyExitDrafter", "the target's own first layers and its head", True),
+    "int8": Kind("lib.drafters.int8_self:Int8SelfDrafter", "the target itself with int8 weights", True),
+    "combined": Kind("lib.drafters.combined:CombinedDrafter",
                      "the longest earlier match where it is long enough, a language model elsewhere"),
-    "adaptive": Kind(".adaptive:AdaptiveDrafter", "a language model that drafts as deep as its last rounds advise"),
-    "confident": Kind(".confident:ConfidentDrafter", "a language model that stops where its confidence is low"),
-    "merged": Kind(".merged:MergedDrafter", "several language models' trees, or samples, in one tree"),
-    "medusa": Kind(".marginals:MedusaDrafter", "heads on the target's last hidden state, one per depth"),
-    "eagle": Kind(".eagle:EagleDrafter", "a layer that continues the target's last features"),
-    "eagle3": Kind(".eagle:Eagle3Drafter", "a layer that continues features fused from three of the target's layers"),
-    "block": Kind(".marginals:BlockDrafter", "a layer that predicts every depth in one forward pass"),
-    "sam_eagle": Kind(".combined:LookupWithEagle",
+    "adaptive": Kind("lib.drafters.adaptive:AdaptiveDrafter",
+                     "a language model that drafts as deep as its last rounds advise"),
+    "confident": Kind("lib.drafters.confident:ConfidentDrafter",
+                      "a language model that stops where its confidence is low"),
+    "merged": Kind("lib.drafters.merged:MergedDrafter", "several language models' trees, or samples, in one tree"),
+    "medusa": Kind("lib.drafters.marginals:MedusaDrafter", "heads on the target's last hidden state, one per depth"),
+    "eagle": Kind("lib.drafters.eagle:EagleDrafter", "a layer that continues the target's last features"),
+    "eagle3": Kind("lib.drafters.eagle:Eagle3Drafter",
+                   "a layer that continues features fused from three of the target's layers"),
+    "block": Kind("lib.drafters.marginals:BlockDrafter", "a layer that predicts every depth in one forward pass"),
+    "sam_eagle": Kind("lib.drafters.combined:LookupWithEagle",
                       "the longest earlier match where it is long enough, an EAGLE head elsewhere"),
-    "random": Kind(".controls:RandomDrafter", "uniform random tokens"),
-    "oracle": Kind(".controls:OracleDrafter", "the target's own continuation"),
+    "random": Kind("lib.drafters.controls:RandomDrafter", "uniform random tokens"),
+    "oracle": Kind("lib.drafters.controls:OracleDrafter", "the target's own continuation"),
 }
 
 
@@ -77,10 +82,12 @@ def make(spec: str, pair, **options) -> Drafter:
     name, main = parse(spec)
     kind, options = DRAFTERS[name], {**options, **main}
     taken = kind.options
-    if unknown := sorted(options.keys() - taken.keys()):
+    unknown = sorted(options.keys() - taken.keys())
+    if unknown:
         raise ValueError(f"drafter {name!r} takes no option {', '.join(unknown)}; it takes "
                          f"{', '.join(sorted(taken)) or 'none'}")
-    if missing := [each for each in sorted(taken) if taken[each].default is Parameter.empty and each not in options]:
+    missing = [each for each in sorted(taken) if taken[each].default is Parameter.empty and each not in options]
+    if missing:
         raise ValueError(f"drafter {name!r} ({kind.about}) needs {', '.join(missing)}; pass it by keyword")
     return kind.drafter.of(pair, **options)
 
@@ -94,8 +101,8 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
         return name, {}
     option = DRAFTERS[name].drafter.option
     if not (option and text):
-        remedy = f"give a value for {option} after the colon" if option else f"{name} takes no value after its name"
-        raise ValueError(f"drafter is {spec!r}; {remedy}")
+        raise ValueError(f"drafter is {spec!r}; " + (f"give a value for {option} after the colon" if option else
+                                                     f"{name} takes no value after its name"))
     kind = DRAFTERS[name].options[option].annotation
     try:
         return name, {option: kind(text)}
