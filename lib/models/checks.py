@@ -7,9 +7,10 @@ from typing import Collection
 import torch
 
 from lib.attention.registration import can_host_tree
-from lib.lab.processor import free_memory
+from lib.lab.processor import free_memory, has_bfloat16_units
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+AUTO = "auto"  # the number format that is fastest on the device
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SAVE_AGAIN = "load it where you trust it, save it with `model.save_pretrained(FOLDER)` and give that folder"
@@ -27,10 +28,17 @@ def each_of(name: str, value: object, choices: Collection[str]) -> tuple[str, st
     return parts[0], parts[-1]
 
 
-def dtypes_of(dtype: str | torch.dtype) -> tuple[torch.dtype, torch.dtype]:
-    """The number formats of target and drafter, from "float32|bfloat16", or one for both."""
-    target, drafter = each_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
-    return DTYPES[target], DTYPES[drafter]
+def dtypes_of(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> tuple[torch.dtype, torch.dtype]:
+    """The number formats of target and drafter, from "float32|bfloat16", or one for both; "auto" is `own_dtype`."""
+    formats = DTYPES | {AUTO: own_dtype(device)}
+    target, drafter = each_of("dtype", str(dtype).removeprefix("torch."), formats)
+    return formats[target], formats[drafter]
+
+
+def own_dtype(device: str | torch.device = "cpu") -> torch.dtype:
+    """bfloat16 on a GPU and on a processor with units for it; float32 on others, where bfloat16 is far slower."""
+    units = torch.device(device).type != "cpu" or has_bfloat16_units()
+    return torch.bfloat16 if units else torch.float32
 
 
 def check_device(device: str | torch.device, dtype: torch.dtype) -> None:

@@ -14,14 +14,16 @@ from transformers.utils import logging
 from lib.attention.registration import TREE, register
 from lib.models import checks
 from lib.models import quantize as bits
-from lib.models.registry import PAIRS, SHIPPED, Source, sources
+from lib.models.registry import NO_MODEL, PAIRS, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
+from lib.models.registry import source as source_of
 
 
 @dataclass(frozen=True)
 class Pair:
     """A target and a draft model (transformers models with tree attention) and their tokenizer.
 
-    name: as it was given, with folders by their own names.
+    name: as it was given, with folders by their own names. draft_model: None for a target alone, for which drafters
+    that need no draft model compete; drafter_name is then "none".
     """
 
     name: str
@@ -33,12 +35,12 @@ class Pair:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens that both models have."""
-        return min(self.target.config.vocab_size, self.draft_model.config.vocab_size)
+        """Number of tokens that all its models have."""
+        return min(model.config.vocab_size for model in self._models)
 
     @property
     def window(self) -> int | None:
-        """Positions that both models have; None where neither has a limit."""
+        """Positions that all its models have; None where none has a limit."""
         limits = [getattr(model.config, "max_position_embeddings", None) for model in self._models]
         return min((limit for limit in limits if limit), default=None)
 
@@ -60,8 +62,8 @@ class Pair:
         return [getattr(model.config, "_commit_hash", None) for model in self._models]
 
     @property
-    def _models(self) -> tuple[object, object]:
-        return self.target, self.draft_model
+    def _models(self) -> tuple[object, ...]:
+        return (self.target,) if self.draft_model is None else (self.target, self.draft_model)
 
 
 def load_pair(name: str, *, dtype: str | torch.dtype = "float32", device: str = "cpu",
@@ -72,10 +74,12 @@ def load_pair(name: str, *, dtype: str | torch.dtype = "float32", device: str = 
 
 def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = "float32", device: str = "cpu",
                quantize: str = bits.NONE) -> list[Pair]:
-    """Pairs by name (`PAIRS`), or "TARGET|DRAFTER", each a member of the shipped family, a folder, or a hub id
-    (optionally with "@REVISION"). A model that several pairs name is loaded once.
+    """Pairs by name (`PAIRS`), or "TARGET|DRAFTER", or "TARGET" alone, each in the form that `registry.source` reads: a
+    shipped model, a folder, a GGUF file, or a hub id (optionally with "@REVISION"). A model that several pairs name is
+    loaded once.
 
-    dtype: of both models, or of each as "float32|bfloat16", which drafts in bfloat16 and verifies in float32.
+    dtype: of both models, or of each as "float32|bfloat16", which drafts in bfloat16 and verifies in float32; "auto" is
+        the processor's own (see `checks.own_dtype`).
     quantize: "none", "int8" or "int4" (see `lib.models.quantize`) for both models, or for each as "int8|none"; lossless
         then means the text of the quantised target.
 
@@ -83,7 +87,7 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = "float32", de
     gated, has no whole weights, cannot verify a tree, does not fit into memory, or has another tokenizer than its
     partner; all of that is checked before any weights are read.
     """
-    dtypes, kinds = checks.dtypes_of(dtype), bits.kinds_of(quantize)
+    dtypes, kinds = checks.dtypes_of(dtype, device), bits.kinds_of(quantize)
     for own, kind in zip(dtypes, kinds):
         checks.check_device(device, own)
         bits.check(kind, device)
@@ -96,8 +100,9 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = "float32", de
     model = cache(lambda source, own, kind: _model(source, own, device, kind))
     loaded = [tuple(map(model, pair, dtypes, kinds)) for pair in named]
     _share_vocabularies(loaded)
-    return [Pair(_shown(name, pair), target, drafter, tokenizer(pair[0]), pair[0].short, pair[1].short)
-            for name, pair, (target, drafter) in zip(names, named, loaded)]
+    return [Pair(_shown(name, pair), models[0], models[1] if models[1:] else None, tokenizer(pair[0]), pair[0].short,
+                 pair[1].short if pair[1:] else NO_MODEL)
+            for name, pair, models in zip(names, named, loaded)]
 
 
 def check_pairs(names: Sequence[str]) -> None:
@@ -115,21 +120,24 @@ def check_pairs(names: Sequence[str]) -> None:
             _check_partners(pair, config, tokenizer)
 
 
-def _named(names: Sequence[str]) -> list[tuple[Source, Source]]:
+def _named(names: Sequence[str]) -> list[tuple[Source, ...]]:
+    """The sources of each pair, one or two; GGUF files are converted where they were not yet."""
     if isinstance(names, str):
         raise checks.PairError(f"pairs is {names!r}; give a list of names, such as [{names!r}]")
     if not names:
         raise checks.PairError(f"no pair is named; choose one or more of {', '.join(PAIRS)}")
-    return [sources(name) for name in names]
+    return [tuple(local(each) for each in sources(name) if each) for name in names]
 
 
-def _shown(name: str, pair: tuple[Source, Source]) -> str:
+def _shown(name: str, pair: tuple[Source, ...]) -> str:
     """A pair's name, with folders by their own names."""
-    return name if name in PAIRS else "|".join(source.short if source.is_folder else str(source) for source in pair)
+    return name if name in PAIRS else "|".join(each.short if each.is_folder else str(each) for each in pair)
 
 
-def _check_partners(pair: tuple[Source, Source], config: Callable, tokenizer: Callable) -> None:
+def _check_partners(pair: tuple[Source, ...], config: Callable, tokenizer: Callable) -> None:
     """PairError where target and drafter have different tokens; config, tokenizer: functions of a source."""
+    if len(pair) == 1:
+        return
     sizes = tuple(config(source).get_text_config().vocab_size for source in pair)
     checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
 
@@ -179,7 +187,11 @@ def _folder(source: Source) -> Path | None:
 
 
 def _tokenizer(source: Source):
-    """A source's tokenizer; for random weights the shipped family's, since any text serves them."""
+    """A source's tokenizer; for random weights the shipped family's, since any text serves them, and for a shipped
+    drafter its target's.
+    """
+    if source.label in SHIPPED_DRAFTERS:
+        return _tokenizer(local(source_of(source.label.partition("/")[0])))
     return _read(AutoTokenizer, Source(str(SHIPPED / "base")) if source.is_random else source)
 
 
@@ -233,12 +245,12 @@ def _parameters(config) -> int:
         return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
 
 
-def _share_vocabularies(pairs: Sequence[tuple[object, object]]) -> None:
+def _share_vocabularies(pairs: Sequence[tuple[object, ...]]) -> None:
     """Cuts each model to the smallest vocabulary among its partners; what the others have beyond it is padding."""
-    def sizes() -> list[tuple[int, int]]:
+    def sizes() -> list[tuple[int, ...]]:
         return [tuple(model.get_input_embeddings().num_embeddings for model in pair) for pair in pairs]
 
-    while any(ours != theirs for ours, theirs in sizes()):  # a model that several pairs share may shrink again
+    while any(len(set(each)) > 1 for each in sizes()):  # a model that several pairs share may shrink again
         for pair, both in zip(pairs, sizes()):
             for model, size in zip(pair, both):
                 if size > min(both):

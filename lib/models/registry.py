@@ -4,11 +4,14 @@ import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lib.models import gguf_files
 from lib.models.checks import PairError
 
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
+NO_MODEL = "none"  # the name of the draft model of a target alone
 RANDOM = "random:"  # before the name of a size: see `sizes.SIZES`
 FAMILY = ("base/small", "base/tiny", "base/tiny-base", "small/tiny", "small/tiny-small")  # target/drafter
+MEMBERS = {member for pair in FAMILY for member in pair.split("/")}
 # The usual large and small member of each family, target first. The pairs of SpecInfer and Spec-Bench have their
 # drafter's name first.
 PRESETS = {
@@ -16,29 +19,42 @@ PRESETS = {
     "pythia": ("EleutherAI/pythia-2.8b", "EleutherAI/pythia-160m"),
     "qwen2.5": ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct"),
     "qwen3": ("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B"),
-    "smollm2": ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+    "hub:smollm2": ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
     "llama3": ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"),
     "llama-68m/llama-2-7b": ("meta-llama/Llama-2-7b-hf", "JackFram/llama-68m"),
     "llama-68m/vicuna-7b": ("lmsys/vicuna-7b-v1.3", "JackFram/llama-68m"),
     "vicuna-68m/vicuna-7b": ("lmsys/vicuna-7b-v1.3", "double7/vicuna-68m"),
 }
-PAIRS: dict[str, tuple[str, str]] = {name: tuple(name.split("/")) for name in FAMILY} | PRESETS
+SMOLLM2 = "smollm2-135m"  # the headline target, a GGUF file in a package of its own
+SHIPPED_DRAFTERS = (f"{SMOLLM2}/nano",)  # in a folder of their target's name, whose tokenizer they share
+PAIRS: dict[str, tuple[str, str | None]] = (
+    {SMOLLM2: (SMOLLM2, None)} | {name: tuple(name.split("/")) for name in FAMILY} | PRESETS
+)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from: a local folder, a hub id with its revision (None for the hub's default), or "random:"
-    and the name of a size, whose revision is its number of layers. written: the text that named it, for messages.
+    """Where a model comes from: a local folder, a GGUF file, a hub id with its revision (None for the hub's default),
+    or "random:" and the name of a size, whose revision is its number of layers.
+
+    written: the text that named it, for messages. label: its name in figures, where that is not the last part of
+    `where`.
     """
 
     where: str
     revision: str | None = None
     written: str = field(default="", compare=False)
+    label: str = field(default="", compare=False)
 
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder on this machine."""
         return Path(self.where).is_dir()
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether it is a GGUF file on this machine."""
+        return self.where.endswith(gguf_files.SUFFIX) and Path(self.where).is_file()
 
     @property
     def is_random(self) -> bool:
@@ -53,19 +69,20 @@ class Source:
     @property
     def is_local(self) -> bool:
         """Whether it needs nothing from the hub."""
-        return self.is_folder or self.is_random
+        return self.is_folder or self.is_gguf or self.is_random
 
     @property
     def short(self) -> str:
         """Its name as figures show it."""
-        return Path(self.where).name + (f"@{self.revision}" if self.revision else "")
+        return self.label or Path(self.where).name + (f"@{self.revision}" if self.revision else "")
 
     def __str__(self) -> str:
         return self.written or self.where + (f"@{self.revision}" if self.revision else "")
 
 
-def sources(name: str) -> tuple[Source, Source]:
-    """Target and drafter of a pair: a name of `PAIRS`, or "TARGET|DRAFTER", each in the form that `source` reads.
+def sources(name: str) -> tuple[Source, Source | None]:
+    """Target and draft model of a pair: a name of `PAIRS`, "TARGET|DRAFTER", or "TARGET" alone (the second is None),
+    each in the form that `source` reads.
 
     PairError for anything else, with similar names.
     """
@@ -74,27 +91,46 @@ def sources(name: str) -> tuple[Source, Source]:
     target, bar, drafter = (part.strip() for part in name.partition("|"))
     if name in PAIRS:
         target, drafter = PAIRS[name]
-    elif not (bar and target and drafter) or "|" in drafter:
+    elif not target or bool(bar) != bool(drafter) or "|" in drafter or not (bar or _is_model(target)):
         swapped = "/".join(reversed(name.split("/")))
         near = [swapped] if swapped in PAIRS else difflib.get_close_matches(name, PAIRS, 2)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise PairError(f"pair {name!r} is unknown; {hint}choose one of {', '.join(PAIRS)}, "
-                        "or write 'TARGET|DRAFTER' with two hub ids or folders")
-    return source(target), source(drafter)
+        raise PairError(f"pair {name!r} is unknown; {hint}choose one of {', '.join(PAIRS)}, or write 'TARGET' or "
+                        "'TARGET|DRAFTER' with hub ids, folders or GGUF files")
+    return source(target), source(drafter) if drafter else None
+
+
+def _is_model(text: str) -> bool:
+    """Whether a text without a bar names one model: something local, or a hub id that is no misspelt pair."""
+    owner, slash, _ = text.partition("/")
+    local = (SHIPPED / text).is_dir() or Path(text).expanduser().exists()
+    return local or text.startswith((RANDOM, ".", "/", "~")) or bool(slash) and owner not in MEMBERS
 
 
 def source(text: str) -> Source:
-    """One model: a member of the shipped family, a local folder, a hub id (optionally with "@REVISION"), or a published
-    size with random weights, as "random:llama-3-8b" (optionally with "@LAYERS").
+    """One model: a shipped one, SmolLM2 from its package, a local folder, a GGUF file or a folder with one, a hub id
+    (optionally with "@REVISION"), or a published size with random weights, as "random:llama-3-8b" (optionally with
+    "@LAYERS").
 
-    PairError for a folder that does not exist; hub ids are not looked up.
+    PairError for a folder or file that does not exist; hub ids are not looked up.
     """
-    if (SHIPPED / text).is_dir() and "/" not in text:
-        return Source(str(SHIPPED / text), written=text)
+    if text == SMOLLM2:
+        file = gguf_files.packaged()
+        if file is None:
+            raise PairError(f"{text} is in the package {gguf_files.PACKAGE}, which is not installed; install it with "
+                            f"`{gguf_files.INSTALL}`")
+        return Source(str(file), written=text, label=text)
+    if (SHIPPED / text).is_dir() and ("/" not in text or text in SHIPPED_DRAFTERS):
+        return Source(str(SHIPPED / text), written=text, label=text)
     path = Path(text).expanduser()
     if path.is_dir():
-        return Source(str(path), written=text)
-    if text in {member for pair in FAMILY for member in pair.split("/")}:
+        file = gguf_files.in_folder(path)
+        return Source(str(path), written=text) if file is None else Source(str(file), written=text, label=file.stem)
+    if path.suffix == gguf_files.SUFFIX:
+        if not path.is_file():
+            raise PairError(f"there is no GGUF file {text}; check the path")
+        return Source(str(path), written=text, label=path.stem)
+    if text in MEMBERS or text in SHIPPED_DRAFTERS:
         raise PairError(f"the shipped model {text!r} is not in {SHIPPED}; fetch the repository's data/models again, "
                         "or train it with `python -m lib making`")
     if text.startswith((".", "/", "~")) or text.partition("@")[0].count("/") > 1:
@@ -103,3 +139,11 @@ def source(text: str) -> Source:
     if at and not revision:
         raise PairError(f"{text!r} names no revision after its @; add a branch, tag or commit, or leave @ out")
     return Source(where, revision or None)
+
+
+def local(source: Source) -> Source:
+    """The source itself, or for a GGUF file the folder of its converted model, under the same name."""
+    if not source.is_gguf:
+        return source
+    return Source(str(gguf_files.converted(Path(source.where))), written=source.written or source.where,
+                  label=source.short)

@@ -1,0 +1,131 @@
+"""Dialogues that a chat model writes by itself, both turns, from its chat template alone.
+
+The model continues the opening of a user's turn (Xu et al. 2024, Magpie, section 2), sampled at temperature 1, and then
+answers it: half of the answers greedily, half at temperature 0.7. `python -m lib making own_text --target T`.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from lib.decoding.batch import continuations
+from lib.replay.trace import loop_start
+
+ROWS = 64  # dialogues of one forward pass
+CHUNK = 256  # dialogues that are written to one file, after which a stopped run resumes
+TURN, ANSWER = 160, 320  # the most tokens of either turn
+FEWEST = 4  # tokens of a user's turn
+WARM = 0.7  # the temperature of the odd rows' answers
+NAME = "own_text.npz"
+
+
+@dataclass(frozen=True)
+class Dialogues:
+    """Dialogues without their template: tokens uint16[N] of all turns in order, and int32[R] lengths of each row's
+    user turn and answer, which include the end of turn where the model wrote it; temperature float32[R] of the answer.
+    """
+
+    tokens: np.ndarray
+    turn: np.ndarray
+    answer: np.ndarray
+    temperature: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.turn)
+
+    def rows(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Each row's user turn and answer."""
+        ends = np.cumsum(self.turn + self.answer)
+        for end, turn, answer in zip(ends, self.turn, self.answer):
+            yield self.tokens[end - turn - answer : end - answer], self.tokens[end - answer : end]
+
+    def save(self, path: Path) -> None:
+        """Writes the arrays, compressed, in one step."""
+        partial = path.with_suffix(".partial.npz")
+        np.savez_compressed(partial, **vars(self))
+        os.replace(partial, path)
+
+
+def load(path: Path) -> Dialogues:
+    """Reads a file of `Dialogues.save`."""
+    with np.load(path, allow_pickle=False) as file:
+        return Dialogues(**{name: file[name] for name in ("tokens", "turn", "answer", "temperature")})
+
+
+def template(tokenizer) -> tuple[list[int], list[int]]:
+    """The tokens before a user's first turn, and those between its end of turn and the answer."""
+    mark = "USER"
+    text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], add_generation_prompt=True, tokenize=False)
+    before, after = text.split(mark)
+    end = tokenizer.eos_token
+    if not after.startswith(end):
+        raise ValueError(f"the chat template does not end a user's turn with {end!r}; own text needs one that does")
+    return tokenizer(before)["input_ids"], tokenizer(after.removeprefix(end))["input_ids"]
+
+
+def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0, report=print) -> Dialogues:
+    """Writes dialogues until they hold `tokens` tokens, in chunks under `folder`, and joins them; a stopped run resumes.
+
+    Dialogues whose text loops, whose user turn has no end or fewer than `FEWEST` tokens, and those whose user turn was
+    there before are dropped.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    parts, held, number = [], 0, 0
+    while held < tokens:
+        path = folder / f"{number:05d}.npz"
+        if not path.exists():
+            chunk(target, tokenizer, number, seed).save(path)
+        parts.append(load(path))
+        held, number = held + len(parts[-1].tokens), number + 1
+        report(f"own text: {held:,} of {tokens:,} tokens")
+    whole = joined(parts)
+    whole.save(folder / NAME)
+    return whole
+
+
+@torch.inference_mode()
+def chunk(target, tokenizer, number: int, seed: int) -> Dialogues:
+    """One chunk, a function of the seed and its number."""
+    before, between = template(tokenizer)
+    end, generator = tokenizer.eos_token_id, torch.Generator().manual_seed(1_000_003 * seed + number)
+    turns = continuations(target, [torch.tensor(before)] * CHUNK, max_new_tokens=TURN, temperature=1.0, rows=ROWS,
+                          eos_token_id=end, generator=generator)
+    turns = [turn for turn in turns if FEWEST < len(turn) < TURN + 1 and turn[-1] == end and not loops(turn)]
+    turns.sort(key=len)  # rows of a batch are padded to its longest
+    rows = []
+    for warm in (False, True):
+        own = turns[warm::2]
+        prompts = [torch.tensor([*before, *turn, *between]) for turn in own]
+        answers = continuations(target, prompts, max_new_tokens=ANSWER, temperature=WARM if warm else 0.0, rows=ROWS,
+                                eos_token_id=end, generator=generator)
+        rows += [(turn, answer, WARM if warm else 0.0) for turn, answer in zip(own, answers) if not loops(answer)]
+    return packed(rows)
+
+
+def loops(tokens: Sequence[int]) -> bool:
+    """Whether a text ends in a loop."""
+    return loop_start(tokens) < len(tokens) - 1
+
+
+def packed(rows: Sequence[tuple[Sequence[int], Sequence[int], float]]) -> Dialogues:
+    """Rows of user turn, answer and temperature as arrays."""
+    flat = [token for turn, answer, _ in rows for token in (*turn, *answer)]
+    turn, answer = ([len(row[i]) for row in rows] for i in (0, 1))
+    return Dialogues(np.array(flat, np.uint16), np.array(turn, np.int32), np.array(answer, np.int32),
+                     np.array([row[2] for row in rows], np.float32))
+
+
+def joined(parts: Sequence[Dialogues]) -> Dialogues:
+    """All dialogues of the parts but those whose user turn was there before."""
+    seen: set[bytes] = set()
+    rows = []
+    for part in parts:
+        for (turn, answer), temperature in zip(part.rows(), part.temperature):
+            if turn.tobytes() not in seen:
+                seen.add(turn.tobytes())
+                rows.append((turn.tolist(), answer.tolist(), float(temperature)))
+    return packed(rows)
