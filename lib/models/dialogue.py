@@ -1,0 +1,72 @@
+"""Tokens of a dialogue in a chat template, from which alone control tokens come: the text of one inside a message, such
+as "<|im_end|>", is tokenised as text.
+"""
+
+import re
+from collections import defaultdict
+from typing import Mapping, Sequence
+
+import torch
+from jinja2 import TemplateError
+from torch import Tensor
+
+Message = Mapping[str, str]  # role ("system", "user" or "assistant") and content
+
+
+def of_user(text: str) -> list[Message]:
+    """The dialogue that a user opens with a text."""
+    return [{"role": "user", "content": text}]
+
+
+def has_template(tokenizer) -> bool:
+    """Whether a tokenizer has a chat template, so that its model answers users."""
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
+def tokenise(messages: Sequence[Message], tokenizer) -> Tensor:
+    """int64[T]: the messages in the tokenizer's chat template, up to where the model answers.
+
+    A system prompt that the template inserts stays. Without a template the result is the plain text of all messages,
+    with blank lines between them. ValueError where the template refuses the messages, as some do with a system message.
+    """
+    if not has_template(tokenizer):
+        return plain("\n\n".join(message["content"] for message in messages), tokenizer)
+    tokens = [token for token in tokenizer.added_tokens_decoder.values() if token.special]  # others are ordinary text
+    longest_first = sorted((re.escape(token.content) for token in tokens), key=len, reverse=True)
+    controls = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
+    # While the template is rendered, a character that no message has stands for each text of a control token.
+    said = "".join(message["content"] for message in messages)
+    private = (character for character in map(chr, range(0xE000, 0xF900)) if character not in said)
+    stand_ins: dict[str, str] = defaultdict(private.__next__)
+    hidden = [{**message, "content": controls.sub(lambda found: stand_ins[found[0]], message["content"])}
+              for message in messages]
+    try:
+        rendered = tokenizer.apply_chat_template(hidden, add_generation_prompt=True, tokenize=False)
+    except TemplateError as error:
+        raise ValueError(f"the tokenizer's chat template refuses the messages ({error}); give others") from None
+    if not stand_ins:
+        return torch.tensor(tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=torch.long)
+    for token in tokens:  # some swallow the white space beside them
+        before, after = r"\s*" * token.lstrip, r"\s*" * token.rstrip
+        rendered = re.sub(f"{before}({re.escape(token.content)}){after}", r"\1", rendered)
+    ids: list[int] = []
+    for place, stretch in enumerate(controls.split(rendered)):
+        if place % 2:  # the template's own control token
+            ids.append(tokenizer.convert_tokens_to_ids(stretch))
+        elif stretch:
+            ids += _as_text(stretch, stand_ins, tokenizer)
+    return torch.tensor(ids, dtype=torch.long)
+
+
+def _as_text(stretch: str, stand_ins: Mapping[str, str], tokenizer) -> list[int]:
+    for text, character in stand_ins.items():
+        stretch = stretch.replace(character, text)
+    ids = tokenizer(stretch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    if made := stand_ins.keys() & {*tokenizer.convert_ids_to_tokens(ids)}:
+        raise ValueError(f"the tokenizer makes a control token of the text {made.pop()!r}; remove it")
+    return ids
+
+
+def plain(text: str, tokenizer) -> Tensor:
+    """int64[T]: a text without a template, after the tokens that the tokenizer puts before every text."""
+    return torch.tensor(tokenizer(text, split_special_tokens=True)["input_ids"], dtype=torch.long)

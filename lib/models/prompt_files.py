@@ -1,0 +1,118 @@
+"""Prompt files: JSON Lines as benchmarks publish them and as people write them. Errors name file and line.
+
+A row is read by its fields, the first of these that it has:
+    turns: of Spec-Bench and MT-bench, with question_id and category. If `answers` holds an answer to each turn but the
+        last, the prompt is the dialogue up to the last turn; otherwise, as for published files, the first turn alone.
+    messages: of OpenAI, with role and content. Earlier answers and the system message are kept.
+    source: of the shipped family, with question_id and category: the recipe of a text in a package.
+    prompt: of HumanEval, with task_id.
+Without a name (question_id or task_id) a row has its line's number, without a category "code" if it has a task_id, else
+"chat".
+"""
+
+import gzip
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Sequence
+
+from lib.models import dialogue, held_out
+
+GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
+FORMS = {"turns": ("question_id", "category"), "messages": (), "source": ("question_id", "category"), "prompt": ()}
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt: messages, of which the last is the user's, or the recipe of a text. where: its file and line."""
+
+    where: str
+    name: str
+    kind: str
+    messages: Sequence[dialogue.Message] = ()
+    source: dict | None = None
+
+
+def rows(path: Path) -> list[Row]:
+    """The rows of a file; blank lines are skipped."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines with question_id, category "
+                                "and turns")
+    found, seen = [], {}
+    for number, line in enumerate(_content(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if not line.strip():
+            continue
+        found.append(row := _parse(line, f"{path}, line {number}", number))
+        if seen.setdefault(row.name, number) != number:
+            raise ValueError(f"{row.where}: {row.name!r} is the name of line {seen[row.name]} already; give it another")
+    if not found:
+        raise ValueError(f"{path} holds no prompt; give at least one line")
+    return found
+
+
+def _content(path: Path) -> bytes:
+    content = path.read_bytes()
+    try:
+        return gzip.decompress(content) if content.startswith(GZIP) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked as gzip ({error}); fetch it again") from None
+
+
+def _parse(line: bytes, where: str, number: int) -> Row:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is no UTF-8 (byte {error.start}); save the file as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is no JSON ({error.msg} at column {error.colno}); write one object per "
+                         "line") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{where} is a {type(row).__name__}; write an object with question_id, category and turns")
+    form = next((field for field in FORMS if field in row), "turns")
+    missing = [field for field in (*FORMS[form], form) if field not in row]
+    if missing:
+        raise ValueError(f"{where} lacks {', '.join(missing)}; it has {', '.join(row) or 'nothing'}; give question_id, "
+                         "category and turns, or messages, or task_id and prompt")
+    name = row.get("question_id", row.get("task_id", number))
+    kind = row.get("category", "code" if "task_id" in row else "chat")
+    if not isinstance(name, (str, int)) or not isinstance(kind, str):
+        raise ValueError(f"{where}: question_id or task_id is {name!r}, category {kind!r}; give a number or text, and "
+                         "a text")
+    if form != "source":
+        return Row(where, str(name), kind, messages=_messages(row, form, where))
+    source = row["source"]
+    if not (isinstance(source, dict) and held_out.PARTS <= source.keys()):
+        raise ValueError(f"{where}: source is {source!r}; give {', '.join(sorted(held_out.PARTS))}, or turns")
+    return Row(where, str(name), kind, source=source)
+
+
+def _messages(row: dict, form: str, where: str) -> list[dialogue.Message]:
+    """The dialogue of a row, up to the user's message that the model answers."""
+    messages = row[form] if form == "messages" else _of_turns(row, form, where)
+    good = isinstance(messages, list) and all(map(_is_message, messages))
+    if not good or [message["role"] for message in messages[-1:]] != ["user"]:
+        raise ValueError(f"{where}: messages is {messages!r:.200}; give objects with role (system, user or assistant) "
+                         "and content (a text), the last of the user")
+    said = "".join(message["content"] for message in messages)
+    if unpaired := [letter for letter in said if "\ud800" <= letter <= "\udfff"]:
+        raise ValueError(f"{where}: {form} holds {unpaired[0]!r}, half of a character; write whole characters")
+    if not messages[-1]["content"].strip():
+        raise ValueError(f"{where}: the prompt is empty; write one, or remove the line")
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _is_message(message) -> bool:
+    return isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
+
+
+def _of_turns(row: dict, form: str, where: str) -> list[dialogue.Message]:
+    """The user's turns with the answers between them if the row has those, else the first; a `prompt` is one turn."""
+    turns, answers = row[form] if form == "turns" else [row[form]], row.get("answers")
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise ValueError(f"{where}: {form} is {row[form]!r}; give {'a list of texts' if form == 'turns' else 'a text'}")
+    if not isinstance(answers, list) or len(answers) != len(turns) - 1:
+        return dialogue.of_user(turns[0])
+    contents = [text for pair in zip(turns, answers) for text in pair] + turns[-1:]
+    return [{"role": ROLES[1 + place % 2], "content": text} for place, text in enumerate(contents)]
