@@ -51,8 +51,8 @@ def check(target, drafter, prompts: list[Tensor], rule: str, temperature: float,
     _check_prompts(prompts, vocabulary)
     if (drafter.knows or 0) > vocabulary:
         raise ValueError(
-            f"the drafter knows {drafter.knows} tokens, the target {vocabulary}; if the others are padding, make the "
-            f"drafter with vocabulary={vocabulary}, else take one of the target's family")
+            f"the drafter knows {drafter.knows} tokens, the target {vocabulary}; if the others are padding, make it by "
+            "lib.drafters.make('model', pair), which leaves them out, else take one of the target's family")
     _check_rule(rule, temperature, generator)
 
 

@@ -17,7 +17,7 @@ from lib.lab.counters import clocked
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
 from lib.trees.growth.registry import shape_or_growth
-from lib.trees.tree import Tree
+from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft
 from lib.verify.draws import GeneratorDraws
 
@@ -156,24 +156,28 @@ class _Loop:
         length = self.write(row, emitted)
         counted = accepted[:length]
         ranks = tuple(int(draft.tree.rank[node]) for node in counted)
-        open_end = bool(draft.tree.children(accepted[-1] if accepted else 0))
-        cut = length < len(emitted)
-        return Round(row, position, draft.tree.budget, len(counted), ranks, open_end, cut, calls, 1, *spent, held,
-                     models)
+        open_end = length == len(emitted) and bool(draft.tree.children(accepted[-1] if accepted else ROOT))
+        return Round(row, position, draft.tree.budget, len(counted), ranks, open_end, calls, 1, *spent, held, models)
 
     def write(self, row: int, emitted: list[int]) -> int:
-        """Appends tokens to a row up to EOS, the limit or the token at which a hook stops it; the number appended."""
+        """Appends tokens to a row up to the limit, EOS or the token at which a hook stops it; the number of tokens up to
+        EOS or the hook's, those past the limit included.
+        """
         written, first = self.written[row], len(self.written[row])
-        for token in emitted[: self.limit - first]:
-            written.append(token)
-            if token in self.eos or (self.hooks.stop and self.hooks.stop(row, written)):
+        length = len(emitted)
+        for place, token in enumerate(emitted):
+            inside = first + place < self.limit
+            if inside:
+                written.append(token)
+            if token in self.eos or (inside and self.hooks.stop and self.hooks.stop(row, written)):
                 self.ended.add(row)
+                length = place + 1
                 break
         if len(written) == self.limit:
             self.ended.add(row)
         if self.hooks.emit:
             self.hooks.emit(row, written[first:])
-        return len(written) - first
+        return length
 
     def retire(self) -> None:
         """Removes finished rows from the caches."""

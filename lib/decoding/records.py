@@ -35,7 +35,8 @@ class Round:
 
     position: tokens generated before the round, its root included. drafted: n nodes; accepted: the a of them on the
     accepted path; ranks: that path by rank. open_end: the path ended at a node that had children, so the rule rejected
-    them all. cut: EOS, the length limit or a stopping hook shortened the round, which therefore counts in no mean.
+    them all. EOS and a stopping hook end a round as it stands; the length limit does not: `accepted` counts the tokens
+    past it too, which are not returned, because leaving out or shortening the rounds that it cuts would be a bias.
     Seconds are those of the whole batch; model_seconds: the part of them spent in forward passes of target and drafter.
     cache_bytes: bytes of the caches of target and drafter.
     """
@@ -46,7 +47,6 @@ class Round:
     accepted: int
     ranks: tuple[int, ...]
     open_end: bool
-    cut: bool
     draft_calls: int
     target_calls: int
     draft_seconds: float

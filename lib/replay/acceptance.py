@@ -1,6 +1,5 @@
 """Acceptance tables of a trace: which rounds count, their sums by prompt, and the frequency of each rank."""
 
-from dataclasses import replace
 from typing import Sequence
 
 import numpy as np
@@ -28,35 +27,24 @@ def check_protocol(name: str) -> None:
 def rounds_of(trace: Trace, tree: Tree, drafter: str) -> Walk:
     """The rounds of the trace's protocol: one per row for real-text starts, chained rounds for continuations."""
     all_starts = rounds(trace, tree, drafter)
-    if trace.about["protocol"] != REAL_TEXT:
-        return chained(all_starts, trace.lengths)
-    return uncut_at_horizon(trace, all_starts.select(all_starts.starts == 0))
+    return all_starts.select(all_starts.starts == 0) if in_real_text(trace) else chained(all_starts)
 
 
-def uncut_at_horizon(trace: Trace, first: Walk) -> Walk:
-    """Real-text rounds, of which only those that EOS ends are cut.
-
-    A real-text start looks ahead a fixed number of tokens. A round that accepts all of them counts, with its accepted
-    length capped at that number; leaving out the longest rounds would be a bias.
-    """
-    horizon = trace.tokens.shape[1] - 1
-    return replace(first, cut=first.cut & (trace.lengths[first.rows] < horizon))
+def in_real_text(trace: Trace) -> bool:
+    """Whether each row of a trace is one start in real text; otherwise it is a continuation."""
+    return trace.about.get("protocol") == REAL_TEXT
 
 
 def tally_walk(trace: Trace, walk: Walk, drafted: int | np.ndarray, **counts: np.ndarray) -> pd.DataFrame:
     """`tally` of a trace's rounds. drafted: draft tokens per round, int or int64[R]; counts: further numbers, [R]."""
-    return tally(trace.prompts, trace.kinds, walk.rows, walk.starts >= trace.loops[walk.rows], walk.cut,
+    return tally(trace.prompts, trace.kinds, walk.rows, walk.starts >= trace.loops[walk.rows],
                  drafted=np.broadcast_to(drafted, walk.rows.shape), accepted=walk.accepted, **counts)
 
 
-def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray, cut: np.ndarray,
+def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray,
           **counts: np.ndarray) -> pd.DataFrame:
-    """One row per prompt and stretch: the number of uncut rounds, the sums of `counts` over them, and the number of cut
-    rounds. Arguments as for `by_prompt`, and cut bool[R].
-    """
-    full = ~np.asarray(cut, dtype=bool)
-    return by_prompt(prompts, kinds, rows, looped, rounds=full,
-                     **{name: np.where(full, values, 0) for name, values in counts.items()}, cut=~full)
+    """One row per prompt and stretch: the number of rounds and the sums of `counts` over them; see `by_prompt`."""
+    return by_prompt(prompts, kinds, rows, looped, rounds=np.ones(len(rows), bool), **counts)
 
 
 def by_prompt(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray,
@@ -80,15 +68,16 @@ def by_prompt(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, lo
 
 
 def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
-    """One row per prompt and depth, over uncut rounds before a loop: all rounds, those that accepted a node with
-    children one level up (`reached`), and those that accepted this depth.
+    """One row per prompt and depth, over rounds before a loop: all rounds, those that accepted a node with children one
+    level up (`reached`), and those that accepted this depth.
 
-    accepted / reached is the conditional acceptance, accepted / rounds the unconditional one.
+    accepted / reached is the conditional acceptance, accepted / rounds the unconditional one. A round that EOS ended
+    reached no further depth.
     """
-    counted = walk.select(~walk.cut & (walk.starts < trace.loops[walk.rows]))
+    counted = walk.select(walk.starts < trace.loops[walk.rows])
     parent = np.zeros(tree.size, dtype=bool)
     parent[tree.parents[1:]] = True
-    ends_at_parent = parent[counted.nodes]
+    ends_at_parent = parent[counted.nodes] & (counted.starts + counted.accepted < trace.ends[counted.rows])
     names = np.array(trace.prompts)[counted.rows]
     kinds = dict(zip(trace.prompts, trace.kinds))
     rows = []
@@ -101,10 +90,10 @@ def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
 
 
 def by_node(tree: Tree, walk: Walk, loops: np.ndarray) -> pd.DataFrame:
-    """One row per drafted node: its path of ranks ("0.0.1"), its depth, all uncut rounds before a loop, and how many
-    of them accepted it. `loops` int64[N] is the trace's.
+    """One row per drafted node: its path of ranks ("0.0.1"), its depth, all rounds before a loop, and how many of
+    them accepted it. `loops` int64[N] is the trace's.
     """
-    ends = walk.nodes[~walk.cut & (walk.starts < loops[walk.rows])]
+    ends = walk.nodes[walk.starts < loops[walk.rows]]
     accepted = np.bincount(ends, minlength=tree.size) @ tree.mask.astype(np.int64)
     paths = [".".join(map(str, path)) for path in tree.choices()]
     return pd.DataFrame({"path": paths, "depth": tree.depth[1:], "rounds": len(ends), "accepted": accepted[1:]})

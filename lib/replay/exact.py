@@ -20,15 +20,13 @@ from lib.trees.tree import Tree
 class Walk:
     """Rounds of one tree: each round's row of the trace, the transition at which it starts, and where it ends.
 
-    rows, starts, accepted (a), nodes (the last accepted node, 0 for the root): int64[R]. cut: bool[R], whether the
-    trace ended the round.
+    rows, starts, accepted (a), nodes (the last accepted node, 0 for the root): int64[R].
     """
 
     rows: np.ndarray
     starts: np.ndarray
     accepted: np.ndarray
     nodes: np.ndarray
-    cut: np.ndarray
 
     def select(self, keep: np.ndarray) -> "Walk":
         """Some of the rounds, by bool[R] or int64."""
@@ -36,16 +34,18 @@ class Walk:
 
 
 def rounds(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
-    """One round for every transition of the trace as its start, row by row."""
-    rows, starts = np.nonzero(np.arange(trace.tokens.shape[1] - 1)[None] < trace.lengths[:, None])
-    nodes = rank_paths(trace, drafter).ends(tree)
-    accepted = tree.depth[nodes]
-    return Walk(rows, starts, accepted, nodes, accepted >= trace.lengths[rows] - starts)
+    """One round for every transition at which a round of the tree counts (see `Trace.starts`), row by row."""
+    nodes = rank_paths(trace, drafter).ends(tree)  # of every transition before the limit
+    rows, starts = _transitions(trace, trace.lengths)
+    kept = starts < trace.starts(tree.max_depth)[rows]
+    return Walk(rows[kept], starts[kept], tree.depth[nodes[kept]], nodes[kept])
 
 
 def accepted_lengths(trace: Trace, tree: Tree, drafter: str | None = None) -> np.ndarray:
-    """The accepted length a of the round that starts at each transition, int64[positions], row by row."""
-    return tree.depth[rank_paths(trace, drafter).ends(tree)]
+    """The accepted length a of each of the `rounds`, int64[R]."""
+    accepted = tree.depth[rank_paths(trace, drafter).ends(tree)]
+    counts = trace.starts(tree.max_depth)
+    return accepted if (counts == trace.lengths).all() else rounds(trace, tree, drafter).accepted
 
 
 def walk(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
@@ -54,7 +54,7 @@ def walk(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
     children[tree.parents[1:], tree.rank[1:]] = np.arange(1, tree.size)
     flat, first = windows(trace.drafter_ranks(drafter))
     ranks = np.where(flat < 0, tree.last_rank + 1, np.minimum(flat, tree.last_rank + 1))
-    rows, starts = np.nonzero(np.arange(first.shape[1])[None] < trace.lengths[:, None])
+    rows, starts = _transitions(trace, trace.starts(tree.max_depth))
     position = first[rows, starts]
     accepted, nodes = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     active, node = np.arange(len(rows)), np.zeros(len(rows), dtype=np.int64)
@@ -64,19 +64,26 @@ def walk(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
         active, node, position = active[alive], node[alive], position[alive] + 1
         accepted[active] += 1
         nodes[active] = node
-    return Walk(rows, starts, accepted, nodes, accepted >= trace.lengths[rows] - starts)
+    return Walk(rows, starts, accepted, nodes)
 
 
-def chained(all_starts: Walk, lengths: np.ndarray) -> Walk:
+def _transitions(trace: Trace, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row and transition of the first counts[n] transitions of each row n, row by row."""
+    return np.nonzero(np.arange(trace.tokens.shape[1] - 1)[None] < counts[:, None])
+
+
+def chained(all_starts: Walk) -> Walk:
     """The consecutive rounds from each row's first transition: each starts after the bonus token of the one before.
 
-    `all_starts` is the result of `rounds` for the trace, `lengths` int64[N] the transitions of its rows.
+    `all_starts` is the result of `rounds` or `walk`.
     """
-    return all_starts.select(chain_of(all_starts.accepted, lengths))
+    return all_starts.select(chain_of(all_starts.accepted, np.bincount(all_starts.rows)))
 
 
 def chain_of(accepted: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The starts of the chained rounds, as indices into accepted int64[positions]; all rows step together."""
+    """The starts of the chained rounds, as indices into accepted int64[R]; all rows step together. lengths: int64[N],
+    the number of starts of each row.
+    """
     end = np.cumsum(lengths)
     at, after, starts = end - lengths, np.arange(1, len(accepted) + 1) + accepted, []
     while len(at := at[left := at < end]):
@@ -86,10 +93,7 @@ def chain_of(accepted: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def efficiency(trace: Trace, tree: Tree, drafter: str | None = None) -> float:
-    """Block efficiency τ: mean a + 1 over the chained rounds that start before a loop and are not cut; NaN if there is
-    none.
-    """
-    all_starts = rounds(trace, tree, drafter)
-    chain = all_starts.select(chain_of(all_starts.accepted, trace.lengths))
-    accepted = chain.accepted[~chain.cut & (chain.starts < trace.loops[chain.rows])]
+    """Block efficiency τ: mean a + 1 over the chained rounds that start before a loop; NaN if there is none."""
+    chain = chained(rounds(trace, tree, drafter))
+    accepted = chain.accepted[chain.starts < trace.loops[chain.rows]]
     return float(accepted.mean()) + 1 if len(accepted) else float("nan")

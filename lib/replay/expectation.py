@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib.replay.acceptance import REAL_TEXT, by_prompt
+from lib.replay.acceptance import by_prompt, in_real_text
 from lib.replay.trace import Trace
 from lib.trees.tree import Tree
 from lib.verify import k_seq as spectr
@@ -155,7 +155,7 @@ def survival(trace: Trace, tree: Tree, drafter: str, rule: str) -> np.ndarray:
 
     Children of a node stand in draw order. ValueError if the trace has no chances for so many siblings.
     """
-    inside = np.arange(trace.tokens.shape[1] - 1)[None] < trace.lengths[:, None]
+    inside = _inside(trace)
     alive = {0: inside.astype(float)}
     survive = np.zeros((*inside.shape, tree.max_depth + 1))
     survive[..., 0] = alive[0]
@@ -179,7 +179,7 @@ def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
     where deciding token by token gives a product of minima.
     """
     ratio = trace.probs[drafter].astype(float) / np.maximum(trace.target_probs, 1e-12)
-    inside = np.arange(ratio.shape[1])[None] < trace.lengths[:, None]
+    inside = _inside(trace)
     ratio = np.where(inside, ratio, 0.0)
     survive = np.zeros((*ratio.shape, length + 1))
     survive[..., 0] = inside
@@ -191,23 +191,17 @@ def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
 
 
 def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
-    """One row per prompt and stretch, as `acceptance.tally`, in expectation: the uncut rounds of the trace's protocol,
-    and their accepted tokens.
+    """One row per prompt and stretch, as `acceptance.tally`, in expectation: the rounds of the trace's protocol, and
+    their accepted tokens.
     """
-    if trace.about["protocol"] == REAL_TEXT:
-        weight = np.zeros(survive.shape[:2])
-        weight[:, 0] = trace.lengths > 0
-    else:
-        weight = _chained_starts(survive)
-    left = trace.lengths[:, None] - np.arange(survive.shape[1])[None]
-    depths = np.arange(survive.shape[2])
-    ends_at = survive - np.pad(survive[..., 1:], ((0, 0), (0, 0), (0, 1)))  # accepts exactly d tokens
-    horizon = trace.about["protocol"] == REAL_TEXT and trace.lengths[:, None] == survive.shape[1]
-    whole = ends_at * ((depths < left[..., None]) | np.asarray(horizon)[..., None])
-    rounds, accepted = weight * whole.sum(-1), weight * (whole * depths).sum(-1)
-    looped = np.arange(survive.shape[1])[None] >= trace.loops[:, None]
-    rows = np.repeat(np.arange(len(trace.lengths)), survive.shape[1])
-    return by_prompt(trace.prompts, trace.kinds, rows, looped.ravel(), rounds=rounds.ravel(), accepted=accepted.ravel())
+    rows, width, depths = survive.shape
+    starts = np.zeros((rows, width)) if in_real_text(trace) else _chained_starts(survive)
+    starts[:, 0] = 1
+    starts *= np.arange(width)[None] < trace.starts(depths - 1)[:, None]
+    accepted = starts * survive[..., 1:].sum(-1)
+    looped = np.arange(width)[None] >= trace.loops[:, None]
+    return by_prompt(trace.prompts, trace.kinds, np.repeat(np.arange(rows), width), looped.ravel(),
+                     rounds=starts.ravel(), accepted=accepted.ravel())
 
 
 def _chained_starts(survive: np.ndarray) -> np.ndarray:
@@ -218,7 +212,12 @@ def _chained_starts(survive: np.ndarray) -> np.ndarray:
     weight[:, 0] = 1
     for start in range(width):
         weight[:, start + 1 : start + 1 + depths] += weight[:, start, None] * ends_at[:, start]
-    return weight[:, :width] * survive[..., 0]
+    return weight[:, :width]
+
+
+def _inside(trace: Trace) -> np.ndarray:
+    """bool[N, L]: the transitions of each row's text."""
+    return np.arange(trace.tokens.shape[1] - 1)[None] < trace.ends[:, None]
 
 
 def _ahead(values: np.ndarray, steps: int) -> np.ndarray:

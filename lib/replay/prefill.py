@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention.registration import tree_forward
+from lib.decoding.checks import token_set
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
 from lib.verify.draws import GeneratorDraws
@@ -51,7 +52,7 @@ def continuations(target, prompts: Sequence[Tensor], *, max_new_tokens: int, tem
                   eos_token_id: int | Sequence[int] | None = None,
                   generator: torch.Generator | None = None) -> list[list[int]]:
     """The result of `decoding.continuations`, its oracle: the same tokens from the same draws, in the same batches."""
-    eos = frozenset([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ())
+    eos = token_set(eos_token_id)
     written: list[list[int]] = []
     for first in range(0, len(prompts), rows):
         batch = prompts[first : first + rows]

@@ -82,7 +82,9 @@ _CACHE: WeakKeyDictionary[Trace, dict[tuple[str | None, bool], RankPaths]] = Wea
 
 
 def rank_paths(trace: Trace, drafter: str | None = None, *, before_loops: bool = False) -> RankPaths:
-    """The paths of all starts of a trace, row by row, or only of those before a loop; cached with the trace."""
+    """The paths of all starts before the limit of a trace, row by row, or only of those before a loop; cached with the
+    trace.
+    """
     cached = _CACHE.setdefault(trace, {})
     key = drafter, before_loops
     if key not in cached:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention.registration import check_attention, tree_forward
+from lib.decoding.checks import token_set
 from lib.drafters.drafter import Drafter
 from lib.drafters.head_drafter import rank_of
 from lib.replay.expectation import chances
@@ -26,7 +27,8 @@ AHEAD = 8  # depths that are read of a drafter that proposes several tokens ahea
 @torch.inference_mode()
 def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], written: Sequence[Sequence[int]], *,
          names: Sequence[str], kinds: Sequence[str], temperature: float = 0.0,
-         about: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0,
+         about: Mapping[str, object] | None = None, limit: int | None = None,
+         eos_token_id: int | Sequence[int] | None = None, ahead: int = AHEAD, siblings: int = 0,
          generator: torch.Generator | None = None) -> Trace:
     """The trace of continuations that exist already, each at least a root.
 
@@ -34,6 +36,8 @@ def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], writ
         alone, or drafters with `read_ahead`.
     written: the continuation of each prompt int64[T], its root first.
     names, kinds: of each prompt.
+    limit: the transitions at which rounds may start (see `Trace.lengths`); None: all.
+    eos_token_id: the tokens that end a text.
     ahead: how many tokens ahead `read_ahead` is read.
     siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), which
         needs a temperature above 0 and a generator; 0 for none.
@@ -47,13 +51,18 @@ def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], writ
     if siblings and (not temperature or generator is None):
         raise ValueError(f"siblings is {siblings} at temperature {temperature} with generator {generator}; sampled "
                          "children need a temperature above 0 and a torch.Generator")
-    longest = max(map(len, written))
+    longest, eos = max(map(len, written)), token_set(eos_token_id)
     rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (longest * _vocabulary(target))))
     parts = []
     for first in range(0, len(written), rows):
         batch = slice(first, first + rows)
-        arrays = _read(target, drafters, prompts[batch], written[batch], temperature, ahead, siblings, generator)
-        parts.append(Trace(**arrays, prompts=tuple(names[batch]), kinds=tuple(kinds[batch]),
+        texts = written[batch]
+        arrays = _read(target, drafters, prompts[batch], texts, temperature, ahead, siblings, generator)
+        before = [text if limit is None else text[: limit + 1] for text in texts]
+        parts.append(Trace(**arrays, lengths=np.array([len(text) - 1 for text in before]),
+                           ended=np.array([text[-1] in eos for text in texts]),
+                           loops=np.array([loop_start(text) for text in before]),
+                           prompts=tuple(names[batch]), kinds=tuple(kinds[batch]),
                            about=dict(about or {}, temperature=temperature)))
     return join(parts)
 
@@ -134,13 +143,13 @@ def _flat(logits: Tensor, starts: Sequence[int], counts: Sequence[int]) -> Tenso
 def _read(
     target, drafters, prompts, written, temperature: float, ahead: int, siblings: int, generator
 ) -> dict[str, object]:
-    """The arrays of one batch's trace."""
-    lengths = np.array([len(row) - 1 for row in written])
-    width = max(1, int(lengths.max()))
+    """The arrays of one batch's trace, without lengths and loops."""
+    ends = np.array([len(row) - 1 for row in written])
+    width = max(1, int(ends.max()))
     tokens = np.full((len(written), width + 1), PADDING["tokens"], dtype=np.int32)
     for i, row in enumerate(written):
         tokens[i, : len(row)] = row
-    inside = np.arange(width)[None] < lengths[:, None]
+    inside = np.arange(width)[None] < ends[:, None]
 
     def spread(values: Tensor, fill: float = 0, kind=np.float32) -> np.ndarray:
         array = np.full((*inside.shape, *values.shape[1:]), fill, kind)
@@ -167,9 +176,8 @@ def _read(
         if siblings:
             by_rule = chances(warped, proposal, true, siblings, generator)
             arrays["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
-    loops = np.array([loop_start(row) for row in written])
     of_target = {"target_probs": spread(_at(target_law, true)), "target_entropy": spread(_entropy(target_law))}
-    return {"tokens": tokens, "lengths": lengths, "loops": loops, **of_target, **arrays}
+    return {"tokens": tokens, **of_target, **arrays}
 
 
 def _ahead(drafter: Drafter, target, texts: Sequence[Tensor], starts: Sequence[int],

@@ -12,20 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.decoding.checks import token_set
 from lib.lab import provenance
+from lib.models.reduced import narrow
 from lib.replay import prefill, trace
+from lib.replay.acceptance import DEEPEST
 from lib.replay.reading import AHEAD, check_models, check_prompts, language_models, read
 from lib.replay.trace import Trace
 
 
 def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *, names: Sequence[str],
-           kinds: Sequence[str], max_new_tokens: int, temperature: float = 0.0,
+           kinds: Sequence[str], max_new_tokens: int, beyond: int = DEEPEST + 1, temperature: float = 0.0,
            eos_token_id: int | Sequence[int] | None = None, generator: torch.Generator | None = None, rows: int = 32,
            about: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0, parts: Path | None = None,
            report: Callable[[str, bool], None] | None = None) -> Trace:
-    """The target continues each prompt int64[T] by a root and `max_new_tokens` transitions, and the result is read.
+    """The target continues each prompt int64[T] by a root, `max_new_tokens` transitions at which rounds may start, and
+    `beyond` further tokens, and the result is read.
 
     drafters, names, kinds, ahead, siblings: as for `read`.
+    beyond: the depth of the deepest tree that will be replayed, and 1 for its bonus token, so that the trace decides
+        also the rounds that start just before the limit. Deeper trees have fewer starts (see `Trace.starts`).
     rows: prompts in one batch.
     parts: a folder in which each finished batch is kept. A recording of the same models, prompts and settings takes the
         undamaged batches that it finds there, and sets the generator to its state after the last of them, so that the
@@ -36,22 +42,22 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     check_models(target, drafters)
     check_prompts(target, prompts, names, kinds)
     models = {"the target": target, **language_models(drafters)}
-    _check_settings(models, prompts, max_new_tokens, temperature, generator, rows)
+    _check_settings(models, prompts, max_new_tokens, beyond, temperature, generator, rows)
     facts = dict(about or {}, temperature=temperature, **origin(target, drafters, prompts))
     state = None if generator is None else generator.get_state().tolist()
-    ends = list(np.atleast_1d([] if eos_token_id is None else eos_token_id))
-    settings = provenance.digest([facts, list(names), list(kinds), max_new_tokens, ends, rows, ahead, siblings, state])
-    continued = {"max_new_tokens": max_new_tokens + 1, "rows": rows, "eos_token_id": eos_token_id}
-    sampling = {"temperature": temperature, "generator": generator}
+    settings = provenance.digest([facts, list(names), list(kinds), max_new_tokens, beyond,
+                                  sorted(token_set(eos_token_id)), rows, ahead, siblings, state])
+    sampling = {"temperature": temperature, "generator": generator, "eos_token_id": eos_token_id}
     done: list[Trace] = []
     for first in range(0, len(prompts), rows):
         batch = slice(first, first + rows)
         path = parts / f"{first:06d}.safetensors" if parts else None
         part = _load_part(path, settings, generator)
         if part is None:
-            written = prefill.continuations(target, prompts[batch], **continued, **sampling)
-            part = read(target, drafters, prompts[batch], written, names=names[batch], kinds=kinds[batch], ahead=ahead,
-                        siblings=siblings, **sampling)
+            written = prefill.continuations(target, prompts[batch], max_new_tokens=1 + max_new_tokens + beyond,
+                                            rows=rows, **sampling)
+            part = read(target, drafters, prompts[batch], written, names=names[batch], kinds=kinds[batch],
+                        limit=max_new_tokens, ahead=ahead, siblings=siblings, **sampling)
             _save_part(part, path, settings, generator)
         done.append(part)
         if report:
@@ -82,20 +88,22 @@ def _load_part(path: Path | None, settings: str, generator: torch.Generator | No
     return part
 
 
-def _check_settings(models: Mapping[str, object], prompts: Sequence[Tensor], new_tokens: int, temperature: float,
-                    generator: torch.Generator | None, rows: int) -> None:
+def _check_settings(models: Mapping[str, object], prompts: Sequence[Tensor], new_tokens: int, beyond: int,
+                    temperature: float, generator: torch.Generator | None, rows: int) -> None:
     """ValueError if the continuations cannot be written by these models, by name, the target among them."""
-    if new_tokens < 0 or rows < 1:
-        raise ValueError(f"max_new_tokens is {new_tokens} and rows {rows}: give at least 0 and at least 1")
+    if min(new_tokens, beyond) < 0 or rows < 1:
+        raise ValueError(f"max_new_tokens is {new_tokens}, beyond {beyond} and rows {rows}: give at least 0, 0 and 1")
     if temperature and generator is None:
         raise ValueError(f"temperature is {temperature} but generator is None: pass a torch.Generator, so that the "
                          "trace can be repeated")
-    needed = max(map(len, prompts)) + new_tokens  # the last token is written and not read
+    longest = max(map(len, prompts))
+    needed = longest + new_tokens + beyond  # the last token is written and not read
     for name, model in models.items():
         window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if window and needed > window:
-            raise ValueError(f"the longest prompt and its continuation need {needed} positions, the window of {name} "
-                             f"has {window}: shorten the prompt or max_new_tokens")
+            raise ValueError(f"the longest prompt has {longest} tokens, its continuation {new_tokens}, and {beyond} "
+                             f"beyond the limit let the deepest tree end: {needed} positions, but the window of {name} "
+                             f"has {window}; shorten the prompt, max_new_tokens, or the trees (beyond)")
 
 
 def origin(target, drafters: Mapping[str, object], prompts: Sequence[Tensor]) -> dict[str, object]:
@@ -115,8 +123,13 @@ def prompts_digest(prompts: Sequence[Tensor]) -> str:
 
 def model_digest(model) -> str:
     """A digest of a model's folder, its commit on a hub, or a digest of its weights; for a drafter without a folder,
-    the name of its class.
+    the name of its class. A model that knows some of its tokens alone has another one than the whole model.
     """
+    output = narrow(model)[1] if isinstance(model, torch.nn.Module) else None
+    return _digest(model) if output is None else provenance.digest([_digest(model), output.tokens.tolist()])
+
+
+def _digest(model) -> str:
     folder = getattr(model, "name_or_path", "")
     commit = getattr(getattr(model, "config", None), "_commit_hash", None)
     if folder and Path(folder).is_dir():

@@ -64,8 +64,8 @@ def improve(trace: Trace, tree: Tree, drafter: str | None = None, *, width: int 
 
     Each step tries the `width` rarest leaves against the `width` most frequent absent children, of ranks below
     `most_rank`. The result is at least as good as `tree` on this trace, and a local optimum: it may miss the best tree.
-    It was chosen on this trace, so its gain has to be judged on other prompts. If no chained round counts (all are cut
-    or loop), the result is `tree`.
+    It was chosen on this trace, so its gain has to be judged on other prompts. If no chained round counts
+    (all loop), the result is `tree`.
     """
     chosen, best = set(tree.choices()), efficiency(trace, tree, drafter)
     while True:

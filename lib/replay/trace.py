@@ -11,10 +11,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-BY_ROW = ("tokens", "lengths", "loops", "target_probs", "target_entropy")
+BY_ROW = ("tokens", "lengths", "ended", "loops", "target_probs", "target_entropy")
 BY_DRAFTER = ("ranks", "probs", "entropy", "alpha", "chances")
 PADDING = {"tokens": -1, "ranks": -1}  # values after a row's end; 0 elsewhere
-INTEGERS = {"tokens": np.int32, "lengths": np.int64, "loops": np.int64, "ranks": np.int32}
+INTEGERS = {"tokens": np.int32, "lengths": np.int64, "ended": bool, "loops": np.int64, "ranks": np.int32}
 SHORTEST_LOOP_REPEATS = 3
 LONGEST_PERIOD = 40
 
@@ -24,8 +24,10 @@ class Trace:
     """N continuations c_0 .. c_L of N prompts; transition i of a row is c_i -> c_{i+1}, the first step of a round that
     starts at i.
 
-    tokens: int32[N, L + 1], -1 after a row's end. lengths: int64[N], transitions of each row (EOS or the limit ended
-    it). loops: int64[N], the transition at which a row begins to repeat itself to its end, or its length.
+    tokens: int32[N, L + 1], -1 after a row's end. lengths: int64[N], the transitions before the length limit, at which
+    rounds may start; the text goes on past the limit, so that it decides the last rounds to their ends. ended: bool[N],
+    whether EOS ended the text, and with it the round that reached it. loops: int64[N], the transition at which a row
+    begins to repeat itself to the limit, or its length.
     By transition, float[N, L], at the trace's temperature, and at temperature 1 for a greedy trace: `target_probs` of
     c_{i+1} and `target_entropy` (nats); by drafter `ranks` (int32; -1 after the end), `probs` and `entropy`; by drafter
     `alpha` = sum min(p, q) of the warped distributions, one-hot for a greedy trace (Leviathan et al. 2023, corollary
@@ -38,6 +40,7 @@ class Trace:
 
     tokens: np.ndarray
     lengths: np.ndarray
+    ended: np.ndarray
     loops: np.ndarray
     target_probs: np.ndarray
     target_entropy: np.ndarray
@@ -52,12 +55,25 @@ class Trace:
 
     @property
     def positions(self) -> int:
-        """Number of transitions of all rows."""
+        """Number of transitions of all rows before the limit."""
         return int(self.lengths.sum())
 
     @property
+    def ends(self) -> np.ndarray:
+        """int64[N]: all transitions of each row, past the limit too."""
+        return (self.tokens >= 0).sum(1) - 1
+
+    def starts(self, depth: int) -> np.ndarray:
+        """int64[N]: of each row's transitions the first ones, at which rounds of a tree of this depth count: before the
+        limit, and unless EOS ended the text with start + depth + 1 <= end, so that the text decides the whole round.
+
+        Leaving out the rounds that the end of a text shortens would be a bias, because long rounds are cut more often.
+        """
+        return np.where(self.ended, self.lengths, np.minimum(self.lengths, np.maximum(self.ends - depth, 0)))
+
+    @property
     def before_loops(self) -> np.ndarray:
-        """bool[N, L]: the transitions of each row before its loop."""
+        """bool[N, L]: the transitions of each row before its loop and the limit."""
         return np.arange(self.tokens.shape[1] - 1)[None] < np.minimum(self.loops, self.lengths)[:, None]
 
     def drafter_ranks(self, drafter: str | None = None) -> np.ndarray:
@@ -149,8 +165,8 @@ def load(path: str | Path) -> Trace:
         raise ValueError(f"{path} cannot be read ({reason}): delete it, and record the trace again") from None
     missing = {*BY_ROW, "about", "prompts", "kinds"} - {*arrays, *about}
     if missing:
-        raise ValueError(f"{path} is not a trace: it lacks {', '.join(sorted(missing))}; give a file that "
-                         "lib.replay.save wrote")
+        raise ValueError(f"{path} is not a trace, or of an older version: it lacks {', '.join(sorted(missing))}; delete "
+                         "it, and record the trace again")
     by_drafter = {kind: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(kind + ".")}
                   for kind in BY_DRAFTER}
     return Trace(**{name: arrays[name] for name in BY_ROW}, **by_drafter, prompts=tuple(about["prompts"]),

@@ -11,14 +11,10 @@ import pandas as pd
 
 from lib.lab import provenance, stats
 from lib.lab.findings import Part, Results
-from lib.models.registry import FAMILY
-from lib.replay.acceptance import REAL_TEXT
 from lib.studies.acceptance import further_findings, shape_findings, summary
 from lib.studies.acceptance.shape_findings import Shapes
-from lib.studies.acceptance.summary import where
 from lib.studies.report import Ask, Follows
 
-STAGE = "02_acceptance"
 LOSSES = provenance.HOME / "data" / "models" / "losses.csv"  # of the shipped family on held-out text
 PREFIX = 128  # committed tokens before the tree whose mask is drawn
 
@@ -68,20 +64,30 @@ once, at every position, the rank of the target's next token among the drafter's
 gives the round of any of thousands of trees, without a model. The same is exact for top-k children under naive sampling
 on a continuation that was sampled at that temperature. The tests compare replay with live decoding round by round.
 
-There are two protocols. **Continuation**: the target continues a prompt, and rounds follow one another. Small models
-fall into loops there, which any drafter can guess; looped stretches are found and left out. **Real-text starts**:
-rounds start inside held-out text, and the target's next tokens decide them; headlines use these. A round that EOS or
-the length limit cuts short counts in no mean. Intervals are 95 %, from resampling prompts, because rounds of one prompt
-are correlated.
+There are two protocols, which are never pooled. **Continuation**: the target continues a prompt, and rounds follow one
+another, as a user sees it; headlines of chat models use it. Small models fall into loops there, which any drafter can
+guess; looped stretches are found and left out. **Real-text starts**: rounds start inside held-out text, and the
+target's next tokens decide them; headlines of base models use these. Every round that starts before the length limit
+counts, and its text goes on until the round is decided: leaving out the rounds that a limit cuts would be a bias,
+because long rounds are cut more often. EOS ends a round as it stands. Intervals are 95 %, from resampling prompts,
+because rounds of one prompt are correlated.
 """
 
 MODELS = """
 ### 2.4 The models
 
-The pairs are a family that ships with the project, trained on the source code and docstrings of installed packages and
-on text written by generators (every kind except *code* and *prose* is such synthetic text). They are small, so that the
-whole study runs on a laptop; the model card in `data/models` has their recipe and losses. Any pair of the Hugging Face
-hub that shares a tokenizer can replace them.
+"""
+
+FAMILY = """
+The target is of a family that ships with the project, trained on the source code and docstrings of installed packages
+and on text written by generators (every kind except *code* and *prose* is such synthetic text). Its models are small, so
+that the whole study runs on a laptop; the model card in `data/models` has their recipe and losses. Any pair that shares
+a tokenizer can replace them.
+"""
+
+OTHERS = """
+The record of the run names every model with a digest of its files, and the number format. Any pair that shares a
+tokenizer can replace them.
 """
 
 COST = """
@@ -146,9 +152,8 @@ sampling. Does it agree with live decoding?
 
 def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
     """The headline, the background, the method (section 2), acceptance (section 3), and what follows from it."""
-    parameters = run.record["parameters"][STAGE]
-    losses = pd.read_csv(LOSSES) if {*parameters["pairs"]} & {*FAMILY} else pd.DataFrame(columns=["member"])
-    memorised = summary.memorised(losses, ask.target) if len(losses) else []
+    losses = pd.read_csv(LOSSES)
+    in_family, memorised = ask.target in set(losses["member"]), summary.memorised(losses, ask.target)
     shapes = Shapes(run, ask.pair, ask.budget, rng, left_out=memorised)
     ranks = summary.clean(run["rank"])
     yield headline(shapes)
@@ -160,17 +165,17 @@ def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | 
     yield shape_findings.mask(tree, tree.budget, PREFIX, f"optimal@{tree.budget}")
     yield REPLAY
     yield shape_findings.loops(run["repetition"])
-    yield MODELS
-    if len(losses):
+    yield MODELS + (FAMILY if in_family else OTHERS)
+    if in_family:
         yield shape_findings.held_out_losses(losses, ask.target, memorised)
-    yield shape_findings.agreement(ranks, shapes.pairs, rng)
+    yield shape_findings.agreement(ranks, rng)
     yield "## 3 Results: acceptance\n\n### 3.1 Which shapes win at which budgets?"
     yield shape_findings.over_budget(shapes)
     yield shape_findings.against_chain(shapes)
     yield "### 3.2 Where do returns diminish?\n\nWhat does each doubling of the budget add?"
     yield shape_findings.by_doubling(shapes)
     yield COST
-    yield shape_findings.at_budget(shapes, parameters["horizon"], rng)
+    yield shape_findings.at_budget(shapes, rng)
     yield DEPTH
     yield shape_findings.by_depth(shapes, rng)
     yield KINDS
@@ -183,8 +188,8 @@ def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | 
     yield MERGING
     yield further_findings.merging(run["merging"], rng)
     yield GROWTH
-    grown = where(run["growth"], target=ask.target, drafter=ask.drafter, protocol=REAL_TEXT, stretch="before")
-    yield further_findings.grown_trees(grown, rng)
+    grown = summary.clean(run["growth"])
+    yield further_findings.grown_trees(grown[grown["pair"] == ask.pair], rng)
     yield UNSEEN_TEXT
     yield shape_findings.against_optimal(shapes, rng)
     yield CHOICES
@@ -208,7 +213,7 @@ def headline(shapes: Shapes) -> str:
     at_ends = fixed.loc[[shapes.smallest, shapes.largest]]
     verdict = verdicts(lead, at_ends, kinds["value"], shapes.by_family["value"].xs(shapes.budget, level="budget"),
                        shapes.budget)
-    return f"""**In short** (pair `{shapes.pair}`, greedy, rounds that start in held-out text; 95 % intervals over
+    return f"""**In short** (pair `{shapes.pair}`, greedy, {shapes.protocol}; 95 % intervals over
 {int(best.n_prompts)} prompts)
 
 1. **{verdict[0]}** With {shapes.largest} draft tokens a chain accepts {stats.format_estimate(chain)} of them per round,
@@ -243,13 +248,13 @@ def verdicts(lead: pd.Series, fixed: pd.Series, by_kind: pd.Series, by_shape: pd
 
 def follows(shapes: Shapes) -> Iterator[Follows]:
     """What the acceptance of static shapes says on the questions of the last section."""
-    lost, overtakes = 1 - shapes.fixed["of_optimal"], shapes.overtakes
+    share, overtakes = shapes.fixed["of_optimal"], shapes.overtakes
     ahead = (f"Below a budget of {overtakes} the optimal tree is not clearly better than a chain; from there on, let "
              "measured ranks decide." if overtakes else
              "At no budget of this run is the optimal tree clearly better than a chain.")
     yield Follows("How deep, how wide?", lambda: (
-        f"{ahead} The best shape that is fixed in advance loses {lost[shapes.largest]:.0%} of the optimal tree's "
-        f"acceptance length at {shapes.largest} nodes and {lost[shapes.smallest]:.0%} at {shapes.smallest}."))
+        f"{ahead} The best shape that is fixed in advance reaches {share[shapes.largest]:.0%} of the optimal tree's "
+        f"acceptance length at {shapes.largest} nodes and {share[shapes.smallest]:.0%} at {shapes.smallest}."))
     last = shapes.doublings.set_index(["family", "budget"])["gain"]["optimal", shapes.largest]
     yield Follows("How many nodes?", lambda: (
         "Add nodes as long as a node adds more than it costs. The last doubling of the optimal tree's budget adds "

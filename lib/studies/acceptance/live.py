@@ -30,7 +30,8 @@ from lib.verify.draft import PROPOSALS
 from lib.verify.rules import simplest_rule
 
 ROWS = 16  # prompts per batch
-GREEDY_DRAFTERS = ("top_k", "lookup", "merged", "random", "oracle")
+WITHOUT_MODEL = ("lookup", "random", "oracle")
+GREEDY_DRAFTERS = ("top_k", "merged", *WITHOUT_MODEL)
 
 NODES, POSITIONS = 64, 20_000  # of the benchmark's trees and of the trace on which they are replayed
 TREES_PER_CALL = 10
@@ -60,11 +61,18 @@ def drafters_grid(shape_names: Sequence[str]) -> list[Live]:
     return [Live(kind, "greedy", shape, 0.0) for shape in shape_names for kind in GREEDY_DRAFTERS]
 
 
+def grid_of(pair, shape_names: Sequence[str], temperatures: Sequence[float]) -> list[Live]:
+    """All settings of `rules_grid` and `drafters_grid`; for a target alone those that need no draft model."""
+    every = rules_grid(shape_names, temperatures) + drafters_grid(shape_names)
+    return [each for each in every if pair.draft_model is not None or each.drafter in WITHOUT_MODEL]
+
+
 def run(setting: Live, pair, others: Sequence, prompts, continuations: Sequence[Sequence[int]], *, new_tokens: int,
         seed: int) -> pd.DataFrame:
     """`tally` of one setting over prompts (see `recording.Prompts`), with the setting's columns.
 
-    others: further models, which the merged drafter takes beside the pair's own; continuations: what the oracle knows.
+    others: further models, which the merged drafter takes beside the pair's own; continuations: what the oracle knows,
+    as far past the limit as its trees reach. seed: of drafts and text; settings with other seeds are independent.
     """
     generator = torch.Generator().manual_seed(seed)
     if setting.drafter in PROPOSALS:
@@ -95,10 +103,10 @@ def decode(target, drafter, prompts: Sequence[Tensor], *, rows: int = ROWS, **se
 def tally(done: Generation, names: Sequence[str], kinds: Sequence[str]) -> pd.DataFrame:
     """One row for each prompt and stretch, as `acceptance.evaluate` has them for replayed rounds."""
     loops = [loop_start(row) for row in done.new_tokens]
-    rows, looped, cut, drafted, accepted = np.array(
-        [(each.row, each.position - 1 >= loops[each.row], each.cut, each.drafted, each.accepted)
-         for each in done.rounds], dtype=np.int64).reshape(-1, 5).T
-    return acceptance.tally(names, kinds, rows, looped, cut, drafted=drafted, accepted=accepted)
+    rows, looped, drafted, accepted = np.array(
+        [(each.row, each.position - 1 >= loops[each.row], each.drafted, each.accepted) for each in done.rounds],
+        dtype=np.int64).reshape(-1, 4).T
+    return acceptance.tally(names, kinds, rows, looped, drafted=drafted, accepted=accepted)
 
 
 # ------------------------------------------------------------------------------------------------------------- merging

@@ -5,23 +5,24 @@ Static trees are grown from one half of a trace's prompts and replayed on the ot
 differences can be paired and have intervals.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.marginals import MarginalDrafter
-from lib.drafters.ngrams import NgramDrafter
-from lib.replay import acceptance, expectation, grown
-from lib.replay.acceptance import CONTINUATION, FREQUENT, REAL_TEXT
-from lib.replay.grown import GrownWalk
+from lib.models.reduced import first_tokens
+from lib.replay import acceptance, expectation, simulated
+from lib.replay.acceptance import CONTINUATION, FREQUENT
 from lib.replay.search import frequent, improve
 from lib.replay.trace import Trace
 from lib.studies.acceptance import ALL, AS_FEW, CHAINED, OWN, UNIFORM, recording
 from lib.studies.acceptance.recording import halves
+from lib.studies.acceptance.summary import GROWN
 from lib.trees import growth, shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
@@ -41,11 +42,14 @@ def by_target(pairs: Sequence) -> dict[str, list]:
     return groups
 
 
-def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str]) -> int | None:
-    """The tokens that a prompt may have so that its continuations fit the smallest window; None without a window."""
+def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
+         deepest: int = 0) -> int | None:
+    """The tokens that a prompt may have so that its continuations fit the smallest window, with room for the deepest
+    tree and 1 token past the limit; None without a window. deepest: levels of trees that are replayed.
+    """
     windows = [pair.window for pair in pairs if pair.window]
-    deepest = max((shapes.parse(shape).max_depth for shape in live_shapes), default=0)
-    return min(windows) - max(new_tokens + 1, live_tokens + deepest) if windows else None
+    live = max((shapes.parse(shape).max_depth for shape in live_shapes), default=0)
+    return min(windows) - max(new_tokens + deepest, live_tokens + live) - 1 if windows else None
 
 
 # -------------------------------------------------------------------------------------------------------------- shapes
@@ -58,9 +62,13 @@ def forest(choosing: Trace, drafter: str, families: Sequence[str],
             for family in families for budget in budgets]
 
 
-def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int],
-               depth_budget: int) -> dict[str, pd.DataFrame]:
-    """Tables of one trace, for all its drafters: `acceptance`, `rank`, and at one budget `depth` and `nodes`."""
+def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int], depth_budget: int,
+               of_text: Mapping[str, Drafter] = {}, prompts: recording.Prompts | None = None) -> dict[str, pd.DataFrame]:
+    """Tables of one trace, for all its drafters: `acceptance`, `rank`, and at one budget `depth` and `nodes`.
+
+    of_text: drafters that read the text alone, for `acceptance` only; prompts: those that the trace was recorded of
+    (see `recording.texts_of`).
+    """
     choosing, judged = halves(recorded)
     tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "nodes": [], "rank": []}
     for drafter in recorded.ranks:
@@ -73,7 +81,22 @@ def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int],
                 tables["depth"].append(acceptance.by_depth(judged, tree, rounds).assign(**setting))
                 tables["nodes"].append(acceptance.by_node(tree, rounds, judged.loops).assign(**setting))
         tables["rank"].append(acceptance.by_rank(judged, drafter).assign(drafter=drafter, **_about(recorded)))
+    tables["acceptance"] += [_replayed(recorded, name, drafter, prompts, families, budgets)
+                             for name, drafter in of_text.items()]
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+
+
+def _replayed(recorded: Trace, name: str, drafter: Drafter, prompts: recording.Prompts, families: Sequence[str],
+              budgets: Sequence[int]) -> pd.DataFrame:
+    """`acceptance.evaluate` of a drafter that reads the text alone, for the families that are not grown from ranks."""
+    judged, texts = halves(recorded)[1], [prompts.ids[row] for row in np.flatnonzero(~prompts.choosing)]
+    frames = []
+    for family, budget in product([each for each in families if each not in GROWN], budgets):
+        tree = shapes.at_budget(family, budget)
+        rounds = simulated.rounds(judged, drafter, texts, tree)
+        frames.append(acceptance.tally_walk(judged, rounds, rounds.drafted).assign(
+            family=family, budget=budget, depth=tree.max_depth))
+    return pd.concat(frames, ignore_index=True).assign(drafter=name, **_about(recorded))
 
 
 def repetition(traces: Sequence[Trace]) -> pd.DataFrame:
@@ -81,6 +104,12 @@ def repetition(traces: Sequence[Trace]) -> pd.DataFrame:
     continuations = [recorded for recorded in traces if recorded.about["protocol"] == CONTINUATION]
     return pd.concat([acceptance.repetition(recorded).assign(**_about(recorded)) for recorded in continuations],
                      ignore_index=True)
+
+
+def headline(traces: Sequence[Trace], target: str) -> Trace:
+    """The target's first trace by the protocol of headlines: real-text starts, or for chat models continuation."""
+    own = [recorded for recorded in traces if recorded.about["target"] == target]
+    return next((recorded for recorded in own if acceptance.in_real_text(recorded)), own[0])
 
 
 def _about(trace: Trace) -> dict[str, object]:
@@ -92,17 +121,17 @@ def _about(trace: Trace) -> dict[str, object]:
 
 def choices(traces: Sequence[Trace], budget: int, budgets: Sequence[int],
             generator: np.random.Generator) -> pd.DataFrame:
-    """The table `choices`, for all drafters: from real-text starts how much text a tree of `budget` nodes needs and
-    what one tree for all kinds loses, from continuations what chained rounds change at each of `budgets`.
+    """The table `choices`, for all drafters: how much text a tree of `budget` nodes needs and what one tree for all
+    kinds loses, by the protocol of headlines, and from continuations what chained rounds change at each of `budgets`.
     """
     frames = []
     for recorded in traces:
         choosing, judged = halves(recorded)
         for drafter in recorded.ranks:
-            if recorded.about["protocol"] == REAL_TEXT:
+            if recorded is headline(traces, recorded.about["target"]):
                 frames.append(choose_from_prompts(choosing, judged, drafter, CHOSEN_FAMILIES, budget, generator))
                 frames.append(choose_by_kind(choosing, judged, drafter, budget, generator))
-            else:
+            if recorded.about["protocol"] == CONTINUATION:
                 frames.append(choose_by_objective(choosing, judged, drafter, budgets))
     return pd.concat(frames, ignore_index=True)
 
@@ -187,29 +216,27 @@ def _of_prompts(trace: Trace, prompts: Sequence[str]) -> Trace:
 # --------------------------------------------------------------------------------------------------------- grown trees
 
 
-def grown_rounds(trace: Trace, drafter, prompts: Sequence[Tensor], rule: Growth) -> GrownWalk:
-    """The rounds that the trace's protocol has (see `acceptance.rounds_of`), for trees that a rule grows."""
-    if trace.about["protocol"] != acceptance.REAL_TEXT:
-        return grown.chained(trace, drafter, prompts, rule)
-    first = [(row, 0) for row in np.flatnonzero(trace.lengths > 0).tolist()]
-    return acceptance.uncut_at_horizon(trace, grown.walk(trace, drafter, prompts, rule, first))
+def as_drafter(model, vocabulary: int | None = None, temperature: float = 1.0) -> Drafter:
+    """The drafter of a language model at a temperature, without the padding of its vocabulary; a drafter as it is."""
+    if isinstance(model, Drafter):
+        return model
+    return LanguageModelDrafter(first_tokens(model, vocabulary) if vocabulary else model, temperature=temperature)
 
 
 def evaluate_grown(trace: Trace, name: str, model, prompts: Sequence[Tensor], rules: Sequence[tuple[str, int, Growth]],
              vocabulary: int | None = None, confidence: float | None = None) -> pd.DataFrame:
     """The columns of `acceptance.evaluate`, `calls` and `confidence` for each (family, budget, rule) of one drafter.
 
-    calls: the drafter's forward passes in the uncut rounds; depth: that of the deepest tree that grew.
+    calls: the drafter's forward passes in the rounds; depth: that of the deepest tree that grew.
     name: the drafter's in the trace. model: a language model, or a drafter of heads as it is. prompts int64[T]: the
     texts that the trace's rows continue. vocabulary: the target's, where the model's is larger. confidence: the
     temperature of the probabilities by which trees grow; None: the trace's, or 1 where that is greedy.
     """
     confidence = confidence or trace.about["temperature"] or 1.0
-    is_model = not hasattr(model, "propose")
-    drafter = LanguageModelDrafter(model, temperature=confidence, vocabulary=vocabulary) if is_model else model
+    drafter = as_drafter(model, vocabulary, confidence)
     frames = []
     for family, budget, rule in rules:
-        rounds = grown_rounds(trace, drafter, prompts, rule)
+        rounds = simulated.rounds(trace, drafter, prompts, rule)
         rows = acceptance.tally_walk(trace, rounds, rounds.drafted, calls=rounds.draft_calls)
         frames.append(rows.assign(family=family, budget=budget, depth=rounds.depth.max(initial=0)))
     return pd.concat(frames, ignore_index=True).assign(drafter=name, confidence=confidence, **_about(trace))
@@ -228,10 +255,13 @@ def compare_grown(recorded: Trace, name: str, model, prompts: recording.Prompts,
             confidences: Sequence[float] = ()) -> pd.DataFrame:
     """Static families and growth rules (names without a budget) at each budget, on the trace's judged prompts.
 
-    prompts: those that the trace was recorded of, `recording.real_text_starts` of them where it has that protocol.
+    prompts: those that the trace was recorded of (see `recording.texts_of`). No rows for drafters without
+    probabilities over which trees grow.
     confidences: temperatures of the drafter's probabilities, of which each rule and budget takes the best on the
     choosing prompts, from which static trees are grown too; none: as `evaluate_grown` has it.
     """
+    if isinstance(model, TextDrafter):
+        return pd.DataFrame()
     choosing, judged = halves(recorded)
     texts = {half: [prompts.ids[row] for row in np.flatnonzero(prompts.choosing == half)] for half in (True, False)}
     frames = [evaluate_static(judged, name, forest(choosing, name, families, budgets))]
@@ -243,24 +273,6 @@ def compare_grown(recorded: Trace, name: str, model, prompts: recording.Prompts,
             best = _longest(tried)["confidence"].iloc[0] if tried else None
             frames.append(evaluate_grown(judged, name, model, texts[False], wanted, vocabulary, best))
     return pd.concat(frames, ignore_index=True)
-
-
-def judging(recorded: Trace, models: Mapping[str, object], prompts: recording.Prompts,
-            vocabulary: int | None = None) -> Callable[[str, Growth], pd.DataFrame | None]:
-    """(drafter, rule) -> `evaluate_grown` of that rule on the trace's judged prompts, as `cost.advice` calls it; None
-    for drafters without a distribution for each node, over which such rules grow (one per depth, n-grams).
-
-    models: by the drafters' names in the trace, as `evaluate_grown` takes them; prompts: as `compare_grown` takes them.
-    """
-    judged = halves(recorded)[1]
-    texts = [prompts.ids[row] for row in np.flatnonzero(~np.asarray(prompts.choosing))]
-
-    def judge(drafter: str, rule: Growth) -> pd.DataFrame | None:
-        if isinstance(models[drafter], (MarginalDrafter, NgramDrafter)):
-            return None
-        return evaluate_grown(judged, drafter, models[drafter], texts, [(rule.name, rule.budget, rule)], vocabulary)
-
-    return judge
 
 
 def _longest(tried: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -275,21 +287,24 @@ def _longest(tried: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def expected(pair, prompts: recording.Prompts, shape_names: Sequence[str], temperatures: Sequence[float],
              new_tokens: int, seed: int) -> pd.DataFrame:
     """The table `expected`: a row for each prompt, rule, shape and temperature above 0, for chained rounds over a text
-    of `new_tokens` tokens that the pair's target wrote.
+    of `new_tokens` tokens that the pair's target wrote; no rows for a target alone.
+
+    All rules and shapes share the texts of a temperature, so that they are compared on the same ones.
     """
     trees = {shape: shapes.parse(shape) for shape in shape_names}
+    generator = torch.Generator().manual_seed(seed)  # one for all temperatures, whose texts are then independent
+    deepest = max((tree.max_depth for tree in trees.values()), default=0)
     siblings = max((len(tree.children(node)) for tree in trees.values() for node in range(tree.size)), default=0)
     frames = []
-    for temperature in filter(None, temperatures):
+    for temperature in filter(None, temperatures if pair.draft_model is not None else ()):
         recorded = recording.record_pair(
-            pair, prompts, max_new_tokens=new_tokens - 1, temperature=temperature, siblings=siblings,
-            generator=torch.Generator().manual_seed(seed), about={"protocol": CONTINUATION})
+            pair, prompts, max_new_tokens=new_tokens - 1, beyond=deepest + 1, temperature=temperature,
+            siblings=siblings, generator=generator, about={"protocol": CONTINUATION})
         frames += [rows.assign(temperature=temperature, shape=shape, budget=tree.budget)
                    for shape, tree in trees.items() for rows in _by_rule(recorded, tree, pair.drafter_name)]
-    columns = ["rule", "shape", "temperature", "budget", "prompt", "kind", "stretch", "rounds", "accepted"]
     if not frames:
-        none = pd.DataFrame(columns=[*columns, "pair"])
-        return none.astype({"temperature": float, "rounds": float, "accepted": float})
+        return pd.DataFrame()
+    columns = ["rule", "shape", "temperature", "budget", "prompt", "kind", "stretch", "rounds", "accepted"]
     return pd.concat(frames, ignore_index=True)[columns].assign(pair=pair.name)
 
 

@@ -14,11 +14,17 @@ import torch
 from torch import Tensor
 
 from lib import replay
-from lib.replay import acceptance
+from lib.drafters.heads.store import NGRAMS, shipped
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.ngrams import NgramDrafter, NgramTables
+from lib.drafters.registry import make
+from lib.models.dialogue import has_template
+from lib.replay import acceptance, simulated
 from lib.replay.acceptance import CONTINUATION, REAL_TEXT
 from lib.replay.recording import prompts_digest
 from lib.replay.trace import Trace
 
+OF_TEXT = (NGRAMS, "lookup", "sam")  # drafters that need no model
 SHORTEST_CONTEXT = 64  # tokens before the first real-text start
 SILENCE = 10.0  # seconds between two lines of progress
 
@@ -52,21 +58,70 @@ def split_prompts(names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tens
     return Prompts(names, kinds, ids, place < choose).select(np.flatnonzero(place < choose + judge))
 
 
+def drafters_of(pairs: Sequence, specs: Sequence[str] = ()) -> dict[str, object]:
+    """By name the drafters of pairs that share a target whose rounds follow from a text, the first that of headlines:
+    language models and drafters that read ahead, as `record` takes them, and others that read the text alone.
+
+    specs: as `drafters.make` takes them, "model" for the draft models of all pairs; empty: these, or for a target alone
+    OF_TEXT. N-grams are those of the text alone where no tables ship for the target. ValueError for other drafters.
+    """
+    models = {pair.drafter_name: pair.draft_model for pair in pairs if pair.draft_model is not None}
+    found: dict[str, object] = {}
+    for spec in specs or (["model"] if models else OF_TEXT):
+        target, tables = pairs[0].target, shipped(pairs[0].target_name, NGRAMS)
+        if spec == "model" and models:
+            found |= models
+        elif spec == NGRAMS and not tables.is_dir():
+            found[spec] = NgramDrafter(NgramTables((), target.config.get_text_config().vocab_size))
+        else:
+            drafter = make(spec, pairs[0])
+            if not simulated.replayable(drafter):
+                raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its rounds; "
+                                 "notebook 5 decodes with it live")
+            found[spec] = drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
+    if not of_ranks(found):
+        raise ValueError(f"drafters are {', '.join(found)}, of which none has ranks; add one that has, such as {NGRAMS}")
+    return found
+
+
+def of_ranks(drafters: Mapping[str, object]) -> dict[str, object]:
+    """Those of `drafters_of` whose ranks decide every tree, as `record` takes them."""
+    return {name: each for name, each in drafters.items() if getattr(each, "reads_ahead", True)}
+
+
+def of_text(drafters: Mapping[str, object]) -> dict[str, object]:
+    """The others of `drafters_of`, which read the text alone and draft again in each round."""
+    return {name: each for name, each in drafters.items() if name not in of_ranks(drafters)}
+
+
+def protocols_of(pair) -> tuple[str, ...]:
+    """Continuation for a model that answers users in a chat template; for others real-text starts too."""
+    return (CONTINUATION,) if has_template(pair.tokenizer) else (CONTINUATION, REAL_TEXT)
+
+
+def texts_of(prompts: Prompts, protocol: str, starts: int) -> Prompts:
+    """The texts that a trace of a protocol continues: the prompts, or `real_text_starts` of them."""
+    return prompts if protocol == CONTINUATION else real_text_starts(prompts, starts)
+
+
 def real_text_starts(prompts: Prompts, starts: int) -> Prompts:
-    """Each prompt cut at `starts` evenly spaced positions; a round begins at each of them, inside real text."""
-    rows, cut = [], []
+    """Each prompt up to `starts` evenly spaced positions; a round begins at each of them, inside real text."""
+    rows, beginnings = [], []
     for i, ids in enumerate(prompts.ids):
         for end in np.linspace(min(SHORTEST_CONTEXT, len(ids)), len(ids), starts).astype(int):
             rows.append(i)
-            cut.append(ids[:end])
-    return replace(prompts.select(rows), ids=tuple(cut))
+            beginnings.append(ids[:end])
+    return replace(prompts.select(rows), ids=tuple(beginnings))
 
 
 def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, *, temperatures: Sequence[float],
            tokens: int, starts: int, horizon: int, eos_token_id: int | Sequence[int] | None, seed: int, folder: Path,
-           protocols: Sequence[str] = (CONTINUATION, REAL_TEXT), report: Callable[[str], None] = print) -> list[Trace]:
+           protocols: Sequence[str] = (CONTINUATION, REAL_TEXT), deepest: int = acceptance.DEEPEST,
+           report: Callable[[str], None] = print) -> list[Trace]:
     """The traces of one target at each temperature: continuations of `tokens` tokens, and `starts` real-text starts per
-    prompt of `horizon` tokens.
+    prompt, of which trees are grown from the next `horizon` tokens.
+
+    deepest: levels of the deepest tree that is replayed; each text goes on that far past its last start.
 
     Each trace is one file in `folder`. An existing file is read, and a recording that was stopped continues. `report`
     gets lines of progress. ValueError for an unknown protocol, and for a file with other prompts or settings; models
@@ -75,22 +130,22 @@ def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, 
     made = []
     for protocol in protocols:
         acceptance.check_protocol(protocol)
-        continued = protocol == CONTINUATION
-        texts, length = (prompts, tokens) if continued else (real_text_starts(prompts, starts), horizon)
+        texts, length = texts_of(prompts, protocol, starts), tokens if protocol == CONTINUATION else horizon
         choosing = texts.choosing.astype(int).tolist()
         for temperature in temperatures:
             stem = f"{name}.{protocol.split('-')[0]}.t{temperature:g}".replace("/", "_")
             title = f"{name}, {protocol}, temperature {temperature:g}"
             path, parts = folder / f"{stem}.safetensors", folder / stem
-            about = {"target": name, "protocol": protocol, "seed": seed, "choosing": choosing, "transitions": length}
+            about = {"target": name, "protocol": protocol, "seed": seed, "choosing": choosing, "transitions": length,
+                     "deepest": deepest}
             if path.exists():
                 _check_same(path, about | {"temperature": temperature, "prompts": prompts_digest(texts.ids)})
                 report(f"{title}: recorded before")
             else:
                 recorded = replay.record(
                     target, drafters, texts.ids, names=texts.names, kinds=texts.kinds, max_new_tokens=length,
-                    temperature=temperature, eos_token_id=eos_token_id, generator=torch.Generator().manual_seed(seed),
-                    about=about, parts=parts, report=_sparing(report, title))
+                    beyond=deepest + 1, ahead=deepest, temperature=temperature, eos_token_id=eos_token_id,
+                    generator=torch.Generator().manual_seed(seed), about=about, parts=parts, report=_sparing(report, title))
                 replay.save(recorded, path)
                 shutil.rmtree(parts)
             made.append(replay.load(path))

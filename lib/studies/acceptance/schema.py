@@ -1,11 +1,11 @@
 """Tables of acceptance: static shapes, growth rules, depths and ranks, live rounds, chosen trees, speed of replay."""
 
 from lib.studies.columns import LIVE, ROUNDS, SETTING, table
-from lib.studies.parameters import MODELS, family, growth_rule, nodes, temperatures, tree
+from lib.studies.parameters import MODELS, drafter, family, growth_rule, nodes, temperatures, tree
 
 NOTEBOOK = "02_acceptance"
 PARAMETERS = {**MODELS, "temperatures": temperatures, "families": family, "budgets": nodes, "depth_budget": nodes,
-              "growth_rules": growth_rule, "live_shapes": tree}
+              "growth_rules": growth_rule, "live_shapes": tree, "drafters": drafter}
 
 TABLES = (
     table("acceptance", "rounds of one tree on one prompt, by replay", f"{SETTING} family budget prompt stretch",
@@ -15,14 +15,14 @@ TABLES = (
           {SETTING} family budget
           depth integer depth of the tree; where it grows, of the deepest one
           prompt kind {ROUNDS}
-          calls integer forward passes of the drafter in the rounds that were not cut
+          calls integer forward passes of the drafter in the rounds
           confidence real temperature of the drafter's probabilities from which the tree grew; missing if static
           """, compressed=True),
     table("depth", "acceptance at one depth of a tree on one prompt; conditional: accepted / reached, unconditional: "
           "accepted / rounds", f"{SETTING} family budget prompt depth", f"""
           {SETTING} family budget prompt kind
           depth integer depth in the tree, 1 for the root's children
-          rounds integer rounds before a loop that were not cut
+          rounds integer rounds before a loop
           reached integer of these, rounds that accepted depth - 1 at a node with children
           accepted integer of these, rounds that accepted this depth
           """, compressed=True),
@@ -31,7 +31,7 @@ TABLES = (
           {SETTING} family budget
           path text the ranks that lead to the node, such as 0.0.1
           depth integer depth of the node, 1 for the root's children
-          rounds integer rounds before a loop that were not cut
+          rounds integer rounds before a loop
           accepted integer of these, rounds that accepted the node
           """, compressed=True),
     table("rank", "ranks of the target's next tokens among the drafter's candidates, for one prompt",
@@ -55,7 +55,7 @@ TABLES = (
           shape text name of the tree that each drafter fills
           drafters integer number of drafters
           prompt kind
-          rounds integer rounds, cut ones included
+          rounds integer rounds
           sequences integer nodes if every root-to-leaf sequence of every drafter is stored separately
           trees integer nodes if the tree of every drafter is stored separately
           merged integer nodes of the one tree that all are merged into
@@ -78,7 +78,7 @@ TABLES = (
           pair
           rule text verification rule; naive with the drafter's best children, the others with sampled children
           shape temperature budget prompt kind stretch
-          rounds real expected rounds that were not cut
+          rounds real expected rounds
           accepted real expected accepted draft tokens in them, bonus tokens excluded
           """, compressed=True),
     table("replay_speed", "time to compute what one tree accepts at all positions of a trace, by replay and live",

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from lib.lab import charts, stats
 from lib.lab.findings import Finding
-from lib.replay.acceptance import CONTINUATION, REAL_TEXT
+from lib.replay.acceptance import CONTINUATION
 from lib.studies.acceptance import summary
 from lib.studies.acceptance.summary import GROWN, MEMORISED, where
 from lib.trees import drawing
@@ -26,7 +26,7 @@ DEEPEST, FEWEST_ROUNDS = 8, 30  # depths that are shown, and rounds that a depth
 
 
 class Shapes:
-    """The shapes of a run for one pair and one temperature, from real-text starts, with the estimates of the headline.
+    """The shapes of a run for one pair and one temperature, by the protocol of its headlines, with their estimates.
 
     run: tables by name. budget: draft nodes at which shapes are compared, one of the run's. left_out: kinds of text
     that say nothing about kinds. The generator is used in this order: lengths of all settings, differences from the
@@ -40,7 +40,7 @@ class Shapes:
         self.rows = summary.clean(run["acceptance"])
         self.families, self.pairs = list(self.rows["family"].unique()), list(self.rows["pair"].unique())
         self.budgets = sorted(self.rows["budget"].unique())
-        self.largest = max(self.budgets)
+        self.largest, self.protocol = max(self.budgets), summary.protocol_of(self.rows, pair)
         self.smallest = min((each for each in self.budgets if each > 2), default=self.largest)
         self.lengths = summary.lengths(self.rows, rng)
         self.judged = self.of_pair(self.rows)
@@ -53,7 +53,7 @@ class Shapes:
         self.fixed = summary.best_fixed(self.own).set_index("budget")
 
     def of_pair(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of the pair and temperature, from real-text starts."""
+        """The rows of the pair and temperature, by the protocol of headlines."""
         return summary.headline(rows, self.pair, self.temperature)
 
     @cached_property
@@ -78,8 +78,12 @@ class Shapes:
 
     @cached_property
     def optimal_by_pair(self) -> pd.DataFrame:
-        """Lengths of the optimal tree for every pair, at each budget."""
-        return where(self.lengths, protocol=REAL_TEXT, temperature=self.temperature, family="optimal")
+        """Lengths at each budget for every pair of this protocol: of the optimal tree, or of the chain where a drafter
+        has no ranks from which trees are grown.
+        """
+        own = where(self.lengths, protocol=self.protocol, temperature=self.temperature)
+        ranked = set(own.loc[own["family"] == "optimal", "pair"])
+        return own[own["family"] == own["pair"].isin(ranked).map({True: "optimal", False: "chain"})]
 
 
 # ---------------------------------------------------------------------------------------------------- shapes and models
@@ -127,9 +131,14 @@ def held_out_losses(losses: pd.DataFrame, target: str, left_out: Sequence[str]) 
         f"leave them out: {', '.join(left_out) or 'there are none'}.", table=by_member.round(2))
 
 
-def agreement(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator) -> Finding:
-    """How often the models of each pair agree: greedily, and by Leviathan's alpha at the highest temperature."""
-    hottest = ranks["temperature"].max()
+def agreement(ranks: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """How often the models of each pair agree in continuations before a loop: greedily, and by Leviathan's alpha at the
+    highest temperature. Drafters without a distribution are left out.
+    """
+    ranks = ranks[(ranks["protocol"] == CONTINUATION) & ranks["alpha_sum"].notna()]
+    if not len(ranks):
+        return Finding("Agreement is not measured:", "no drafter of this run has a distribution.")
+    hottest, pairs = ranks["temperature"].max(), list(ranks["pair"].unique())
     columns = (("the drafter's favourite is the target's", 0, "rank_0"), ("α", hottest, "alpha_sum"))
     estimates = {
         name: stats.summarise(ranks[ranks["temperature"] == heat], ["pair"], column, "positions", rng,
@@ -197,12 +206,12 @@ def by_doubling(shapes: Shapes) -> Finding:
         f"fixed shapes `{fixed.idxmax()}` gains most, {fixed.max():.2f}.", figure, "doubling")
 
 
-def at_budget(shapes: Shapes, horizon: int, rng: np.random.Generator) -> Finding:
+def at_budget(shapes: Shapes, rng: np.random.Generator) -> Finding:
     """All families at one budget in the terms of cost."""
     order = [name for name in shapes.families if (name, shapes.budget) in shapes.by_family.index]
     ends = ["value", "low", "high"]
     kept = stats.summarise(shapes.judged, ["family", "budget"], "accepted", "drafted", rng)
-    oracle = summary.of_oracle(shapes.own, shapes.rows, horizon)
+    oracle = summary.of_oracle(shapes.own, shapes.rows)
     length, kept, oracle = (each[each["budget"] == shapes.budget].set_index("family").loc[order]
                             for each in (shapes.own, kept, oracle))
     saved = length.assign(**1 - 1 / (1 + length[ends]))
@@ -285,7 +294,7 @@ def by_kind(shapes: Shapes, rng: np.random.Generator) -> Finding:
 
 def by_temperature(shapes: Shapes) -> Finding:
     """Some families over the budget at each temperature of the target."""
-    across = where(shapes.lengths, protocol=REAL_TEXT, pair=shapes.pair)
+    across = where(shapes.lengths, protocol=shapes.protocol, pair=shapes.pair)
     across = across[across["family"].isin(LOOKED_AT)]
     across = across.assign(temperature="temperature " + across["temperature"].map("{:g}".format))
     figure = _by_family(shapes, across, LENGTH.replace(" (", "\n("), panels="temperature")
@@ -303,16 +312,18 @@ def by_pair(shapes: Shapes) -> Finding:
     """The optimal tree over the budget for each pair of the run."""
     rows = shapes.optimal_by_pair
     figure = charts.lines(rows, x="budget", y="value", lower="low", upper="high", by="pair", log_x=True,
-                          order=shapes.pairs, title="optimal tree", x_label=BUDGET, y_label=LENGTH)
+                          order=shapes.pairs, title="optimal tree; chain for drafters without ranks", x_label=BUDGET,
+                          y_label=LENGTH)
     at_budget = rows[rows["budget"] == shapes.budget].sort_values("value", ascending=False)
     each = ", ".join(f"`{row.pair}` {stats.format_estimate(row)}" for row in at_budget.itertuples())
-    return Finding("Acceptance lengths of the pairs", f"with the optimal tree of {shapes.budget} nodes: {each} tokens "
-                   "per round.", figure, "pairs")
+    return Finding("Acceptance lengths of the pairs", f"with the optimal tree of {shapes.budget} nodes, or a chain "
+                   f"where a drafter has no ranks ({shapes.protocol}): {each} tokens per round.", figure, "pairs")
 
 
 def coverage(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator, temperature: float = 0.0) -> Finding:
     """How often the target's next token is among the drafter's k best, in continuations before a loop."""
     rows = where(ranks, protocol=CONTINUATION, temperature=temperature)
+    pairs = [pair for pair in pairs if (rows["pair"] == pair).any()]
     share = summary.coverage(rows, ["pair"], rng)
     decoding = "greedy continuations" if temperature == 0 else f"continuations at temperature {temperature:g}"
     figure = charts.lines(share, x="k", y="value", lower="low", upper="high", by="pair", log_x=True, order=pairs,

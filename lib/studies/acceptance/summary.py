@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib.lab import stats
-from lib.replay.acceptance import RANKS, REAL_TEXT
+from lib.replay.acceptance import CONTINUATION, RANKS, REAL_TEXT
 from lib.studies.acceptance import OWN, UNIFORM
 from lib.trees import growth
 from lib.trees.tree import Tree
@@ -32,18 +32,29 @@ def where(rows: pd.DataFrame, **wanted) -> pd.DataFrame:
     return rows[keep]
 
 
+def before_loops(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of text before a loop; the table may be empty."""
+    return rows[rows["stretch"] == "before"] if "stretch" in rows else rows
+
+
 def clean(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of text before a loop, with the column `pair`."""
-    kept = rows[rows["stretch"] == "before"] if "stretch" in rows else rows
+    kept = before_loops(rows)
     return kept.assign(pair=kept["target"] + "/" + kept["drafter"]) if "pair" not in kept else kept
 
 
 # -------------------------------------------------------------------------------------------------------------- shapes
 
 
+def protocol_of(rows: pd.DataFrame, pair: str) -> str:
+    """The protocol of a pair's headlines: real-text starts where the run has them, as for base models."""
+    return REAL_TEXT if REAL_TEXT in set(rows.loc[rows["pair"] == pair, "protocol"]) else CONTINUATION
+
+
 def headline(rows: pd.DataFrame, pair: str, temperature: float = 0.0) -> pd.DataFrame:
-    """The rows that headlines rest on: one pair, real-text starts, one temperature (0: greedy)."""
-    return rows[(rows["pair"] == pair) & (rows["protocol"] == REAL_TEXT) & (rows["temperature"] == temperature)]
+    """The rows that headlines rest on: one pair, the protocol of its headlines, one temperature (0: greedy)."""
+    own = rows[(rows["pair"] == pair) & (rows["temperature"] == temperature)]
+    return own[own["protocol"] == protocol_of(rows, pair)]
 
 
 def lengths(rows: pd.DataFrame, generator: np.random.Generator, by: Sequence[str] = SETTING) -> pd.DataFrame:
@@ -87,14 +98,14 @@ def ahead_from(gain: pd.DataFrame, family: str) -> int | None:
     return int(ahead.idxmax()) if ahead.any() else None
 
 
-def of_oracle(estimates: pd.DataFrame, rows: pd.DataFrame, horizon: int) -> pd.DataFrame:
-    """With the tree's `depth` and `share`: of what a drafter that knew the future would gain, min(depth, horizon).
+def of_oracle(estimates: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """With the tree's `depth` and `share`: of the depth, which a drafter that knew the future would gain.
 
     rows: of the table `acceptance`, with the pair. The depth is that of the same setting: a family that is grown from a
     trace has another tree for each protocol and temperature.
     """
     joined = estimates.merge(rows[[*SETTING, "depth"]].drop_duplicates(SETTING), on=SETTING)
-    return joined.assign(share=joined["value"] / joined["depth"].clip(upper=horizon))
+    return joined.assign(share=joined["value"] / joined["depth"])
 
 
 def memorised(losses: pd.DataFrame, target: str) -> list[str]:

@@ -73,11 +73,12 @@ def legend() -> str:
 
 def describe_round(step: Step) -> str:
     """The round and the running totals in a sentence each, as HTML."""
-    share, length = ("–" if value is None else f"<b>{value:.2f}</b>" for value in (step.rate, step.length))
-    cut = ", cut short by the end of the text and so not counted" if step.cut else ""
+    share = "–" if step.rate is None else f"<b>{step.rate:.2f}</b>"
     kept = f"<b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens accepted"
-    return (f"Round {step.number} of {step.of}: {kept}, then the target's own{cut}. So far, over {step.rounds} "
-            f"round{'s' * (step.rounds != 1)}: acceptance rate {share}, acceptance length {length} tokens per round.")
+    end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
+    return (f"Round {step.number} of {step.of}: {kept}, then the target's own{end}. So far, over {step.number} "
+            f"round{'s' * (step.number != 1)}: acceptance rate {share}, acceptance length <b>{step.length:.2f}</b> tokens "
+            "per round.")
 
 
 def visible(text: str, longest: int = LONGEST) -> str:

@@ -9,10 +9,11 @@ import torch
 from matplotlib import rc_context
 from torch import Tensor
 
-from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import make
 from lib.lab import theme
+from lib.models import dialogue
 from lib.models.load import Pair
-from lib.models.prompts import PromptSet, tokenise
+from lib.models.prompts import PromptSet
 from lib.studies.explorers import round_figures
 from lib.studies.explorers.walkthrough import Step, walk
 from lib.trees import shapes
@@ -117,7 +118,7 @@ class RoundsExplorer:
             return self.prompts.ids[self.prompt.value]
         if not self.typed.value.strip():
             raise ValueError("the prompt is empty: type one, then click elsewhere")
-        return tokenise(self.typed.value, pair.tokenizer, chat=True)
+        return dialogue.tokenise(dialogue.of_user(self.typed.value), pair.tokenizer)
 
     def _shape(self) -> Tree | Growth:
         """The static shape or growth rule that is named. ValueError for an unknown one, or one too large to read."""
@@ -136,7 +137,8 @@ class RoundsExplorer:
         self.message.value = _note("decoding …")
         try:
             pair = self.pairs[self.pair.value]
-            steps = walk(pair, LanguageModelDrafter(pair.draft_model), self._chosen_prompt(pair), self._shape(),
+            drafter = make("lookup" if pair.draft_model is None else "model", pair)
+            steps = walk(pair, drafter, self._chosen_prompt(pair), self._shape(),
                          temperature=self.temperature.value, new_tokens=self.new_tokens.value,
                          generator=torch.Generator().manual_seed(self.seed))
             if not steps:

@@ -30,9 +30,8 @@ class Step:
         not a language model.
     accepted: nodes of the accepted path, root excluded.
     bonus: the text of the token that the target adds.
-    text: (text, writer) pieces, the prompt and then one for each token; the last `fresh` are this round's.
-    cut: EOS or the length limit shortened the round, so that it is shown but not counted in `rounds`, `drafted_tokens`
-        and `accepted_tokens`.
+    text: (text, writer) pieces, the prompt and then one for each token; the last `fresh` are this round's, fewer than it
+        gives where EOS or the length limit ends the text.
     """
 
     number: int
@@ -44,20 +43,18 @@ class Step:
     bonus: str
     text: tuple[tuple[str, str], ...]
     fresh: int
-    cut: bool
-    rounds: int
     drafted_tokens: int
     accepted_tokens: int
 
     @property
     def rate(self) -> float | None:
-        """Accepted over draft tokens so far; None before a counted round has draft tokens."""
+        """Accepted over draft tokens so far; None before a round has draft tokens."""
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
 
     @property
-    def length(self) -> float | None:
-        """Mean accepted length so far; None before the first counted round."""
-        return self.accepted_tokens / self.rounds if self.rounds else None
+    def length(self) -> float:
+        """Mean accepted length so far."""
+        return self.accepted_tokens / self.number
 
 
 def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, temperature: float = 0.0, new_tokens: int = 32,
@@ -89,14 +86,14 @@ def _beliefs(drafter, prompt: Tensor, seen: Sequence[Seen]) -> Iterator[tuple[fl
     if model is None:
         yield from (None for _ in seen)
         return
-    cache, vocabulary = TreeCache(), getattr(drafter, "vocabulary", None)
+    cache = TreeCache()
     depth = torch.arange(len(prompt), device=model.device)
     tree_forward(model, prompt[None].to(model.device), depth, None, cache, logits_to_keep=1)
     cache.set_lengths(torch.tensor([len(prompt)]))
     for draft, accepted, _ in seen:
-        logits = tree_forward(model, *stack([draft], model.device), cache).logits[0, :, :vocabulary]
+        logits = tree_forward(model, *stack([draft], model.device), cache).logits[0]
         probs = warp(logits, drafter.temperature).cpu()
-        cache.keep(torch.tensor([[ROOT, *accepted]]), torch.tensor([1 + len(accepted)]))
+        cache.commit([[ROOT, *accepted]])
         yield 1.0, *probs[draft.tree.parents[1:].tolist(), draft.tokens[1:]].tolist()
 
 
@@ -108,18 +105,17 @@ def _pieces(tokenizer, prompt: list[int], new: list[int], seen: Sequence[Seen]) 
 
 def _step(tokenizer, place: int, rounds: Sequence[Round], seen: Seen, belief: tuple[float, ...] | None,
           pieces: list[tuple[str, str]]) -> Step:
-    (draft, accepted, bonus), found = seen, rounds[place]
+    draft, accepted, bonus = seen
     ends = [*(later.position for later in rounds[1:]), len(pieces) - 1]  # tokens written at the end of each round
-    counted = [earlier for earlier in rounds[: place + 1] if not earlier.cut]
     tokens = draft.tokens.tolist()
     above = [None, *(tokens[parent] for parent in draft.tree.parents[1:])]
     return Step(
         number=place + 1, of=len(rounds), tree=draft.tree, probabilities=belief, accepted=tuple(accepted),
         tokens=tuple(_text_after(tokenizer, *both) for both in zip(above, tokens)),
         bonus=_text_after(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
-        text=tuple(pieces[: 1 + ends[place]]), fresh=ends[place] - found.position, cut=found.cut, rounds=len(counted),
-        drafted_tokens=sum(earlier.drafted for earlier in counted),
-        accepted_tokens=sum(earlier.accepted for earlier in counted))
+        text=tuple(pieces[: 1 + ends[place]]), fresh=ends[place] - rounds[place].position,
+        drafted_tokens=sum(earlier.drafted for earlier in rounds[: place + 1]),
+        accepted_tokens=sum(earlier.accepted for earlier in rounds[: place + 1]))
 
 
 def added_texts(tokenizer, before: list[int], new: list[int]) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lib import replay
 from lib.attention import hosting_trees
-from lib.decoding import generate
+from lib.decoding import generate, limits
 from lib.drafters.adaptive import AdaptiveDrafter
 from lib.drafters.draft_length import Schedule
 from lib.drafters.language_model import LanguageModelDrafter
@@ -53,8 +53,22 @@ def test_live_rounds_are_the_replayed_ones(shape):
     recorded = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=30)
     tree = shapes.parse(shape)
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=tree, max_new_tokens=31)
-    assert _live_rounds(done, tree) == _replayed(recorded, tree)
+    assert live_rounds(done) == replayed_rounds(recorded, tree)
     assert any(found.accepted for found in done.rounds), "a drafter that is never right tests nothing"
+
+
+@pytest.mark.parametrize("new", range(1, 9))
+def test_the_limit_changes_no_round(new):
+    """Rounds that start before it are those of a longer text, whether the tree is deeper than the limit or not."""
+    recorded = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=new - 1,
+                             beyond=13)
+    for shape in ("chain:12", "kary:2@6"):
+        asked = dict(shape=shape)
+        short, long = (live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, **asked, max_new_tokens=limit)
+                       for limit in (new, 24))
+        assert live_rounds(short) == [found for found in live_rounds(long) if found[1] < new - 1]
+        assert live_rounds(short) == replayed_rounds(recorded, shapes.parse(shape))
+        assert short.new_tokens == [row[:new] for row in long.new_tokens]
 
 
 @settings(deadline=None, max_examples=10)
@@ -71,7 +85,7 @@ def test_naive_sampling_replays_on_its_own_trace(tree, seed):
         generator=torch.Generator().manual_seed(seed),
     )
     recorded = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
-    assert _live_rounds(done, tree) == _replayed(recorded, tree)
+    assert decided(live_rounds(done), recorded, tree) == replayed_rounds(recorded, tree)
 
 
 def test_eos_inside_the_accepted_path_ends_the_output_there():
@@ -81,24 +95,20 @@ def test_eos_inside_the_accepted_path_ends_the_output_there():
             TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape="chain:5", max_new_tokens=24, eos_token_id=eos
         )
         assert done.new_tokens[1] == full[: full.index(eos) + 1] == own_greedy(PROMPTS[1], 24, eos)
-        recorded = replay.read(TARGET, {"d": TARGET}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS)
-        assert _live_rounds(done, shapes.chain(5)) == _replayed(recorded, shapes.chain(5))
+        recorded = replay.record(TARGET, {"d": TARGET}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=23,
+                                 eos_token_id=eos)
+        assert live_rounds(done) == replayed_rounds(recorded, shapes.chain(5))
+        read = replay.read(TARGET, {"d": TARGET}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, eos_token_id=eos)
+        assert decided(live_rounds(done), read, shapes.chain(5)) == replayed_rounds(read, shapes.chain(5))
 
 
-def test_no_draft_is_deeper_than_the_text_still_to_be_written():
-    """Of a shape that no round could accept whole; shallower shapes are drafted whole to the last round."""
-    for batch in (PROMPTS[:1], PROMPTS):
-        done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), batch, shape="chain:60000", max_new_tokens=4)
-        assert done.new_tokens == [own_greedy(prompt, 4) for prompt in batch]
-        assert max(found.drafted for found in done.rounds) == 3
-    alone = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[:1], shape="chain:60000", max_new_tokens=9)
-    assert all(found.drafted == 9 - found.position for found in alone.rounds) and len(alone.rounds) > 1
-    whole = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[:1], shape="chain:8", max_new_tokens=9)
-    assert {found.drafted for found in whole.rounds} == {8}
-    kept = [(found.accepted, found.ranks, found.cut) for found in alone.rounds]
-    assert kept == [(found.accepted, found.ranks, found.cut) for found in whole.rounds]
+def test_a_shape_of_thousands_of_levels_is_cut_to_the_same_tree_in_every_round():
+    for new in (4, 80):
+        done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape="chain:60000", max_new_tokens=new)
+        assert done.new_tokens == [own_greedy(prompt, new) for prompt in PROMPTS]
+        assert {found.drafted for found in done.rounds} == {max(limits.DEEPEST, new)}
     rule = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape="dyspec:900@900", max_new_tokens=4)
-    assert rule.new_tokens == done.new_tokens and max(found.draft_calls for found in rule.rounds) <= 3
+    assert max(found.draft_calls for found in rule.rounds) <= limits.DEEPEST
 
 
 @pytest.mark.parametrize("new", [0, 1, 2])
@@ -111,15 +121,8 @@ def test_few_new_tokens(new):
 def test_a_round_records_what_it_did():
     done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS[:1], shape="chain:4", max_new_tokens=11)
     first, second = done.rounds
-    assert (first.position, first.drafted, first.accepted, first.ranks, first.open_end, first.cut) == (
-        1,
-        4,
-        4,
-        (0,) * 4,
-        False,
-        False,
-    )
-    assert (second.position, second.accepted, second.cut) == (6, 4, False)
+    assert (first.position, first.drafted, first.accepted, first.ranks, first.open_end) == (1, 4, 4, (0,) * 4, False)
+    assert (second.position, second.accepted) == (6, 4)
     assert first.target_calls == 1 and first.draft_calls == 4 and first.cache_bytes > 0
     assert min(first.draft_seconds, first.verify_seconds, first.commit_seconds) > 0
 
@@ -157,7 +160,7 @@ def test_a_round_records_what_it_did():
         (dict(temperature=1.0, rule="naive", generator=7), "generator is 7; pass a torch.Generator"),
         (dict(max_new_tokens="many"), "max_new_tokens is 'many'"),
         (dict(drafter=LanguageModelDrafter(small_models.llama(1, window=19))), "the drafter's window has 19"),
-        (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; if .* vocabulary=24"),
+        (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; if .*, which leaves them out"),
         (dict(drafter=AdaptiveDrafter(WIDER, Schedule())), "the drafter knows 30 tokens"),
         (dict(drafter=MergedDrafter([LanguageModelDrafter(DRAFTER), WIDER])), "the drafter knows 30 tokens"),
     ],
@@ -200,10 +203,16 @@ def test_padding_on_either_side_is_no_part_of_a_prompt():
     assert torch.equal(done.sequences, torch.cat([left, torch.tensor(done.new_tokens)], dim=1))
 
 
-def _live_rounds(done, tree: Tree):
-    return sorted((found.row, found.position - 1, found.accepted, found.cut) for found in done.rounds)
+def live_rounds(done):
+    """Row, start and accepted length of each round, by row."""
+    return sorted((found.row, found.position - 1, found.accepted) for found in done.rounds)
 
 
-def _replayed(recorded, tree: Tree):
-    found = replay.chained(replay.walk(recorded, tree), recorded.lengths)
-    return [*zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist(), np.asarray(found.cut).tolist())]
+def replayed_rounds(recorded, tree: Tree):
+    found = replay.chained(replay.walk(recorded, tree))
+    return [*zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist())]
+
+
+def decided(rounds, recorded, tree: Tree):
+    """The rounds that the trace is long enough for."""
+    return [found for found in rounds if found[1] < recorded.starts(tree.max_depth)[found[0]]]

@@ -23,11 +23,9 @@ def test_a_tally_counts_every_round_once():
     made, tree = recorded(), shapes.parse("kary:2@14")
     rounds = acceptance.rounds_of(made, tree, "d")
     table = acceptance.tally_walk(made, rounds, tree.budget)
-    assert table["rounds"].sum() == (~rounds.cut).sum() and table["cut"].sum() == rounds.cut.sum()
-    assert table["accepted"].sum() == rounds.accepted[~rounds.cut].sum()
+    assert table["rounds"].sum() == len(rounds.rows) and table["accepted"].sum() == rounds.accepted.sum()
     assert (table["drafted"] == table["rounds"] * tree.budget).all()
-    looped = table[table.stretch == "loop"]["rounds"].sum() + table[table.stretch == "loop"]["cut"].sum()
-    assert looped == (rounds.starts >= made.loops[rounds.rows]).sum()
+    assert table[table.stretch == "loop"]["rounds"].sum() == (rounds.starts >= made.loops[rounds.rows]).sum()
 
 
 def test_a_trace_without_rows_has_an_empty_tally():
@@ -48,12 +46,14 @@ def test_depths_add_up_to_the_accepted_length():
     assert (wide["reached"].to_numpy()[1:] <= wide["accepted"].to_numpy()[:-1]).all()
 
 
-def test_real_text_starts_count_one_round_a_row_and_no_horizon_as_a_cut():
-    made = recorded(protocol=acceptance.REAL_TEXT, ranks=1)  # every rank is 0: a chain accepts all there is
-    rounds = acceptance.rounds_of(made, shapes.chain(40), "d")
-    assert len(rounds.rows) == (made.lengths > 0).sum() and (rounds.starts == 0).all()
-    whole = made.lengths[rounds.rows] == made.tokens.shape[1] - 1
-    assert np.array_equal(rounds.cut, ~whole) and np.array_equal(rounds.accepted, made.lengths[rounds.rows])
+@pytest.mark.parametrize("ended", [True, False])
+def test_real_text_starts_count_one_round_a_row(ended):
+    """Every rank is 0, so that a chain accepts all there is: what EOS ended, or else texts that the chain fits into."""
+    made = recorded(protocol=acceptance.REAL_TEXT, ranks=1, ended=ended)
+    rounds = acceptance.rounds_of(made, shapes.chain(12), "d")
+    counted = made.lengths > (0 if ended else 12)
+    assert np.array_equal(rounds.rows, np.flatnonzero(counted)) and (rounds.starts == 0).all()
+    assert np.array_equal(rounds.accepted, np.minimum(made.lengths, 12)[counted])
 
 
 def test_acceptance_by_rank_counts_positions_before_loops():
@@ -70,9 +70,8 @@ def test_acceptance_by_rank_counts_positions_before_loops():
 def test_grown_trees_gain_the_most_on_what_they_were_grown_from():
     rng = np.random.default_rng(1)
     ranks = np.minimum(rng.geometric(0.5, (30, 24)) - 1, 9).astype(np.int32)
-    made = replay.Trace(
-        **{**vars(recorded()), "ranks": {"d": ranks}, "lengths": np.full(30, 24), "loops": np.full(30, 24)}
-    )
+    made = replay.Trace(**{**vars(recorded()), "ranks": {"d": ranks}, "tokens": np.zeros((30, 25), np.int32),
+                           "lengths": np.full(30, 24), "loops": np.full(30, 24)})
     gained = {family: replay.accepted_lengths(made, acceptance.family_tree(family, 12, made, "d"), "d").mean()
               for family in ("optimal", "chain", "kary:2", "star")}
     assert max(gained, key=gained.get) == "optimal"

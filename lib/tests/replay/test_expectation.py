@@ -38,8 +38,8 @@ def every_text(depth, seed=0, agreement=0.6, temperature=1.0):
     chances["without_replacement|3"] = sampled.view(len(said), SAMPLES, 3).mean(1) / p.gather(1, said[:, None])
     shape = len(texts), depth
     zeros = np.zeros(shape, np.float32)
-    made = replay.Trace(np.array([(0, *text) for text in texts], dtype=np.int32), np.full(len(texts), depth),
-                        np.full(len(texts), depth), p.gather(1, said[:, None]).numpy().reshape(shape), zeros,
+    whole = np.full(len(texts), depth)
+    made = replay.Trace(np.array([(0, *text) for text in texts], dtype=np.int32), whole, whole > 0, whole, p.gather(1, said[:, None]).numpy().reshape(shape), zeros,
                         {"d": np.zeros(shape, np.int32)}, {"d": q.gather(1, said[:, None]).numpy().reshape(shape)},
                         {"d": zeros}, tuple("".join(map(str, text)) for text in texts), ("k",) * len(texts),
                         {"target": "t", "protocol": acceptance.REAL_TEXT, "temperature": temperature},
@@ -109,7 +109,7 @@ def test_live_decoding_finds_the_expected_length():
     names = {"names": asked.names, "kinds": asked.kinds}
     about = {"protocol": acceptance.CONTINUATION, "target": "t"}
     made = replay.record(
-        target, {"d": model}, asked.ids, **names, max_new_tokens=24, temperature=1.0, about=about, siblings=2,
+        target, {"d": model}, asked.ids, **names, max_new_tokens=24, beyond=3, temperature=1.0, about=about, siblings=2,
         generator=torch.Generator().manual_seed(0),
     )
     for rule, proposal in (("multi_step", "iid"), ("without_replacement", "without_replacement")):

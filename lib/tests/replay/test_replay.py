@@ -19,16 +19,18 @@ from lib.studies.acceptance import live
 from lib.trees import Tree, shapes
 
 
-def synthetic(rng, rows=5, width=24, ranks=4, ahead=None):
-    """A trace of random ranks; with `ahead`, of a drafter whose ranks depend on where a round started."""
-    lengths = rng.integers(0, width + 1, rows)
+def synthetic(rng, rows=5, width=24, ranks=4, ahead=None, beyond=0, ended=True):
+    """A trace of random ranks, of which the last `beyond` transitions of each row are past the limit; with `ahead`, of a
+    drafter whose ranks depend on where a round started.
+    """
+    ends = rng.integers(0, width + 1, rows)
     table = rng.integers(0, ranks, (rows, width, ahead or 1)).astype(np.int32)
-    table[np.add.outer(np.arange(width), np.arange(ahead or 1))[None] >= lengths[:, None, None]] = -1
+    table[np.add.outer(np.arange(width), np.arange(ahead or 1))[None] >= ends[:, None, None]] = -1
     table = table if ahead else table[:, :, 0]
-    tokens = rng.integers(0, 50, (rows, width + 1)).astype(np.int32)
-    zeros = np.zeros((rows, width), np.float32)
-    return replay.Trace(tokens, lengths, lengths, zeros, zeros, {"d": table}, {"d": zeros}, {"d": zeros},
-                        tuple(map(str, range(rows))), ("k",) * rows)
+    tokens = np.where(np.arange(width + 1) <= ends[:, None], rng.integers(0, 50, (rows, width + 1)), -1).astype(np.int32)
+    zeros, lengths = np.zeros((rows, width), np.float32), np.maximum(ends - beyond, 0)
+    return replay.Trace(tokens, lengths, np.full(rows, ended), lengths, zeros, zeros, {"d": table}, {"d": zeros},
+                        {"d": zeros}, tuple(map(str, range(rows))), ("k",) * rows)
 
 
 @st.composite
@@ -57,16 +59,15 @@ def met(ranks, start, length):
 
 
 @settings(deadline=None, max_examples=60)
-@given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 1, 3, 6]))
-def test_walk_is_the_plain_walk_and_the_trie_is_the_walk(tree, seed, ahead):
-    recorded = synthetic(np.random.default_rng(seed), ahead=ahead)
+@given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 1, 3, 6]), st.sampled_from([0, 1, 5, 21]), st.booleans())
+def test_walk_is_the_plain_walk_and_the_trie_is_the_walk(tree, seed, ahead, beyond, ended):
+    """Rounds start before the limit, and unless EOS ended the text, where the whole tree and a bonus token fit."""
+    recorded = synthetic(np.random.default_rng(seed), ahead=ahead, beyond=beyond, ended=ended)
     found = replay.walk(recorded, tree)
-    expected = [(row, start, *plain_walk(met(recorded.ranks["d"][row], start, length), tree))
-                for row, length in enumerate(recorded.lengths)
-                for start in range(length)]
+    expected = [(row, start, *plain_walk(met(recorded.ranks["d"][row], start, end), tree))
+                for row, (length, end) in enumerate(zip(recorded.lengths, recorded.ends))
+                for start in range(length) if ended or start + tree.max_depth + 1 <= end]
     assert [*zip(found.rows, found.starts, found.accepted, found.nodes)] == expected
-    left = recorded.lengths[found.rows] - found.starts
-    assert np.array_equal(found.cut, found.accepted >= left)
     fast = replay.rounds(recorded, tree)
     assert all(np.array_equal(one, other) for one, other in zip(vars(found).values(), vars(fast).values()))
     assert np.array_equal(replay.accepted_lengths(recorded, tree), found.accepted)
@@ -109,7 +110,7 @@ def test_ranks_a_start_deep_are_grown_from_as_others_are():
 @given(trees(), st.integers(0, 2**32 - 1))
 def test_chained_rounds_follow_one_another(tree, seed):
     recorded = synthetic(np.random.default_rng(seed))
-    found = replay.chained(replay.walk(recorded, tree), recorded.lengths)
+    found = replay.chained(replay.walk(recorded, tree))
     expected = []
     for row, length in enumerate(recorded.lengths):
         start = 0
@@ -123,13 +124,13 @@ def test_chained_rounds_follow_one_another(tree, seed):
 def test_chained_efficiency_can_differ_where_uniform_starts_tie():
     ranks = np.tile([0, 0, 1], 40)[None].astype(np.int32)
     zeros = np.zeros(ranks.shape, np.float32)
-    recorded = replay.Trace(np.zeros((1, 121), np.int32), np.array([120]), np.array([120]), zeros, zeros, {"d": ranks},
-                            {"d": zeros}, {"d": zeros}, ("p",), ("k",))
+    recorded = replay.Trace(np.zeros((1, 121), np.int32), np.array([120]), np.array([True]), np.array([120]), zeros,
+                            zeros, {"d": ranks}, {"d": zeros}, {"d": zeros}, ("p",), ("k",))
     efficiency = {}
     for name, tree in {"chain": Tree.from_choices([(0,), (0, 0)]), "star": Tree.from_choices([(0,), (1,)])}.items():
         everywhere = replay.walk(recorded, tree)
         assert everywhere.accepted.mean() == pytest.approx(1, abs=0.01)
-        efficiency[name] = replay.chained(everywhere, recorded.lengths).accepted.mean() + 1
+        efficiency[name] = replay.chained(everywhere).accepted.mean() + 1
     assert efficiency == {"chain": 3.0, "star": 2.0}
 
 
@@ -147,16 +148,16 @@ def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
     pair = models.load_pair(name, dtype="float64")  # where ranks do not tie to rounding
     texts = ("def add(a, b):\n    return", "The harbour at dawn was")
     ids = [pair.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in texts]
-    recorded = replay.record(pair.target, {"d": pair.draft_model}, ids, names="ab", kinds="kk", max_new_tokens=10,
+    recorded = replay.record(pair.target, {"d": pair.draft_model}, ids, names="ab", kinds="kk", max_new_tokens=10, beyond=10,
                              eos_token_id=pair.eos_token_ids)
     trees = live.random_trees(9, np.random.default_rng(len(name)))
     for tree in (next(trees), next(trees)):
         done = live.decode(
             pair.target, LanguageModelDrafter(pair.draft_model), ids, shape=tree, max_new_tokens=11, eos_token_id=pair.eos_token_ids
         )
-        found = replay.chained(replay.rounds(recorded, tree), recorded.lengths)
-        replayed = zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist(), found.cut.tolist())
-        assert [*replayed] == sorted((one.row, one.position - 1, one.accepted, one.cut) for one in done.rounds)
+        found = replay.chained(replay.rounds(recorded, tree))
+        replayed = zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist())
+        assert [*replayed] == sorted((one.row, one.position - 1, one.accepted) for one in done.rounds)
 
 
 FEW = """

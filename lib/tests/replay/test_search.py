@@ -62,7 +62,8 @@ def test_an_empty_trace_gives_a_chain():
 def test_uniform_starts_are_a_condition():
     ranks = np.tile([0, 0, 1], 40)[None].astype(np.int32)
     made = replay.Trace(**{**vars(synthetic(np.random.default_rng(0), rows=1, width=120)), "ranks": {"d": ranks},
-                           "lengths": np.array([120]), "loops": np.array([120])})
+                           "tokens": np.zeros((1, 121), np.int32), "lengths": np.array([120]),
+                           "loops": np.array([120])})
     counts = dict(search.most_frequent_paths(made, 3))
     assert counts[(0,)] == 80 and counts[(0, 0)] == pytest.approx(
         counts[(1,)], abs=1

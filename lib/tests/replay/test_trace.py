@@ -97,7 +97,8 @@ def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
 
 def test_ranks_from_where_the_round_started_are_replayed():
     written = [[1, 2, 3, 4, 7, 8], [5], [6, 7], [8, 9, 1]]
-    made = replay.read(TARGET, {"h": Heads()}, PROMPTS[:4], written, names=NAMES[:4], kinds=KINDS[:4], ahead=3)
+    made = replay.read(TARGET, {"h": Heads()}, PROMPTS[:4], written, names=NAMES[:4], kinds=KINDS[:4], ahead=3,
+                       eos_token_id=[8, 5, 7, 1])
     # A root r meets the ranks r, r + 1, r + 2, each modulo 3, up to its text's end.
     tree = shapes.parse("kary:3@39")
     assert replay.accepted_lengths(made, tree).tolist() == [3, 3, 3, 2, 1, 1, 2, 1]
@@ -128,7 +129,9 @@ REFUSED = [
     (dict(names="a"), "1 names and 2 kinds for 2 prompts"),
     (dict(max_new_tokens=-1), "max_new_tokens is -1"),
     (dict(rows=0), "rows 0"),
-    (dict(max_new_tokens=252), "need 259 positions, the window of the target has 256"),
+    (dict(max_new_tokens=200, beyond=50), "7 tokens, its continuation 200, and 50 beyond .*: 257 positions, but the "
+                                          "window of the target has 256"),
+    (dict(beyond=-1), "beyond -1"),
     (dict(temperature=1.0), "temperature is 1.0 but generator is None"),
     (dict(drafters={"d": small_models.llama(1, vocabulary=20)}), "'d' has 20 tokens, the target 24: load both"),
 ]
@@ -140,6 +143,21 @@ def test_what_cannot_be_recorded_is_refused_by_name(asked, said):
     asked = good | asked
     with pytest.raises(ValueError, match=said):
         replay.record(TARGET, asked.pop("drafters"), asked.pop("prompts"), **asked)
+
+
+def test_a_trace_goes_on_past_the_limit():
+    asked = dict(names=NAMES, kinds=KINDS, max_new_tokens=6)
+    made = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, beyond=5, **asked)
+    longer = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, beyond=30, **asked)
+    assert (made.lengths == 6).all() and (made.ends == 11).all() and not made.ended.any()
+    assert np.array_equal(longer.tokens[:, :12], made.tokens)
+    assert np.array_equal(longer.loops, made.loops), "a loop past the limit is none"
+    assert [made.starts(depth)[0] for depth in (0, 4, 5, 7, 40)] == [6, 6, 6, 4, 0]
+    eos = int(made.tokens[0, 8])
+    ended = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, beyond=5, eos_token_id=eos, **asked)
+    assert ended.ended[0] and (ended.tokens[ended.ended, ended.ends[ended.ended]] == eos).all()
+    assert np.array_equal(ended.lengths, np.minimum(ended.ends, 6))
+    assert np.array_equal(ended.starts(40)[ended.ended], ended.lengths[ended.ended])
 
 
 def test_a_drafter_with_more_padding_than_the_target_is_ranked_among_the_targets_tokens():
@@ -188,7 +206,7 @@ def test_a_stopped_recording_goes_on_behind_its_last_batch(tmp_path, temperature
 @pytest.mark.parametrize("damage, said", [
     (lambda path: path.write_bytes(path.read_bytes()[:60]), "record the trace again"),
     (lambda path: path.write_bytes(b""), "record the trace again"),
-    (lambda path: save_file({"w": np.zeros(3)}, path), "is not a trace: it lacks about, "),
+    (lambda path: save_file({"w": np.zeros(3)}, path), "is not a trace, or of an older version: it lacks about, ended, "),
     (lambda path: replay.save(synthetic(np.random.default_rng(0)), path), None),
 ], ids=["cut short", "empty", "no trace", "another trace"])
 def test_a_damaged_file_is_named_and_a_damaged_batch_recorded_anew(tmp_path, damage, said):

@@ -77,10 +77,10 @@ def test_the_depth_of_a_tree_is_that_of_its_own_protocol(run, shapes):
     rows = pd.DataFrame([dict(pair="t/d", protocol=protocol, temperature=heat, family="frequent", budget=8, depth=depth)
                          for protocol, heat, depth in (("x", 0.0, 7), ("y", 0.0, 4), ("y", 1.0, 2))])
     estimates = rows[rows["temperature"] == 0].drop(columns="depth").assign(value=2.0)
-    found = summary.of_oracle(estimates, rows, horizon=16)
+    found = summary.of_oracle(estimates, rows)
     assert list(found["depth"]) == [7, 4] and list(found["share"]) == [2 / 7, 2 / 4]
     nodes = shapes.nodes[shapes.nodes["family"] == "frequent"]
-    table = at_budget(shapes, 16, np.random.default_rng(0)).table
+    table = at_budget(shapes, np.random.default_rng(0)).table
     assert table.loc["frequent", "depth"] == nodes["depth"].max()
 
 

@@ -11,7 +11,7 @@ from lib import replay
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.models import Pair
 from lib.replay import acceptance
-from lib.studies.acceptance import findings, live, measure, recording, summary
+from lib.studies.acceptance import findings, live, measure, recording, shape_findings, summary
 from lib.tests import small_models
 from lib.tests.replay.test_acceptance import ABOUT, recorded
 from lib.trees import shapes
@@ -43,8 +43,8 @@ def test_prompts_are_split_by_kind_and_short_kinds_refused():
     split = recording.split_prompts([str(i) for i in range(10)], ["a", "b"] * 5, ids, choose=2, judge=3)
     assert len(split.ids) == 10 and split.choosing.sum() == 4
     assert [split.names[i] for i in np.flatnonzero(split.choosing)] == ["0", "1", "2", "3"]
-    cut = recording.real_text_starts(split, 3)
-    assert [len(ids) for ids in cut.ids[:3]] == [64, 82, 100] and cut.names[:3] == ("0",) * 3
+    begun = recording.real_text_starts(split, 3)
+    assert [len(ids) for ids in begun.ids[:3]] == [64, 82, 100] and begun.names[:3] == ("0",) * 3
     with pytest.raises(ValueError, match="kinds a, b have fewer than 3 \\+ 3 prompts"):
         recording.split_prompts(split.names, split.kinds, split.ids, choose=3, judge=3)
 
@@ -75,16 +75,71 @@ def test_traces_are_made_once_and_read_again(tmp_path):
     assert set(tables["acceptance"]["prompt"]) <= set("bcd"), "prompts that no tree was grown from"
 
 
+class Tokenizer:
+    eos_token_id, chat_template = None, None
+
+
+class ChatTokenizer(Tokenizer):
+    chat_template = "{{ messages }}"
+
+
+def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
+    """By ranks and by drafting again: its rows are those of live decoding, and the shapes' findings have them."""
+    target = small_models.llama(0)
+    target.generation_config.eos_token_id = None
+    pair = Pair("t", target, None, ChatTokenizer(), "t", "none")
+    assert recording.protocols_of(pair) == (acceptance.CONTINUATION,), "a chat model has no starts in real text"
+    asked = recording.split_prompts(list("abcdef"), ["k", "l"] * 3, small_models.prompts(0, (9, 12, 7, 8, 15, 6)),
+                                    choose=1, judge=2)
+    drafters = recording.drafters_of([pair])
+    ranked, of_text = recording.of_ranks(drafters), recording.of_text(drafters)
+    assert list(ranked) == ["ngrams"] and list(of_text) == ["lookup", "sam"]
+    [made] = recording.record("t", target, ranked, asked, temperatures=[0.0], tokens=24, starts=2, horizon=4,
+                              eos_token_id=None, seed=0, folder=tmp_path, protocols=recording.protocols_of(pair),
+                              deepest=8, report=str)
+    tables = measure.replay_all(made, ["chain", "star", "optimal"], [2, 8], 8, of_text, asked)
+    judged = asked.select(np.flatnonzero(~asked.choosing))
+    for name, drafter in drafters.items():
+        done = live.decode(target, drafter, judged.ids, shape="chain:8", max_new_tokens=25)
+        lived = live.tally(done, judged.names, judged.kinds)
+        found = summary.where(tables["acceptance"], drafter=name, family="chain", budget=8)
+        columns = ["prompt", "stretch", "rounds", "accepted"]
+        both = [frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[columns] for frame in (lived, found)]
+        pd.testing.assert_frame_equal(*both, check_dtype=False)
+    compared = shape_findings.Shapes(tables, "t/ngrams", 8, np.random.default_rng(0))
+    pairs = compared.optimal_by_pair.set_index("pair")["family"]
+    assert compared.protocol == acceptance.CONTINUATION
+    assert set(pairs["t/ngrams"]) == {"optimal"} and set(pairs["t/lookup"]) == {"chain"}
+    choices = measure.choices([made], 8, [8], np.random.default_rng(0))
+    assert set(choices["question"]) == {"prompts", "kinds", "objective"}
+    assert measure.compare_grown(made, "ngrams", ranked["ngrams"], asked, families=["chain"], rules=["dyspec"],
+                                 budgets=[4]).empty
+    assert measure.expected(pair, judged, ["chain:2"], [1.0], new_tokens=4, seed=0).empty
+    assert {each.drafter for each in live.grid_of(pair, ["chain:2"], [1.0])} == {"lookup", "random", "oracle"}
+
+
+def test_the_drafters_of_a_pair_are_its_models_or_what_is_asked_for():
+    target, model = small_models.llama(0), small_models.related(small_models.llama(0), 1, 0.3)
+    pair = Pair("t/d", target, model, Tokenizer(), "t", "d")
+    assert recording.protocols_of(pair) == (acceptance.CONTINUATION, acceptance.REAL_TEXT)
+    assert recording.drafters_of([pair]) == {"d": model}
+    assert list(recording.drafters_of([pair], ["sam", "model"])) == ["sam", "d"]
+    with pytest.raises(ValueError, match="drafter 'recycling' depends on more than the text.*notebook 5"):
+        recording.drafters_of([pair], ["model", "recycling"])
+    with pytest.raises(ValueError, match="drafters are sam, of which none has ranks; add"):
+        recording.drafters_of([pair], ["sam"])
+
+
 def test_live_rows_of_top_k_equal_replayed_ones():
     target = small_models.llama(0)
     drafter = small_models.related(target, 1, noise=0.3)
     asked = recording.split_prompts(list("abc"), ["k"] * 3, small_models.prompts(0, (9, 12, 5)), choose=0, judge=3)
     done = live.decode(target, LanguageModelDrafter(drafter), asked.ids, shape="kary:2@6", max_new_tokens=17)
-    made = replay.read(target, {"d": drafter}, asked.ids, done.new_tokens, names=asked.names, kinds=asked.kinds,
-                       about=ABOUT)
+    made = replay.record(target, {"d": drafter}, asked.ids, names=asked.names, kinds=asked.kinds, max_new_tokens=16,
+                         beyond=3, about=ABOUT)
     tree = shapes.parse("kary:2@6")
     replayed = acceptance.tally_walk(made, acceptance.rounds_of(made, tree, "d"), tree.budget)
-    columns = ["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]
+    columns = ["prompt", "stretch", "rounds", "drafted", "accepted"]
     both = [frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[columns]
             for frame in (live.tally(done, asked.names, asked.kinds), replayed)]
     pd.testing.assert_frame_equal(*both, check_dtype=False)
@@ -93,13 +148,9 @@ def test_live_rows_of_top_k_equal_replayed_ones():
 def test_every_live_setting_decodes_and_the_oracle_is_right():
     target = small_models.llama(0)
     drafter = small_models.related(target, 1, noise=0.3)
-
-    class Tokenizer:
-        eos_token_id = None
-
     pair = Pair("p", target, drafter, Tokenizer(), "t", "d")
     asked = recording.split_prompts(list("ab"), ["k"] * 2, small_models.prompts(0, (9, 12)), choose=0, judge=2)
-    plain = dict(max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)
+    plain = dict(max_new_tokens=22, do_sample=False, pad_token_id=0, eos_token_id=None)
     known = [target.generate(ids[None], **plain)[0, len(ids):].tolist() for ids in asked.ids]
     grid = live.rules_grid(["kary:2@6"], [0.0, 1.0]) + live.drafters_grid(["kary:2@6"])
     rows = pd.concat([live.run(setting, pair, [target], asked, known, new_tokens=19, seed=0) for setting in grid])
@@ -132,7 +183,7 @@ def test_a_family_is_exhausted_where_more_nodes_add_next_to_nothing():
 def test_findings_read_a_table():
     rows = pd.DataFrame([
         dict(target="t", drafter="d", protocol="x", temperature=0.0, family=family, budget=budget, stretch="before",
-             prompt=prompt, kind="k", rounds=10, drafted=10 * budget, accepted=accepted, cut=0, depth=budget)
+             prompt=prompt, kind="k", rounds=10, drafted=10 * budget, accepted=accepted, depth=budget)
         for family, gains in {"chain": (5, 6), "star": (5, 4), "optimal": (5, 8)}.items()
         for budget, accepted in zip((1, 4), gains) for prompt in "pq"])
     found = summary.lengths(summary.clean(rows), np.random.default_rng(0))

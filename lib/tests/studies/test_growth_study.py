@@ -17,7 +17,7 @@ TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 PROMPTS = small_models.prompts(0, (70, 80, 66, 90, 75, 68))
 ASKED = recording.split_prompts(list("abcdef"), ["k"] * 3 + ["l"] * 3, PROMPTS, choose=1, judge=2)
-COUNTS = ["prompt", "stretch", "rounds", "drafted", "accepted", "cut"]
+COUNTS = ["prompt", "stretch", "rounds", "drafted", "accepted"]
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +44,12 @@ def test_rows_of_continuations_are_those_of_live_decoding(traces):
     assert set(found["family"]) == {"dyspec"} and set(found["temperature"]) == {0.0} and found["accepted"].sum() > 0
 
 
-def test_what_heads_grow_is_judged_too_where_they_tell_branches_apart(traces):
+def test_what_heads_grow_has_rows_too(traces):
     recorded = of_protocol(traces, acceptance.CONTINUATION)
-    made = {kind: small_heads.DRAFTERS[kind](TARGET, small_heads.head(kind, TARGET)) for kind in ("eagle", "medusa")}
-    judge, rule = measure.judging(recorded, made, ASKED), growth.parse("eagle2:3,3@8")
-    assert judge("medusa", rule) is None
-    texts = [ids for ids, choosing in zip(ASKED.ids, ASKED.choosing) if not choosing]
-    done = live.decode(TARGET, made["eagle"], texts, shape=rule, max_new_tokens=19)
-    names, kinds = ([own for own, choosing in zip(each, ASKED.choosing) if not choosing]
-                    for each in (ASKED.names, ASKED.kinds))
-    lived = live.tally(done, names, kinds)
-    pd.testing.assert_frame_equal(in_order(judge("eagle", rule), COUNTS), in_order(lived, COUNTS), check_dtype=False)
-
+    made, rule = small_heads.DRAFTERS["eagle"](TARGET, small_heads.head("eagle", TARGET)), growth.parse("eagle2:3,3@8")
+    found = measure.evaluate_grown(recorded, "eagle", made, ASKED.ids, [("eagle2:3,3", 8, rule)])
+    lived = live.tally(live.decode(TARGET, made, ASKED.ids, shape=rule, max_new_tokens=19), ASKED.names, ASKED.kinds)
+    pd.testing.assert_frame_equal(in_order(found, COUNTS), in_order(lived, COUNTS), check_dtype=False)
 
 
 @pytest.mark.parametrize("protocol", [acceptance.CONTINUATION, acceptance.REAL_TEXT])

@@ -15,6 +15,7 @@ from lib.drafters.lookup import LookupDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.lab.theme import ROLES
+from lib.models.reduced import reduced
 from lib.studies.explorers.round_figures import DEEPEST, describe_round, draw_round, legend, running_text, visible
 from lib.studies.explorers.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 from lib.tests import small_models
@@ -59,38 +60,35 @@ def close_figures():
 def test_the_steps_are_the_decoding(shape, temperature):
     steps, done = told(shape, temperature=temperature), decoded(shape, temperature=temperature)
     assert "".join(text for text, _ in steps[-1].text) == Letters().decode(done.sequences[0])
-    assert [step.cut for step in steps] == [found.cut for found in done.rounds]
     for step, found in zip(steps, done.rounds, strict=True):
         ours = step.text[-step.fresh:]
         assert len(step.text) - 1 == found.position + step.fresh
-        assert ours[: found.accepted] == tuple((step.tokens[node], DRAFT) for node in step.accepted[: found.accepted])
-        assert found.cut or ours[found.accepted:] == ((step.bonus, TARGET),)
+        whole = [*((step.tokens[node], DRAFT) for node in step.accepted), (step.bonus, TARGET)]
+        assert [*ours] == whole[: NEW - found.position] and len(step.accepted) == found.accepted
     assert [who for _, who in steps[0].text[:2]] == [PROMPT, TARGET], "the first token is the prefill's"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_totals_are_those_of_the_uncut_rounds_so_far(temperature):
+def test_totals_are_those_of_the_rounds_so_far(temperature):
     rounds = decoded(temperature=temperature).rounds
     for number, step in enumerate(told(temperature=temperature), 1):
-        counted = [found for found in rounds[:number] if not found.cut]
-        assert (step.number, step.of, step.rounds) == (number, len(rounds), len(counted))
-        if counted:
-            assert step.length == sum(found.accepted for found in counted) / len(counted)
-            assert step.rate == pytest.approx(step.length / 6)
+        assert (step.number, step.of) == (number, len(rounds))
+        assert step.length == sum(found.accepted for found in rounds[:number]) / number
+        assert step.rate == pytest.approx(step.length / 6)
 
 
 @pytest.mark.parametrize("drafter", [
-    LanguageModelDrafter(OTHER, vocabulary=20), LanguageModelDrafter(OTHER, proposal="iid", temperature=0.7),
-    LanguageModelDrafter(OTHER, proposal="without_replacement"), PlainDrafter(OTHER)])
+    LanguageModelDrafter(reduced(OTHER, torch.arange(3, 20))), PlainDrafter(OTHER),
+    LanguageModelDrafter(OTHER, proposal="iid", temperature=0.7),
+    LanguageModelDrafter(OTHER, proposal="without_replacement")])
 def test_probabilities_are_those_of_a_forward_without_cache_behind_each_path(drafter):
-    vocabulary = getattr(drafter, "vocabulary", None)
     for step in told("expansion:2,2,1", drafter, temperature=1.0):
         committed = [*Letters.ids("".join(text for text, _ in step.text[: len(step.text) - step.fresh]))]
         own = Letters.ids("".join(step.tokens))
         assert committed[-1] == own[0] and step.probabilities[0] == 1
         for node in range(1, step.tree.size):
             path = [own[above] for above in step.tree.path(node)[1:-1]]
-            logits = OTHER(torch.tensor([committed + path])).logits[0, -1, :vocabulary]
+            logits = drafter.model(torch.tensor([committed + path])).logits[0, -1]
             expected = torch.softmax(logits / drafter.temperature, -1)[own[node]].item()
             assert step.probabilities[node] == pytest.approx(expected, abs=1e-9)
 
@@ -103,14 +101,14 @@ def test_drafters_that_are_no_language_model_are_told_without_probabilities(draf
     assert not any("%" in text.get_text() for text in draw_round(steps[0]).axes[0].texts)
 
 
-def test_a_cut_round_is_shown_but_not_counted():
+def test_a_round_that_passes_the_limit_counts_whole_and_writes_what_fits():
     full = told("chain:5", LanguageModelDrafter(MODEL), new=13)  # its own drafter: 1, then 6 a round, so that 13 fit
-    cut = told("chain:5", LanguageModelDrafter(MODEL), new=11)
-    assert [step.cut for step in full] == [False, False] and [step.cut for step in cut] == [False, True]
-    assert cut[1].fresh == 4 and cut[1].accepted == full[1].accepted
-    assert (cut[1].rounds, cut[1].length) == (1, 5.0) and "not counted" in describe_round(cut[1])
-    only = told("chain:5", LanguageModelDrafter(MODEL), new=3)
-    assert only[0].rate is only[0].length is None and "–" in describe_round(only[0])
+    short = told("chain:5", LanguageModelDrafter(MODEL), new=11)
+    assert [step.fresh for step in full] == [6, 6] and [step.fresh for step in short] == [6, 4]
+    assert short[1].accepted == full[1].accepted and (short[1].number, short[1].length) == (2, 5.0)
+    assert "the text ends after the first 4" in describe_round(short[1])
+    assert "ends" not in describe_round(full[1])
+    assert "–" in describe_round(told("chain:0", new=3)[0]), "without draft tokens there is no rate"
 
 
 def test_without_a_round_there_is_no_step():

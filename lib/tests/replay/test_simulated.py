@@ -1,0 +1,179 @@
+"""Replay by drafting again against live decoding, round by round: grown trees, and drafters that read the text alone."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from lib import replay
+from lib.drafters import make
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.lookup import LookupDrafter
+from lib.drafters.ngrams import NgramDrafter, NgramTables
+from lib.drafters.plain import PlainDrafter
+from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.replay import acceptance, simulated
+from lib.studies.acceptance import live
+from lib.tests import small_heads, small_models
+from lib.tests.decoding.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
+from lib.tests.drafters.test_growing import NAMES as RULE_NAMES
+from lib.tests.drafters.test_growing import RULES
+from lib.trees import growth, shapes
+from lib.verify import GeneratorDraws
+
+HEADED = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, what is drafted blindly is accepted at times
+RECORDED = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24)
+FIELDS = ("rows", "starts", "accepted", "nodes", "drafted", "depth", "draft_calls", "open_end")
+
+
+def columns(found):
+    return {name: getattr(found, name).tolist() for name in FIELDS}
+
+
+def live_rounds(done):
+    return sorted((found.row, found.position - 1, found.drafted, found.accepted, found.open_end)
+                  for found in done.rounds)
+
+
+def replayed_rounds(found):
+    return [*zip(*(getattr(found, name).tolist() for name in ("rows", "starts", "drafted", "accepted", "open_end")))]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=RULE_NAMES)
+def test_live_rounds_are_the_replayed_ones(rule):
+    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=rule, max_new_tokens=25)
+    drafter = LanguageModelDrafter(DRAFTER)
+    chained = simulated.chained(RECORDED, drafter, PROMPTS, rule, rows=3)
+    assert live_rounds(done) == replayed_rounds(chained)
+    assert chained.starts.min() == 0 and (chained.starts + chained.accepted >= 24).any(), "first and last rounds count"
+    everywhere = simulated.walk(RECORDED, drafter, PROMPTS, rule, rows=7)
+    assert len(everywhere.rows) == RECORDED.positions
+    assert columns(replay.chained(everywhere)) == columns(chained)
+
+
+@pytest.mark.parametrize("kind, rule", [("eagle", "eagle2:3,4@9"), ("eagle3", "dyspec:5@8"), ("medusa", "ddtree@9"),
+                                        ("block", "ddtree@7")])
+def test_trees_that_heads_grow_are_replayed_too(kind, rule):
+    rule, prompts = growth.parse(rule), small_models.prompts(5, (3, 9, 5, 1), HEADED.config.vocab_size)
+    recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
+    made = small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED))
+    done = live.decode(HEADED, made, prompts, shape=rule, max_new_tokens=17)
+    chained = simulated.chained(recorded, made, prompts, rule, rows=3)
+    assert live_rounds(done) == replayed_rounds(chained)
+    assert chained.accepted.any() and chained.drafted.max() > 1
+    everywhere = simulated.walk(recorded, made, prompts, rule, rows=7)
+    for name in ("rows", "starts", "accepted", "nodes", "drafted", "depth"):
+        assert np.array_equal(getattr(replay.chained(everywhere), name), getattr(chained, name))
+
+
+TABLES = NgramTables(({token: (token + 1) % 24 for token in range(24)},), 24)
+OF_TEXT = {"lookup": LookupDrafter, "sam": SuffixAutomatonDrafter, "ngrams": lambda: NgramDrafter(TABLES)}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("kind", OF_TEXT)
+def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperature):
+    """The text is the target's own: of the same generator where it is sampled, since top-k rounds take the same draws."""
+    sampled = dict(temperature=temperature, generator=torch.Generator().manual_seed(3)) if temperature else {}
+    for shape in map(shapes.parse, ("chain:6", "independent:2x3", "kary:2@14")):
+        for new in (1, 2, 5, 24):
+            done = live.decode(TARGET, OF_TEXT[kind](), PROMPTS, shape=shape, max_new_tokens=new + 10, **sampled,
+                               rule="naive" if temperature else "greedy")
+            made = replay.read(TARGET, {}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, limit=new,
+                               temperature=temperature)
+            found = simulated.rounds(made, OF_TEXT[kind](), PROMPTS, shape, rows=3)
+            assert [each for each in live_rounds(done) if each[1] < new] == replayed_rounds(found)
+            everywhere = simulated.walk(made, OF_TEXT[kind](), PROMPTS, shape)
+            assert columns(replay.chained(everywhere)) == columns(found)
+    assert found.accepted.any()
+
+
+def test_ngrams_are_replayed_by_their_ranks_too():
+    made = replay.record(TARGET, {"n": OF_TEXT["ngrams"]()}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24,
+                         ahead=8)
+    for shape in map(shapes.parse, ("chain:8", "kary:2@14")):
+        found, by_ranks = simulated.rounds(made, OF_TEXT["ngrams"](), PROMPTS, shape), replay.rounds(made, shape)
+        assert found.accepted.tolist() == replay.chained(by_ranks).accepted.tolist()
+
+
+def test_real_text_starts_have_the_first_round_of_each_row():
+    made = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=9,
+                         about={"protocol": acceptance.REAL_TEXT})
+    shape = shapes.parse("kary:2@6")
+    for drafter in (LookupDrafter(), LanguageModelDrafter(DRAFTER)):
+        found = simulated.rounds(made, drafter, PROMPTS, shape)
+        assert found.rows.tolist() == [0, 1, 2, 3] and not found.starts.any()
+    assert found.accepted.tolist() == acceptance.rounds_of(made, shape, "d").accepted.tolist()
+
+
+def test_draft_calls_are_those_of_a_row_alone():
+    rule = growth.parse("dyspec@14")
+    for row, prompt in enumerate(PROMPTS[:2]):
+        done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), [prompt], shape=rule, max_new_tokens=25)
+        found = simulated.chained(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, rule)
+        own = found.select(found.rows == row)
+        assert own.draft_calls.tolist() == [one.draft_calls for one in done.rounds]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_naive_sampling_replays_on_its_own_trace(seed):
+    rule = growth.parse("eagle2:3,4@9")
+    drafter = LanguageModelDrafter(DRAFTER, temperature=0.8)
+    done = live.decode(TARGET, drafter, PROMPTS, shape=rule, rule="naive", temperature=0.8, max_new_tokens=20,
+                       generator=torch.Generator().manual_seed(seed))
+    recorded = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
+    chained = simulated.chained(recorded, drafter, PROMPTS, rule)
+    assert decided(live_rounds(done), recorded, rule) == replayed_rounds(chained)
+
+
+def test_eos_ends_a_round_as_it_stands():
+    rule = growth.parse("dyspec@14")
+    full = RECORDED.tokens[1].tolist()
+    for eos in sorted(set(full))[:4]:
+        done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape=rule, max_new_tokens=25,
+                           eos_token_id=eos)
+        recorded = replay.record(TARGET, {}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24, eos_token_id=eos)
+        chained = simulated.chained(recorded, LanguageModelDrafter(TARGET), PROMPTS, rule)
+        assert live_rounds(done) == replayed_rounds(chained)
+
+
+def test_a_static_shape_replays_as_its_ranks_say():
+    tree = shapes.parse("kary:2@6")
+    by_ranks = replay.walk(RECORDED, tree, "d")
+    drafted = simulated.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, tree)
+    for name in ("rows", "starts", "accepted", "nodes"):
+        assert np.array_equal(getattr(drafted, name), getattr(by_ranks, name))
+
+
+def test_asked_starts_come_in_their_order_and_as_the_plain_drafter_has_them():
+    rule, starts = growth.parse("dyspec@8"), [(2, 5), (0, 0), (2, 1), (3, 23), (2, 5)]
+    found = simulated.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, rule, starts, rows=2)
+    assert [*zip(found.rows, found.starts)] == starts
+    plain = PlainDrafter(DRAFTER)
+    for index, (row, at) in enumerate(starts):
+        plain.start([torch.cat([PROMPTS[row], simulated.continuation(RECORDED, row)[: at + 1]])])
+        (draft,) = plain.propose(rule, GeneratorDraws(None))
+        assert (found.drafted[index], found.depth[index]) == (draft.tree.budget, draft.tree.max_depth)
+        path = [int(draft.tokens[node]) for node in draft.tree.path(int(found.nodes[index]))[1:]]
+        assert path == RECORDED.tokens[row, at + 1 : at + 1 + len(path)].tolist() and len(path) == found.accepted[index]
+
+
+def test_nothing_asked_and_wrong_prompts():
+    none = simulated.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, growth.parse("dyspec@8"), [])
+    assert len(none.rows) == 0 and none.open_end.dtype == bool
+    with pytest.raises(ValueError, match="3 prompts for a trace of 4 rows"):
+        simulated.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS[:3], growth.parse("dyspec@8"))
+
+
+def test_what_cannot_be_replayed_is_refused_by_name():
+    """Counts from the end, starts behind it, and drafters that remember rounds."""
+    rule, drafter = growth.parse("dyspec@8"), LanguageModelDrafter(DRAFTER)
+    for start in ((0, 24), (4, 0), (0, -1), (-1, 0)):
+        with pytest.raises(ValueError, match=rf"start \({start[0]}, {start[1]}\) is not in the trace"):
+            simulated.walk(RECORDED, drafter, PROMPTS, rule, [(0, 0), start])
+    pair = SimpleNamespace(target=TARGET, draft_model=DRAFTER)
+    for other in (make("recycling", pair), make("adaptive", pair)):
+        for replayed in (simulated.walk, simulated.chained):
+            with pytest.raises(ValueError, match=f"drafter is a {type(other).__name__}.*decode with others live"):
+                replayed(RECORDED, other, PROMPTS, rule)
