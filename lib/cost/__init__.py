@@ -1,19 +1,20 @@
-"""What a round costs on this machine, the speed that follows, the fastest tree, and the recommendation.
+"""What a round costs on this machine, the speed that follows, and the recommendation of a drafter and a tree.
 
-Start at `calibration` (times rounds of the loop) and `fit` (`Costs`: the cost of any round, a `round_cost.RoundCost`).
-`prediction` gives speeds, `best_tree` the fastest tree, `advice` the recommendation by replay and calibrated costs,
-`choice` the one by replay and timed candidates, `formulas` what published formulas would choose, `engines` settings for
-serving engines.
+Start at `recommending`, the one procedure that recommends, and `recommendation`, what it finds, as JSON and text.
+`calibration` times rounds of the loop and `fit` makes `Costs` of them: the cost of any round, a `round_cost.RoundCost`.
+`candidates` are the drafters and trees that compete, `ways` those in which prompts are decoded and timed, `prediction`
+gives speeds of batches, `formulas` what was published, `engines` settings for serving engines.
 """
 
 from lib import lazy_exports
 
 __getattr__, __all__ = lazy_exports(
     __name__,
-    advice=("Advice", "advise"),
-    best_tree=("Limits",),
-    calibration=("SHAPES", "calibrate"),
+    calibration=("LEVELS", "SHAPES", "calibrate", "dtype_of"),
+    candidates=("Limits",),
     fit=("Costs",),
-    prediction=("decoded", "predict", "running", "speeds"),
+    prediction=("decoded", "predict", "running"),
+    recommending=("Found", "recommend"),
+    recommendation=("ForBatch", "Recommendation"),
     round_cost=("Curve", "RoundCost", "mix", "widths"),
 )

@@ -17,39 +17,42 @@ from lib.decoding.records import Generation, Hooks, Round
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.timing import LEAST_REPEATS, interleaved
+from lib.models.checks import dtype_name
 from lib.trees.shapes import parse
 
 COLD = 3  # rounds after a prefill, which has evicted the weights from the caches: slower than all that follow
-SHORT, LONG = 6, 24  # tokens of a call: where calls are slow, and where the cold rounds can be left out
+SHORT, LONG = 6, 24  # rounds of a call, the cold ones included: where calls are slow, and elsewhere
 # Chains give the cost of a level, w chains side by side that of a level of w nodes; together they span n = 0 .. 64.
 SHAPES = (PLAIN, "chain:1", "chain:4", "chain:8", "independent:2x4", "independent:4x4", "independent:8x4",
           "independent:16x4")
+LEVELS = (PLAIN, "chain:1", "chain:4", "independent:4x4")  # fewer, where the cost of a level is asked for alone
 
 
 def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,), prefixes: Sequence[int] = (128,),
-              shapes: Sequence[str] = SHAPES, new_tokens: int | None = None, repeats: int = 30, seconds: float = 5.0,
+              shapes: Sequence[str] = SHAPES, rounds: int | None = None, repeats: int = 30, seconds: float = 5.0,
               generator: torch.Generator, drafter=None,
               generate: Callable[..., Generation] = loop.generate) -> pd.DataFrame:
     """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch, prefix and shape, in the
     columns of the table "costs".
 
-    A row of text is cut from the prompts so that `prefix` tokens are committed in the middle of its `new_tokens`: by
-    default LONG where LONG tokens and a few repeats fit into the time, else SHORT. All calls of a cell (batch, prefix)
-    share `seconds`, but each shape has at least LEAST_REPEATS calls, whatever they take: costs without a shape would be
-    wrong. drafter: used in place of the pair's own.
+    Calls of all shapes have the same number of rounds, so that as many of them are cold: by default LONG where LONG
+    rounds and a few repeats fit into the time, else SHORT. A row of text is cut from the prompts so that in the middle
+    of a plain call `prefix` tokens are committed. All calls of a cell (batch, prefix) share `seconds`, but each shape
+    has at least LEAST_REPEATS calls, whatever they take: costs without a shape would be wrong. drafter: used in place
+    of the pair's own.
     ValueError where plain decoding is not among the shapes, or a prefix is too short.
     """
     if PLAIN not in shapes:
         raise ValueError(f"shapes are {list(shapes)}: add {PLAIN!r}, plain decoding, to which all others compare")
-    least = new_tokens or SHORT
+    least = rounds or SHORT
     if min(prefixes) <= least // 2:
-        raise ValueError(f"prefix {min(prefixes)} is too short for {least} new tokens: give more than {least // 2}")
+        raise ValueError(f"prefix {min(prefixes)} is too short for {least} rounds: give more than {least // 2}")
     drafter = drafter or LanguageModelDrafter(pair.draft_model)
 
-    def ready(batch: int, prefix: int, tokens: int) -> tuple[dict[str, _Calls], float]:
+    def ready(batch: int, prefix: int, length: int) -> tuple[dict[str, _Calls], float]:
         """A cell's calls, each made once to warm up, and the seconds of these first calls."""
-        texts, start = rows_of_text(prompts, batch, prefix - tokens // 2), time.perf_counter()
-        calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape, tokens)
+        texts, start = rows_of_text(prompts, batch, prefix - length // 2), time.perf_counter()
+        calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape, length)
                  for shape in shapes}
         for call in calls.values():
             call()
@@ -59,14 +62,20 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
     for batch in batches:
         for prefix in prefixes:
             calls, spent = ready(batch, prefix, least)
-            if new_tokens is None and spent * LONG / SHORT * 2 * LEAST_REPEATS <= seconds and prefix > LONG // 2:
+            if rounds is None and spent * LONG / SHORT * 2 * LEAST_REPEATS <= seconds and prefix > LONG // 2:
                 calls, spent = ready(batch, prefix, LONG)
             calls_each = max(LEAST_REPEATS, int(seconds / spent))  # `interleaved` makes one more, before its turns
             interleaved(calls, repeats=min(repeats, calls_each - 1), seconds=math.inf, generator=generator,
                         device=pair.target.device)
-            rows += [dict(target=pair.target_name, drafter=pair.drafter_name, batch=batch, prefix=prefix, **call.row())
-                     for call in calls.values()]
+            rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=dtype_of(pair), batch=batch,
+                          prefix=prefix, **call.row()) for call in calls.values()]
     return pd.DataFrame(rows)
+
+
+def dtype_of(pair) -> str:
+    """The number format of a pair, as "float32", or of target and drafter, as "float32|bfloat16"."""
+    models = [model for model in (pair.target, pair.draft_model) if model is not None]
+    return "|".join(dict.fromkeys(dtype_name(model.dtype) for model in models))
 
 
 def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
@@ -78,36 +87,36 @@ def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
 class _Calls:
     """Calls of the loop with one shape, which can be timed; keeps the seconds of their rounds, call by call."""
 
-    def __init__(self, generate, target, drafter, texts: Tensor, shape: str, new_tokens: int):
+    def __init__(self, generate, target, drafter, texts: Tensor, shape: str, rounds: int):
         self.generate, self.target, self.drafter = generate, target, drafter
-        self.texts, self.shape, self.new_tokens = texts, shape, new_tokens
-        self.hooks = Hooks(stop=lambda row, written: len(written) == new_tokens)
-        self.seconds: list[np.ndarray] = []  # float[rounds, 3] per call
+        self.texts, self.shape, self.rounds = texts, shape, rounds
+        windows = (getattr(target.config.get_text_config(), "max_position_embeddings", None), drafter.window)
+        room = min((window for window in windows if window), default=math.inf) - texts.shape[1]
+        self.most_tokens = min(rounds * (parse(shape).max_depth + 1) + 1, room)
+        self.cold = min(COLD, rounds - 1)
+        self.seconds: list[np.ndarray] = []  # float[rounds, 3] per call: of draft, verification and commit
 
     def __call__(self) -> None:
-        # Ended by a hook, since a shape that is deeper than the limit of new tokens would not be drafted whole.
-        done = self.generate(self.target, self.drafter, self.texts, shape=self.shape, hooks=self.hooks,
-                             max_new_tokens=self.new_tokens + parse(self.shape).max_depth)
-        self.seconds.append(warm_seconds(done.rounds, len(self.texts)))
+        before: list[object] = []  # one for each round before the current one, of which the last ends all rows
+        done = self.generate(
+            self.target, self.drafter, self.texts, shape=self.shape, observe=lambda *_: before.append(None),
+            hooks=Hooks(stop=lambda row, written: len(before) == self.rounds - 1 and len(written) > 1),
+            max_new_tokens=self.most_tokens)
+        self.seconds.append(np.array([
+            (record.draft_seconds, record.verify_seconds, record.commit_seconds)
+            for record, *_ in full_rounds(done.rounds, len(self.texts))]))
 
     def row(self) -> dict:
-        """Medians in milliseconds over all rounds; the first call warms up and does not count."""
-        spent = 1000 * np.concatenate(self.seconds[1:])
-        lower, middle, upper = np.quantile(spent.sum(1), [0.25, 0.5, 0.75])
-        draft, verify, commit = np.median(spent, axis=0)
-        return dict(shape=self.shape, nodes=parse(self.shape).budget, rounds=len(spent), draft_ms=draft,
-                    verify_ms=verify, commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper)
-
-
-def warm_seconds(rounds: Sequence[Round], batch: int) -> np.ndarray:
-    """float[R, 3]: seconds of draft, verification and commit of the rounds in which all rows ran.
-
-    The first COLD rounds are left out where there are others; else the first, which allocates buffers, where there is
-    another.
-    """
-    full = [rows[0] for rows in full_rounds(rounds, batch)]
-    warm = full[COLD:] or full[1:] or full
-    return np.array([(record.draft_seconds, record.verify_seconds, record.commit_seconds) for record in warm])
+        """Medians in milliseconds over all warm rounds, and by how much the cold rounds of a call exceed them together;
+        the first call warms up and does not count.
+        """
+        warm = 1000 * np.concatenate([call[self.cold :] for call in self.seconds[1:]])
+        cold = [1000 * call[: self.cold].sum() for call in self.seconds[1:]]
+        lower, middle, upper = np.quantile(warm.sum(1), [0.25, 0.5, 0.75])
+        draft, verify, commit = np.median(warm, axis=0)
+        return dict(shape=self.shape, nodes=parse(self.shape).budget, rounds=len(warm), draft_ms=draft,
+                    verify_ms=verify, commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper,
+                    cold_ms=max(0.0, float(np.median(cold)) - self.cold * middle))
 
 
 def full_rounds(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:

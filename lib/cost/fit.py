@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
@@ -14,28 +12,14 @@ from lib.trees.shapes import parse
 PLAIN = "chain:0"  # the shape of plain decoding, which drafts nothing
 CELL = ["target", "drafter", "batch", "prefix"]
 LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
-TIMES = ["draft_ms", "verify_ms", "commit_ms"]
-NEEDED = [*CELL, "shape", "nodes", *TIMES]
 
 
 class Costs:
-    """The table "costs" as functions: `at` gives the cost of rounds of a pair at a batch and prefix.
-
-    ValueError where columns are missing, or a cell holds no valid size, shape or time.
-    """
+    """The table "costs" as functions: `at` gives the cost of rounds of a pair at a batch and prefix."""
 
     def __init__(self, rows: pd.DataFrame):
-        self.rows = _checked(rows)
+        self.rows = rows
         self.cells = {cell: _fitted(group) for cell, group in rows.groupby(CELL, sort=True)}
-
-    @classmethod
-    def load(cls, path: str | Path) -> Costs:
-        """Costs from a file, such as another machine's table "costs" (CSV). ValueError where it holds no costs."""
-        try:
-            return cls(pd.read_csv(path))
-        except (UnicodeDecodeError, pd.errors.EmptyDataError, pd.errors.ParserError) as reason:
-            raise ValueError(f"{path} is no table ({str(reason).strip()}): give the CSV file of a table 'costs'"
-                             ) from None
 
     def at(self, target: str, drafter: str, *, batch: int = 1, prefix: float = 128) -> RoundCost:
         """The cost of a round: linear between calibrated batches and prefixes.
@@ -52,23 +36,6 @@ class Costs:
         by_batch = {size: _between({prefix: cost for (other, prefix), cost in own.items() if other == size}, prefix)
                     for size in batches}
         return _between(by_batch, batch)
-
-
-def _checked(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table itself. ValueError where it is no table of costs."""
-    missing = [name for name in NEEDED if name not in rows]
-    if missing or not len(rows):
-        raise ValueError(f"costs lack {missing or 'rows'}: give what cost.calibrate makes, with {', '.join(NEEDED)}")
-    for name in ("batch", "prefix", "nodes", *TIMES):
-        numbers = pd.to_numeric(rows[name], errors="coerce")
-        wrong = ~(np.isfinite(numbers) & (numbers >= 0))
-        if wrong.any():
-            value, shape = rows.loc[wrong, [name, "shape"]].iloc[0]
-            raise ValueError(f"costs have {name} {value} in shape {shape}: give numbers of at least 0; calibrate again "
-                             "where a time is missing")
-    for name in rows["shape"].unique():
-        parse(name)  # ValueError for an unknown shape
-    return rows
 
 
 def _between(cost_at: dict[float, RoundCost], place: float) -> RoundCost:
@@ -93,8 +60,9 @@ def _fitted(rows: pd.DataFrame) -> RoundCost:
         raise ValueError(f"costs hold {PLAIN!r} alone for one batch and prefix: calibrate shapes that draft")
     seconds = drafts["draft_ms"].to_numpy() / 1000
     once, level = _draft_model(list(drafts["shape"]), np.maximum(seconds, LEAST_SECONDS))
+    cold = float(rows["cold_ms"].median() / 1000) if "cold_ms" in rows else 0.0
     return RoundCost(float((plain["verify_ms"] + plain["commit_ms"] + plain["draft_ms"]).iloc[0] / 1000), once, level,
-                     check)
+                     check, cold)
 
 
 def _draft_model(shapes: list[str], seconds: np.ndarray) -> tuple[float, Curve]:

@@ -55,13 +55,15 @@ class RoundCost:
     plain: a round that drafts nothing, which is plain decoding in the same loop. once: the part of drafting that does
     not depend on the shape. level: one forward pass of the drafter, by the nodes per row that it takes; for a drafter
     that fills all levels in one forward pass, `once` holds all of it. check: the target's forward pass, the rule and
-    the commit, by drafted nodes per row.
+    the commit, by drafted nodes per row. cold: by how much the first rounds after a prefill, which has evicted the
+    weights from the caches, exceed as many later ones.
     """
 
     plain: float
     once: float
     level: Curve
     check: Curve
+    cold: float = 0.0
 
     def draft(self, tree: Tree) -> float:
         """Seconds of drafting a tree: one forward pass per level that has children; leaves are never forwarded."""
@@ -69,11 +71,7 @@ class RoundCost:
 
     def round(self, tree: Tree) -> float:
         """Seconds of a whole round; that of the root alone is plain decoding's."""
-        return self.grown(widths(tree), tree.budget) if tree.budget else self.plain
-
-    def grown(self, widths: Sequence[int], nodes: int) -> float:
-        """Seconds of a round whose drafter runs forward passes over these numbers of nodes, with `nodes` verified."""
-        return self.once + float(np.sum(self.level(np.asarray(widths)))) + float(self.check(nodes))
+        return self.draft(tree) + float(self.check(tree.budget)) if tree.budget else self.plain
 
 
 def widths(tree: Tree) -> np.ndarray:
@@ -92,4 +90,5 @@ def mix(first: RoundCost, second: RoundCost, share: float) -> RoundCost:
         return Curve(at, (1 - share) * a(at) + share * b(at))
 
     return RoundCost(between(first.plain, second.plain), between(first.once, second.once),
-                     curve(first.level, second.level), curve(first.check, second.check))
+                     curve(first.level, second.level), curve(first.check, second.check),
+                     between(first.cold, second.cold))

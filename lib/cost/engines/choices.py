@@ -2,7 +2,7 @@
 called choices) or by the size of a dynamic tree; and transformers, by the length of a chain.
 """
 
-from lib.cost.engines.forms import Dynamic, length_of_chain, within
+from lib.cost.engines.forms import LONGEST, Dynamic, length_of_chain, within
 from lib.trees.tree import Tree
 
 MOST_RANK = 10  # Medusa and EAGLE look at the 10 best tokens (their TOPK), for which TensorRT-LLM's plugins are built
@@ -51,7 +51,7 @@ def write_tensorrt_dynamic(tree: Dynamic, model: str = "DRAFTER") -> str:
             f"speculative_model={model!r}, use_dynamic_tree=True, dynamic_tree_max_topK={tree.top_k})")
 
 
-# ---- transformers' assisted generation: a chain, at batch 1 alone
+# ---- transformers' assisted generation and prompt look-up: a chain, at batch 1 alone
 
 
 def write_transformers(tree: Tree) -> str:
@@ -61,6 +61,12 @@ def write_transformers(tree: Tree) -> str:
     """
     return (f"assistant_model.generation_config.update(num_assistant_tokens={length_of_chain(tree, 'transformers')}, "
             'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)')
+
+
+def write_transformers_lookup(tree: Tree, longest: int = LONGEST) -> str:
+    """The call of prompt look-up. longest: tokens of the n-grams that are looked up, at most."""
+    return (f"model.generate(**inputs, prompt_lookup_num_tokens={length_of_chain(tree, 'transformers')}, "
+            f"max_matching_ngram_size={longest})")
 
 
 def _lists(tree: Tree) -> list[list[int]]:

@@ -8,6 +8,7 @@ from lib.trees.growth.layered import Eagle2
 from lib.trees.tree import Tree
 
 ANY_RANK = 1 << 20  # for engines without a limit on ranks
+LONGEST = 4  # tokens of the n-grams that look-up compares, as `lib.drafters.lookup.LookupDrafter` does
 TREE, LEVELS, CHAIN, DYNAMIC = "any tree", "equal levels", "chain", "dynamic tree"
 
 
@@ -73,7 +74,7 @@ def length_of_chain(tree: Tree, engine: str) -> int:
     """The number of nodes of a chain of rank-0 nodes. ValueError for any other tree, and for an empty one."""
     if not tree.budget or tree.max_depth < tree.budget or tree.rank.any():
         raise ValueError(f"{engine} drafts chains, not {tree!r} with ranks {tree.rank.tolist()}: "
-                         "give its nearest setting, see engines.nearest")
+                         "give a chain")
     return tree.budget
 
 
@@ -81,5 +82,5 @@ def within(tree: Tree, most_rank: int) -> Tree:
     """The tree itself. ValueError where it has a rank that the engine does not know."""
     if tree.rank.max(initial=0) >= most_rank:
         raise ValueError(f"the tree has a child of rank {tree.last_rank}; the engine keeps the {most_rank} best "
-                         "tokens of a position: give its nearest setting, see engines.nearest")
+                         "tokens of a position: give a tree without it")
     return tree

@@ -3,7 +3,7 @@
 import json
 import shlex
 
-from lib.cost.engines.forms import Dynamic, equal_levels, length_of_chain
+from lib.cost.engines.forms import LONGEST, Dynamic, equal_levels, length_of_chain
 from lib.trees.tree import Tree
 
 # ---- vLLM: `--speculative-config` as JSON. A chain by `num_speculative_tokens`; versions with tree attention (0.11 to
@@ -23,8 +23,20 @@ def write_vllm_tree(tree: Tree, model: str = "DRAFTER", method: str = "eagle3") 
     """The option with a token tree. ValueError where nodes of one level have different numbers of children."""
     if not tree.budget or equal_levels(tree) is None:
         raise ValueError(f"vLLM's token tree gives all nodes of a level as many children, {tree!r} does not: "
-                         "give its nearest setting, see engines.nearest")
+                         "give a tree of equal levels, such as an expansion or a chain")
     return _config({"method": method, "model": model, NUM_TOKENS: tree.budget, TOKEN_TREE: str(tree.choices())})
+
+
+def write_vllm_ngram(tree: Tree, longest: int = LONGEST) -> str:
+    """The option for prompt look-up. longest: tokens of the n-grams that are looked up, at most."""
+    return _config({"method": "ngram", NUM_TOKENS: length_of_chain(tree, "vLLM"), "prompt_lookup_max": longest,
+                    "prompt_lookup_min": 1})
+
+
+def write_vllm_suffix(tree: Tree) -> str:
+    """The option for suffix decoding (Arctic), without its memory of earlier requests."""
+    return _config({"method": "suffix", NUM_TOKENS: length_of_chain(tree, "vLLM"),
+                    "suffix_decoding_max_cached_requests": 0})
 
 
 def _config(settings: dict) -> str:
@@ -49,6 +61,12 @@ def write_sglang_dynamic(tree: Dynamic, model: str = "DRAFTER", algorithm: str =
             f"--{TOP_K} {tree.top_k} --{TOKENS} {tree.nodes + 1}")
 
 
+def write_sglang_ngram(tree: Tree) -> str:
+    """The options for a chain from the text's own n-grams."""
+    length = length_of_chain(tree, "SGLang with one branch")
+    return f"--speculative-algorithm NGRAM --{TOKENS} {length + 1} --speculative-ngram-max-bfs-breadth 1"
+
+
 # ---- llama.cpp: a chain by `--spec-draft-n-max` (`--draft-max` in older builds, which builds of mid-2026 refuse).
 # `--spec-draft-p-min 0` keeps it from stopping at tokens of which the drafter is not sure. No smallest length is given:
 # llama.cpp would then drop, and not shorten, a draft for which the end of the answer leaves no room.
@@ -60,3 +78,11 @@ def write_llama_cpp(tree: Tree, model: str = "DRAFTER", kind: str = "draft-simpl
     """
     length = length_of_chain(tree, "llama.cpp")
     return f"-md {model} --spec-type {kind} --spec-draft-n-max {length} --spec-draft-p-min 0"
+
+
+def write_llama_cpp_ngram(tree: Tree, longest: int = LONGEST) -> str:
+    """The options of llama-server for look-up. longest: tokens of the n-gram that must match; llama.cpp tries no
+    shorter one.
+    """
+    length = length_of_chain(tree, "llama.cpp")
+    return f"--spec-type ngram-simple --spec-ngram-simple-size-n {longest} --spec-ngram-simple-size-m {length}"

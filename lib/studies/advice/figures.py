@@ -1,132 +1,124 @@
-"""Figures of the advice: the cost of a round, speed over budget by batch and by pair, and formulas beside replay."""
+"""Figures of the advice: the cost of a check, speed over budget by drafter and by pair, and formulas beside replay."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib.cost.fit import Costs
+from lib.cost.recommendation import Recommendation
+from lib.cost.recommending import PREFIX, RULER
 from lib.lab import theme
 from lib.lab.theme import Style
 from lib.studies.advice import measure
 
-# One style per line, in this order in every figure; families of shapes keep theirs.
-STYLES = {
-    measure.OURS: Style(theme.VERMILLION, "X", theme.SOLID),
-    **{family: theme.STYLES[family] for family in measure.RIVALS},
-}
 BY = {
     measure.REPLAY: Style(theme.VERMILLION, "X", theme.SOLID),
     measure.LEVIATHAN: Style(theme.BLUE, "s", theme.DASHED),
     measure.BLOG: Style(theme.GREY, "d", theme.DOTTED),
 }
 MARKERS = "osDv^P"
+COLOURS = (theme.VERMILLION, theme.BLUE, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY)
 
 
-def cost_curves(costs: Costs, target: str, drafter: str) -> Figure:
-    """Two panels: the check over drafted nodes, the drafter's level over its nodes; one line per batch, at the shortest
-    prefix.
-
-    Points are measured medians, lines the fitted curves. The cost of a level comes from several shapes and has no
-    points.
-    """
-    rows = costs.rows[(costs.rows["target"] == target) & (costs.rows["drafter"] == drafter)]
-    batches, prefix = sorted(rows["batch"].unique()), rows["prefix"].min()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 3.8), layout="constrained")
-    colours = plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(batches)))
-    for at, (batch, colour) in enumerate(zip(batches, colours)):
-        cost = costs.at(target, drafter, batch=batch, prefix=prefix)
-        own = rows[(rows["batch"] == batch) & (rows["prefix"] == prefix)]
-        nodes, widths = np.arange(own["nodes"].max() + 1), np.arange(1, int(cost.level.at[-1]) + 1)
-        left.plot(nodes, 1000 * cost.check(nodes), color=colour)
-        left.scatter(own["nodes"], own["verify_ms"] + own["commit_ms"], color=colour, marker=MARKERS[at % 6], zorder=3)
-        right.plot(widths, 1000 * cost.level(widths), color=colour, marker=MARKERS[at % 6], markevery=[0, -1],
-                   label=f"batch {batch}")
-    left.set(title=f"Check by {target}", xlabel="drafted nodes per sequence", ylabel="milliseconds")
-    right.set(title=f"A level of {drafter}", xlabel="nodes of the level per sequence", ylabel="milliseconds")
-    for axis in (left, right):
-        axis.set_ylim(bottom=0)
-    figure.legend(loc="outside right upper")
+def check_curves(costs: Costs, target: str) -> Figure:
+    """The check over drafted nodes, one line per batch: points are measured medians, lines the fitted curves."""
+    rows = costs.rows[(costs.rows["target"] == target) & (costs.rows["drafter"] == RULER)]
+    batches = sorted(rows["batch"].unique())
+    figure, axis = plt.subplots(figsize=(6.0, 3.8), layout="constrained")
+    for at, (batch, colour) in enumerate(zip(batches, plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(batches))))):
+        own, nodes = rows[rows["batch"] == batch], np.arange(rows["nodes"].max() + 1)
+        check = costs.at(target, RULER, batch=batch, prefix=PREFIX).check
+        axis.plot(nodes[nodes <= own["nodes"].max()], 1000 * check(nodes[nodes <= own["nodes"].max()]), color=colour)
+        axis.scatter(own["nodes"], own["verify_ms"] + own["commit_ms"], color=colour, marker=MARKERS[at % 6], zorder=3,
+                     label=f"batch {batch}")
+    axis.set(xlabel="drafted nodes per sequence", ylabel="milliseconds of a check")
+    axis.set_ylim(bottom=0)
+    axis.legend()
     return figure
 
 
-def speed_over_budget(rows: pd.DataFrame) -> Figure:
-    """One panel per batch: predicted speedup over budget by family, with 95 % bands of the chain and of the fastest
-    trees. A ring marks the best budget of the fastest trees. rows: the table "advice_budgets" of one drafter.
+def speed_over_budget(candidates: pd.DataFrame, made: Recommendation) -> Figure:
+    """One panel per batch: predicted speedup over budget of each drafter's fastest shape, with a 95 % band of the
+    recommended one's; the star with its whisker is the measured speedup of the recommendation.
+
+    candidates: the table "advice_candidates".
     """
-    batches = list(rows["batch"].unique())
-    figure, axes = plt.subplots(1, len(batches), figsize=(3.9 * len(batches) + 1.8, 3.9), squeeze=False, sharey=True,
-                                layout="constrained")
-    for axis, batch in zip(axes.flat, batches):
-        panel = rows[rows["batch"] == batch]
-        for family, style in STYLES.items():
-            line = panel[panel["family"] == family].sort_values("budget")
-            axis.plot(line["budget"], line["speedup"], **style.line, label=family,
-                      zorder=3 if family == measure.OURS else 2)
-            if family in ("chain", measure.OURS):
-                axis.fill_between(line["budget"], line["speedup_low"], line["speedup_high"], color=style.colour,
+    batches, drafters = sorted(candidates["batch"].unique()), list(dict.fromkeys(candidates["drafter"]))
+    figure, axes = _panels(len(batches), 2.4)
+    for axis, batch in zip(axes, batches):
+        rows, own = candidates[candidates["batch"] == batch], made.at(batch)
+        for at, drafter in enumerate(drafters):
+            line = fastest(rows[rows["drafter"] == drafter])
+            look = dict(color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)])
+            axis.plot(line["budget"], line["speedup"], **look, label=drafter, markersize=4,
+                      linestyle=(theme.SOLID, theme.DASHED, theme.DOTTED)[at // len(COLOURS) % 3])
+            if drafter.partition(" ")[0] == own.drafter:
+                axis.fill_between(line["budget"], line["speedup_low"], line["speedup_high"], color=look["color"],
                                   alpha=0.13, linewidth=0)
-        best = best_budget(panel)
-        axis.plot(best["budget"], best["speedup"], "o", markersize=13, fillstyle="none", color="black")
-        axis.annotate(f"n = {best['budget']}", (best["budget"], best["speedup"]), xytext=(8, 8), ha="left",
-                      textcoords="offset points", fontsize=9)
-        _budget_axis(axis, sorted(panel["budget"].unique()))
+        if not own.is_plain:
+            axis.vlines(own.budget, own.speedup.low, own.speedup.high, color="black", linewidth=1.5, zorder=4)
+            axis.plot(own.budget, own.speedup.value, "*", color="black", markersize=13, zorder=5)
+        _budget_axis(axis, rows["budget"])
         axis.set(title=f"batch {batch}", xlabel="budget (drafted nodes)")
-    axes[0, 0].set_ylabel("predicted speedup\nover plain decoding")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
+    axes[0].set_ylabel("predicted speedup\nover plain decoding")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return figure
 
 
-def best_budget(rows: pd.DataFrame) -> pd.Series:
-    """The row of the fastest tree over all budgets."""
-    own = rows[rows["family"] == measure.OURS]
-    return own.loc[own["speedup"].idxmax()]
+def fastest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each budget the fastest candidate, by budget."""
+    return rows.loc[rows.groupby("budget")["speedup"].idxmax()].sort_values("budget")
 
 
 def speed_by_size(rows: pd.DataFrame) -> Figure:
-    """One panel per batch: predicted speedup over budget with the costs of each pair, of the fastest trees (solid, with
-    95 % bands) and of chains (dotted). rows: the table "advice_sizes".
+    """One panel per batch: predicted speedup over budget with the costs of each pair, of the fastest shapes (solid,
+    with 95 % bands) and of chains (dotted). rows: the table "advice_sizes".
     """
-    batches, priced = list(rows["batch"].unique()), list(rows["costs"].unique())
-    figure, axes = plt.subplots(1, len(batches), figsize=(3.9 * len(batches) + 3.2, 3.9), squeeze=False, sharey=True,
-                                layout="constrained")
-    colours = (theme.VERMILLION, theme.BLUE, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY)
-    for axis, batch in zip(axes.flat, batches):
-        for at, name in enumerate(priced):
-            own = rows[(rows["batch"] == batch) & (rows["costs"] == name)].sort_values("budget")
-            look = dict(color=colours[at % len(colours)], marker=MARKERS[at % len(MARKERS)])
-            tree, chain = (own[own["family"] == family] for family in (measure.OURS, "chain"))
+    batches = sorted(rows["batch"].unique())
+    figure, axes = _panels(len(batches), 3.2)
+    for axis, batch in zip(axes, batches):
+        for at, (name, own) in enumerate(rows[rows["batch"] == batch].groupby("costs", sort=False)):
+            look = dict(color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)])
+            tree, chain = fastest(own), fastest(own[own["chain"]])
             axis.plot(tree["budget"], tree["speedup"], **look, label=name.replace("|", "\ndrafted by "))
             axis.plot(chain["budget"], chain["speedup"], **look, linestyle=":", fillstyle="none")
             axis.fill_between(tree["budget"], tree["speedup_low"], tree["speedup_high"], color=look["color"],
                               alpha=0.13, linewidth=0)
-        _budget_axis(axis, sorted(rows["budget"].unique()))
+        _budget_axis(axis, rows["budget"])
         axis.set(title=f"batch {batch}", xlabel="budget (drafted nodes)")
-    axes[0, 0].set_ylabel("predicted speedup\nover plain decoding")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
+    axes[0].set_ylabel("predicted speedup\nover plain decoding")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return figure
 
 
 def formulas(rows: pd.DataFrame) -> Figure:
-    """One panel per batch: the speedup of chains over their length by source. rows: the table "advice_formulas" of one
-    drafter.
-    """
-    batches = list(rows["batch"].unique())
-    figure, axes = plt.subplots(1, len(batches), figsize=(3.9 * len(batches) + 2.2, 3.7), squeeze=False, sharey=True,
-                                layout="constrained")
-    for axis, batch in zip(axes.flat, batches):
+    """One panel per batch: the speedup of chains over their length by source. rows: the table "advice_formulas"."""
+    batches = sorted(rows["batch"].unique())
+    figure, axes = _panels(len(batches), 2.2)
+    for axis, batch in zip(axes, batches):
         for by, style in BY.items():
             line = rows[(rows["batch"] == batch) & (rows["by"] == by)].sort_values("length").dropna(subset="speedup")
             axis.plot(line["length"], line["speedup"], **style.line, label=by)
-        _budget_axis(axis, sorted(rows["length"].unique()))
+        axis.axhline(1.0, color="#666666", linewidth=1, linestyle=":")
         axis.set(title=f"batch {batch}", xlabel="length of the chain (tokens)")
-    axes[0, 0].set_ylabel("speedup over plain decoding")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper")
+    axes[0].set_ylabel("speedup over plain decoding")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return figure
 
 
-def _budget_axis(axis, budgets: list[int]) -> None:
+def _panels(count: int, beside: float) -> tuple[Figure, list[Axes]]:
+    """A row of panels with a common speed axis, and room of this many inches for the legend."""
+    figure, axes = plt.subplots(1, count, figsize=(3.7 * count + beside, 3.8), squeeze=False, sharey=True,
+                                layout="constrained")
+    return figure, list(axes.flat)
+
+
+def _budget_axis(axis: Axes, budgets: pd.Series) -> None:
+    """Budgets on a logarithmic axis with powers of two as ticks, and a line at plain decoding."""
+    ticks = [2**power for power in range(int(budgets.max()).bit_length())]
     axis.set_xscale("log", base=2)
-    axis.set_xticks(budgets, budgets)
+    axis.set_xticks(ticks, ticks)
     axis.minorticks_off()
     axis.axhline(1.0, color="#666666", linewidth=1, linestyle=":")

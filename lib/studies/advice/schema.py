@@ -1,14 +1,36 @@
-"""Tables of shapes under the rank model, and of advice: costs, recommendations, settings, curves."""
+"""Tables of shapes under the rank model, and of advice: costs, candidates, timed calls, larger pairs, formulas."""
 
-from lib.studies.columns import ROUND_COSTS, SPEED, table
-from lib.studies.parameters import MODELS, costs, dtype, heads, nodes, pairs, protocol
+from typing import Mapping
+
+from lib.studies.columns import ROUND_COSTS, table
+from lib.studies.parameters import MODELS, drafter, dtype, nodes, pairs
+
+
+def _drafters(name: str, values: Mapping) -> None:
+    """Drafters, whose heads ship for the target."""
+    from lib.drafters.heads.store import check_shipped
+    from lib.drafters.registry import DRAFTERS, parse
+    from lib.models.registry import sources
+
+    drafter(name, values)
+    for spec in values[name]:
+        if head := DRAFTERS[parse(spec)[0]].drafter.head_kind:
+            check_shipped(sources(values["pairs"][0])[0].short, head)
+
 
 NOTEBOOK = "06_advice"
-PARAMETERS = {**MODELS, "heads": heads, "larger_pairs": pairs, "larger_dtype": dtype, "costs": costs, "text": protocol,
-              "most_nodes": nodes}
+PARAMETERS = {**MODELS, "drafters": _drafters, "larger_pairs": pairs, "larger_dtype": dtype, "most_nodes": nodes}
 
-ADVISED = "target drafter batch prefix"
 MODEL = "model text which acceptance by rank: greedy or sampled"
+CANDIDATE = """
+    shape text name of the shape or growth rule
+    budget depth
+    chain flag whether the shape is one path of favourites
+    round_ms
+    level real forward pass of the drafter over one node per sequence, over a round of plain decoding
+    tokens interval tokens per round and sequence, bonus token included, on the prompts that choose
+    speedup n_prompts n_rounds
+    """
 
 TABLES = (
     table("shapes", "expectation of the rank model for one family at one budget", "model family budget", f"""
@@ -27,43 +49,39 @@ TABLES = (
           budget real draft nodes at which it comes near the ceiling; missing if beyond the largest budget
           """),
     table("costs", "time of a round of the loop for one shape, among interleaved alternatives: medians over rounds",
-          "target drafter batch prefix shape", ROUND_COSTS),
-    table("advice", "predicted speed of the recommended tree, or of one alternative, for one batch and prefix",
-          f"{ADVISED} what", f"""
-          what text the recommendation, or the name of the alternative
-          {ADVISED}
-          tree text the tree as a list of paths of ranks
-          {SPEED}
-          against interval speed over that of the recommendation, on the same prompts
-          """),
-    table("advice_settings", "the recommended tree as a setting of one serving engine, or the nearest setting",
-          f"{ADVISED} engine", f"""
-          {ADVISED}
-          engine text serving engine, and which of its settings
-          form text what the engine can express: any tree, equal levels, chain, dynamic tree
-          setting text the line to give to the engine
-          exact flag whether the setting gives the recommended tree itself
-          loss interval share of the recommendation's speed that is lost; missing for dynamic trees
-          note text what the setting is for, and what replay cannot predict
-          """),
-    table("advice_budgets", "predicted speed of one family at one budget and batch, on prompts not used to choose",
-          f"{ADVISED} family budget", f"{ADVISED} family budget {SPEED}", compressed=True),
-    table("advice_sizes", "as advice_budgets, for the acceptance of the traced pair with the costs of another pair",
-          f"costs {ADVISED} family budget", f"""
+          "target drafter dtype batch prefix shape", ROUND_COSTS),
+    table("advice_candidates", "predicted speed of one drafter and shape at one batch, on the prompts that choose",
+          "target dtype batch drafter shape", f"target dtype batch drafter {CANDIDATE}", compressed=True),
+    table("advice_timed", "one timed call of one way of decoding on one batch of prompts; ways are interleaved",
+          "target dtype batch part way prompt repeat", """
+          target dtype batch
+          part text choosing: the fastest candidates; judging: the recommendation beside plain decoding and others
+          way text the candidate, or what it is compared with
+          prompt text first prompt of the batch
+          kind
+          repeat integer number of the repetition
+          tokens integer new tokens of all rows
+          seconds real wall-clock seconds, prefill included
+          rate real tokens per second while all rows run, prefill excluded
+          round_ms real milliseconds per round, or per token of transformers, while all rows run
+          """, compressed=True),
+    table("advice_sizes", "as advice_candidates, with the costs of another pair for the fastest shape of each budget",
+          "costs target dtype batch budget chain", f"""
           costs text pair whose costs these are; with random weights, what models of that size cost
-          {ADVISED} family budget {SPEED}
+          target
+          dtype text number format of the pair whose costs these are
+          batch drafter {CANDIDATE}
           plain_ms real milliseconds per round of plain decoding
           check real verification of as many nodes as the tree has, over a round of plain decoding
-          level real forward pass of the drafter over one node per sequence, over a round of plain decoding
           free integer the most nodes whose verification takes up to a tenth longer than a round of plain decoding
           """, compressed=True),
     table("advice_formulas", "speedup of a chain by replay with measured costs, and by published formulas and tables",
-          "target drafter batch length by", """
-          target drafter batch
+          "target dtype drafter batch length by", """
+          target dtype drafter batch
           length integer draft tokens of the chain
           by text source of the speedup
           speedup real speed over plain decoding; missing where the source has none for the length
-          alpha real mean probability that the target accepts the drafter's token (alpha of Leviathan et al.)
+          alpha real share of rounds in which the target accepts the drafter's first token
           cost real a drafter's step over a target's step, measured
           """),
 )

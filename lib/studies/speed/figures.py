@@ -4,11 +4,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
+from lib.cost.ways import GENERATE
 from lib.lab import theme
-from lib.studies.speed.alternatives import GENERATE, PLAIN, THEIRS
-from lib.studies.speed.prediction import CHOSEN, SMALLEST
+from lib.studies.speed.alternatives import PLAIN, THEIRS
 
 MARKERS = "osDv^P"
 STEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20)
@@ -90,51 +90,6 @@ def predicted_and_measured(rows: pd.DataFrame) -> Figure:
         side.set_minor_locator(NullLocator())
     axis.legend(loc="upper left")
     return figure
-
-
-def questions(batches: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
-    """Left: predicted speedup of the fastest tree, labelled with its nodes, and of one draft token over the batch.
-    Right: the fastest tree's nodes and depth over the cost of a level of drafting.
-
-    batches: `prediction.by_batch`; ratios: `prediction.by_ratio`.
-    """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10.2, 3.8), layout="constrained")
-    _by_batch(left, batches)
-    chosen = ratios[ratios["family"] == CHOSEN].sort_values("ratio")
-    # For a chain both are the same: depth is dashed, and its marker fits into that of nodes.
-    for column, colour, marker, dash, size in (("nodes", theme.VERMILLION, "s", theme.SOLID, 9),
-                                               ("depth", theme.GREEN, "o", theme.DASHED, 5)):
-        right.plot(chosen["ratio"], chosen[column], color=colour, marker=marker, linestyle=dash, markersize=size,
-                   label=column, clip_on=False)
-    right.set_xscale("log")
-    right.set_xticks(chosen["ratio"], [f"{ratio:g}" for ratio in chosen["ratio"]])
-    right.minorticks_off()
-    right.set_ylim(bottom=0)
-    right.yaxis.set_major_locator(MaxNLocator(integer=True))
-    right.set(xlabel="cost of a drafted level / a plain round", ylabel="of the fastest tree", title="How large a tree?")
-    right.legend()
-    return figure
-
-
-def _by_batch(axis, batches: pd.DataFrame) -> None:
-    """The left half of `questions`."""
-    looks = {CHOSEN: (theme.VERMILLION, "X", theme.SOLID), SMALLEST: (theme.BLUE, "o", theme.DASHED)}
-    for name, (colour, marker, dash) in looks.items():
-        line = batches[batches["family"] == name].sort_values("batch")
-        axis.plot(line["batch"], line["speedup"], color=colour, marker=marker, linestyle=dash, label=name)
-        axis.fill_between(line["batch"], line["speedup_low"], line["speedup_high"], color=colour, alpha=0.13,
-                          linewidth=0)
-    for row in batches[batches["family"] == CHOSEN].itertuples():
-        axis.annotate(f"n = {row.nodes}", (row.batch, row.speedup), (0, -15), textcoords="offset points", ha="center",
-                      fontsize=8, zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8})
-    axis.axhline(1.0, color=theme.BLACK, linewidth=1.0)
-    sizes = sorted(batches["batch"].unique())
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(sizes, sizes)
-    axis.minorticks_off()
-    axis.set(xlabel="batch (rows)", ylabel="predicted speedup\nover plain decoding", title="Until which batch?")
-    axis.margins(x=0.1, y=0.15)
-    axis.legend()
 
 
 def _order(rows: pd.DataFrame) -> list[str]:

@@ -7,23 +7,22 @@ from typing import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from lib.cost.recommendation import Recommendation
+from lib.cost.ways import ASSISTED
 from lib.lab import charts, stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.report import Ask, Follows
 from lib.studies.speed import figures, measure, memory, prediction
-from lib.studies.speed.alternatives import ADAPTIVE, ADVISED, ASSISTED, PLAIN, THEIRS
+from lib.studies.speed.alternatives import ADAPTIVE, ADVISED, PLAIN, THEIRS
 
 MIB = 2**20
 
 
-def chosen_in_advance(choices: pd.DataFrame) -> Finding:
-    """The drafter and tree that replay and a calibration recommend; from the table "speed_choice"."""
-    best = {batch: own.iloc[0] for batch, own in choices.groupby("batch")}
-    batch, first = next(iter(best.items()))
-    named = ", ".join(f"`{row.drafter}` with `{row['shape']}` at batch {batch}" for batch, row in best.items())
-    return Finding(f"Replay and a calibration recommend {named}", f"(tokens per second and row). At batch {batch} it "
-                   f"should yield {first.tokens:.2f} tokens per round in {1000 * first.round_seconds:.1f} ms.",
-                   table=choices.pivot(index=["drafter", "shape"], columns="batch", values="speed").round(0))
+def quoted(made: Recommendation) -> Finding:
+    """What is recommended, as recommendation.json has it."""
+    told = "; ".join(f"at batch {own.batch}: {own.sentence}" for own in made.by_batch)
+    return Finding(f"Recommended for `{made.target}` in {made.dtype}:", f"{told} (without prefill, on prompts that did "
+                   "not choose).")
 
 
 def side_by_side(rows: pd.DataFrame, factors: pd.DataFrame) -> Finding:
@@ -31,11 +30,12 @@ def side_by_side(rows: pd.DataFrame, factors: pd.DataFrame) -> Finding:
     advised = _advised(factors)
     taken = rows[(rows["batch"] == rows["batch"].min()) & (rows["alternative"] == ADVISED)].iloc[0]
     rivals = factors[(factors["batch"] == advised.batch) & factors["alternative"].isin(ASSISTED)]["value"]
+    most = f" Assisted generation with the pair's own model reaches at most {rivals.max():.2f}." if len(rivals) else ""
     return Finding(
-        f"`{taken['pair']}`, batch {advised.batch}: the recommendation (`{taken['drafter']}` with `{taken['shape']}`) "
-        f"decodes {stats.format_estimate(advised)} times as fast as `generate`", f"({advised.n_prompts} prompts): the "
-        f"loop gains {advised.loop:.2f}, speculation {advised.over_plain:.2f}. Assisted generation with the pair's own "
-        f"model reaches at most {rivals.max():.2f}.", figures.speeds(factors, taken["pair"]), "speeds")
+        f"`{taken['pair']}` in {taken['dtype']}, batch {advised.batch}: the recommendation (`{taken['drafter']}` with "
+        f"`{taken['shape']}`) decodes {stats.format_estimate(advised)} times as fast as `generate`, prefill included",
+        f"({advised.n_prompts} prompts): the loop gains {advised.loop:.2f}, speculation {advised.over_plain:.2f}."
+        f"{most}", figures.speeds(factors, taken["pair"]), "speeds")
 
 
 def factors_shown(factors: pd.DataFrame) -> pd.DataFrame:
@@ -106,21 +106,6 @@ def predicted(rows: pd.DataFrame) -> Finding:
         figures.predicted_and_measured(rows), "predicted_speed")
 
 
-def batch_and_cost(rows: pd.DataFrame) -> Finding:
-    """Until which batch a tree pays, and its size over the cost of a level; from the table "speed_questions"."""
-    by_batch, by_ratio = (rows[rows["question"] == name].rename(columns={"at": name}) for name in ("batch", "ratio"))
-    by_batch = by_batch.astype({"batch": int})
-    until, tried = prediction.last_paying(by_batch), ", ".join(map(str, sorted(by_batch["batch"].unique())))
-    pays = f"up to batch {until}" if until else "at no batch"
-    ends = by_ratio[by_ratio["family"] == prediction.CHOSEN].sort_values("ratio").iloc[[0, -1]]
-    return Finding(
-        f"With its own model as the drafter, `{rows['pair'].iloc[0]}` gains by a tree beyond the interval {pays} "
-        f"(tried: {tried}).", f"From a level that costs {ends['ratio'].iloc[0]:g} of a plain round to one that costs "
-        f"{ends['ratio'].iloc[1]:g} the fastest tree goes from {ends['nodes'].iloc[0]} to {ends['nodes'].iloc[1]} "
-        "nodes.",
-        figures.questions(by_batch, by_ratio), "speed_questions")
-
-
 def lockstep(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     """Rounds of a batch in lockstep over those of a ragged one; from the table "lockstep"."""
     slower = stats.summarise(rows, ["shape", "batch"], "lockstep", "ragged", rng, rounds="ragged")
@@ -171,7 +156,7 @@ def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
 def how_fast(factors: pd.DataFrame) -> str:
     """The answer for "What follows"; factors: `measure.factors`."""
     advised = _advised(factors)
-    return (f"The drafter and tree recommended in advance decode {stats.format_estimate(advised)} times as fast as "
+    return (f"The recommended drafter and tree decode {stats.format_estimate(advised)} times as fast as "
             f"transformers' `generate`: the loop gains {advised.loop:.2f}, speculation {advised.over_plain:.2f}.")
 
 
@@ -191,25 +176,22 @@ def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | 
 
 Wall-clock time on the same prompts with the same stopping rule, all ways in turns; ratios are geometric means over
 prompts. Two factors are kept apart: the gain of the **loop** without speculation over transformers' greedy `generate`,
-and the gain of **speculation** over the loop's own plain decoding. Drafter and tree were chosen by replay and a
-calibration, on other prompts; the policy drafts as deep as its last rounds advise, or not at all."""
+and the gain of **speculation** over the loop's own plain decoding. The policy drafts as deep as its last rounds advise,
+or not at all."""
     yield side_by_side(rows, factors)
     smallest = rows[rows["batch"] == rows["batch"].min()]
     yield on_which_text(smallest, measure.gains(smallest, PLAIN, rng, by=["kind"]))
     yield overhead(rows)
-    yield """### 8.1 Could it have been foreseen?
+    if "speed_predicted" in run:  # the pair has a draft model, whose trees replay counts
+        yield """### 8.1 Could it have been foreseen?
 
 A calibration on other prompts timed chains, alone and side by side; replay of the measured prompts gave tokens per
 round. Their quotient is shown over the measured speed, one point per batch, tree and kind of text; the shaded band is
 25 % to either side."""
-    yield predicted(run["speed_predicted"])
-    yield """### 8.2 Until which batch does a tree pay, and how large should it be?
-
-The fastest tree that the pair's own model can draft is chosen anew for every batch, and for a range of costs of a
-drafted level."""
-    yield batch_and_cost(run["speed_questions"])
-    yield "### 8.3 What do batches take in memory, and fewer bits in speed?"
-    yield memory_needed(run["memory"])
+        yield predicted(run["speed_predicted"])
+        yield "### 8.2 What do batches take in memory?"
+        yield memory_needed(run["memory"])
     if "formats" in run:
+        yield "### 8.3 Are fewer bits faster?"
         yield number_formats(run["formats"], rng)
     yield Follows("How fast?", lambda: how_fast(factors))

@@ -1,21 +1,26 @@
-"""Speed side by side: the choice of a drafter and tree in advance, then every alternative on the same groups of prompts
-in interleaved turns, one row of the table "speed" per run; and the ratios that follow from its rows.
+"""Speed side by side: every alternative, the recommendation among them, on the same groups of prompts in interleaved
+turns, one row of the table "speed" per run; and the ratios that follow from its rows.
 
 A ratio of speeds is the geometric mean over prompts of each prompt's own ratio, so that each prompt counts once
 whatever the length of its text; its interval comes from resampling prompts.
 """
 
 import time
-from typing import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
-from lib.cost import choice
-from lib.cost.choice import Candidate
+from lib.cost import recommendation
+from lib.cost.calibration import dtype_of
+from lib.cost.recommendation import Recommendation
+from lib.cost.recommending import RULER
+from lib.cost.ways import GENERATE, Continued, groups
 from lib.decoding.records import Round
+from lib.drafters.controls import RandomDrafter
+from lib.drafters.drafter import Drafter
 from lib.drafters.registry import make
 from lib.lab import stats
 from lib.lab.tables import Table
@@ -23,63 +28,45 @@ from lib.lab.timing import synchronise
 from lib.replay import acceptance
 from lib.replay.trace import Trace
 from lib.studies.acceptance import recording
-from lib.studies.speed.alternatives import GENERATE, OWN, PLAIN, Alternative, Continued, ours
-from lib.trees.tree import Tree
+from lib.studies.speed.alternatives import OWN, PLAIN, Alternative
 
-MIXED = "mixed"  # in place of a kind of text
 GOAL = 0.1  # share of a round's time that may be in neither model, at batch 1
 FLOOR = 0.95  # speed over the plain loop that a policy should keep on every kind of text
 HINDSIGHT = "best in hindsight"  # each prompt's fastest way
 
 
-# -------------------------------------------------------------------------------------------------- choosing in advance
+# ------------------------------------------------------------------------------------------------ what is given to it
 
 
-def replayable(pair, drafters: Sequence[str]) -> list[str]:
-    """Of these drafters those that `continued` can record: the pair's own model, and heads."""
-    return [name for name in drafters if name == OWN or make(name, pair).reads_ahead]
-
-
-def continued(pair, prompts, new_tokens: int, drafters: Sequence[str] = (OWN,)) -> Trace:
-    """The pair's greedy continuations of prompts, `new_tokens` per row with its root as `alternatives.ours` writes
-    them, with the ranks of drafters that a trace can replay. prompts: `recording.Prompts`.
+def recommended(run_dir: str, target: str, dtype: str, batches: Sequence[int],
+                make_anew: Callable[[], Recommendation]) -> Recommendation:
+    """The recommendation in the run's folder, or where it has none for this target, dtype and these batches, the result
+    of `make_anew`.
     """
-    models = {name: pair.draft_model if name == OWN else make(name, pair) for name in drafters}
-    return recording.record_pair(pair, prompts, models, max_new_tokens=new_tokens - 1,
-                                 about={"protocol": acceptance.CONTINUATION, "target": pair.target_name})
+    path = Path(run_dir) / recommendation.FILE
+    if run_dir and path.exists():
+        found = recommendation.load(path)
+        if (found.target, found.dtype) == (target, dtype) and {own.batch for own in found.by_batch} >= set(batches):
+            return found
+    return make_anew()
 
 
-def choose(pair, prompts, recorded: Trace, trees: Mapping[Candidate, Tree], *, batch: int, new_tokens: int,
-           generator: torch.Generator, repeats: int = 2) -> pd.DataFrame:
-    """The table "speed_choice" at one batch: `cost.choice.choose` of candidates of this pair on groups of prompts."""
-    drafters = {name: make(name, pair) for name in dict.fromkeys(drafter for drafter, _ in trees)}
-    ways = {key: ours(pair, drafters[key[0]], tree, new_tokens) for key, tree in trees.items()}
-    runs = {key: lambda group, way=way: way(group).rounds for key, way in ways.items()}
-    chosen = choice.choose(runs, trees, recorded, [group for _, _, group in groups(prompts, batch)], batch=batch,
-                           generator=generator, repeats=repeats)
-    return chosen.assign(pair=pair.name, batch=batch)
+def timed_drafters(pair, specs: Sequence[str], seed: int) -> dict[str, Drafter]:
+    """The drafters whose rounds are calibrated, by name: random tokens, which tell the cost of a check, and these."""
+    ruler = RandomDrafter(pair.target.config.get_text_config().vocab_size, torch.Generator().manual_seed(seed))
+    return {RULER: ruler} | {spec: make(spec, pair) for spec in specs}
+
+
+def continued(pair, prompts, new_tokens: int, deepest: int) -> Trace:
+    """The pair's greedy continuations of prompts, `new_tokens` per row with its root as `cost.ways.ours` writes them,
+    with the ranks of its draft model. prompts: `recording.Prompts`; deepest: levels of the deepest tree.
+    """
+    about = {"protocol": acceptance.CONTINUATION, "target": pair.target_name}
+    return recording.record_pair(pair, prompts, {OWN: pair.draft_model}, max_new_tokens=new_tokens - 1,
+                                 beyond=deepest + 1, about=about)
 
 
 # --------------------------------------------------------------------------------------------------------------- timing
-
-
-def groups(prompts, batch: int) -> Iterator[tuple[str, str, list[Tensor]]]:
-    """(name, kind, prompts) of the batches of `together`, each named by its first one. prompts: `recording.Prompts`."""
-    for kind, rows in together(prompts.kinds, batch):
-        yield prompts.names[rows[0]], kind, [prompts.ids[i] for i in rows]
-
-
-def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]]:
-    """(kind, rows) of batches of one kind of text each, or of MIXED kinds where a kind has too few rows; kinds: by row.
-
-    The last batch of a kind is filled with its first rows.
-    """
-    own_rows = {kind: [row for row, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
-    if min(map(len, own_rows.values()), default=0) < batch:
-        own_rows = {MIXED: list(range(len(kinds)))}
-    for kind, own in own_rows.items():
-        for first in range(0, len(own), batch):
-            yield kind, [own[(first + i) % len(own)] for i in range(batch)]
 
 
 def measure(table: Table, pair, alternatives: Sequence[Alternative], prompts, *, batch: int, repeats: int,
@@ -89,11 +76,11 @@ def measure(table: Table, pair, alternatives: Sequence[Alternative], prompts, *,
     Alternatives are interleaved on each group, in shuffled order, after one untimed run each. An interrupt loses the
     current run alone.
     """
-    fitting = [way for way in alternatives if way.batched or batch == 1]
+    fitting, dtype = [way for way in alternatives if way.batched or batch == 1], dtype_of(pair)
     own: dict[str, list[list[int]]] = {}
     todo = [(repeat, *group, fitting[at]) for repeat in range(repeats) for group in groups(prompts, batch)
             for at in torch.randperm(len(fitting), generator=generator).tolist()
-            if (pair.name, batch, fitting[at].name, group[0], repeat) not in table.keys()]
+            if (pair.name, dtype, batch, fitting[at].name, group[0], repeat) not in table.keys()]
     for way in {way.name: way for *_, way in todo}.values():
         way.run(todo[0][3])
     for repeat, name, kind, group, way in todo:
@@ -104,17 +91,17 @@ def measure(table: Table, pair, alternatives: Sequence[Alternative], prompts, *,
         done = way.run(group)
         synchronise(pair.target.device)
         seconds = time.perf_counter() - start
-        table.append(pair=pair.name, batch=batch, alternative=way.name, drafter=way.drafter, shape=way.shape,
-                     prompt=name, kind=kind, repeat=repeat, **counted(done, seconds), same=done.tokens == own[name])
+        table.append(pair=pair.name, dtype=dtype, batch=batch, alternative=way.name, drafter=way.drafter,
+                     shape=way.shape, prompt=name, kind=kind, repeat=repeat, **counted(done, seconds),
+                     same=done.tokens == own[name])
 
 
 def counted(done: Continued, seconds: float) -> dict[str, object]:
     """Tokens and seconds of one run, and the counts and seconds of its rounds; NaN for transformers' runs, which have
     no records.
     """
-    uncut, known = [record for record in done.rounds if not record.cut], bool(done.rounds)
-    rounds = one_per_round(done.rounds)
-    sums = {"rounds": len(uncut), "accepted": sum(record.accepted for record in uncut),
+    rounds, known = one_per_round(done.rounds), bool(done.rounds)
+    sums = {"rounds": len(done.rounds), "accepted": sum(record.accepted for record in done.rounds),
             "round_seconds": sum(record.seconds for record in rounds),
             "model_seconds": sum(record.model_seconds for record in rounds)}
     return {"tokens": sum(map(len, done.tokens)), "seconds": seconds,

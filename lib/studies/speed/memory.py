@@ -94,7 +94,8 @@ def compare_formats(name: str, prompts, drafting: Mapping[str, tuple[str, str | 
         runs[each, PLAIN] = drafted(PLAIN, pair, NOBODY, "", ROOT_ALONE, new_tokens)
         for spec, (label, shape) in drafting.items():
             runs[each, f"{spec}, {label}"] = drafted(f"{spec}, {label}", pair, spec, label, shape, new_tokens)
-    held = {each: {"target_weights": weights(pair.target), "drafter_weights": weights(pair.draft_model)}
+    held = {each: {"target_weights": weights(pair.target),
+                   "drafter_weights": weights(pair.draft_model) if pair.draft_model is not None else 0}
             for each, pair in pairs.items()}
     for run in runs.values():  # warm up
         run.run(prompts.ids[:1])

@@ -1,29 +1,23 @@
-"""Speeds predicted by replay and a calibration: beside the measured ones, over the batch, over the drafter's cost; and
-the rounds of a batch in lockstep beside those of a ragged one.
+"""Speeds predicted by replay and a calibration, beside the measured ones; and the rounds of a batch in lockstep beside
+those of a ragged one.
 
 Every prediction is for prompts that neither the calibration nor the choice of a tree has seen.
 """
 
-from dataclasses import replace
 from typing import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from lib import cost, replay
-from lib.cost import best_tree
-from lib.cost.best_tree import Limits
 from lib.cost.fit import Costs
-from lib.cost.round_cost import Curve, RoundCost
+from lib.cost.ways import MIXED, together
 from lib.replay.trace import Trace
 from lib.studies.speed.alternatives import ADVISED, PLAIN
-from lib.studies.speed.measure import MIXED, together
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 
 SETTING = ["pair", "batch", "shape", "kind"]
-RATIOS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # costs of a drafted level, in plain rounds
-CHOSEN, SMALLEST = "fastest tree", "chain@1"  # the fastest of all, and the smallest tree that is speculation
 
 
 def compare(rows: pd.DataFrame, recorded: Trace, costs: Costs, drafter: str, trees: Mapping[str, str | Tree],
@@ -68,51 +62,6 @@ def of_speedups(compared: pd.DataFrame) -> pd.DataFrame:
     return trees.assign(error=predicted / measured - 1)[compared.columns]
 
 
-# ------------------------------------------------------------------------------------------------------- batch and cost
-
-
-def by_batch(choosing: Trace, judged: Trace, costs: Costs, drafter: str, batches: Sequence[int], *, prefix: float,
-             limits: Limits, rng: np.random.Generator) -> pd.DataFrame:
-    """The columns of `cost.speeds`, and `batch`, for the fastest tree at each batch and for one draft token.
-
-    The fastest tree is chosen anew for each batch, on prompts that do not judge it.
-    """
-    target = choosing.about["target"]
-    prices = {batch: costs.at(target, drafter, batch=batch, prefix=prefix) for batch in batches}
-    return pd.concat([_chosen(choosing, judged, own, drafter, limits, rng, batch).assign(batch=batch)
-                      for batch, own in prices.items()], ignore_index=True)
-
-
-def by_ratio(choosing: Trace, judged: Trace, own: RoundCost, drafter: str, ratios: Sequence[float], *, limits: Limits,
-             rng: np.random.Generator) -> pd.DataFrame:
-    """The same at one batch, for each `ratio` of the cost of a level of one node to a plain round."""
-    return pd.concat([_chosen(choosing, judged, scaled(own, ratio), drafter, limits, rng, 1).assign(ratio=ratio)
-                      for ratio in ratios], ignore_index=True)
-
-
-def scaled(own: RoundCost, ratio: float) -> RoundCost:
-    """The cost of rounds with all costs of drafting multiplied by one factor, so that a level of one node costs `ratio`
-    plain rounds.
-    """
-    factor = ratio * own.plain / float(own.level(1))
-    return replace(own, once=factor * own.once, level=Curve(own.level.at, factor * own.level.seconds))
-
-
-def last_paying(rows: pd.DataFrame) -> int | None:
-    """The largest batch of `by_batch` such that at it and all smaller ones the fastest tree is faster than plain
-    decoding beyond its interval; None where it is not so at the smallest batch.
-    """
-    own = rows[rows["family"] == CHOSEN].sort_values("batch")
-    paying = own[(own["speedup_low"] > 1).cummin()]
-    return None if paying.empty else int(paying["batch"].iloc[-1])
-
-
-def _chosen(choosing, judged, own: RoundCost, drafter: str, limits: Limits, rng, batch: int) -> pd.DataFrame:
-    tree = best_tree.choose(choosing, own.round, limits, drafter).tree
-    forest = [(CHOSEN, tree.budget, tree), (SMALLEST, 1, Tree([-1, 0]))]
-    return cost.speeds(judged, drafter, forest, own, rng, batch=batch, loops=True)
-
-
 # ------------------------------------------------------------------------------------------------------------- lockstep
 
 
@@ -141,9 +90,9 @@ def lockstep(recorded: Trace, trees: Mapping[str, str | Tree], batches: Sequence
     verification replay counts both exactly: a row that is held back continues where it was stopped, with the same text.
     Incomplete groups are left out. In batches of one both numbers are the same.
     """
-    ends = np.cumsum(recorded.lengths)[:-1]
     rows = []
     for label, tree in trees.items():
+        ends = np.cumsum(recorded.starts(parse(tree).max_depth))[:-1]
         own = np.split(replay.accepted_lengths(recorded, parse(tree), drafter), ends)
         for batch in batches:
             for first in range(0, len(own) - batch + 1, batch):

@@ -2,7 +2,7 @@
 
 from typing import Mapping
 
-from lib.studies.columns import ROUND_COSTS, SPEED, table
+from lib.studies.columns import ROUND_COSTS, table
 from lib.studies.parameters import MODELS, drafter, nodes, tree
 
 
@@ -13,14 +13,14 @@ def _plain_batch(name: str, values: Mapping) -> None:
 
 
 NOTEBOOK = "07_speed"
-PARAMETERS = {**MODELS, "drafters": drafter, "policy": drafter, "chain": tree, "more_shapes": tree, "budgets": nodes,
-              "batches": _plain_batch}
+PARAMETERS = {**MODELS, "drafters": drafter, "policy": drafter, "chain": tree, "more_shapes": tree,
+              "most_nodes": nodes, "batches": _plain_batch}
 
 TREE = "shape text label of the draft tree"
 RUN = """
     tokens integer new tokens of all rows, each up to its end
     seconds real wall-clock seconds, prefill included
-    rounds real rounds of all rows that were not cut; missing for transformers' own decoding
+    rounds real rounds of all rows; missing for transformers' own decoding
     accepted real accepted draft tokens in them
     round_seconds real seconds of all rounds until the last row ends, prefill excluded
     model_seconds real of these, seconds in forward passes of target and drafter
@@ -28,8 +28,8 @@ RUN = """
 
 TABLES = (
     table("speed", "one timed run of one way of decoding on one group of prompts; ways are interleaved",
-          "pair batch alternative prompt repeat", f"""
-          pair batch
+          "pair dtype batch alternative prompt repeat", f"""
+          pair dtype batch
           alternative text way of decoding: transformers' own, the plain loop, or the loop with a drafter
           drafter text kind of drafter; empty for transformers' own and for plain decoding
           {TREE}; empty without one
@@ -39,22 +39,11 @@ TABLES = (
           prompt text first prompt of the group
           kind
           """, compressed=True),
-    table("speed_choice", "predicted speed of one draft tree by replay and calibration, before prompts are judged",
-          "pair batch drafter shape", """
-          pair batch
-          drafter text kind of drafter
-          shape text label of the draft tree: family@budget
-          budget
-          tokens real tokens per round on the choosing prompts, by replay or live, bonus token included
-          turns integer groups of prompts that were timed; the fastest trees have more
-          round_seconds real median seconds per round
-          speed real predicted tokens per second and row
-          """),
     table("speed_costs", "time of a round of the loop for one shape, on the choosing prompts of the speed study",
-          "target drafter batch prefix shape", ROUND_COSTS),
+          "target drafter dtype batch prefix shape", ROUND_COSTS),
     table("speed_predicted", "predicted and measured speed of one tree, on prompts that the calibration did not use",
-          "pair batch shape kind", """
-          pair batch
+          "pair dtype batch shape kind", """
+          pair dtype batch
           shape text label of the draft tree, or the plain loop
           kind
           tokens real tokens per round and row by replay of the measured prompts, bonus token included
@@ -63,17 +52,9 @@ TABLES = (
           speedup real predicted speed over plain decoding
           error real predicted / measured - 1
           """),
-    table("speed_questions", "the predicted fastest tree for each batch, and for each cost of a drafter's level",
-          "pair question at family", f"""
-          pair
-          question text batch: the setting is the batch; ratio: the cost of a level in plain rounds, at batch 1
-          at real the setting
-          family text the fastest tree, or one draft token
-          budget {SPEED}
-          """),
     table("lockstep", "rounds of a batch if all rows stop at the first rejection, and if each keeps its own path",
-          "pair shape batch prompt", f"""
-          pair
+          "pair dtype shape batch prompt", f"""
+          pair dtype
           {TREE}
           batch
           prompt text first prompt of the group

@@ -154,7 +154,28 @@ def read_llama_cpp(text: str) -> Tree:
     return chain(*whole(given, [spelling], text))
 
 
+def read_transformers_lookup(text: str) -> Tree:
+    """The chain of such a call."""
+    return chain(*whole(keywords(text.replace("**inputs, ", "")), ["prompt_lookup_num_tokens"], text))
+
+
+def read_sglang_ngram(text: str) -> Tree:
+    """The chain that the options set; the number of draft tokens counts the root."""
+    given = options(text)
+    tokens, breadth = whole(given, [TOKENS, "speculative-ngram-max-bfs-breadth"], text)
+    if given.get("speculative-algorithm") != "NGRAM" or breadth != 1:
+        raise ValueError(f"{text[:60]!r} is no chain of n-grams")
+    return chain(tokens - 1)
+
+
+def read_llama_cpp_ngram(text: str) -> Tree:
+    """The longest chain that the options allow."""
+    return chain(*whole(options(text), ["spec-ngram-simple-size-m"], text))
+
+
 READERS = {
+    "transformers, look-up": read_transformers_lookup, "vLLM, n-gram": read_vllm, "vLLM, suffix": read_vllm,
+    "SGLang, n-gram": read_sglang_ngram, "llama.cpp, n-gram": read_llama_cpp_ngram,
     "Medusa": read_list, "EAGLE-1": read_list, "EAGLE-2, EAGLE-3": read_eagle_dynamic,
     "vLLM, chain": read_vllm, "vLLM, token tree": read_vllm_tree,
     "SGLang, chain": read_sglang, "SGLang, dynamic tree": read_sglang_dynamic,

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
-from lib.cost import best_tree, engines
-from lib.cost.best_tree import Limits
+from lib.cost import engines
 from lib.cost.engines import choices, servers
-from lib.cost.engines.forms import CHAIN, DYNAMIC, LEVELS, TREE, Dynamic
-from lib.cost.engines.registry import ENGINES
+from lib.cost.engines.forms import CHAIN, DYNAMIC, LEVELS, LONGEST, TREE, Dynamic
+from lib.cost.engines.registry import CHAINED, ENGINES, GROWN, SAME
+from lib.drafters.lookup import LookupDrafter
 from lib.tests.cost.engine_readers import READERS
-from lib.tests.replay.test_replay import synthetic, trees
+from lib.tests.replay.test_replay import trees
 from lib.trees import Tree, shapes
 
 
@@ -40,7 +40,7 @@ OF_FORM = {
 def test_what_is_written_is_read_back(name, data):
     engine = ENGINES[name]
     setting = data.draw(OF_FORM[engine.form])
-    for drafter in ("a model", *engine.by_head):
+    for drafter in engine.drafters:
         written = engine.line(setting, drafter)
         assert READERS[name](written) == setting and "\n" not in written
 
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_back(name, data):
 @pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.form in (CHAIN, LEVELS)])
 def test_what_an_engine_cannot_express_is_refused(name):
     for tree in (Tree.from_choices([(0,), (1,), (0, 0)]), Tree.from_choices([(1,)]), Tree([-1])):
-        with pytest.raises(ValueError, match="nearest"):
+        with pytest.raises(ValueError, match="give a"):
             ENGINES[name].write(tree)
 
 
@@ -69,7 +69,10 @@ def test_the_texts_are_those_of_the_engines():
         "-md DRAFTER --spec-type draft-simple --spec-draft-n-max 3 --spec-draft-p-min 0")
     assert "--speculative-algorithm EAGLE3 " in ENGINES["SGLang, chain"].line(shapes.chain(3), "eagle3")
     assert '"method": "medusa"' in ENGINES["vLLM, chain"].line(shapes.chain(3), "medusa")
-    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "small") == servers.write_vllm(shapes.chain(3))
+    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "model") == servers.write_vllm(shapes.chain(3))
+    assert json.loads(shlex.split(servers.write_vllm_ngram(shapes.chain(4)))[1]) == {
+        "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+    assert servers.write_llama_cpp_ngram(shapes.chain(4)).startswith("--spec-type ngram-simple ")
     assert READERS["llama.cpp"]("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
     with pytest.raises(ValueError, match="dynamic tree and no chain"):
         READERS["SGLang, chain"](servers.write_sglang_dynamic(Dynamic(3, 2, 6)))
@@ -143,44 +146,33 @@ def test_equal_levels_are_the_expansions(branching, data):
     assert engines.equal_levels(cut) == ([*branching, 1] if alone else None)
 
 
-def test_the_nearest_setting_is_the_fastest_of_its_form():
-    recorded = synthetic(np.random.default_rng(0), rows=6, width=24, ranks=3)
-    limits, tree = Limits(12, 4), Tree.from_choices([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
-
-    def cost(tree):
-        return 1 + 0.05 * tree.budget + 0.1 * tree.max_depth
-
-    def speed(tree):
-        return (1 + best_tree.mean_accepted(recorded, tree)) / cost(tree)
-
-    found = {name: engines.nearest(engine, tree, recorded, cost, limits) for name, engine in ENGINES.items()}
-    assert found["Medusa"] == tree and found["EAGLE-2, EAGLE-3"] == Dynamic(3, 2, 5)
-    assert speed(found["llama.cpp"]) == max(speed(shapes.chain(length)) for length in range(1, 5))
-    level = found["vLLM, token tree"]
-    assert engines.equal_levels(level) and speed(level) >= speed(found["vLLM, chain"])
-    for name, setting in found.items():
-        assert READERS[name](ENGINES[name].write(setting)) == setting
+DRAFTED = st.sampled_from(["model", "lookup", "lookup:frequent", "sam", "recycling", "ngrams", "early_exit:6", "medusa",
+                           "eagle", "eagle3", "block", "none"])
 
 
-def test_nodes_of_ranks_that_an_engine_does_not_know_serve_elsewhere():
-    """Ranks 0 to 15, of which an engine knows 10: what is left of the tree is no faster than the nearest setting."""
-    recorded, limits = synthetic(np.random.default_rng(0), rows=40, width=24, ranks=16), Limits(12, 3)
-
-    def speed(tree):
-        return 1 + best_tree.mean_accepted(recorded, tree)  # over a cost that is the same for all
-
-    for tree in (Tree.from_choices([(0,), (11,), (11, 0), (0, 3)]), Tree.from_choices([(11,), (12,)])):
-        found = engines.nearest(ENGINES["Medusa"], tree, recorded, lambda tree: 1.0, limits)
-        assert READERS["Medusa"](ENGINES["Medusa"].write(found)) == found and 0 < found.budget <= limits.nodes
-        left = Tree.from_choices(choice for choice in tree.choices() if max(choice) < 10)
-        known = best_tree.paths_within(recorded, limits, most_rank=10)
-        assert speed(found) == max(speed(left), speed(Tree.from_choices(known))) > speed(left)
+@settings(deadline=None)
+@given(trees(), st.integers(0, 6).map(shapes.chain), DRAFTED)
+def test_settings_name_the_drafter_and_draft_the_tree_or_the_chain(tree, chain, drafter):
+    rows = engines.settings(drafter, tree, chain)
+    assert all(drafter.partition(":")[0] in ENGINES[row["engine"]].drafters for row in rows)
+    assert tree.budget or not rows
+    for row in rows:
+        read = READERS[row["engine"]](row["setting"])
+        assert read == {SAME: tree, CHAINED: chain, GROWN: Dynamic.like(tree)}[row["draft"]]
 
 
-def test_branchings_stay_within_the_limits():
-    found = list(engines.branchings(Limits(14, 3)))
-    assert [2, 2, 2] in found and [14] not in found and len(found) == len({tuple(one) for one in found})
-    assert all(shapes.expansion(one).budget <= 14 and len(one) <= 3 for one in found)
+def test_engines_run_what_they_have():
+    named = {drafter: {row["engine"] for row in engines.settings(drafter, shapes.kary(2, 2), shapes.chain(3))}
+             for drafter in ("lookup", "sam", "recycling", "early_exit:6", "model")}
+    assert named["lookup"] == {"transformers, look-up", "vLLM, n-gram", "SGLang, n-gram", "llama.cpp, n-gram"}
+    assert named["sam"] == {"vLLM, suffix", "SGLang, n-gram"}
+    assert named["model"] == {"transformers", "vLLM, chain", "SGLang, chain", "llama.cpp"}
+    assert not named["recycling"] and not named["early_exit:6"]
+
+
+def test_transformers_takes_prompt_lookup():
+    config = GenerationConfig(prompt_lookup_num_tokens=4, max_matching_ngram_size=LONGEST)
+    assert config.validate() is None and LookupDrafter().longest == LONGEST
 
 
 def test_the_readmes_lines_are_what_engines_take():

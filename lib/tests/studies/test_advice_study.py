@@ -1,127 +1,119 @@
-"""The tables of the advice against counting, the sentences made of them, and the drafters that compete."""
+"""The tables of the advice against counting, and the figures and sentences that are made of them."""
 
-from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-
+import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from lib import cost, models
-from lib.cost import advice, formulas
-from lib.drafters.eagle import EagleDrafter
+from lib import cost
+from lib.cost import formulas, recommendation
+from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
 from lib.lab import processor, tables
-from lib.studies.advice import findings, measure
-from lib.tests import small_models
+from lib.lab.findings import Results
+from lib.studies.advice import figures, findings, measure
+from lib.studies.report import Ask
 from lib.tests.cost import test_cost
-from lib.tests.cost.test_advice import LIMITS, costs, given_advice, recorded  # noqa: F401
-from lib.trees import Tree
+from lib.tests.cost.test_recommendation import found  # noqa: F401
+
+matplotlib.use("agg")
 
 
-def test_speed_over_budget_holds_to_the_limits_and_batches(tmp_path):
-    both = cost.Costs(pd.concat([costs(1).rows, costs(4, 3.0).rows]))
-    found = measure.over_budget(recorded(), both, "good", batches=[1, 4], prefix=64, budgets=[1, 4, 8],
-                                      limits=LIMITS, generator=np.random.default_rng(0))
-    assert set(found["batch"]) == {1, 4} and (found["nodes"] == found["budget"]).all()
-    assert found["depth"].max() <= LIMITS.depth and set(found["family"]) == {*measure.RIVALS, measure.OURS}
-    one, four = (found[found["batch"] == batch] for batch in (1, 4))
-    assert np.allclose(one["speedup"], four["speedup"])  # all three times as dear
-    assert np.allclose(four["tokens_per_second"], one["tokens_per_second"] * 4 / 3)
-    tables.write(tmp_path, "advice_budgets", found, "mark")
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    matplotlib.pyplot.close("all")
 
 
-def test_formulas_stand_beside_replay(tmp_path):
-    made = recorded()
-    made = replace(made, alpha={name: np.full_like(made.probs["d"], 0.5) for name in made.ranks})
-    found = measure.beside_formulas(made, costs(), "good", batches=[1], prefix=64, lengths=[1, 4],
-                                          generator=np.random.default_rng(0))
-    own = costs().at("t", "good", prefix=64)
-    said = found.set_index(["by", "length"])["speedup"]
-    assert said[measure.LEVIATHAN, 1] == pytest.approx(1.5 / (1 + own.level(1) / own.plain))
-    assert np.isnan(said[measure.BLOG, 1]) and said[measure.BLOG, 4] == pytest.approx(1.95)
-    tables.write(tmp_path, "advice_formulas", found, "mark")
+def told(**other):
+    """A recommendation at batch 1."""
+    own = dict(
+        batch=1, drafter="lookup", pair="t", tree="chain:2", choices=[[0], [0, 0]], budget=2, depth=2,
+        chain={"drafter": "lookup", "pair": "t", "tree": "chain:2"}, predicted=1.5, speedup=Interval(1.4, 1.2, 1.6),
+        over_chain=ONE, with_prefill=Interval(1.3, 1.1, 1.5), kinds={"code": Interval(1.4, 1.2, 1.6)},
+        tokens_per_second={way: Interval(10.0, 9.0, 11.0) for way in ("recommended", "plain decoding", "best chain",
+                                                                      "generate")},
+        prompts=9, repeats=3, settings=[dict(engine="e", setting="--x", draft="the tree", versions="1")],
+        warnings=["a note"]) | other
+    return Recommendation("t", [], ["lookup"], "float32", "cpu", "a processor", 2, {}, 16, 9, 9, 0.1, [ForBatch(**own)])
 
 
-def test_the_table_as_a_person_reads_it(given_advice):  # noqa: F811
-    table = given_advice.table
-    found = findings.readable(table).xs(("t", 1))
-    top, chain = found.loc[advice.RECOMMENDED], found.loc[advice.SAME_BUDGET]
-    assert sum(map(int, top["by level"].split(", "))) == top["nodes"] == given_advice.tree.budget
-    assert chain["by level"] == ", ".join(["1"] * chain["nodes"]) and found.loc[advice.PLAIN, "by level"] == ""
-    assert top["against [95 %]"] == "1.00 [1.00, 1.00]"
-    said = findings.promises({("t", 1): given_advice}).xs(("t", 1))
-    assert list(said.index) == list(given_advice.promised)
-    assert said.loc[formulas.BLOG, "promised speedup"] == pytest.approx(1.95)
-    share = table.set_index("what").loc[formulas.BLOG, "against"]
-    assert f", {formulas.BLOG} {share:.0%} of the recommended" in findings.followed(table).claim
-    assert findings.followed(table.iloc[:2]) is None
-    assert f"with {top['nodes']} nodes" in findings.recommended(table).text
-    assert "plain decoding, which no tree beats" in findings.recommended(table.assign(nodes=0)).text
+def test_what_is_found_fits_its_tables_and_the_report_quotes_the_file(found, tmp_path):  # noqa: F811
+    beside = measure.beside_formulas(found.candidates, "model")
+    priced = found.costs[found.costs["drafter"] == "model"]
+    sized = measure.with_costs_of(found.tried, "t", {"t/d": priced}, [1, 2], np.random.default_rng(0))
+    for name, rows in {"advice_candidates": found.candidates, "advice_timed": found.timed, "costs": found.costs,
+                       "advice_sizes": sized, "advice_formulas": beside}.items():
+        tables.write(tmp_path, name, rows, "mark")
+    found.recommendation.save(tmp_path / recommendation.FILE)
+    parts = list(findings.report(Results(tmp_path), Ask("t/d", 2), np.random.default_rng(0)))
+    shown = "\n".join(f"{part.claim} {part.text}" for part in parts if hasattr(part, "claim"))
+    assert all(own.sentence in shown for own in found.recommendation.by_batch)
+    assert len([part for part in parts if getattr(part, "figure", None)]) == 4
 
 
-def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(tmp_path):
-    own, dear = test_cost.table(), test_cost.table()
-    dear = dear.assign(target="huge", drafter="large", verify_ms=1e4)
-    found = measure.over_budget_with_costs_of(recorded(), "d", {"own": own, "dear": dear}, batches=[1], prefix=64,
-                                     budgets=[1, 4, 8], limits=LIMITS, generator=np.random.default_rng(0))
-    chains = found[found["family"] == "chain"].set_index(["costs", "budget"])
-    assert (chains.loc["own", "tokens"] == chains.loc["dear", "tokens"]).all()  # who accepts is the same
-    assert (chains.loc["dear", "speedup"] > chains.loc["own", "speedup"]).all()  # but a check is nearly free
-    assert set(found.loc[found["costs"] == "dear", "free"]) == {LIMITS.nodes}
-    assert set(found["target"]) == {"t"} and set(found["drafter"]) == {"d"}
-    best = found[found["family"] == measure.OURS].groupby("costs")["speedup"].max()
-    terms = findings.terms(found).droplevel("batch")
+def test_formulas_stand_beside_replay(found):  # noqa: F811
+    rows = measure.beside_formulas(found.candidates, "model")
+    said, own = rows.set_index(["batch", "by", "length"])["speedup"], rows.iloc[0]
+    assert said[1, measure.LEVIATHAN, 1] == pytest.approx((1 + own["alpha"]) / (1 + own["cost"]))
+    assert np.isnan(said[1, measure.BLOG, 1]) and said[1, measure.BLOG, 3] == formulas.blog_speedup(3)
+    chain = found.candidates.query("batch == 1 and drafter == 'model' and shape == 'chain:2'").iloc[0]
+    assert said[1, measure.REPLAY, 2] == chain["speedup"]
+    assert [text.get_text() for text in figures.formulas(rows).legends[0].get_texts()] == list(figures.BY)
+
+
+def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(found):  # noqa: F811
+    own = test_cost.table()
+    dear = own.assign(target="huge", drafter="large", verify_ms=1e4)
+    sized = measure.with_costs_of(found.tried, "t", {"own": own, "dear": dear}, [1], np.random.default_rng(0))
+    assert set(sized.loc[sized["costs"] == "dear", "free"]) == {64} and set(sized["target"]) == {"t"}
+    chains = sized[sized["chain"]].set_index(["costs", "budget"])
+    assert (chains.loc["dear", "speedup"] > chains.loc["own", "speedup"]).all()  # a check is nearly free
+    best = sized.groupby("costs")["speedup"].max()
+    terms = findings.terms(sized).droplevel("batch")
     assert terms["its speedup"].to_dict() == best.round(2).to_dict() and terms.loc["dear", "its check / plain"] == 1
-    finding = findings.larger_pairs(found)
-    assert finding.text.startswith(f"at batch 1 {best['own']:.2f} [") and "`dear`" in finding.text
-    assert "No larger pair was timed" in findings.larger_pairs(found[found["costs"] == "own"]).text
-    tables.write(tmp_path, "advice_sizes", found, "mark")
-    assert len(tables.read(tmp_path, "advice_sizes")) == len(found)
+    finding = findings.larger_pairs(sized)
+    assert f"{best['own']:.2f} [" in finding.text and "`dear`" in finding.text
+    axis, = finding.figure.axes
+    assert len(axis.lines) == 2 * 2 + 1 and len(axis.collections) == 2  # and the line at 1
+    assert "No larger pair was timed" in findings.larger_pairs(sized[sized["costs"] == "own"]).text
+
+
+def test_the_star_is_the_measured_speedup_at_the_recommended_budget(found):  # noqa: F811
+    figure = figures.speed_over_budget(found.candidates, found.recommendation)
+    for axis, own in zip(figure.axes, found.recommendation.by_batch):
+        star = [line for line in axis.lines if line.get_marker() == "*"]
+        assert [line.get_xydata()[0].tolist() for line in star] == [[own.budget, own.speedup.value]]
+
+
+def test_the_curve_of_checks_has_a_point_for_each_shape_and_a_line_for_each_batch(found):  # noqa: F811
+    axis, = figures.check_curves(cost.Costs(found.costs), "t").axes
+    sizes = found.costs[found.costs["drafter"] == findings.RULER].groupby("batch").size()
+    assert [len(points.get_offsets()) for points in axis.collections] == sizes.tolist()
+
+
+def test_sentences_are_those_of_the_recommendation():
+    finding = findings.recommended(told())
+    assert "with chain:2 (budget 2, depth 2), 1.40 [1.20, 1.60] times plain decoding (predicted 1.50)" in finding.text
+    assert "*batch 1: a note.*" in finding.text and "float32" in finding.claim
+    assert findings.by_kind(told()).loc["code", "batch 1"] == "1.40 [1.20, 1.60]"
+    assert findings.recommended_tree(told().at(1)).figure is not None
+    assert findings.as_engines_take_it(told().at(1)).table.loc["e", "setting"] == "--x"
+    plain = told(drafter="none", tree="chain:0", choices=[], budget=0, depth=0, settings=[]).at(1)
+    assert findings.recommended_tree(plain).figure is None
+    assert "leave speculation off" in findings.as_engines_take_it(plain).text
+    assert "no engine runs `ngrams`" in findings.as_engines_take_it(told(drafter="ngrams", settings=[]).at(1)).text
 
 
 def test_published_sizes_with_random_weights_are_timed():
     prompts = [torch.arange(5, 60)]
-    found = measure.calibrate_larger(["random:llama-68m@1|random:llama-68m@1"], prompts, dtype="float32", device="cpu",
-                                   shapes=("chain:0", "chain:1"), prefixes=[16], new_tokens=2, repeats=3, seconds=0.1,
-                                   generator=torch.Generator())
-    rows = found["random:llama-68m@1|random:llama-68m@1"]
+    timed = measure.calibrate_larger(["random:llama-68m@1|random:llama-68m@1"], prompts, dtype="float32", device="cpu",
+                                     shapes=("chain:0", "chain:1"), prefixes=[16], rounds=2, repeats=3, seconds=0.1,
+                                     generator=torch.Generator())
+    rows = timed["random:llama-68m@1|random:llama-68m@1"]
     assert set(rows["target"]) == {"random:llama-68m@1"} and (rows["verify_ms"] > 0).all()
-
-
-
-def test_heads_compete_with_the_models_of_their_target():
-    pairs = models.load_pairs(["small/tiny", "small/tiny-small"])
-    found = measure.of_target(pairs, ["eagle"])
-    assert list(found) == ["tiny", "tiny-small", "eagle"] and isinstance(found["eagle"], EagleDrafter)
-    assert found["tiny"] is pairs[0].draft_model
-    folders = [Path(folder).relative_to(models.SHIPPED).as_posix() for folder in measure.folders(pairs, ["eagle"])]
-    assert folders == ["heads/small/eagle", "small", "tiny", "tiny-small"]
-    rows = measure.calibrate(
-        pairs[:1], ["eagle"], small_models.prompts(0, [40]), batches=[1], prefixes=[24], new_tokens=3, repeats=1,
-        seconds=0.1, shapes=("chain:0", "chain:1", "chain:2"), generator=torch.Generator().manual_seed(0))
-    known = cost.Costs(rows)
-    assert known.at("small", "eagle", prefix=24).plain > 0 and known.at("small", "tiny", prefix=24).plain > 0
-
-
-def test_where_plain_decoding_is_fastest_there_is_no_tree_to_draw(given_advice):  # noqa: F811
-    finding = findings.recommended_tree("t", 1, replace(given_advice, tree=Tree([-1])), np.ones(1))
-    assert finding.figure is None and "plain decoding is fastest" in finding.claim
-    drawn = findings.recommended_tree("t", 1, given_advice, np.ones(given_advice.tree.size))
-    assert drawn.figure is not None and "100% of its nodes" in drawn.text
+    assert set(rows["dtype"]) == {"float32"}
 
 
 def test_no_larger_pair_is_timed_in_a_format_without_units(monkeypatch):
     monkeypatch.setattr(processor, "flags", lambda: frozenset())
     assert measure.calibrate_larger(["random:llama-68m@1|random:llama-68m@1"], [], dtype="bfloat16", device="cpu") == {}
-
-
-@pytest.mark.parametrize(("target", "kind", "complaint"), [
-    ("small", "hydra", "drafter is 'hydra'; choose one of none, model"),
-    ("gpt2", "eagle", "no head of kind 'eagle' ships for target 'gpt2'"),
-])
-def test_a_head_that_is_not_there_is_named(target, kind, complaint):
-    pair = SimpleNamespace(target_name=target, drafter_name="d", draft_model=None)
-    with pytest.raises(ValueError, match=complaint):
-        measure.of_target([pair], [kind])

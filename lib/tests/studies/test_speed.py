@@ -1,13 +1,16 @@
 """Speed's rows and their sums; lockstep by replay and live; memory as the caches have it. No time is asserted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from lib import cost, replay
-from lib.cost import calibration, choice
-from lib.cost.best_tree import Limits
+from lib.cost import calibration, ways
+from lib.cost.recommendation import FILE, NO_DRAFTER
+from lib.cost.ways import GENERATE, MIXED
 from lib.decoding import Round, generate, in_batches
 from lib.decoding.records import Hooks
 from lib.drafters import NoDrafter
@@ -18,9 +21,10 @@ from lib.models import Pair
 from lib.models.cache import TreeCache
 from lib.studies.acceptance import recording
 from lib.studies.speed import alternatives, findings, measure, memory, prediction
-from lib.studies.speed.alternatives import GENERATE, PLAIN
+from lib.studies.speed.alternatives import PLAIN
 from lib.tests import small_models
-from lib.tests.cost import test_advice, test_cost
+from lib.tests.cost import test_cost
+from lib.tests.studies.test_advice_study import told
 from lib.trees import shapes
 
 TARGET = small_models.llama(0)
@@ -65,10 +69,10 @@ def test_every_way_writes_what_generate_writes_and_an_interrupted_table_goes_on(
 
 
 def test_whole_rounds_are_those_in_which_every_row_runs():
-    def record(row, accepted, cut=False):
-        return Round(row, 0, 2, accepted, (0,) * accepted, True, cut, 1, 1, 0.25, 0.5, 0.25, 0, 0.5)
+    def record(row, accepted):
+        return Round(row, 0, 2, accepted, (0,) * accepted, True, 1, 1, 0.25, 0.5, 0.25, 0, 0.5)
 
-    rounds = [record(0, 1), record(1, 2), record(0, 0), record(1, 1, cut=True), record(0, 2)]
+    rounds = [record(0, 1), record(1, 2), record(0, 0), record(1, 1), record(0, 2)]
     assert calibration.full_rounds(rounds, 2) == [rounds[:2], rounds[2:4]] and calibration.full_rounds([], 2) == []
     assert measure.one_per_round(rounds) == [rounds[0], rounds[2], rounds[4]] and measure.one_per_round([]) == []
 
@@ -78,7 +82,7 @@ def test_whole_rounds_are_those_in_which_every_row_runs():
 def test_a_policy_that_may_stop_writes_the_same_text(pair, rows, spec):
     price = cost.Costs(test_cost.table()).at("t", "d", prefix=64)
     way = alternatives.adaptive(pair, spec, price, price, "chain:4", "up to 4", 20)
-    done, plain = way.run(PROMPTS[:rows]), alternatives.ours(pair, NoDrafter(), "chain:0", 20)(PROMPTS[:rows])
+    done, plain = way.run(PROMPTS[:rows]), ways.ours(pair, NoDrafter(), "chain:0", 20)(PROMPTS[:rows])
     assert done.tokens == plain.tokens and {found.drafted for found in done.rounds} <= set(range(5))
 
 
@@ -116,14 +120,14 @@ def rows_by_round(rounds):
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_predictions_meet_what_a_clock_that_keeps_to_the_costs_would_say(pair, batch):
     """Rounds whose seconds are the calibrated ones of the rows that run in them: predicted and measured speed agree."""
-    recorded = measure.continued(pair, ASKED, 20)
+    recorded = measure.continued(pair, ASKED, 20, 3)
     costs = cost.Costs(pd.concat([test_cost.table(batch=size, scale=size).assign(target="t", drafter=alternatives.OWN)
                                   for size in (1, 3)]))
     shape, measured = "chain:3", []
     for label, drafter in ((shape, LanguageModelDrafter(pair.draft_model)), ("", NoDrafter())):
         tree = shapes.parse(label or "chain:0")
-        for name, kind, prompts in measure.groups(ASKED, batch):
-            done = alternatives.ours(pair, drafter, tree, 20)(prompts)
+        for name, kind, prompts in ways.groups(ASKED, batch):
+            done = ways.ours(pair, drafter, tree, 20)(prompts)
             seconds = sum(costs.at("t", alternatives.OWN, batch=rows, prefix=64).round(tree)
                           for rows in rows_by_round(done.rounds))
             named = f"{alternatives.OWN}, {label}" if label else PLAIN
@@ -142,26 +146,11 @@ def test_predictions_meet_what_a_clock_that_keeps_to_the_costs_would_say(pair, b
     assert set(prediction.of_speedups(slower)["shape"]) == {shape}
 
 
-def test_a_dearer_drafter_and_a_larger_batch_want_less():
-    recorded, costs = test_advice.recorded(rows=24), cost.Costs(test_cost.table())
-    choosing, judged = recording.halves(recorded)
-    own = costs.at("t", "d", prefix=64)
-    settings = dict(limits=Limits(8, 4), rng=np.random.default_rng(0))
-    found = prediction.by_ratio(choosing, judged, own, "d", [0.01, 0.3, 3.0], **settings)
-    depths = found[found["family"] == prediction.CHOSEN].set_index("ratio")["depth"]
-    assert depths[0.01] >= depths[0.3] >= depths[3.0]
-    dear = prediction.scaled(own, 0.7)
-    assert float(dear.level(1)) == pytest.approx(0.7 * own.plain) and dear.check is own.check
-    lows = [1.4, 1.1, 0.9, 1.1]
-    rows = pd.DataFrame({"family": [prediction.CHOSEN] * 4, "batch": [1, 4, 16, 64], "speedup_low": lows})
-    assert prediction.last_paying(rows) == 4 and prediction.last_paying(rows.assign(speedup_low=0.5)) is None
-
-
 def test_groups_hold_one_kind_where_it_has_enough_prompts():
-    found, mixed = ([(name, kind, list(map(len, prompts))) for name, kind, prompts in measure.groups(ASKED, size)]
+    found, mixed = ([(name, kind, list(map(len, prompts))) for name, kind, prompts in ways.groups(ASKED, size)]
                     for size in (2, 3))
     assert found == [("a", "code", [3, 11]), ("c", "prose", [6, 17])]
-    assert mixed == [("a", measure.MIXED, [3, 11, 6]), ("d", measure.MIXED, [17, 3, 11])]
+    assert mixed == [("a", MIXED, [3, 11, 6]), ("d", MIXED, [17, 3, 11])]
 
 
 def test_gains_are_geometric_means_of_prompts_and_the_two_factors_multiply():
@@ -180,26 +169,22 @@ def test_gains_are_geometric_means_of_prompts_and_the_two_factors_multiply():
     assert np.allclose(found["value"], found["loop"] * found["over_plain"])
 
 
-def test_the_chosen_tree_is_the_fastest_of_what_replay_and_calibration_say(pair):
-    recorded = measure.continued(pair, ASKED, 12)
-    trees = choice.candidates(recorded, ["chain", "optimal"], [2, 4], ["lookup"])
-    said = measure.choose(pair, ASKED, recorded, trees, batch=2, new_tokens=12, repeats=1,
-                               generator=torch.Generator().manual_seed(0))
-    assert set(zip(said["drafter"], said["shape"])) == {
-        *((alternatives.OWN, label) for label in ("chain@2", "chain@4", "optimal@2", "optimal@4")),
-        *(("lookup", f"{family}@{budget}") for family in choice.LIVE_FAMILIES for budget in (2, 4)),
-        choice.PLAIN_DECODING}
-    finals = said["turns"] > 1
-    assert finals.sum() == choice.FINALISTS and finals.is_monotonic_decreasing and (said["tokens"] >= 1).all()
-    assert said["speed"][finals].is_monotonic_decreasing and said["speed"][~finals].is_monotonic_decreasing
-    assert said.set_index("drafter")["tokens"][alternatives.NOBODY] == 1
+def test_the_runs_own_recommendation_is_quoted_and_another_is_made_where_it_does_not_fit(tmp_path):
+    made, other = told(), told(batch=4)
+    made.save(tmp_path / FILE)
+    assert measure.recommended(str(tmp_path), "t", "float32", [1], lambda: other).text() == made.text()
+    for target, dtype, batches in (("u", "float32", [1]), ("t", "bfloat16", [1]), ("t", "float32", [1, 4])):
+        assert measure.recommended(str(tmp_path), target, dtype, batches, lambda: other) is other
+    assert measure.recommended("", "t", "float32", [1], lambda: other) is other
+    assert made.at(1).sentence in findings.quoted(made).text
 
 
-def test_live_and_replayed_tokens_per_round_are_the_same(pair):
-    recorded = measure.continued(pair, ASKED, 12)
-    run = alternatives.ours(pair, LanguageModelDrafter(pair.draft_model), "chain:2", 12)
-    live = choice.live_tokens(lambda prompts: run(prompts).rounds, [[ids] for ids in ASKED.ids])
-    assert live == pytest.approx(choice.tokens_per_round(recorded, alternatives.OWN, "chain@2"))
+def test_what_is_recommended_is_decoded_and_may_be_plain(pair):
+    advised = alternatives.advised(pair, told().at(1), 8)
+    plain = told(drafter=NO_DRAFTER, tree="chain:0", choices=[], budget=0, depth=0).at(1)
+    assert (advised.drafter, advised.shape) == ("lookup", "chain:2")
+    own = ways.ours(pair, NoDrafter(), "chain:0", 8)(PROMPTS).tokens
+    assert advised.run(PROMPTS).tokens == alternatives.advised(pair, plain, 8).run(PROMPTS).tokens == own
 
 
 def in_step(drafts, decisions):
@@ -249,12 +234,16 @@ def test_the_measured_peak_holds_caches_and_grows_with_the_batch(pair):
     assert list(table["batch"]) == [1, 2] and (table["peak"] > table["peak_alone"]).all()
 
 
-def test_a_head_takes_part_where_one_ships_for_the_target():
+def test_a_drafter_takes_part_where_the_pair_can_have_it(pair):
+    base, alone = replace(pair, target_name="base"), replace(pair, draft_model=None)
     asked = ["lookup:frequent", "eagle", alternatives.OWN, "lookup:frequent"]
-    assert alternatives.possible("base", asked) == [alternatives.OWN, "lookup:frequent", "eagle"]
-    assert alternatives.possible("gpt2", asked) == [alternatives.OWN, "lookup:frequent"]
+    assert alternatives.possible(base, asked) == [alternatives.OWN, "lookup:frequent", "eagle"]
+    assert alternatives.possible(pair, asked) == [alternatives.OWN, "lookup:frequent"]
+    assert alternatives.possible(alone, asked) == ["lookup:frequent"]
+    names = {way.name for way in alternatives.all_of(alone, {}, draft=3, new_tokens=8)}
+    assert names == {GENERATE, ways.LOOKUP, PLAIN}
     with pytest.raises(ValueError, match="drafter is 'topk'"):
-        alternatives.possible("base", ["topk"])
+        alternatives.possible(base, ["topk"])
 
 
 @torch.no_grad()
@@ -275,7 +264,7 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
     rows = memory.compare_formats("t/d", ASKED, drafting, new_tokens=8, device="cpu", formats=formats,
                                   generator=torch.Generator().manual_seed(0))
     assert len(rows) == 4 * 2 * 3 and set(rows["alternative"]) == {PLAIN, "model, two", "lookup, chain:3"}
-    alone = {way: alternatives.ours(pairs[way], NoDrafter(), shapes.parse("chain:0"), 8)(PROMPTS).tokens
+    alone = {way: ways.ours(pairs[way], NoDrafter(), shapes.parse("chain:0"), 8)(PROMPTS).tokens
              for way, _ in formats}
     shared = [next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), 8) for texts in zip(*alone.values())]
     for dtype, wanted in (("float32", [8] * 4), ("bfloat16", shared)):

@@ -1,0 +1,316 @@
+"""What competes for a target: every drafter that it can have, with static shapes and growth rules, and how many tokens
+per round each of them is worth on prompts whose greedy continuations are recorded once.
+
+Acceptance is exact by replay where ranks or the text decide a draft (see `replay`), and live on some of the prompts
+elsewhere. Rounds within loops do not count.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from lib.cost.round_cost import RoundCost, widths
+from lib.cost.ways import ours, together
+from lib.decoding import loop
+from lib.drafters.drafter import Drafter, TextDrafter
+from lib.drafters.early_exit import EarlyExitDrafter
+from lib.drafters.heads.store import shipped
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.marginals import MarginalDrafter
+from lib.drafters.registry import DRAFTERS, make, parse
+from lib.replay import acceptance, recording, simulated
+from lib.replay.search import Path, most_frequent_paths
+from lib.replay.trace import Trace
+from lib.trees import shapes
+from lib.trees.growth.best_first import DDTree
+from lib.trees.growth.candidates import Growth
+from lib.trees.growth.registry import at_budget as grown_at
+from lib.trees.tree import Tree
+
+WITHOUT_MODEL = ("lookup", "sam", "recycling")
+OF_DRAFT_MODEL = ("model", "combined")  # competes where the pair has a draft model
+NEED_DRAFT_MODEL = (*OF_DRAFT_MODEL, "adaptive", "confident", "merged", "plain")
+EXITS = 5  # early exit takes one layer in so many
+FAMILIES = ("independent:2", "independent:4")  # at every budget, besides chains
+OPTIMAL, FREQUENT = "optimal", acceptance.FREQUENT  # families that are grown from a trace
+LIVE_FAMILIES = ("kary:2", "kary:4")
+LIVE_BUDGETS, LIVE_CHAINS, LIVE_PROMPTS = (6, 14, 30), (2, 4, 8), 8
+WIDTH, GAIN = 4, 0.05  # of grown trees: nodes expanded per level, and the gain below which OPT-Tree stops
+GROWN_BUDGETS = (8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest tree allowed: drafted nodes, and depth (each level is one more forward pass of the drafter)."""
+
+    nodes: int = 64
+    depth: int = 8
+
+    def __post_init__(self):
+        if self.nodes < 1 or self.depth < 1:
+            raise ValueError(f"limits are {self.nodes} nodes and depth {self.depth}: give 1 or more")
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A drafter that competes: a spec of `drafters.make`, its pair, and a drafter of both.
+
+    name: the spec, with the name of the draft model where several pairs have one.
+    """
+
+    name: str
+    spec: str
+    pair: object
+    drafter: Drafter
+
+    @property
+    def recorded_as(self):
+        """What a trace records of it: its language model, or the drafter that reads ahead; None where ranks do not
+        decide its drafts.
+        """
+        if DRAFTERS[parse(self.spec)[0]].replayable and isinstance(self.drafter, LanguageModelDrafter):
+            return self.drafter.model
+        return self.drafter if self.drafter.reads_ahead else None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A drafter with a shape or growth rule, and what it did on the recorded prompts.
+
+    label: of the shape. accepted, rounds: float[P], of the prompts of these names. sizes: float[n + 1], the share of
+    rounds in which 0 .. n nodes were drafted. passes: forward passes of the drafter per round, by the nodes per row
+    that they take.
+    """
+
+    entrant: Entrant
+    label: str
+    shape: Tree | Growth | DDTree
+    prompts: Sequence[str]
+    accepted: np.ndarray
+    rounds: np.ndarray
+    sizes: np.ndarray
+    passes: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Drafter and shape."""
+        return f"{self.entrant.name}, {self.label}"
+
+    @property
+    def tokens(self) -> float:
+        """Tokens per round, the bonus token included."""
+        return 1 + float(self.accepted.sum() / self.rounds.sum())
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the shape is a path of favourites."""
+        return isinstance(self.shape, Tree) and self.shape.max_depth == self.shape.budget and not self.shape.rank.any()
+
+    def tokens_in(self, asked, batch: int) -> float:
+        """Tokens per round and row in batches of these prompts: the mean over the rows of a batch, which have the same
+        rounds, and the geometric mean over batches, as speeds are measured.
+        """
+        own = dict(zip(self.prompts, 1 + self.accepted / self.rounds))
+        batches = [[own[asked.names[row]] for row in rows if asked.names[row] in own]
+                   for _, rows in together(asked.kinds, batch)]
+        return float(np.exp(np.mean([np.log(np.mean(tokens)) for tokens in batches if tokens])))
+
+    def seconds(self, price: RoundCost, batch: int = 1) -> float:
+        """The mean seconds of its rounds: a check is as wide as the largest draft of the batch, and one without drafts
+        costs a plain round.
+        """
+        drafting = price.once * bool(self.passes) + sum(n * price.level(width) for width, n in self.passes.items())
+        checks = np.concatenate([[price.plain], np.atleast_1d(price.check(np.arange(1, len(self.sizes))))])
+        largest = np.diff(np.cumsum(self.sizes) ** batch, prepend=0.0)
+        return float(drafting + largest @ checks[: len(self.sizes)])
+
+    def speedup(self, price: RoundCost, batch: int = 1) -> float:
+        """Predicted speed over plain decoding in the same loop."""
+        return self.tokens * price.plain / self.seconds(price, batch)
+
+
+# -------------------------------------------------------------------------------------------------------- who competes
+
+
+def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
+    """The drafters that compete for the target of these pairs: those of `specs`, or all that it can have.
+
+    A drafter that needs a draft model competes once for each pair. ValueError for pairs of several targets, and for a
+    spec that is unknown or that the target cannot have.
+    """
+    targets = sorted({pair.target_name for pair in pairs})
+    if len(targets) != 1:
+        raise ValueError(f"pairs are of the targets {', '.join(targets) or 'none'}; give pairs of one target")
+    found = []
+    for spec in dict.fromkeys(specs or possible(pairs[0])):
+        own = list(pairs) if parse(spec)[0] in NEED_DRAFT_MODEL else [pairs[0]]
+        found += [Entrant(spec if len(own) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
+                  for pair in own]
+    return found
+
+
+def possible(pair) -> list[str]:
+    """The specs of all drafters that a pair can have: without a model, by its first layers, with the heads and tables
+    that ship for it, with its draft model.
+    """
+    specs = list(WITHOUT_MODEL)
+    if not EarlyExitDrafter.refusal(pair.target):
+        specs.append(f"early_exit:{max(1, len(pair.target.model.layers) // EXITS)}")
+    heads = {name: kind.drafter.head_kind for name, kind in DRAFTERS.items()}
+    specs += [name for name, head in heads.items() if head and shipped(pair.target_name, head).is_dir()]
+    return specs + (list(OF_DRAFT_MODEL) if pair.draft_model is not None else [])
+
+
+def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest: int) -> Trace:
+    """The target's greedy continuations of prompts, with the ranks of all drafters that ranks decide, by their names.
+
+    prompts: with names, kinds, ids, as in `models.prompts.PromptSet`. deepest: levels of the deepest tree.
+    """
+    read = {one.name: one.recorded_as for one in competing if one.recorded_as is not None}
+    return recording.record(
+        pair.target, read, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=new_tokens - 1,
+        beyond=deepest + 1, ahead=deepest, eos_token_id=pair.eos_token_ids,
+        about={"protocol": acceptance.CONTINUATION, "target": pair.target_name})
+
+
+# ----------------------------------------------------------------------------------------------------- what is accepted
+
+
+def static(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
+    """The drafter with static shapes within the limits, judged by replay: of ranks, or by drafting again where it reads
+    the text alone. Trees that are grown from text are judged on other text. Nothing for other drafters.
+    """
+    if entrant.name in recorded.ranks:
+        yield from _by_ranks(entrant, recorded, limits)
+    elif isinstance(entrant.drafter, TextDrafter):
+        for label, tree in _fixed(limits).items():
+            walk = simulated.rounds(recorded, entrant.drafter, prompts, tree)
+            yield _candidate(entrant, label, tree, [_tally(recorded, walk.rows, walk.starts, walk.accepted)],
+                             walk.drafted)
+
+
+def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
+    """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
+    for rule in _rules(entrant.drafter, limits):
+        walk = simulated.rounds(recorded, entrant.drafter, prompts, rule)
+        calls = walk.draft_calls.mean() if len(walk.rows) else 0.0
+        yield _candidate(entrant, rule.name, rule, [_tally(recorded, walk.rows, walk.starts, walk.accepted)],
+                         walk.drafted, {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)})
+
+
+def live(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, new_tokens: int, *,
+         generate: Callable = loop.generate) -> Iterator[Candidate]:
+    """The drafter with static shapes within the limits, decoded with a new drafter each on some of the prompts, evenly
+    spread, in one batch.
+    """
+    some = np.unique(np.linspace(0, len(prompts) - 1, LIVE_PROMPTS).astype(int))
+    for label, tree in _live_shapes(limits).items():
+        drafter = make(entrant.spec, entrant.pair)
+        done = ours(entrant.pair, drafter, tree, new_tokens, generate)([prompts[row] for row in some])
+        if not done.rounds:
+            return
+        rows, starts, accepted, drafted, calls = (np.array(column, dtype=np.int64) for column in zip(*(
+            (some[one.row], one.position - 1, one.accepted, one.drafted, one.draft_calls) for one in done.rounds)))
+        passes = {1: float(calls.mean())} if calls.any() else {}
+        yield _candidate(entrant, label, tree, [_tally(recorded, rows, starts, accepted)], drafted, passes)
+
+
+def _by_ranks(entrant: Entrant, recorded: Trace, limits: Limits) -> Iterator[Candidate]:
+    whole = [(recorded, recorded)]
+    forest = {label: (lambda part, tree=tree: tree, whole) for label, tree in _fixed(limits).items()}
+    for budget in powers_of_two(limits.nodes):
+        for family in (OPTIMAL, FREQUENT):
+            forest[f"{family}@{budget}"] = (
+                lambda part, family=family, n=budget: from_data(part, entrant.name, family, Limits(n, limits.depth)),
+                folds(recorded))
+    for label, (tree_of, parts) in forest.items():
+        tree, tallies = tree_of(recorded), []
+        for grow, judge in parts:
+            walk = acceptance.rounds_of(judge, tree_of(grow), entrant.name)
+            tallies.append(_tally(judge, walk.rows, walk.starts, walk.accepted))
+        passes = {} if isinstance(entrant.drafter, TextDrafter) else Counter(widths(tree).tolist())
+        yield _candidate(entrant, label, tree, tallies, np.array([tree.budget]), passes)
+
+
+def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:
+    """The tree of a family for a trace: the most frequent rank paths, or Sequoia's, with at most as many nodes and
+    levels.
+    """
+    if family == FREQUENT:
+        return Tree.from_choices(paths_within(part, limits, drafter))
+    most = sum(acceptance.RANKS**level for level in range(1, limits.depth + 1))
+    return shapes.optimal(acceptance.acceptance_by_rank(part, drafter), min(limits.nodes, most), limits.depth)
+
+
+def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
+    """(to grow trees from, to judge them on): every second prompt of each kind against the others, both ways."""
+    names = list(dict.fromkeys(zip(trace.kinds, trace.prompts)))
+    names.sort(key=lambda name: name[0])  # stable: prompts of one kind stand together, in their order
+    odd = {prompt for place, (_, prompt) in enumerate(names) if place % 2}
+    in_odd = np.array([prompt in odd for prompt in trace.prompts])
+    if not in_odd.any():
+        return [(trace, trace)]
+    halves = trace.select(in_odd), trace.select(~in_odd)
+    return [halves, halves[::-1]]
+
+
+def paths_within(trace: Trace, limits: Limits, drafter: str) -> list[Path]:
+    """The most frequent rank paths within the limits, the most frequent first."""
+    count = limits.nodes
+    while True:
+        paths = [path for path, _ in most_frequent_paths(trace, count, drafter)]
+        kept = [path for path in paths if len(path) <= limits.depth]
+        if len(kept) >= limits.nodes or len(paths) < count:
+            return kept[: limits.nodes]
+        count *= 2
+
+
+def powers_of_two(most: int) -> list[int]:
+    """Budgets 1, 2, 4, .. and `most`."""
+    return sorted({*(2**power for power in range(most.bit_length())), most})
+
+
+def _fixed(limits: Limits) -> dict[str, Tree]:
+    """Chains of every length, and the other families at every budget."""
+    trees = {f"chain:{length}": shapes.chain(length) for length in range(1, min(limits.depth, limits.nodes) + 1)}
+    trees |= {f"{family}@{n}": shapes.at_budget(family, n) for family in FAMILIES for n in powers_of_two(limits.nodes)}
+    return {label: tree for label, tree in trees.items()
+            if tree.max_depth <= limits.depth and (label.startswith("chain") or tree.max_depth < tree.budget)}
+
+
+def _live_shapes(limits: Limits) -> dict[str, Tree]:
+    trees = {f"chain:{length}": shapes.chain(length) for length in LIVE_CHAINS}
+    trees |= {f"{family}@{n}": shapes.at_budget(family, n) for family in LIVE_FAMILIES for n in LIVE_BUDGETS}
+    return {label: tree for label, tree in trees.items()
+            if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}
+
+
+def _rules(drafter: Drafter, limits: Limits) -> list[Growth | DDTree]:
+    """Growth rules that the drafter can follow, at each budget within the limits."""
+    budgets = [budget for budget in GROWN_BUDGETS if budget <= limits.nodes]
+    if isinstance(drafter, MarginalDrafter):
+        return [grown_at("ddtree", budget) for budget in budgets]
+    if isinstance(drafter, TextDrafter) or not simulated.replayable(drafter):
+        return []
+    names = f"opttree:{WIDTH},{limits.depth},{GAIN}", f"eagle2:{WIDTH},{limits.depth}"
+    return [grown_at(name, budget) for name in names for budget in budgets]
+
+
+def _tally(recorded: Trace, rows: np.ndarray, starts: np.ndarray, accepted: np.ndarray) -> pd.DataFrame:
+    return acceptance.by_prompt(recorded.prompts, recorded.kinds, rows, starts >= recorded.loops[rows],
+                                rounds=np.ones(len(rows)), accepted=accepted.astype(float))
+
+
+def _candidate(entrant: Entrant, label: str, shape, tallies: Sequence[pd.DataFrame], drafted: np.ndarray,
+               passes: Mapping[int, float] = {}) -> Candidate:
+    """The candidate of some rounds; those within loops count where there is no other."""
+    tally = pd.concat(tallies)
+    before = tally[tally["stretch"] == "before"]
+    summed = (before if len(before) else tally).groupby("prompt")[["accepted", "rounds"]].sum()
+    accepted, rounds = (summed[name].to_numpy() for name in ("accepted", "rounds"))
+    return Candidate(entrant, label, shape, list(summed.index), accepted, rounds, np.bincount(drafted) / len(drafted),
+                     dict(passes))

@@ -1,0 +1,176 @@
+"""The recommendation as data: the drafter, tree and budget that are fastest for a target on this text and hardware,
+their speed, and the settings for serving engines; as JSON and as lines of text.
+
+`recommending.recommend` makes it. Its file, recommendation.json in a run's folder, is what everything else quotes: one
+object with the fields of `Recommendation`, and in `by_batch` a list of objects with the fields of `ForBatch`. An
+interval is a list [value, low, high] of a value and the ends of its 95 % interval; null is an end that is not known.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isnan
+from pathlib import Path
+from typing import NamedTuple
+
+from lib.lab import atomic_file, stats
+from lib.trees.growth.candidates import Growth
+from lib.trees.growth.registry import shape_or_growth
+from lib.trees.tree import Tree
+
+FILE = "recommendation.json"
+RECOMMENDED, PLAIN, CHAIN, GENERATE = "recommended", "plain decoding", "best chain", "generate"
+NO_DRAFTER, NO_TREE = "none", "chain:0"  # of plain decoding
+FEW = 8  # prompts, or batches of prompts: below, an interval means little
+
+
+class Interval(NamedTuple):
+    """A value and the ends of its 95 % interval, NaN where they are not known."""
+
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+
+    def __str__(self) -> str:
+        return stats.format_estimate(self, ".3g" if abs(self.value) >= 10 else ".2f")
+
+
+ONE = Interval(1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class ForBatch:
+    """The recommendation at one batch size.
+
+    drafter: a spec of `drafters.make`, "none" for plain decoding; pair: the pair for which it is made. tree: the name
+    of its shape or growth rule; choices: a static tree as paths of ranks, null for a growth rule. budget: drafted nodes
+    at most; depth: levels at most. chain: drafter and name of the fastest chain.
+    predicted: speedup over plain decoding in the same loop, on the prompts that chose. Measured on other prompts, while
+    all rows of a batch run and without prefill: speedup, over_chain (over the fastest chain) and kinds (the speedup by
+    kind of text); with_prefill: the speedup of whole calls. tokens_per_second: of a batch, without prefill, by way:
+    "recommended", "plain decoding", "best chain" and "generate", that of transformers.
+    prompts: batches of prompts that were measured, `batch` prompts each; repeats: measurements of each at most.
+    settings: of serving engines that can run the drafter, as `engines.settings` gives them. warnings: sentences.
+    """
+
+    batch: int
+    drafter: str
+    pair: str
+    tree: str
+    choices: Sequence[Sequence[int]] | None
+    budget: int
+    depth: int
+    chain: Mapping[str, str]
+    predicted: float
+    speedup: Interval
+    over_chain: Interval
+    with_prefill: Interval
+    kinds: Mapping[str, Interval]
+    tokens_per_second: Mapping[str, Interval]
+    prompts: int
+    repeats: int
+    settings: Sequence[Mapping[str, str]]
+    warnings: Sequence[str]
+
+    @property
+    def shape(self) -> Tree | Growth:
+        """The tree, or the growth rule, as the loop takes it."""
+        return shape_or_growth(self.tree) if self.choices is None else Tree.from_choices(map(tuple, self.choices))
+
+    @property
+    def sentence(self) -> str:
+        """What is recommended, and its predicted and measured speedup."""
+        if self.is_plain:
+            return "plain decoding, since no candidate was faster"
+        return (f"{self.drafter} with {self.tree} (budget {self.budget}, depth {self.depth}), {self.speedup} times "
+                f"plain decoding (predicted {self.predicted:.2f})")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether plain decoding is recommended."""
+        return self.drafter == NO_DRAFTER
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The recommendation for a target, by batch size.
+
+    draft_models: those that competed; drafters: names of all that competed. versions: of packages. new_tokens: per
+    prompt. choosing, judging: numbers of prompts that were used; looping: the share of the judging prompts whose text
+    repeats itself to its end, which were left out. warnings: sentences that concern all batch sizes.
+    """
+
+    target: str
+    draft_models: Sequence[str]
+    drafters: Sequence[str]
+    dtype: str
+    device: str
+    processor: str
+    threads: int
+    versions: Mapping[str, str]
+    new_tokens: int
+    choosing: int
+    judging: int
+    looping: float
+    by_batch: Sequence[ForBatch]
+    warnings: Sequence[str] = ()
+
+    def at(self, batch: int) -> ForBatch:
+        """The recommendation at a batch size. LookupError where that was not measured."""
+        for own in self.by_batch:
+            if own.batch == batch:
+                return own
+        measured = ", ".join(str(own.batch) for own in self.by_batch)
+        raise LookupError(f"nothing is recommended at batch {batch}, only at {measured}; measure that batch too")
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file in one step, in a new folder if need be."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        atomic_file.replace(Path(path), json.dumps(_plain(asdict(self)), indent=1, allow_nan=False).encode() + b"\n")
+
+    def text(self) -> str:
+        """The recommendation in lines of text."""
+        lines = [f"{self.target} ({self.dtype}; {self.processor}, {self.threads} threads): chosen on {self.choosing} "
+                 f"prompts, measured on others, {self.new_tokens} tokens each"]
+        for own in self.by_batch:
+            lines += _lines(own)
+        return "\n".join([*lines, *(f"note: {sentence}" for sentence in self.warnings)])
+
+
+def load(path: str | Path) -> Recommendation:
+    """Reads a file that `save` wrote. FileNotFoundError without it, ValueError where it holds something else."""
+    try:
+        told = json.loads(Path(path).read_text(encoding="utf-8"))
+        by_batch = [ForBatch(**own | {
+            name: Interval(*_numbers(own[name])) for name in ("speedup", "over_chain", "with_prefill")} | {
+            name: {key: Interval(*_numbers(each)) for key, each in own[name].items()}
+            for name in ("kinds", "tokens_per_second")}) for own in told["by_batch"]]
+        return Recommendation(**told | {"by_batch": by_batch})
+    except (ValueError, TypeError, KeyError, AttributeError) as reason:
+        raise ValueError(f"{path} is no recommendation ({reason}); delete it, and run 06_advice again") from None
+
+
+def _lines(own: ForBatch) -> list[str]:
+    """The lines of one batch size."""
+    speeds = ", ".join(f"{speed} {way}" for way, speed in own.tokens_per_second.items())
+    lines = [f"batch {own.batch}: {own.sentence}",
+             f"  {own.over_chain} times the best chain ({own.chain['drafter']}, {own.chain['tree']}); "
+             f"{own.with_prefill} times plain decoding with prefill",
+             f"  tokens per second: {speeds} ({own.prompts} x {own.batch} prompts)"]
+    if own.choices and not own.tree.startswith("chain"):
+        lines.append(f"  tree: {[list(path) for path in own.choices]}")
+    lines += [f"  {one['engine']} ({one['versions']}; {one['draft']}): {one['setting']}" for one in own.settings]
+    return lines + [f"  note: {sentence}" for sentence in own.warnings]
+
+
+def _plain(value):
+    """Plain values for JSON: lists for tuples, null for NaN."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def _numbers(told: Sequence[float | None]) -> list[float]:
+    return [float("nan") if number is None else number for number in told]

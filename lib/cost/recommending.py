@@ -1,0 +1,339 @@
+"""The one procedure that recommends a drafter, a tree and a budget for a target: acceptance by replay, costs by
+calibration, the fastest few timed again, and the winner judged on other prompts.
+
+1. The target continues all prompts greedily, once. Candidates are judged on the choosing prompts (see `candidates`).
+2. A calibration gives seconds per round by nodes and batch, which rank the candidates at each batch size.
+3. The fastest few decode choosing prompts in turns. Tokens per round by replay over the measured seconds per round
+   predict each one's speed, and the fastest wins; plain decoding wins only where no candidate is faster.
+4. The winner, the fastest chain, plain decoding and transformers' `generate` decode the judging prompts in turns.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lib.cost import candidates, ways
+from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of
+from lib.cost.candidates import Candidate, Entrant, Limits
+from lib.cost.engines.registry import settings
+from lib.cost.fit import Costs
+from lib.cost.recommendation import (CHAIN, FEW, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
+                                     Interval, Recommendation)
+from lib.cost.round_cost import Curve, RoundCost
+from lib.decoding import loop
+from lib.drafters.controls import RandomDrafter
+from lib.drafters.drafter import ROOT_ALONE, NoDrafter
+from lib.drafters.registry import make
+from lib.lab import processor, provenance, stats
+from lib.replay.trace import Trace
+from lib.trees.shapes import parse
+from lib.trees.tree import Tree
+
+RULER = "random tokens"  # the drafter whose rounds tell what checking costs
+MOST_ROWS = 128  # nodes of a whole batch that a shape may have on a CPU
+PREFIX = 64  # committed tokens at which costs are taken
+FINALISTS, OF_ONE = 6, 2  # candidates that are timed again, and how many of them may have the same drafter
+REPEATS = 3  # measurements of each way on each batch of prompts, at most
+LEAST = 3  # batches of prompts that are measured, whatever they take
+PROMISING = 0.9  # share of the fastest static speed from which a drafter's grown trees are tried
+# Shares of the time after which a stage begins no further part; the races divide the rest.
+TRIED, PRICED, GREW, CHOICE = 0.25, 0.45, 0.5, 0.35
+
+
+@dataclass(frozen=True)
+class Found:
+    """What `recommend` returns: the recommendation, and what it rests on.
+
+    tried: every candidate. candidates: the table "advice_candidates", a row for each batch and candidate. timed: the
+    table "advice_timed", a row for each timed call. costs: the table "costs".
+    """
+
+    recommendation: Recommendation
+    tried: Sequence[Candidate]
+    candidates: pd.DataFrame
+    timed: pd.DataFrame
+    costs: pd.DataFrame
+
+
+def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (), batches: Sequence[int] = (1,),
+              new_tokens: int = 96, limits: Limits = Limits(), seconds: float = 600.0, seed: int = 0,
+              report: Callable[[str], None] = print, generate: Callable = loop.generate,
+              clock: Callable[[], float] = time.perf_counter) -> Found:
+    """The fastest drafter and tree for the target of these pairs at each batch size.
+
+    pairs: `models.Pair`s of one target, whose draft models compete. choosing, judging: prompts with names, kinds and
+    ids (see `models.prompts.PromptSet`), those that choose and those that judge. drafters: specs of `drafters.make`;
+    empty: all that the target can have. seconds: for everything; each stage does a least amount of work, whatever it
+    takes. report: gets lines of progress. generate, clock: in place of the loop and the clock. ValueError where pairs
+    or drafters cannot be used.
+    """
+    return _Procedure(pairs, choosing, judging, drafters, batches, new_tokens, limits, seconds, seed, report, generate,
+                      clock).run()
+
+
+class _Procedure:
+    """The state of one recommendation."""
+
+    def __init__(self, pairs, choosing, judging, drafters, batches, new_tokens, limits, seconds, seed, report, generate,
+                 clock):
+        self.clock, self.begin, self.seconds = clock, clock(), seconds
+        self.pairs, self.pair, self.choosing, self.judging = pairs, pairs[0], choosing, judging
+        self.entrants = candidates.entrants(pairs, drafters)
+        self.batches, self.new_tokens, self.limits, self.report = batches, new_tokens, limits, report
+        self.generate, self.seed = generate, seed
+        self.order, self.rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
+        self.warnings: list[str] = []
+        self.timed: list[pd.DataFrame] = []
+
+    def run(self) -> Found:
+        """All stages."""
+        self.say(f"drafters: {', '.join(one.name for one in self.entrants)}")
+        recorded = candidates.record(self.pair, self.entrants, self.choosing, self.new_tokens, self.limits.depth)
+        looping = self.leave_out_loops()
+        self.say(f"{len(self.choosing.ids)} choosing prompts are recorded")
+        tried = [each for one in self.entrants for each in self.tried(one, recorded)]
+        self.say(f"{len(tried)} candidates are replayed or decoded")
+        costs, prices = self.priced(tried)
+        tried += self.grown(tried, prices, recorded)
+        self.say("costs are calibrated")
+        by_batch = [self.at(batch, tried, prices[batch], at) for at, batch in enumerate(self.batches)]
+        machine = processor.machine(self.pair.target.device)
+        made = Recommendation(
+            target=self.pair.target_name,
+            draft_models=[pair.drafter_name for pair in self.pairs if pair.draft_model is not None],
+            drafters=[one.name for one in self.entrants], dtype=dtype_of(self.pair), device=machine["device"],
+            processor=machine.get("gpu", machine["processor"]), threads=machine["threads"],
+            versions=provenance.versions(), new_tokens=self.new_tokens, choosing=len(self.choosing.ids),
+            judging=len(self.judging.ids), looping=looping, by_batch=by_batch, warnings=self.warnings)
+        facts = dict(target=self.pair.target_name, dtype=made.dtype)
+        listed = pd.DataFrame([row(each, batch, prices[batch][each.entrant.name], self.rng)
+                               for batch in self.batches for each in tried])
+        timed = pd.concat(self.timed, ignore_index=True)
+        return Found(made, tried, listed.assign(**facts), timed.assign(**facts), costs)
+
+    def say(self, line: str) -> None:
+        """A line of progress with the time since the begin."""
+        self.report(f"{self.clock() - self.begin:4.0f} s: {line}")
+
+    def until(self, share: float) -> float:
+        """The time at which this share of the seconds is over."""
+        return self.begin + share * self.seconds
+
+    # ------------------------------------------------------------------------------------------ acceptance and costs
+
+    def leave_out_loops(self) -> float:
+        """Leaves out the judging prompts whose continuations loop, unless all do; returns their share."""
+        recorded = candidates.record(self.pair, [], self.judging, self.new_tokens, self.limits.depth)
+        kept = np.flatnonzero(recorded.loops >= recorded.lengths)
+        share = 1 - len(kept) / len(recorded.lengths)
+        if not len(kept):
+            self.warnings.append("the target's text loops on every judging prompt; speeds are those of loops")
+        else:
+            self.judging = self.judging.select(kept.tolist())
+        return share
+
+    def tried(self, one: Entrant, recorded: Trace) -> list[Candidate]:
+        """A drafter's static candidates, by replay, or else live until the stage's time is over."""
+        found = list(candidates.static(one, recorded, self.choosing.ids, self.limits))
+        if not found:
+            for each in candidates.live(one, recorded, self.choosing.ids, self.limits, self.new_tokens,
+                                        generate=self.generate):
+                found.append(each)
+                if self.clock() > self.until(TRIED):
+                    break
+        return found
+
+    def priced(self, tried: Sequence[Candidate]) -> tuple[pd.DataFrame, dict[int, dict[str, RoundCost]]]:
+        """The table of costs, and by batch and drafter the cost of its rounds.
+
+        The target's part is that of rounds with random tokens; drafters without forward passes cost nothing.
+        """
+        forwarding = [one for one in self.entrants if any(each.passes for each in tried if each.entrant is one)]
+        each_seconds = max(0.0, self.until(PRICED) - self.clock()) / len(self.batches) / (2 + len(forwarding))
+        vocabulary = self.pair.target.config.get_text_config().vocab_size
+        parts, prices = [], {}
+        for batch in self.batches:
+            ruler = RandomDrafter(vocabulary, torch.Generator().manual_seed(self.seed))
+            rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds)
+            if fall := falling(rows):
+                rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds)
+                if fall := falling(rows):
+                    self.warnings.append(fall)
+            parts += [rows, *(self.calibrated(one.pair, one.drafter, one.name, LEVELS, batch, each_seconds)
+                              for one in forwarding)]
+            known = Costs(pd.concat(parts))
+            check = known.at(self.pair.target_name, RULER, batch=batch)
+            free = replace(check, once=0.0, level=Curve.through([1], [0.0]))
+            own = {one.name: known.at(self.pair.target_name, one.name, batch=batch) for one in forwarding}
+            prices[batch] = {one.name: replace(own.get(one.name, free), plain=check.plain, check=check.check)
+                             for one in self.entrants}
+        return pd.concat(parts, ignore_index=True), prices
+
+    def calibrated(self, pair, drafter, name: str, shapes: Sequence[str], batch: int, seconds: float) -> pd.DataFrame:
+        """The rows of `calibrate` for one drafter and batch."""
+        on_cpu = torch.device(pair.target.device).type == "cpu"
+        fitting = [shape for shape in shapes if parse(shape).budget <= self.most_nodes(batch)] if on_cpu else shapes
+        rows = calibrate(pair, self.choosing.ids, batches=[batch], prefixes=[PREFIX], shapes=fitting, seconds=seconds,
+                         generator=self.order, drafter=drafter, generate=self.generate)
+        return rows.assign(drafter=name)
+
+    def most_nodes(self, batch: int) -> int:
+        """Nodes of the largest tree that is tried at a batch size."""
+        if torch.device(self.pair.target.device).type != "cpu":
+            return self.limits.nodes
+        return min(self.limits.nodes, max(4, MOST_ROWS // batch))
+
+    def grown(self, tried: Sequence[Candidate], prices, recorded: Trace) -> list[Candidate]:
+        """Growth rules of the drafters whose static trees are nearly the fastest at some batch size."""
+        found: list[Candidate] = []
+        for one in self.entrants:
+            shares = [max([each.speedup(own[one.name], batch) for each in tried if each.entrant is one], default=0.0) /
+                      max(each.speedup(own[each.entrant.name], batch) for each in tried)
+                      for batch, own in prices.items()]
+            if max(shares) >= PROMISING and self.clock() < self.until(GREW):
+                found += candidates.grown(one, recorded, self.choosing.ids, self.limits)
+        return found
+
+    # ------------------------------------------------------------------------------------------- choosing and judging
+
+    def at(self, batch: int, tried: Sequence[Candidate], price: Mapping[str, RoundCost], place: int) -> ForBatch:
+        """The recommendation at a batch size, the `place`-th of all."""
+        slice_ = max(0.0, self.until(1) - self.clock()) / (len(self.batches) - place)
+        start, fitting = self.clock(), [each for each in tried if each.shape.budget <= self.most_nodes(batch)]
+        asked = ways.groups(self.choosing, batch)
+        finalists = {each.name: each for each in _finalists(fitting, price, batch)}
+        raced = self.race(finalists, asked, batch, "choosing", start + CHOICE * slice_, 1)
+        speeds = {name: finalists[name].tokens_in(self.choosing, batch) * ratio
+                  for name, ratio in _round_ratios(raced).items()}
+        best = max(speeds, key=speeds.get)
+        chain = max((name for name in speeds if finalists[name].is_chain), key=speeds.get)
+        winner = finalists[best] if speeds[best] > 1 else None
+        self.say(f"batch {batch}: {winner.name if winner else PLAIN} is chosen")
+
+        judged = {RECOMMENDED: winner} if winner else {}
+        judged |= {CHAIN: finalists[chain]} if finalists[chain] is not winner else {}
+        groups = ways.groups(self.judging, batch)
+        rows = self.race(judged, groups, batch, "judging", start + slice_, REPEATS, generated=True)
+        self.say(f"batch {batch}: judged on {rows['prompt'].nunique()} of {len(groups)} batches of prompts")
+        drafted = fitting if winner is None else [each for each in fitting if each.entrant is winner.entrant]
+        warnings = _warnings(winner, fitting, rows["prompt"].nunique(), len(groups))
+        return self.told(batch, winner, finalists[chain], drafted, price, rows, speeds[best], warnings)
+
+    def race(self, named: Mapping[str, Candidate], asked: Sequence[ways.Group], batch: int, part: str, until: float,
+             repeats: int, generated: bool = False) -> pd.DataFrame:
+        """`ways.race` of plain decoding, these candidates and, if wanted, transformers' `generate`."""
+        runs = {PLAIN: ways.ours(self.pair, NoDrafter(), ROOT_ALONE, self.new_tokens, self.generate)}
+        runs |= {name: ways.ours(each.entrant.pair, make(each.entrant.spec, each.entrant.pair), each.shape,
+                                 self.new_tokens, self.generate) for name, each in named.items()}
+        if generated:
+            runs[GENERATE] = ways.theirs(self.pair, ways.GENERATE, self.new_tokens, clock=self.clock)
+        rows = ways.race(runs, asked, until=until, repeats=repeats, least=LEAST, device=self.pair.target.device,
+                         generator=self.order, clock=self.clock)
+        self.timed.append(rows.assign(batch=batch, part=part))
+        return rows
+
+    def told(self, batch: int, winner: Candidate | None, chain: Candidate, drafted: Sequence[Candidate], price, rows,
+             predicted: float, warnings: list[str]) -> ForBatch:
+        """The result of a race on the judging prompts. drafted: the candidates of the recommended drafter."""
+        best, beside = RECOMMENDED if winner else PLAIN, RECOMMENDED if chain is winner else CHAIN
+        speeds = {RECOMMENDED: best, PLAIN: PLAIN, CHAIN: beside, GENERATE: GENERATE}
+        judged = dict(
+            batch=batch, chain={"drafter": chain.entrant.spec, "pair": chain.entrant.pair.name, "tree": chain.label},
+            speedup=self.interval(rows, best, PLAIN), over_chain=self.interval(rows, best, beside),
+            with_prefill=self.interval(rows, best, PLAIN, whole=True),
+            kinds={kind: self.interval(own, best, PLAIN) for kind, own in rows.groupby("kind")},
+            tokens_per_second={name: self.interval(rows, way) for name, way in speeds.items()},
+            prompts=int(rows["prompt"].nunique()), repeats=int(rows["repeat"].nunique()), warnings=warnings)
+        if judged["speedup"].value < 1:
+            warnings.append("on the prompts that judge it is slower than plain decoding: give more prompts or seconds")
+        if winner is None:
+            return ForBatch(drafter=NO_DRAFTER, pair=self.pair.name, tree=NO_TREE, choices=[], budget=0, depth=0,
+                            predicted=1.0, settings=[], **judged)
+        chains = {each.speedup(price[each.entrant.name], batch): each.shape for each in drafted if each.is_chain}
+        own_chain = chains[max(chains)] if chains else ROOT_ALONE
+        static = isinstance(winner.shape, Tree)
+        return ForBatch(
+            drafter=winner.entrant.spec, pair=winner.entrant.pair.name, tree=winner.label,
+            choices=[list(path) for path in winner.shape.choices()] if static else None, budget=winner.shape.budget,
+            depth=winner.shape.max_depth, predicted=predicted,
+            settings=settings(winner.entrant.spec, winner.shape if static else own_chain, own_chain), **judged)
+
+    def interval(self, rows: pd.DataFrame, way: str, base: str | None = None, whole: bool = False) -> Interval:
+        """The geometric mean over prompts of a way's speed, or of its ratio to another's in the same turns; of decoding
+        alone, or of whole calls.
+        """
+        if way == base:
+            return ONE
+        speed = np.log(rows["tokens"] / rows["seconds"] if whole else rows["rate"])
+        turns = rows.assign(speed=speed).pivot(index=["prompt", "repeat"], columns="way", values="speed")
+        logs = turns[way] - turns[base] if base else turns[way]
+        found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], self.rng)
+        return Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))
+
+
+def falling(rows: pd.DataFrame) -> str:
+    """What is wrong with a calibration in which a round with more nodes takes less time, beyond the quartiles of both;
+    empty where nothing is. rows: of one batch, in the columns of the table "costs".
+    """
+    rows = rows.sort_values("nodes")
+    fallen = rows[rows["upper_ms"] < rows["lower_ms"].cummax()]
+    if fallen.empty:
+        return ""
+    low = fallen.iloc[0]
+    high = rows.loc[rows.loc[rows["nodes"] < low["nodes"], "lower_ms"].idxmax()]
+    return (f"at batch {low['batch']:.0f} a round with {low['nodes']:.0f} nodes took less time "
+            f"({low['round_ms']:.2f} ms) than one with {high['nodes']:.0f} ({high['round_ms']:.2f} ms), twice: "
+            "something disturbed the measurement")
+
+
+def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch: int) -> list[Candidate]:
+    """The candidates of the largest predicted speed, few of the same drafter and none with the tree of another; the
+    fastest chain is always among them.
+    """
+    ranked = sorted(tried, key=lambda each: (-each.speedup(price[each.entrant.name], batch), each.shape.budget))
+    chain = next((each for each in ranked if each.is_chain), None)
+    if chain is None:
+        raise ValueError("no drafter drafted anything: give other drafters, more prompts, or larger limits")
+    chosen: list[Candidate] = []
+    for each in ranked:
+        own = [other.shape for other in chosen if other.entrant is each.entrant]
+        if len(chosen) < FINALISTS and len(own) < OF_ONE and each.shape not in own:
+            chosen.append(each)
+    return chosen if any(each.is_chain for each in chosen) else [*chosen, chain]
+
+
+def _round_ratios(rows: pd.DataFrame) -> dict[str, float]:
+    """By way: the median over turns of a plain round's time over that of its own rounds, in the same turn."""
+    times = rows.pivot(index=["prompt", "repeat"], columns="way", values="round_ms")
+    return {way: float((times[PLAIN] / times[way]).median()) for way in times.columns if way != PLAIN}
+
+
+def _warnings(winner: Candidate | None, tried: Sequence[Candidate], measured: int, asked: int) -> list[str]:
+    """What the reader of a recommendation should know of its limits."""
+    told = []
+    for what, name in (("budget", "budget"), ("depth", "max_depth")):
+        largest = max(getattr(each.shape, name) for each in tried)
+        if winner and getattr(winner.shape, name) == largest:
+            told.append(f"the best {what} is the largest tested, {largest}: a larger one may be faster")
+    if measured < asked:
+        told.append(f"the time was over after {measured} of {asked} batches of prompts: give more seconds")
+    if measured < FEW:
+        told.append(f"{measured} batches of prompts are too few for the intervals to mean much: give {FEW} or more")
+    return told
+
+
+def row(each: Candidate, batch: int, own: RoundCost, rng: np.random.Generator) -> dict[str, object]:
+    """A candidate's columns of the table "advice_candidates" at the costs of its drafter."""
+    mean = stats.ratio(each.accepted, each.rounds, rng)
+    seconds = each.seconds(own, batch)
+    told = dict(batch=batch, drafter=each.entrant.name, shape=each.label, budget=each.shape.budget,
+                depth=each.shape.max_depth, chain=each.is_chain, round_ms=1000 * seconds,
+                level=float(own.level(1)) / own.plain, n_prompts=mean.n_prompts, n_rounds=mean.n_rounds)
+    for end, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
+        tokens = 1 + getattr(mean, end)
+        told |= {f"tokens{suffix}": tokens, f"speedup{suffix}": tokens * own.plain / seconds}
+    return told

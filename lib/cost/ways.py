@@ -1,0 +1,208 @@
+"""Ways to continue prompts greedily, and a race between them: this project's loop and transformers' own generation,
+timed in shuffled turns on the same groups of prompts.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers.utils import logging
+
+from lib.attention.registration import using_attention
+from lib.cost.calibration import full_rounds
+from lib.decoding import loop
+from lib.decoding.batch import in_batches
+from lib.decoding.records import Round
+from lib.lab.timing import synchronise
+from lib.trees.growth.best_first import DDTree
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import Tree
+
+GENERATE, LOOKUP = "generate", "prompt look-up"
+ASSISTED = {"assisted, constant": "constant", "assisted, heuristic": "heuristic", "assisted, confident": "confident"}
+LOOKED_UP = 10  # tokens, as transformers recommends
+CONFIDENCE = 0.4  # below which transformers' confident schedule stops drafting: its default
+MIXED = "mixed"  # in place of a kind of text
+
+
+@dataclass(frozen=True)
+class Continued:
+    """New tokens of each prompt, EOS included; the loop's rounds, none where transformers decoded.
+
+    prefilled: the clock when `generate` chose its first tokens; NaN for every other way.
+    """
+
+    tokens: list[list[int]]
+    rounds: list[Round]
+    prefilled: float = float("nan")
+
+
+Run = Callable[[Sequence[Tensor]], Continued]
+Group = tuple[str, str, list[Tensor]]  # name, kind and prompts int64[T] of a batch
+
+
+def ours(pair, drafter, shape: str | Tree | Growth | DDTree, new_tokens: int,
+         generate: Callable = loop.generate) -> Run:
+    """This project's loop on a whole batch."""
+
+    def run(prompts: Sequence[Tensor]) -> Continued:
+        ids, mask = next(in_batches(prompts, len(prompts)))
+        done = generate(pair.target, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
+                        eos_token_id=pair.eos_token_ids)
+        return Continued(done.new_tokens, done.rounds)
+
+    return run
+
+
+def theirs(pair, name: str, new_tokens: int, draft: int = 4, clock: Callable[[], float] = time.perf_counter) -> Run:
+    """Transformers' generation on a left-padded batch, with the fused attention that it takes by default.
+
+    name: GENERATE, LOOKUP, or one of ASSISTED. draft: tokens that assisted generation drafts in its first round.
+    """
+    settings = dict(max_new_tokens=new_tokens, do_sample=False, eos_token_id=list(pair.eos_token_ids) or None)
+    models = [pair.target, pair.draft_model] if name in ASSISTED else [pair.target]
+    if name == LOOKUP:
+        settings["prompt_lookup_num_tokens"] = LOOKED_UP
+    if name in ASSISTED:
+        settings["assistant_model"] = pair.draft_model
+
+    def run(prompts: Sequence[Tensor]) -> Continued:
+        ids, mask = left_padded(prompts, pair.target.device)
+        first, pad = _FirstTokens(clock, pair.target.device), min(pair.eos_token_ids, default=0)
+        hooks = {"logits_processor": [first]} if name == GENERATE else {}
+        with _as_transformers_runs(models):
+            if name in ASSISTED:
+                _schedule(pair.draft_model.generation_config, ASSISTED[name], draft)
+            out = pair.target.generate(ids, attention_mask=mask, pad_token_id=pad, **hooks, **settings)
+        return Continued([until_end(row, pair.eos_token_ids) for row in out[:, ids.shape[1] :].tolist()], [],
+                         first.at)
+
+    return run
+
+
+class _FirstTokens:
+    """A logits processor that changes nothing and notes when it is called first: prefill ends there."""
+
+    def __init__(self, clock: Callable[[], float], device):
+        self.clock, self.device, self.at = clock, device, float("nan")
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if np.isnan(self.at):
+            synchronise(self.device)
+            self.at = self.clock()
+        return scores
+
+
+@contextmanager
+def _as_transformers_runs(models: Sequence) -> Iterator[None]:
+    """The models with transformers' fused attention, and without warnings of calls that its own generation makes."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with using_attention(models[0], "sdpa"), using_attention(models[-1], "sdpa"):
+            yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _schedule(config, schedule: str, draft: int) -> None:
+    """Sets the number of tokens that an assistant drafts: constant, changed by each round's acceptance, or limited by
+    its confidence.
+    """
+    config.num_assistant_tokens = draft
+    config.num_assistant_tokens_schedule = "heuristic" if schedule == "heuristic" else "constant"
+    config.assistant_confidence_threshold = CONFIDENCE if schedule == "confident" else 0.0
+
+
+def left_padded(prompts: Sequence[Tensor], device) -> tuple[Tensor, Tensor]:
+    """Prompts int64[T] as tokens int64[B, T] and mask int64[B, T], padded in front as transformers expects."""
+    width = max(map(len, prompts))
+    ids = torch.stack([torch.nn.functional.pad(prompt, (width - len(prompt), 0)) for prompt in prompts])
+    mask = torch.arange(width) >= width - torch.tensor([len(prompt) for prompt in prompts])[:, None]
+    return ids.to(device), mask.long().to(device)
+
+
+def until_end(tokens: list[int], eos: Sequence[int]) -> list[int]:
+    """Tokens up to the first EOS token, this one included."""
+    first = next((place for place, token in enumerate(tokens) if token in eos), len(tokens) - 1)
+    return tokens[: first + 1]
+
+
+# --------------------------------------------------------------------------------------------------------------- groups
+
+
+def groups(prompts, batch: int) -> list[Group]:
+    """The batches of `together`, each named by its first prompt. prompts: with names, kinds, ids, as in
+    `models.prompts.PromptSet`.
+    """
+    return [(prompts.names[rows[0]], kind, [prompts.ids[row] for row in rows])
+            for kind, rows in together(prompts.kinds, batch)]
+
+
+def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]]:
+    """(kind, rows) of batches of one kind of text each, or of MIXED kinds where a kind has too few rows; kinds: by row.
+
+    The last batch of a kind is filled with its first rows.
+    """
+    own_rows = {kind: [row for row, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
+    if min(map(len, own_rows.values()), default=0) < batch:
+        own_rows = {MIXED: list(range(len(kinds)))}
+    for kind, own in own_rows.items():
+        for first in range(0, len(own), batch):
+            yield kind, [own[(first + i) % len(own)] for i in range(batch)]
+
+
+# ----------------------------------------------------------------------------------------------------------------- race
+
+
+def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repeats: int, least: int, device,
+         generator: torch.Generator, clock: Callable[[], float] = time.perf_counter) -> pd.DataFrame:
+    """Times all ways on every group, `repeats` times, in shuffled turns after an untimed run each: a row for each way,
+    group and repeat.
+
+    Columns: way, prompt (the group's name), kind, repeat, tokens and seconds (of the whole call); rate, tokens per
+    second of decoding alone while all rows run, and round_ms, milliseconds per round of it. The race ends at the time
+    `until`, after `least` groups at the earliest; all ways have the same groups and repeats, and groups in which a row
+    ends at once are left out.
+    """
+    order, rows = torch.randperm(len(asked), generator=generator).tolist(), []
+    for run in runs.values():
+        run(asked[order[0]][2])
+    turns = [(repeat, asked[at]) for repeat in range(repeats) for at in order]
+    for turn, (repeat, (name, kind, prompts)) in enumerate(turns):
+        if turn >= least and clock() > until:
+            break
+        ways = list(runs)
+        for at in torch.randperm(len(ways), generator=generator).tolist():
+            synchronise(device)
+            start = clock()
+            done = runs[ways[at]](prompts)
+            synchronise(device)
+            end = clock()
+            rows.append(dict(way=ways[at], prompt=name, kind=kind, repeat=repeat, tokens=sum(map(len, done.tokens)),
+                             seconds=end - start, **_pace(done, len(prompts), end)))
+    timed = pd.DataFrame(rows)
+    whole = timed.groupby(["prompt", "repeat"])["rate"].transform(lambda rates: bool((rates > 0).all())).astype(bool)
+    if not whole.any():
+        raise ValueError(f"all of {timed['prompt'].nunique()} batches of prompts have an answer that ends at its first "
+                         "token: give prompts with longer answers")
+    return timed[whole].reset_index(drop=True)
+
+
+def _pace(done: Continued, batch: int, end: float) -> dict[str, float]:
+    """rate and round_ms of a call that ended at the time `end`; NaN where no row was decoded after its prefill."""
+    if done.rounds:
+        full = full_rounds(done.rounds, batch)
+        rounds, seconds = len(full), sum(rows[0].seconds for rows in full)
+        tokens = sum(record.accepted + 1 for rows in full for record in rows)
+    else:
+        rounds, seconds = max(map(len, done.tokens)) - 1, end - done.prefilled
+        tokens = batch * rounds
+    if not rounds or not seconds > 0:
+        return dict(rate=float("nan"), round_ms=float("nan"))
+    return dict(rate=tokens / seconds, round_ms=1000 * seconds / rounds)

@@ -1,0 +1,240 @@
+"""The recommendation with rounds of known cost: what it chooses, what it says, and that its file says the same."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib import cost
+from lib.cost import candidates, recommendation, recommending, ways
+from lib.cost.candidates import Limits
+from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED
+from lib.decoding import loop
+from lib.drafters.drafter import NoDrafter
+from lib.models import Pair
+from lib.models.prompts import PromptSet
+from lib.replay.search import most_frequent_paths
+from lib.tests import small_models
+from lib.tests.cost import test_cost
+from lib.tests.replay.test_replay import synthetic
+
+TARGET = small_models.llama(3)
+IDS = small_models.prompts(5, [12, 9, 14, 10, 11, 13])
+
+
+class _Tokenizer:
+    eos_token_id = None
+
+
+def pair_of(draft_model, name="d"):
+    for model in filter(None, (TARGET, draft_model)):
+        model.generation_config.eos_token_id = None
+    return Pair(f"t/{name}", TARGET, draft_model, _Tokenizer(), "t", name)
+
+
+def prompts_of(rows):
+    return PromptSet(tuple(f"p{row}" for row in rows), tuple("ab"[row % 2] for row in rows),
+                     tuple(IDS[row] for row in rows), "digest")
+
+
+def costing(level, node):
+    """The loop with a clock that charges 1 s for a check, `node` for each node and `level` for each draft level."""
+    def generate(*arguments, **settings):
+        done = loop.generate(*arguments, **settings)
+        return replace(done, rounds=[replace(one, draft_seconds=level * one.draft_calls, commit_seconds=0.0,
+                                             verify_seconds=1 + node * one.drafted) for one in done.rounds])
+    return generate
+
+
+def ask(pairs, *, level=0.05, node=0.01, **settings):
+    ticks = count()
+    settings = dict(drafters=["lookup", "model"], new_tokens=16, limits=Limits(4, 3), seconds=1.0) | settings
+    return cost.recommend(pairs, prompts_of([0, 1, 2]), prompts_of([3, 4, 5]), report=lambda line: None,
+                          generate=costing(level, node), clock=lambda: 1e-6 * next(ticks), **settings)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return ask([pair_of(small_models.related(TARGET, 4, 0.05))], batches=[1, 2])
+
+
+def test_the_fastest_drafter_is_recommended_and_measured_on_other_prompts(found):
+    own = found.recommendation.at(1)
+    assert own.drafter == "model" and 1 <= own.budget <= 4 and not own.is_plain
+    assert own.shape.budget == own.budget and own.shape.max_depth == own.depth
+    rows = found.timed[(found.timed["batch"] == 1) & (found.timed["part"] == "judging")]
+    assert set(rows["prompt"]) == {"p3", "p4", "p5"} and rows.groupby(["way", "prompt"]).size().eq(3).all()
+    by_prompt = np.log(rows.pivot_table(index="prompt", columns="way", values="rate"))
+    assert own.speedup.value == pytest.approx(np.exp((by_prompt[RECOMMENDED] - by_prompt[PLAIN]).mean()))
+    assert own.speedup.low <= own.speedup.value <= own.speedup.high
+    assert own.tokens_per_second[PLAIN].value == pytest.approx(1.0)  # a round costs a second
+    assert own.tokens_per_second[RECOMMENDED].value == pytest.approx(own.speedup.value)
+    chosen = found.timed[(found.timed["batch"] == 1) & (found.timed["part"] == "choosing")]
+    assert set(chosen["prompt"]) == {"p0", "p1", "p2"}
+    assert set(own.kinds) == {"a", "b"} and found.recommendation.at(2).batch == 2
+    with pytest.raises(LookupError, match="batch 3, only at 1, 2"):
+        found.recommendation.at(3)
+
+
+def test_predicted_speed_is_replayed_tokens_over_the_seconds_of_a_round(found):
+    own = found.recommendation.at(1)
+    row = found.candidates[(found.candidates["batch"] == 1) & (found.candidates["drafter"] == "model")
+                           & (found.candidates["shape"] == own.tree)].iloc[0]
+    seconds = 1 + 0.01 * own.budget + 0.05 * own.depth
+    assert row["speedup"] == pytest.approx(row["tokens"] / seconds)  # the calibration reads the same clock
+    [each] = [each for each in found.tried if (each.entrant.name, each.label) == ("model", own.tree)]
+    assert row["tokens"] == each.tokens == 1 + each.accepted.sum() / each.rounds.sum()
+    by_prompt = 1 + each.accepted / each.rounds
+    assert each.prompts == ["p0", "p1", "p2"]
+    assert own.predicted == pytest.approx(np.exp(np.log(by_prompt).mean()) / seconds)
+    assert each.tokens_in(prompts_of([0, 1, 2]), 3) == pytest.approx(by_prompt.mean())
+
+
+def test_the_same_timings_give_the_same_recommendation(found):
+    again = ask([pair_of(small_models.related(TARGET, 4, 0.05))], batches=[1, 2])
+    assert again.recommendation.text() == found.recommendation.text()
+    assert again.candidates.equals(found.candidates)
+
+
+@pytest.mark.parametrize(("level", "node"), [(0.0, 1.0), (20.0, 1.0)])
+def test_where_nothing_is_faster_plain_decoding_is_recommended(level, node):
+    own = ask([pair_of(small_models.related(TARGET, 4, 0.05))], level=level, node=node).recommendation.at(1)
+    assert own.is_plain and own.speedup == ONE and not own.settings and own.budget == own.depth == 0
+    assert own.tokens_per_second[RECOMMENDED] == pytest.approx(own.tokens_per_second[PLAIN])
+    assert own.over_chain.value >= 1 and own.shape.budget == 0
+
+
+def test_the_file_and_the_lines_say_the_same(found, tmp_path):
+    path = tmp_path / "new" / recommendation.FILE
+    found.recommendation.save(path)
+    told, again = path.read_bytes(), recommendation.load(path)
+    assert again.text() == found.recommendation.text() and again.at(1).shape == found.recommendation.at(1).shape
+    again.save(path)
+    assert path.read_bytes() == told
+    for own in json.loads(told)["by_batch"]:
+        value, low, high = own["speedup"]
+        assert (f"batch {own['batch']}: {own['drafter']} with {own['tree']} (budget {own['budget']}, depth "
+                f"{own['depth']}), {value:.2f} [{low:.2f}, {high:.2f}] times plain decoding (predicted "
+                f"{own['predicted']:.2f})") in again.text()
+        assert all(one["setting"] in again.text() for one in own["settings"]) and own["settings"]
+    for damaged in (told[:-40], b"[]", b'{"by_batch": []}'):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="is no recommendation"):
+            recommendation.load(path)
+
+
+def test_the_reader_is_told_that_the_largest_is_best_and_that_prompts_are_few():
+    own = ask([pair_of(small_models.related(TARGET, 4, 0.0))], level=0.0, node=0.0).recommendation.at(1)
+    assert own.tree == "chain:3" and own.speedup.value == pytest.approx(4)
+    assert "the best depth is the largest tested, 3: a larger one may be faster" in own.warnings
+    assert any("3 batches of prompts are too few" in sentence for sentence in own.warnings)
+
+
+def test_a_calibration_in_which_more_nodes_take_less_time_is_repeated_and_reported(monkeypatch):
+    calls, calibrate = [], recommending.calibrate
+
+    def counted(*arguments, **settings):
+        calls.append(settings["shapes"])
+        return calibrate(*arguments, **settings)
+
+    monkeypatch.setattr(recommending, "calibrate", counted)
+    made = ask([pair_of(None, "none")], drafters=["lookup"], node=-0.02, limits=Limits(8, 3)).recommendation
+    assert len(calls) == 2 and any("took less time" in sentence for sentence in made.warnings)
+    assert "took less time" in made.text()
+
+
+@pytest.mark.parametrize(("lower", "upper", "told"), [
+    ([1, 2, 3], [1.5, 2.5, 3.5], ""),
+    ([1, 2, 1.8], [1.5, 2.5, 2.2], ""),  # within the quartiles
+    ([1, 3, 1.5], [1.5, 3.5, 2.5], "a round with 8 nodes took less time .* than one with 4"),
+    ([3, 1, 4], [3.5, 2.5, 4.5], "a round with 4 nodes took less time .* than one with 0"),
+])
+def test_falling_costs_are_found_beyond_the_noise(lower, upper, told):
+    rows = pd.DataFrame(dict(batch=1, nodes=[0, 4, 8], lower_ms=lower, upper_ms=upper, round_ms=lower))
+    assert re.fullmatch(f".*{told}.*" if told else "", recommending.falling(rows))
+
+
+# ----------------------------------------------------------------------------------------------------------- candidates
+
+
+def test_a_target_alone_has_every_drafter_that_needs_no_model():
+    alone = [one.name for one in candidates.entrants([pair_of(None, "none")])]
+    assert alone == ["lookup", "sam", "recycling", "early_exit:1"]
+    both = [pair_of(small_models.related(TARGET, seed, 0.1), f"d{seed}") for seed in (1, 2)]
+    names = [one.name for one in candidates.entrants(both)]
+    assert names == [*alone, "model (d1)", "model (d2)", "combined (d1)", "combined (d2)"]
+    with pytest.raises(ValueError, match="no draft model"):
+        candidates.entrants([pair_of(None)], ["model"])
+    with pytest.raises(ValueError, match="of the targets t, u"):
+        candidates.entrants([both[0], replace(both[1], target_name="u")])
+
+
+@pytest.mark.parametrize("spec", ["lookup", "sam", "model", "early_exit:1"])
+def test_replayed_tokens_per_round_are_those_of_live_decoding(spec):
+    pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(6))
+    [one] = candidates.entrants([pair], [spec])
+    recorded = candidates.record(pair, [one], prompts, 20, 3)
+    for each in candidates.static(one, recorded, prompts.ids, Limits(4, 3)):
+        if each.label not in ("chain:2", "independent:2@4"):
+            continue
+        done = ways.ours(pair, one.drafter, each.shape, 20)(prompts.ids)
+        counted = [record for record in done.rounds if record.position - 1 < recorded.loops[record.row]]
+        assert each.tokens == pytest.approx(1 + np.mean([record.accepted for record in counted]))
+        drafted = np.bincount([record.drafted for record in done.rounds], minlength=len(each.sizes))
+        assert each.sizes == pytest.approx(drafted / len(done.rounds))
+
+
+def test_grown_trees_and_live_drafters_compete_too():
+    pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(3))
+    model, recycling = candidates.entrants([pair], ["model", "recycling"])
+    recorded = candidates.record(pair, [model, recycling], prompts, 12, 3)
+    grown = list(candidates.grown(model, recorded, prompts.ids, Limits(8, 3)))
+    assert {each.label for each in grown} == {"opttree:4,3,0.05@8", "eagle2:4,3@8"}
+    assert all(1 <= each.tokens <= 4 and len(each.sizes) <= 9 for each in grown)
+    assert not list(candidates.static(recycling, recorded, prompts.ids, Limits(8, 3)))
+    assert not list(candidates.grown(recycling, recorded, prompts.ids, Limits(8, 3)))
+    live = list(candidates.live(recycling, recorded, prompts.ids, Limits(8, 3), 12))
+    assert [each.label for each in live] == ["chain:2", "kary:2@6", "kary:4@6"]
+    assert all(each.rounds.sum() for each in live)
+
+
+def test_trees_grown_from_text_are_judged_on_other_prompts_and_hold_the_most_frequent_paths():
+    recorded = synthetic(np.random.default_rng(2), rows=8, width=20, ranks=3)
+    halves = candidates.folds(recorded)
+    assert [len(part.prompts) for part in halves[0]] == [4, 4] and halves[1] == halves[0][::-1]
+    assert not set(halves[0][0].prompts) & set(halves[0][1].prompts)
+    assert candidates.folds(recorded.select(np.arange(8) < 1))[0][0].prompts == ("0",)
+    shallow = [path for path, _ in most_frequent_paths(recorded, 500, "d") if len(path) <= 2]
+    assert candidates.paths_within(recorded, Limits(5, 2), "d") == shallow[:5]
+    for family in (candidates.OPTIMAL, candidates.FREQUENT):
+        tree = candidates.from_data(recorded, "d", family, Limits(6, 2))
+        assert tree.budget == 6 and tree.max_depth <= 2
+    with pytest.raises(ValueError, match="limits are 0 nodes"):
+        Limits(0, 4)
+
+
+def test_rounds_that_draft_nothing_cost_a_plain_round():
+    price = test_cost.TRUE
+    [one] = candidates.entrants([pair_of(None)], ["lookup"])
+    each = candidates.Candidate(one, "chain:2", None, "xy", np.ones(2), np.ones(2),
+                                np.array([0.5, 0.25, 0.25]))
+    checks = price.check(np.array([1, 2]))
+    assert each.seconds(price) == pytest.approx(0.5 * price.plain + 0.25 * checks.sum())
+    assert each.seconds(price, batch=2) == pytest.approx(
+        0.25 * price.plain + (0.75**2 - 0.5**2) * checks[0] + (1 - 0.75**2) * checks[1])
+    assert replace(each, passes={1: 2.0}).seconds(price) == pytest.approx(
+        each.seconds(price) + price.once + 2 * price.level(1))
+
+
+def test_ways_have_the_same_groups_and_repeats_and_end_with_the_time():
+    pair, groups = pair_of(None), ways.groups(prompts_of(range(6)), 2)
+    runs = {PLAIN: ways.ours(pair, NoDrafter(), "chain:0", 6), GENERATE: ways.theirs(pair, GENERATE, 6)}
+    settings = dict(device="cpu", generator=torch.Generator().manual_seed(0))
+    rows = ways.race(runs, groups, until=float("inf"), repeats=2, least=1, **settings)
+    assert len(rows) == 2 * 2 * len(groups) and (rows["tokens"] == 12).all() and (rows["rate"] > 0).all()
+    assert ways.race(runs, groups, until=0.0, repeats=2, least=1, **settings)["prompt"].nunique() == 1
