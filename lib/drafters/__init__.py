@@ -1,7 +1,8 @@
 """Drafters: models and methods that propose a tree of draft tokens. One file per drafter, on one base class.
 
 Start at `drafter` (the base class) and `registry` (`make`, and every kind by name). `filling` and `fill_plan` fill
-static shapes, `growing` grows trees by a rule, `tries` makes trees of token sequences; `heads` holds trained heads.
+static shapes, `growing` grows trees by a rule, `tries` makes trees of token sequences, `vocabulary` chooses the tokens
+of a draft model; `heads` holds trained heads.
 """
 
 from lib import lazy_exports

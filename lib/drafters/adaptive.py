@@ -28,7 +28,7 @@ class AdaptiveDrafter(Wrapper):
         self.drafter, self.policy = drafter, policy
 
     @classmethod
-    def of(cls, pair, *, policy: str = "schedule", vocabulary: int | None = None) -> "AdaptiveDrafter":
+    def of(cls, pair, *, policy: str = "schedule", vocabulary: int | Tensor | None = None) -> "AdaptiveDrafter":
         """The pair's draft model under a policy of `draft_length.POLICIES`."""
         if policy not in POLICIES:
             raise ValueError(f"policy is {policy!r}; choose one of {', '.join(POLICIES)}")

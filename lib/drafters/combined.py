@@ -27,7 +27,8 @@ class CombinedDrafter(Wrapper):
         self.rounds = self.looked_up = 0  # over all rows
 
     @classmethod
-    def of(cls, pair, *, enough: int = 4, shortest: int = 1, vocabulary: int | None = None) -> "CombinedDrafter":
+    def of(cls, pair, *, enough: int = 4, shortest: int = 1,
+           vocabulary: int | Tensor | None = None) -> "CombinedDrafter":
         return cls(SuffixAutomatonDrafter(shortest), LanguageModelDrafter.of(pair, vocabulary=vocabulary), enough)
 
     @property

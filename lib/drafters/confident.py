@@ -21,15 +21,15 @@ class ConfidentDrafter(LanguageModelDrafter):
 
     option = "threshold"
 
-    def __init__(self, model, *, threshold: float = 0.4, temperature: float = 1.0, vocabulary: int | None = None):
+    def __init__(self, model, *, threshold: float = 0.4, temperature: float = 1.0):
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold is {threshold}; give a probability, 0 to 1")
-        super().__init__(model, temperature=temperature, vocabulary=vocabulary, keep_probs=True)
+        super().__init__(model, temperature=temperature, keep_probs=True)
         self.threshold = threshold
 
     def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
         roots, planned = [tail[-1] for tail in self.tails], plan(shape)
-        filling = Filling(shape, roots, "top_k", self.temperature, keep_probs=True)
+        filling = Filling(shape, roots, "top_k", self.temperature, keep_probs=True, output=self.output)
         if shape.budget:
             filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
         depths = [min(1, shape.max_depth)] * len(roots)

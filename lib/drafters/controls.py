@@ -31,15 +31,8 @@ class RandomDrafter(Drafter):
                 raise ValueError(f"node {node} has {len(children)} children, the vocabulary {self.vocabulary} tokens; "
                                  "give a node no more children than that")
             if children:
-                tokens[children] = torch.tensor(self._distinct(len(children)))
+                tokens[children] = torch.randperm(self.vocabulary, generator=self.generator)[: len(children)]
         return tokens
-
-    def _distinct(self, count: int) -> list[int]:
-        tokens: dict[int, None] = {}
-        while len(tokens) < count:
-            more = torch.randint(self.vocabulary, (count - len(tokens),), generator=self.generator)
-            tokens.update(dict.fromkeys(more.tolist()))
-        return list(tokens)
 
 
 class OracleDrafter(RandomDrafter):

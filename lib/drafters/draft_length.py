@@ -80,45 +80,11 @@ class Schedule(Policy):
 
 
 @dataclass(frozen=True)
-class Remembered(Policy):
-    """The acceptance of a row's last rounds, each with a weight of `memory` times that of the next.
-
-    The acceptance of a token is estimated as accepted / tried, where the rejected token counts as tried; `prior`, with
-    the weight of `weight` tokens, is the estimate before the first round.
-    """
-
-    memory: float = 0.8
-    prior: float = 0.6
-    weight: float = 2.0
-
-    def begin(self) -> tuple[float, float]:
-        """Nothing accepted, nothing tried."""
-        return 0.0, 0.0
-
-    def after(self, state: tuple[float, float], outcome: Outcome) -> tuple[float, float]:
-        """Adds this round to the earlier ones, whose weight decreases."""
-        tried = outcome.accepted + (outcome.accepted < outcome.drafted)
-        return self.memory * state[0] + outcome.accepted, self.memory * state[1] + tried
-
-    def acceptance(self, state: tuple[float, float]) -> float:
-        """The estimate, with the prior."""
-        return (state[0] + self.prior * self.weight) / (state[1] + self.weight)
-
-
-@dataclass(frozen=True)
-class RecentAcceptance(Remembered):
-    """The best length for the acceptance of the last rounds; cost: of a level, in forward passes of the target."""
-
-    cost: float = 0.2
-    most: int = 16
-
-    def depth(self, state: tuple[float, float]) -> int:
-        return best_length(self.acceptance(state), self.cost, self.most)
-
-
-@dataclass(frozen=True)
-class WhereItPays(Remembered):
+class WhereItPays(Policy):
     """The best length for the acceptance of the last rounds, which may be 0.
+
+    The acceptance of a token is estimated as accepted / tried, where the rejected token counts as tried. Each round has
+    `memory` times the weight of the next; `prior`, with the weight of `weight` tokens, is the estimate before the first.
 
     All rows of a batch have one length, since a forward pass is as wide as its widest row. costs: those of rounds of 0,
     1, 2, ... levels, in rounds of plain decoding (see `even_costs`). A round without a draft multiplies the weight of
@@ -126,6 +92,9 @@ class WhereItPays(Remembered):
     small or their last draft was accepted whole: so drafting is tried again, later with a patience closer to 1.
     """
 
+    memory: float = 0.8
+    prior: float = 0.6
+    weight: float = 2.0
     costs: tuple[float, ...] = even_costs(0.25)
     patience: float = 0.95
 
@@ -134,10 +103,16 @@ class WhereItPays(Remembered):
         return 0.0, 0.0, False
 
     def after(self, state: tuple[float, float, bool], outcome: Outcome) -> tuple[float, float, bool]:
-        """As `Remembered.after`, but for rounds without a draft; and whether the whole draft was accepted."""
+        """Adds this round to the earlier ones, whose weight decreases; and whether the whole draft was accepted."""
+        accepted, tried, _ = state
         if not outcome.drafted:
-            return self.patience * state[0], self.patience * state[1], False
-        return *super().after(state[:2], outcome), outcome.accepted == outcome.drafted
+            return self.patience * accepted, self.patience * tried, False
+        whole = outcome.accepted == outcome.drafted
+        return self.memory * accepted + outcome.accepted, self.memory * tried + outcome.accepted + (not whole), whole
+
+    def acceptance(self, state: tuple[float, float, bool]) -> float:
+        """The estimate, with the prior."""
+        return (state[0] + self.prior * self.weight) / (state[1] + self.weight)
 
     def depths(self, states: Sequence[tuple[float, float, bool]], reach: Sequence[int] | None = None) -> list[int]:
         """The best length for the estimates, 0 where every length would be slower than plain decoding."""
@@ -145,7 +120,7 @@ class WhereItPays(Remembered):
         reach = [most] * len(states) if reach is None else reach
         tokens = []
         for state, ends in zip(states, reach, strict=True):
-            own = tokens_of_chains(self.acceptance(state[:2]), ends)
+            own = tokens_of_chains(self.acceptance(state), ends)
             tokens.append(own + own[-1:] * (most - ends))
         speeds = [sum(own) / cost for *own, cost in zip(*tokens, self.costs)]
         length = max(range(len(speeds)), key=speeds.__getitem__)
@@ -200,4 +175,4 @@ def tokens_of_chains(acceptance: float, most: int) -> list[float]:
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {
-    "schedule": Schedule, "recent": RecentAcceptance, "complexity": Complexity, "pays": WhereItPays}
+    "schedule": Schedule, "complexity": Complexity, "pays": WhereItPays}

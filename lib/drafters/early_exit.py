@@ -3,10 +3,11 @@
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lib.attention.registration import hosting_trees
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.vocabulary import drafting
 
 SHARED = ("embed_tokens", "norm", "rotary_emb")
 
@@ -59,10 +60,7 @@ class EarlyExitDrafter(LanguageModelDrafter):
     option = "layers"
     refusal = staticmethod(refusal)
 
-    def __init__(self, target, layers: int = 1, **options):
-        super().__init__(first_layers(target, layers), **options)
-
     @classmethod
-    def of(cls, pair, *, layers: int = 1, vocabulary: int | None = None,
+    def of(cls, pair, *, layers: int = 1, vocabulary: int | Tensor | None = None,
            keep_probs: bool = False) -> "EarlyExitDrafter":
-        return cls(pair.target, layers, vocabulary=vocabulary, keep_probs=keep_probs)
+        return cls(drafting(first_layers(pair.target, layers), pair, vocabulary), keep_probs=keep_probs)

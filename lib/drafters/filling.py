@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters.fill_plan import children
+from lib.models.reduced import ReducedOutput
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.residual import without
@@ -63,11 +64,13 @@ class Filling:
     """B copies of a shape, filled a level at a time; a slot is a node of the shape, which may stay empty.
 
     With samples a slot stays empty where a sibling before it drew its token, and so do the slots below it. keep_probs:
-    whether "top_k" drafts carry the distributions too, which rules do not need.
+    whether "top_k" drafts carry the distributions too, which rules do not need. output: the output layer that made the
+    logits, where they are those of some tokens alone.
     """
 
-    def __init__(self, shape: Tree, roots: Sequence[int], proposal: str, temperature: float, keep_probs: bool = False):
-        self.shape, self.proposal, self.temperature = shape, proposal, temperature
+    def __init__(self, shape: Tree, roots: Sequence[int], proposal: str, temperature: float, keep_probs: bool = False,
+                 output: ReducedOutput | None = None):
+        self.shape, self.proposal, self.temperature, self.output = shape, proposal, temperature, output
         self.keep_probs = keep_probs or proposal != "top_k"
         self.tokens = torch.zeros(len(roots), shape.size, dtype=torch.long)  # [B, m]
         self.tokens[:, ROOT] = torch.tensor(roots)
@@ -75,16 +78,18 @@ class Filling:
         self.counts: list[dict[int, int]] = [{ROOT: 1} for _ in roots]  # filled slot -> times that its token was drawn
 
     def grow(self, slots: Sequence[int], logits: Tensor, draws: Draws) -> None:
-        """Gives these slots their children, from logits [B, len(slots), V]."""
+        """Gives these slots their children, from logits [B, len(slots), V], or [B, len(slots), K] with an `output`."""
         if self.keep_probs:
             warped = warp(logits, self.temperature)
+            warped = warped if self.output is None else self.output.spread(warped)  # samples are drawn from all of it
             for row, probs in enumerate(self.probs):
                 probs.update((slot, warped[row, index]) for index, slot in enumerate(slots)
                              if self.proposal == "top_k" or slot in self.counts[row])
         if self.proposal == "top_k":
             below = children(self.shape, tuple(slots))
-            best = top_tokens(logits.flatten(0, 1), below.most).reshape(len(logits), -1).cpu()
-            self.tokens[:, below.slots] = best[:, below.best]
+            best = top_tokens(logits.flatten(0, 1), below.most).reshape(len(logits), -1)
+            best = best if self.output is None else self.output.tokens[best]
+            self.tokens[:, below.slots] = best.cpu()[:, below.best]
             return
         for row in range(len(self.tokens)):
             for slot in slots:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters.filling import top_tokens
+from lib.models.reduced import ReducedOutput
 from lib.trees.growth.best_first import DDTree
 from lib.trees.growth.candidates import Candidates, Growth, next_level
 from lib.trees.tree import ROOT
@@ -42,11 +43,13 @@ def by_node(rule: Growth, proposal: str = "top_k", temperature: float = 1.0) -> 
 class Growing:
     """One row's tree: its candidates, their tokens int64[c], and the place of each forwarded one in the cache's block.
 
-    The root is forwarded with the tail; places count after that, with all rows' levels padded to one width.
+    The root is forwarded with the tail; places count after that, with all rows' levels padded to one width. output: as
+    for `Filling`.
     """
 
-    def __init__(self, rule: Growth, root: int, temperature: float, keep_probs: bool):
-        self.rule, self.temperature, self.keep_probs = rule, temperature, keep_probs
+    def __init__(self, rule: Growth, root: int, temperature: float, keep_probs: bool,
+                 output: ReducedOutput | None = None):
+        self.rule, self.temperature, self.keep_probs, self.output = rule, temperature, keep_probs, output
         self.candidates = Candidates.root()
         self.tokens = np.array([root])
         self.place: dict[int, int] = {}
@@ -58,10 +61,13 @@ class Growing:
         return next_level(self.rule, self.candidates)
 
     def grow(self, nodes: np.ndarray, logits: Tensor) -> None:
-        """Gives these nodes their best children, from logits [k, V]."""
+        """Gives these nodes their best children, from logits [k, V], or [k, K] with an `output`."""
         tokens, probs = best_children(logits, self.rule.width, self.temperature)
+        if self.output is not None:
+            tokens = self.output.tokens.numpy(force=True)[tokens]
         if self.keep_probs:
-            self.probs.update(zip(nodes.tolist(), warp(logits, self.temperature)))
+            warped = warp(logits, self.temperature)
+            self.probs.update(zip(nodes.tolist(), warped if self.output is None else self.output.spread(warped)))
         self.candidates = self.candidates.with_children(nodes, probs)
         self.tokens = np.concatenate([self.tokens, tokens.ravel()])
         self.levels += 1

@@ -2,10 +2,11 @@
 
 import copy
 
-from torch import nn
+from torch import Tensor, nn
 
 from lib.attention.registration import hosting_trees
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.vocabulary import drafting
 from lib.models.quantize import Int8Linear
 
 
@@ -40,5 +41,5 @@ class Int8SelfDrafter(LanguageModelDrafter):
     refusal = staticmethod(refusal)
 
     @classmethod
-    def of(cls, pair, *, vocabulary: int | None = None, keep_probs: bool = False) -> "Int8SelfDrafter":
-        return cls(int8_self(pair.target), vocabulary=vocabulary, keep_probs=keep_probs)
+    def of(cls, pair, *, vocabulary: int | Tensor | None = None, keep_probs: bool = False) -> "Int8SelfDrafter":
+        return cls(drafting(int8_self(pair.target), pair, vocabulary), keep_probs=keep_probs)

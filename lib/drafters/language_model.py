@@ -13,9 +13,11 @@ from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
 from lib.drafters.fill_plan import Level, block, fills_natively, native_levels, plan, planned_block, tails
 from lib.drafters.filling import Filling, check_proposal
 from lib.drafters.growing import Growing, by_node, grow_levels
+from lib.drafters.vocabulary import drafting
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
+from lib.models.reduced import narrow
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -24,9 +26,11 @@ from lib.verify.draft import Draft, Draws
 class LanguageModelDrafter(Drafter):
     """Drafts with a causal language model (attn_implementation "tree").
 
+    model: also one that knows some of its tokens alone (see `lib.models.reduced`), whose distributions are zero
+    elsewhere.
     proposal: "top_k" (children are the most likely tokens), "iid" or "without_replacement" (samples at `temperature`).
-    vocabulary: the size of the target's vocabulary, where the model's is larger by padding. keep_probs: whether "top_k"
-    drafts carry the distributions, at `temperature`, that their children were chosen from; sampled ones always do.
+    keep_probs: whether "top_k" drafts carry the distributions, at `temperature`, that their children were chosen from;
+    sampled ones always do.
 
     The cache holds what was forwarded: the prompt, then of each accepted path the nodes that had children. A leaf is
     never forwarded, so the last accepted node may be missing; it waits with the bonus token in the row's tail, and the
@@ -37,21 +41,22 @@ class LanguageModelDrafter(Drafter):
     option = "proposal"
     cache_bytes = property(attrgetter("cache.bytes"))
 
-    def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, vocabulary: int | None = None,
-                 keep_probs: bool = False):
+    def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, keep_probs: bool = False):
         check_proposal(proposal, temperature)
-        self.model, self.proposal, self.temperature = model, proposal, temperature
-        self.vocabulary, self.keep_probs = vocabulary, keep_probs
+        self.model, self.proposal, self.temperature, self.keep_probs = model, proposal, temperature, keep_probs
+        self.narrow, self.output = narrow(model)
         self.calls, self.cache = 0, TreeCache()
 
     @classmethod
-    def of(cls, pair, *, vocabulary: int | None = None, **options) -> "LanguageModelDrafter":
-        """The pair's draft model, its vocabulary cut to the target's. ValueError where the pair has none."""
+    def of(cls, pair, *, vocabulary: int | Tensor | None = None, **options) -> "LanguageModelDrafter":
+        """The pair's draft model; vocabulary: the tokens that it drafts from (see `vocabulary.drafting`).
+
+        ValueError where the pair has no draft model.
+        """
         if pair.draft_model is None:
             raise ValueError("the pair has no draft model; load a pair that has one, or take a drafter that needs "
                              "none, such as 'sam'")
-        vocabulary = vocabulary or pair.target.config.get_text_config().vocab_size
-        return cls(pair.draft_model, vocabulary=vocabulary, **options)
+        return cls(drafting(pair.draft_model, pair, vocabulary), **options)
 
     @cached_property  # read in every round, and transformers takes its time
     def window(self) -> int | None:
@@ -59,20 +64,18 @@ class LanguageModelDrafter(Drafter):
 
     @property
     def knows(self) -> int:
-        own = self.model.config.get_text_config().vocab_size
-        return min(self.vocabulary or own, own)
+        return self.model.get_output_embeddings().out_features
 
     @torch.no_grad()
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Prefills the prompts int64[T] in one right-padded forward pass. ValueError where the model gives NaN."""
         check_attention(self.model)
-        self.cache, self.blocks = TreeCache(), fused(self.model)
-        outputs = self.model.get_output_embeddings().out_features
-        self.choices = min(self.vocabulary or outputs, outputs)  # tokens to choose from
+        self.cache, self.blocks = TreeCache(), fused(self.narrow)
+        self.choices = self.narrow.get_output_embeddings().out_features  # tokens to choose from
         tokens = pad_sequence(list(prompts), batch_first=True).to(self.model.device)
         self._check_window(tokens.shape[1])
         depth = torch.arange(tokens.shape[1], device=tokens.device)
-        refuse_nan(tree_forward(self.model, tokens, depth, None, self.cache, logits_to_keep=1).logits, self.model)
+        refuse_nan(tree_forward(self.narrow, tokens, depth, None, self.cache, logits_to_keep=1).logits, self.model)
         self.calls += 1
         self.cache.set_lengths(torch.tensor([len(prompt) for prompt in prompts]))
         self.tails: list[list[int]] = [[] for _ in prompts]  # committed tokens that the cache lacks, the root last
@@ -98,14 +101,15 @@ class LanguageModelDrafter(Drafter):
         tokens = self._tail_tokens(shape.max_depth)
         levels = native_levels(shape, self.waiting)
         with forward():
-            filled = self.blocks.fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self.choices)
+            filled = self.blocks.fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self.choices,
+                                      None if self.output is None else self.output.tokens)
         self.calls += shape.max_depth
         self.levels = [shape.max_depth] * len(self.tails)
         return [Draft(shape, row, "top_k") for row in filled], [plan(shape).place] * len(self.tails)
 
     def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
         roots, planned = [tail[-1] for tail in self.tails], plan(shape)
-        filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs, self.output)
         if shape.budget:
             filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
         for level in planned.levels:
@@ -117,7 +121,7 @@ class LanguageModelDrafter(Drafter):
 
     def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
         by_node(rule, self.proposal, self.temperature)
-        rows = [Growing(rule, tail[-1], self.temperature, self.keep_probs) for tail in self.tails]
+        rows = [Growing(rule, tail[-1], self.temperature, self.keep_probs, self.output) for tail in self.tails]
         grow_levels(rows, lambda: self._forward_tails(rule.max_depth),
                     lambda _, tokens, depth, sees: self._forward(tokens, *block(self.waiting, depth, sees)))
         self.levels = [row.levels for row in rows]
@@ -175,8 +179,8 @@ class LanguageModelDrafter(Drafter):
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.blocks.device
         self.calls += 1
-        out = tree_forward(self.blocks, tokens.to(device), depth.to(device), mask.to(device), self.cache, **kwargs)
-        return out.logits[..., : self.vocabulary]
+        return tree_forward(self.blocks, tokens.to(device), depth.to(device), mask.to(device), self.cache,
+                            **kwargs).logits
 
     def _check_window(self, needed: int) -> None:
         if self.window and needed > self.window:

@@ -8,6 +8,7 @@ from torch import Tensor
 from lib.drafters.drafter import Drafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.tries import merge
+from lib.drafters.vocabulary import drafting
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws, merge_samples
 
@@ -57,10 +58,9 @@ class MergedDrafter(Drafter):
 
     @classmethod
     def of(cls, pair, *, models: Sequence, proposal: str = "top_k", temperature: float = 1.0,
-           vocabulary: int | None = None) -> "MergedDrafter":
-        """Language models, all of them given, whose vocabularies are cut to the target's."""
-        vocabulary = vocabulary or pair.target.config.get_text_config().vocab_size
-        return cls([LanguageModelDrafter(model, proposal=proposal, temperature=temperature, vocabulary=vocabulary)
+           vocabulary: int | Tensor | None = None) -> "MergedDrafter":
+        """Language models, all of them given; vocabulary: as for `LanguageModelDrafter.of`."""
+        return cls([LanguageModelDrafter(drafting(model, pair, vocabulary), proposal=proposal, temperature=temperature)
                     for model in models])
 
     def start(self, prompts: Sequence[Tensor]) -> None:

@@ -139,10 +139,13 @@ class NgramDrafter(TextDrafter):
             text.extend(tokens[:start])
             for root in range(start, len(tokens) - 1):
                 text.extend([tokens[root]])
-                keys = text.keys
-                for d, token in enumerate(tokens[root + 1 : root + 1 + depth]):
+                keys, following = text.keys, tokens[root + 1 : root + 1 + depth]
+                ranks[row, root - start, : len(following)] = text.vocabulary
+                for d, token in enumerate(following):
                     distinct = list(dict.fromkeys(text.candidates(keys)))
-                    ranks[row, root - start, d] = distinct.index(token) if token in distinct else text.vocabulary
+                    if token not in distinct:
+                        break  # no draft goes on after it
+                    ranks[row, root - start, d] = distinct.index(token)
                     keys = text.keys_after(keys, token)
         return ranks, torch.zeros(len(texts), most, depth)
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from lib.drafters.drafter import TextDrafter
 from lib.drafters.filling import SAMPLERS, check_proposal, top_tokens
 from lib.drafters.growing import by_node
+from lib.drafters.vocabulary import drafting
 from lib.trees.growth.candidates import Candidates, Growth, grow
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -27,8 +28,8 @@ class PlainDrafter(TextDrafter):
         self.model, self.proposal, self.temperature, self.calls = model, proposal, temperature, 0
 
     @classmethod
-    def of(cls, pair, **options) -> "PlainDrafter":
-        return cls(pair.draft_model, **options)
+    def of(cls, pair, *, vocabulary: int | Tensor | None = None, **options) -> "PlainDrafter":
+        return cls(drafting(pair.draft_model, pair, vocabulary), **options)
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         fill = self._best if self.proposal == "top_k" else self._sampled

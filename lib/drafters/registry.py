@@ -6,6 +6,7 @@ A new kind is a subclass of `Drafter` in any module, and one row here.
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter, signature
+from typing import get_args
 
 from lib.drafters.drafter import Drafter
 
@@ -74,7 +75,7 @@ DRAFTERS: dict[str, Kind] = {
 
 
 def make(spec: str, pair, **options) -> Drafter:
-    """The drafter of a kind for a pair, with a value for the kind's main option if wanted: "early_exit:2".
+    """The drafter of a kind for a pair, with options in its name if wanted: "early_exit:2" (see `parse`).
 
     pair: target, draft_model and target_name, as in `lib.models.load.Pair`; a kind reads those that it needs.
     ValueError for options that the kind does not take, and for missing ones.
@@ -93,18 +94,30 @@ def make(spec: str, pair, **options) -> Drafter:
 
 
 def parse(spec: str) -> tuple[str, dict[str, object]]:
-    """A kind's name, and the value after its colon as an option: "sam:3" gives ("sam", {"shortest": 3})."""
-    name, colon, text = spec.partition(":")
+    """A kind's name, and the options after its colons: the value of the main one alone, others with their names.
+
+    "early_exit:3:vocabulary=8192" gives ("early_exit", {"layers": 3, "vocabulary": 8192}).
+    """
+    name, *parts = spec.split(":")
     if name not in DRAFTERS:
         raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
-    if not colon:
-        return name, {}
-    option = DRAFTERS[name].drafter.option
-    if not (option and text):
-        raise ValueError(f"drafter is {spec!r}; " + (f"give a value for {option} after the colon" if option else
+    return name, dict(_option(spec, name, part) for part in parts)
+
+
+def _option(spec: str, name: str, part: str) -> tuple[str, object]:
+    """The option and the value that a part of a spec gives."""
+    option, named, text = part.rpartition("=")
+    main, taken = DRAFTERS[name].drafter.option, DRAFTERS[name].options
+    if not text or not (named or main):
+        raise ValueError(f"drafter is {spec!r}; " + (f"give a value for {main} after the colon" if main else
                                                      f"{name} takes no value after its name"))
-    kind = DRAFTERS[name].options[option].annotation
+    if named and option not in taken:
+        raise ValueError(f"drafter {name!r} takes no option {option}; it takes {', '.join(sorted(taken)) or 'none'}")
+    kind = taken[option or main].annotation
+    kind = next(iter(get_args(kind)), kind)  # of int | Tensor the first
+    if kind not in (int, float, str):
+        raise ValueError(f"drafter is {spec!r}, but {option} cannot be written in its name; pass it by keyword")
     try:
-        return name, {option: kind(text)}
+        return option or main, kind(text)
     except ValueError:
-        raise ValueError(f"drafter is {spec!r}, but {option} is a number; give one after the colon") from None
+        raise ValueError(f"drafter is {spec!r}, but {option or main} is a number; give one after the colon") from None

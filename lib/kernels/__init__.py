@@ -1,5 +1,5 @@
-"""C++ sources, their build and bare bindings: products of few rows, decoder layers, one-pass attention, long sums.
+"""C++ sources, their build and bare bindings: products of few rows, decoder layers, one-pass attention.
 
 Start at `build` (compiles a source at its first use and caches the library) and `products` (linear layers of few rows).
-`onepass` binds the attention kernel, `units` measures the processor's arithmetic units.
+`onepass` binds the attention kernel.
 """

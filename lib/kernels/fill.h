@@ -50,7 +50,7 @@ template <class T> int64_t next_best(const T* x, int64_t count, int64_t last) {
   return 0;
 }
 
-// Writes the children of a level's nodes into tokens [batch, size]: the best of the first `choices` tokens after each.
+// Writes the children of a level's nodes into tokens [batch, size]: the best of the first `choices` logits after each.
 template <class T> void choose(const Forward& f, const Level& level, int64_t size, int64_t choices, int64_t* tokens) {
   for (int64_t b = 0; b < f.batch; ++b) {
     int64_t place = -1, rank = 0, best = 0;
@@ -59,7 +59,7 @@ template <class T> void choose(const Forward& f, const Level& level, int64_t siz
       const T* logits = static_cast<const T*>(f.logits) + (b * level.nodes + parent) * f.vocabulary.out;
       if (parent != place) place = parent, rank = -1, best = -1;
       for (; rank < wanted; ++rank) best = next_best(logits, choices, best);
-      tokens[b * size + slot] = best;
+      tokens[b * size + slot] = f.names ? f.names[best] : best;
     }
   }
 }

@@ -28,6 +28,7 @@ struct Forward {
   const float *cosines, *sines;    // [positions, dim / 2]
   const int64_t *offsets, *prefix, *kept;  // positions after the prefix, [1 or batch, nodes]; [batch]; the rows whose
                                            // logits are made, or null for all
+  const int64_t* names;                    // [vocabulary.out]: the tokens of the logits, or null for 0, 1, ...
   const uint8_t* mask;                     // [1 or batch, nodes, tree_keys]
   void *states, *logits;                   // [layers + 1, rows, hidden] or null; [kept, vocabulary]
   void (*attend)(const Call*);

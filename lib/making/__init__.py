@@ -1,6 +1,6 @@
-"""Training of the shipped models and heads, and their text; `python -m lib making all` trains the members again.
+"""How the shipped models, heads and text were made; `python -m lib making all` trains the members of the family again.
 
-Start at `command`. `family` trains the members, `heads` the heads of a target, `ngrams` counts its tables; `loop`,
-`losses` and `optim` are the training itself, `data` and `corpus` the text. `distillation` and `boosting` compare ways
-to train a drafter.
+Start at `command`. `family` trains the members, `nano` a draft model of a chat model, `heads` the heads of a target,
+`ngrams` counts its tables; `loop`, `losses` and `optim` are the training itself, `data` and `corpus` the family's text,
+`own_text` a chat model's dialogues. `distillation` and `boosting` compare ways to train a drafter.
 """

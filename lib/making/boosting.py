@@ -18,7 +18,6 @@ from lib.decoding.batch import continuations
 from lib.lab import stats
 from lib.making import data, family, loop
 from lib.making.corpus import mixture
-from lib.making.heads import frozen_target
 
 FIRST = "tiny"  # the member from which all drafters start
 BOOSTED, ALIKE = "each where the others fail", "all on everything"
@@ -63,11 +62,7 @@ def covered(model: nn.Module, samples: Tensor, prompt: int, rows: int = 64) -> T
 
 def _drawing(samples: Tensor, plan: loop.Plan) -> Callable[[int], Tensor]:
     """The samples of a step: rows drawn with replacement, a function of seed and step."""
-    def draw(step: int) -> Tensor:
-        generator = torch.Generator().manual_seed(plan.seed * 1_000_003 + step)
-        return samples[torch.randint(len(samples), (plan.rows,), generator=generator)]
-
-    return draw
+    return lambda step: samples[torch.randint(len(samples), (plan.rows,), generator=plan.generator(step))]
 
 
 def samples(target, streams: Mapping[str, np.ndarray], count: int, seed: int) -> Tensor:
@@ -132,11 +127,11 @@ def compare(target_name: str, folder: Path) -> pd.DataFrame:
     if not (start / "model.safetensors").exists():
         raise ValueError(f"{start} has no model to start from; train it first: python -m lib making {FIRST}")
     tokenizer, streams = family.prepare(folder), data.load_streams(folder)
-    target = frozen_target(target_name, folder, "cpu")
+    target = family.frozen_target(target_name, folder, "cpu")
     training = samples(target, streams.train, SAMPLES, PLAN.seed)
     judged = samples(target, streams.held_out, HELD_OUT, PLAN.seed)
     into = folder / "boosted" / Path(target_name).name
     groups = train(LlamaForCausalLM.from_pretrained(start, dtype=torch.float32), training, into)
     for number, model in enumerate(groups[BOOSTED]):
-        family.save(model, tokenizer, into / f"member-{number}")
+        family.save(model, into / f"member-{number}", tokenizer)
     return coverage(groups, judged).assign(target=target_name).round(4)

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from lib import attention, replay
+from lib import replay
 from lib.lab import stats
 from lib.making import family
 from lib.models import prompts
@@ -60,14 +60,13 @@ def compare(target: str, folder: Path, prompts_per_kind: int = 8, starts: int = 
     """
     if target not in TARGETS:
         raise ValueError(f"no member is distilled from {target!r}; choose one of {', '.join(TARGETS)}")
-    attention.register()
     name = TARGETS[target]
     members = contenders(family.FAMILY[name])
     folders = {label: name if label == DISTILLED else f"{name} {label}" for label in members}
     for label, member in members.items():
         if not (folder / folders[label] / "model.safetensors").exists():
             family.make(folders[label], folder, member=member)
-    rows = accepted(target, {label: folder / name for label, name in folders.items()}, folder, prompts_per_kind, starts)
+    rows = accepted(target, folders, folder, prompts_per_kind, starts)
     setting = ["shape", "contender"]
     rng = np.random.default_rng(seed)
     lengths = stats.summarise(rows, setting, "accepted", "rounds", rng)
@@ -88,29 +87,26 @@ def write_rows(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def accepted(target: str, drafters: Mapping[str, Path], folder: Path, prompts_per_kind: int,
+def accepted(target: str, drafters: Mapping[str, str], folder: Path, prompts_per_kind: int,
              starts: int) -> pd.DataFrame:
-    """The tokens of drafters that the target under `folder` accepts: contender, shape, prompt, accepted, rounds."""
-
-    def load(path: Path) -> LlamaForCausalLM:
-        return LlamaForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="tree").eval()
-
+    """The tokens that a target under `folder` accepts of drafters there: contender, shape, prompt, accepted, rounds."""
     tokenizer = AutoTokenizer.from_pretrained(folder / target)
     held_out = prompts.load("", tokenizer, limit=family.WINDOW - HORIZON - 2, too_long="shorten",
                             first=prompts_per_kind)
     start_prompts = recording.real_text_starts(
         recording.Prompts(held_out.names, held_out.kinds, held_out.ids, np.zeros(len(held_out.ids), bool)), starts
     )
-    models = {label: load(path) for label, path in drafters.items()}
-    recorded = replay.record(load(folder / target), models, start_prompts.ids, names=start_prompts.names,
-                             kinds=start_prompts.kinds, max_new_tokens=HORIZON, eos_token_id=0)
+    models = {label: family.frozen_target(name, folder, "cpu") for label, name in drafters.items()}
+    recorded = replay.record(family.frozen_target(target, folder, "cpu"), models, start_prompts.ids,
+                             names=start_prompts.names, kinds=start_prompts.kinds, max_new_tokens=1, beyond=HORIZON,
+                             eos_token_id=0)
     frames = [_rounds(recorded, shape, label).assign(contender=label, shape=shape, rounds=1)
               for label in drafters for shape in SHAPES]
     return pd.concat(frames, ignore_index=True)
 
 
 def _rounds(recorded: replay.Trace, shape: str, drafter: str) -> pd.DataFrame:
-    """The uncut rounds at each row's first transition: prompt, accepted."""
+    """The rounds at each row's first transition: prompt, accepted."""
     walk = replay.walk(recorded, shapes.parse(shape), drafter)
-    walk = walk.select((walk.starts == 0) & ~walk.cut)
+    walk = walk.select(walk.starts == 0)
     return pd.DataFrame(dict(prompt=np.array(recorded.prompts)[walk.rows], accepted=walk.accepted))

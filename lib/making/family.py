@@ -10,9 +10,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lib import attention
 from lib.making import data, loop
 from lib.making.corpus import mixture
+from lib.models.load import load_pair
 
 WINDOW = 512
 OWN_TEXT_SHARE = 0.5  # of a distilled member's windows: text that its teacher wrote
@@ -97,14 +97,9 @@ def make(name: str, folder: Path, *, member: Member | None = None, device: str =
     model = LlamaForCausalLM(member.config()).to(device)
     loss, texts, shares = loop.plain_loss, streams.train, mixture.SHARES
     if member.teacher:
-        attention.register()
-        teacher = LlamaForCausalLM.from_pretrained(folder / member.teacher, dtype=torch.float32,
-                                                   attn_implementation="tree").to(device).eval()
+        teacher = frozen_target(member.teacher, folder, device)
         loss = loop.distilling_loss(teacher)
-        own = data.own_text(teacher, folder, member.teacher, tokens=own_tokens(plan), seed=plan.seed)
-        texts = {**texts, "own": own}
-        shares = {**{kind: share * (1 - OWN_TEXT_SHARE) for kind, share in shares.items()}, "own": OWN_TEXT_SHARE}
-
+        texts, shares = with_own_text(teacher, member.teacher, streams, folder, plan)
     for part, plan in enumerate(member.plans):
         loop.train(
             model,
@@ -114,7 +109,7 @@ def make(name: str, folder: Path, *, member: Member | None = None, device: str =
             folder / "checkpoints" / (f"{name}-further" if part else name),
             report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True),
         )
-    save(model, tokenizer, folder / name)
+    save(model, folder / name, tokenizer)
     return model
 
 
@@ -123,17 +118,35 @@ def windows(texts, shares, plan: loop.Plan, step: int) -> torch.Tensor:
     return data.windows(texts, shares, plan.rows, plan.length + 1, plan.seed, step)
 
 
+def frozen_target(name: str, folder: Path, device: str):
+    """The target in float32 with tree attention, without gradients: trained under `folder`, or else by its name.
+
+    PairError if there is none, or if it cannot be read.
+    """
+    trained = (folder / name / "model.safetensors").exists()
+    where = str(folder / name) if trained else name
+    return load_pair(where, dtype="float32", device=device).target.requires_grad_(False)
+
+
+def with_own_text(target, name: str, streams: data.Streams, folder: Path, plan: loop.Plan):
+    """The training streams and their shares, with text that the target wrote itself (see `data.own_text`)."""
+    own = data.own_text(target, folder, Path(name).name, tokens=own_tokens(plan), seed=plan.seed)
+    shares = {kind: share * (1 - OWN_TEXT_SHARE) for kind, share in mixture.SHARES.items()}
+    return {**streams.train, "own": own}, {**shares, "own": OWN_TEXT_SHARE}
+
+
 def own_tokens(plan: loop.Plan) -> int:
     """The tokens that a teacher writes for a student or head with this plan."""
     return int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST))
 
 
-def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes the ordinary transformers layout: config, bfloat16 safetensors, tokenizer."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save(model: LlamaForCausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> None:
+    """Writes the ordinary transformers layout: config, bfloat16 safetensors, and the family's tokenizer if given."""
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
     copy.to(torch.bfloat16).save_pretrained(folder)
+    if tokenizer is None:
+        return
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=data.END, eos_token=data.END, pad_token=data.END, model_max_length=WINDOW
     ).save_pretrained(folder)

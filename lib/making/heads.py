@@ -7,14 +7,9 @@ from typing import Mapping
 import numpy as np
 import pandas as pd
 import torch
-from transformers import AutoModelForCausalLM
 
-from lib import attention
 from lib.drafters import heads
 from lib.making import data, family, loop, losses
-from lib.making.corpus import mixture
-from lib.models.hub_errors import why_not
-from lib.models.registry import source
 
 STEPS = {"medusa": 500, "eagle": 1000, "eagle3": 600, "block": 800}  # Medusa stops improving earlier than the others
 PLANS = {kind: loop.Plan(STEPS[kind], 16, 256, 1e-2, seed=11 + place) for place, kind in enumerate(heads.KINDS)}
@@ -31,14 +26,14 @@ def make(target_name: str, kind: str, folder: Path, *, plan: loop.Plan | None = 
     if kind not in PLANS:
         raise ValueError(f"the head's kind is {kind!r}; choose one of {', '.join(PLANS)}")
     plan = plan or PLANS[kind]
-    target = frozen_target(target_name, folder, device)
+    target = family.frozen_target(target_name, folder, device)
     family.prepare(folder)
     streams = data.load_streams(folder)
     torch.manual_seed(plan.seed)  # for the initial weights; each window is a function of seed and step
     head = heads.KINDS[kind](heads.settings(kind, target.config)).to(device)
     into = folder / "heads" / Path(target_name).name / kind
-    train(head, target, kind, partial(family.windows, *_texts(target, target_name, streams, folder, plan), plan), plan,
-          into, streams.held_out, compiled=compiled)
+    texts = family.with_own_text(target, target_name, streams, folder, plan)
+    train(head, target, kind, partial(family.windows, *texts, plan), plan, into, streams.held_out, compiled=compiled)
     heads.save(head, into)
     return head
 
@@ -54,16 +49,10 @@ def train(head, target, kind: str, draw, plan: loop.Plan, into: Path, held_out: 
     device = next(head.parameters()).device
 
     def learn(tokens: torch.Tensor, step: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(1_000_003 * plan.seed + step)
         with torch.autocast(device.type, torch.bfloat16):
-            states = losses.LOSSES[kind](head, target, tokens, generator)
+            states = losses.LOSSES[kind](head, target, tokens, plan.generator(step))
             loss = states.by_depth(output, entropy)
-
-        def in_bfloat16(state: torch.Tensor, depth: int) -> torch.Tensor:
-            with torch.autocast(device.type, torch.bfloat16):
-                return loss(state, depth)
-
-        return losses.backward_apart(states.states, in_bfloat16)
+        return losses.backward_apart(states.states, torch.autocast(device.type, torch.bfloat16)(loss))
 
     def report(record: dict) -> None:
         print(kind, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
@@ -97,26 +86,3 @@ def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
         points = pd.concat([before[before["step"] < step], points])
     path.parent.mkdir(parents=True, exist_ok=True)
     points.to_csv(path, index=False)
-
-
-def frozen_target(name: str, folder: Path, device: str):
-    """The target in float32 with tree attention, without gradients: trained under `folder`, or else by its name.
-
-    PairError if there is none, or if it cannot be read.
-    """
-    attention.register()
-    path = folder / name if (folder / name / "model.safetensors").exists() else source(name).where
-    try:
-        target = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention.TREE,
-                                                      use_safetensors=True)
-    except (OSError, ValueError) as error:
-        raise why_not(name, error) from error
-    return target.to(device).eval().requires_grad_(False)
-
-
-def _texts(target, name: str, streams: data.Streams, folder: Path, plan: loop.Plan):
-    """The streams and shares of the windows: the corpus, and text that the target wrote itself."""
-    share = family.OWN_TEXT_SHARE
-    own = data.own_text(target, folder, Path(name).name, tokens=family.own_tokens(plan), seed=plan.seed)
-    shares = {kind: part * (1 - share) for kind, part in mixture.SHARES.items()}
-    return {**streams.train, "own": own}, {**shares, "own": share}

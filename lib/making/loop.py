@@ -1,6 +1,5 @@
 """The training loop: plain or distillation, seeded by step, with checkpoints from which it resumes."""
 
-import json
 import os
 import time
 from dataclasses import dataclass
@@ -35,25 +34,31 @@ class Plan:
         """Tokens of all steps."""
         return self.steps * self.rows * self.length
 
+    def generator(self, step: int) -> torch.Generator:
+        """The randomness of a step, a function of the seed and the step, so that a run can resume."""
+        return torch.Generator().manual_seed(1_000_003 * self.seed + step)
+
 
 def plain_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of the next token, in nats."""
     return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
-def distilling_loss(teacher: nn.Module, temperature: float = 1.0) -> Loss:
-    """KL(teacher || student) of the next-token distributions at a temperature, in nats (Zhou et al. 2024, DistillSpec).
-
-    It is multiplied by the squared temperature, which keeps the size of the gradients.
-    """
+def distilling_loss(teacher: nn.Module) -> Loss:
+    """The `divergence` of the student's next-token distributions from the teacher's (Zhou et al. 2024, DistillSpec)."""
 
     def loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), torch.autocast(logits.device.type, torch.bfloat16):
-            teacher_probs = F.softmax(teacher(tokens[:, :-1]).logits.float() / temperature, dim=-1)
-        log_probs = F.log_softmax(logits.float() / temperature, dim=-1)
-        return F.kl_div(log_probs, teacher_probs, reduction="none").sum(-1).mean() * temperature**2
+            teacher_logits = teacher(tokens[:, :-1]).logits
+        return divergence(logits, teacher_logits)
 
     return loss
+
+
+def divergence(logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
+    """KL(teacher || student), in nats per token, from logits [..., V] of both."""
+    probs, log_probs = F.softmax(teacher_logits.float(), dim=-1), F.log_softmax(logits.float(), dim=-1)
+    return F.kl_div(log_probs, probs, reduction="none").sum(-1).mean()
 
 
 def train(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan, loss: Loss, folder: Path, *,
@@ -125,14 +130,14 @@ def held_out_loss(model: nn.Module, stream, length: int, rows: int) -> float:
 
 def _save(model: nn.Module, optimisers: list, folder: Path, step: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
+    tensors = {"step": torch.tensor(step)}
+    tensors |= {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
     for index, optimiser in enumerate(optimisers):
         for number, state in optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
     temporary = folder / "checkpoint.partial"
-    save_file(tensors, temporary, metadata={"step": json.dumps(step)})
+    save_file(tensors, temporary)
     os.replace(temporary, folder / "checkpoint.safetensors")
-    (folder / "step").write_text(str(step))
 
 
 def _resume(model: nn.Module, optimisers: list, folder: Path) -> int:
@@ -150,4 +155,4 @@ def _resume(model: nn.Module, optimisers: list, folder: Path) -> int:
                 _, _, number, field = key.split(".", 3)
                 kept.setdefault(int(number), {})[field] = value
         optimiser.load_state_dict({"state": kept, "param_groups": optimiser.state_dict()["param_groups"]})
-    return int((folder / "step").read_text())
+    return int(tensors["step"])

@@ -151,12 +151,12 @@ def peaks(target, kinds: Sequence[str], *, rows: int, length: int, seed: int = 0
         for way, backward in WAYS.items():
             generator = torch.Generator().manual_seed(seed)
             config = heads.settings(kind, target.config)
-            head = heads.KINDS[kind](config).to(target.device)
+            head = heads.KINDS[kind](config).to(target.device, target.dtype)
             tokens = torch.randint(config.vocab_size, (rows, length + 1), generator=generator).to(target.device)
             loss = LOSSES[kind](head, target, tokens, generator)
             with CountedBytes() as counted:
                 backward(loss.states, loss.by_depth(target.get_output_embeddings()))
             measured.append(dict(kind=kind, way=way, depths=len(loss.states), rows=rows, length=length,
-                              logit_bytes=loss.states[0].shape[:-1].numel() * config.vocab_size * 4,
+                              logit_bytes=loss.states[0].shape[:-1].numel() * config.vocab_size * target.dtype.itemsize,
                               peak_bytes=counted.peak))
     return pd.DataFrame(measured)

@@ -1,7 +1,10 @@
-"""Tables of n-grams of a target, its favourite token after a few tokens, counted over the training text:
-`python -m lib making ngrams --target T`.
+"""Tables of n-grams of a target, its favourite token after a few tokens: `python -m lib making ngrams --target T`.
+
+A chat model's are counted in its own answers, without a forward pass: the next token of a greedy answer is its
+favourite, that of a sampled one often is, and twice the text is worth more. Another target reads the training text.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
@@ -12,35 +15,80 @@ from lib.attention.registration import tree_forward
 from lib.drafters import ngrams
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.ngrams import NgramTables
-from lib.making import data, family
+from lib.making import data, family, own_text
 from lib.making.corpus import mixture
-from lib.making.heads import frozen_target
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
+from lib.models.load import load_pair
 
 WINDOWS, LENGTH, SEED = 8000, 256, 17  # 2 M tokens; the target reads one window at a time
 CONTEXT = 16  # tokens that the target has read before a favourite counts
 ENTRIES = (4096, 12288, 8192)  # for contexts of 1, 2 and 3 tokens; this limits the size of the files
+OWN_ENTRIES = (16384, 65536, 65536, 32768)  # of a chat model, at most 1.25 MiB
 HELD_OUT_WINDOWS = 32  # of each kind of text
+HELD_OUT_SHARE = 0.05  # of a chat model's dialogues
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a target's favourite is known, or what it wrote instead: after token `last` of the text `tokens`, `said`.
+
+    tokens int64[N], of all texts; last int64[P], at least as far into its own text as the longest context reaches; said
+    int64[P].
+    """
+
+    tokens: np.ndarray
+    last: np.ndarray
+    said: np.ndarray
+
+    def keys(self, n: int, vocabulary: int) -> np.ndarray:
+        """The last n tokens at each place as one number, int64[P] (see `NgramTables`)."""
+        return sum(self.tokens[self.last - k] * vocabulary**k for k in range(n))
 
 
 def make(target_name: str, folder: Path, *, windows: int = WINDOWS) -> NgramTables:
-    """Counts the tables of a target (see `heads.make`) into folder/heads/TARGET/ngrams.
+    """Counts the tables of a target into folder/heads/TARGET/ngrams: one that has written dialogues (see `own_text`),
+    or one as `heads.make` takes it.
 
     Its config.json also has how often the tables give the target's favourite in held-out text.
     """
-    target = frozen_target(target_name, folder, "cpu")
+    name, own = Path(target_name).name, own_text.path_of(target_name).is_file()
+    vocabulary, training, held_out = _dialogues(target_name) if own else _corpus(target_name, folder, windows)
+    tables = tables_of(training, OWN_ENTRIES if own else ENTRIES, vocabulary)
+    ngrams.save(tables, folder / "heads" / name / NGRAMS,
+                {"tokens": len(training.tokens), "entries": [*map(len, tables.orders)],
+                 "held_out_named": {kind: round(agreement(tables, places), 3) for kind, places in held_out.items()}})
+    return tables
+
+
+def _dialogues(target_name: str) -> tuple[int, Places, dict[str, Places]]:
+    """The target's vocabulary, and the places in its answers: of training, and greedy ones held out."""
+    pair, dialogues = load_pair(target_name, dtype="auto"), own_text.load(own_text.path_of(target_name))
+    training, held_out = (part.stream(*own_text.template(pair.tokenizer)) for part in dialogues.split(HELD_OUT_SHARE))
+    return (pair.vocabulary, written(*training, (own_text.SAMPLED, own_text.GREEDY)),
+            {"answers": written(*held_out, (own_text.GREEDY,))})
+
+
+def written(tokens: np.ndarray, writers: np.ndarray, by: Sequence[int]) -> Places:
+    """The places of `Dialogues.stream` whose next token was written by one of these."""
+    said = np.flatnonzero(np.isin(writers, by))
+    return Places(tokens, said - 1, tokens[said])
+
+
+def _corpus(target_name: str, folder: Path, windows: int) -> tuple[int, Places, dict[str, Places]]:
+    """The target's vocabulary, and the places in windows of the corpus: of training, and held out by kind of text."""
+    target = family.frozen_target(target_name, folder, "cpu")
     family.prepare(folder)
     streams = data.load_streams(folder)
-    training = data.windows(streams.train, mixture.SHARES, windows, LENGTH, SEED, step=0)
-    tables = tables_of(training.numpy(), favourites(target, training), ENTRIES, target.config.vocab_size)
-    named = {}
-    for kind, stream in streams.held_out.items():
-        own = data.windows({kind: stream}, {kind: 1.0}, HELD_OUT_WINDOWS, LENGTH, SEED, step=1)
-        named[kind] = round(agreement(tables, own.numpy(), favourites(target, own)), 3)
-    ngrams.save(tables, folder / "heads" / Path(target_name).name / NGRAMS,
-                      {"tokens": training.numel(), "entries": [*map(len, tables.orders)], "held_out_named": named})
-    return tables
+
+    def drawn(texts: dict[str, np.ndarray], shares: dict[str, float], count: int, step: int) -> Places:
+        rows = data.windows(texts, shares, count, LENGTH, SEED, step)
+        return windowed(rows.numpy(), favourites(target, rows))
+
+    training = drawn(streams.train, mixture.SHARES, windows, 0)
+    held_out = {kind: drawn({kind: stream}, {kind: 1.0}, HELD_OUT_WINDOWS, 1)
+                for kind, stream in streams.held_out.items()}
+    return target.config.vocab_size, training, held_out
 
 
 @torch.inference_mode()
@@ -53,20 +101,25 @@ def favourites(target, windows: torch.Tensor) -> np.ndarray:
     return tokens
 
 
-def tables_of(texts: np.ndarray, favourite: np.ndarray, entries: Sequence[int], vocabulary: int) -> NgramTables:
-    """Tables with at most `entries` entries for each length of context, from texts int64[R, L] and the favourite after
-    each of their tokens, int64[R, L].
+def windowed(texts: np.ndarray, favourite: np.ndarray) -> Places:
+    """The places of texts int64[R, L] with the favourite after each of their tokens, int64[R, L], except those after
+    fewer than `CONTEXT` tokens.
+    """
+    last = np.arange(texts.size).reshape(texts.shape)[:, CONTEXT - 1 :].reshape(-1)
+    return Places(texts.reshape(-1), last, favourite.reshape(-1)[last])
+
+
+def tables_of(places: Places, entries: Sequence[int], vocabulary: int) -> NgramTables:
+    """Tables with at most `entries` entries for each length of context, up to `CONTEXT` tokens.
 
     An entry's gain is the number of places after its context that it predicts correctly, minus that of the shorter
-    entries; the entries of largest gain are kept, if it is at least two. Places with fewer than `CONTEXT` tokens before
-    them do not count.
+    entries; the entries of largest gain are kept, if it is at least two.
     """
     tables = NgramTables((), vocabulary)
     chosen: list[dict[int, int]] = []
     for n, most in enumerate(entries, start=1):
-        keys, after = counted_places(texts, favourite, n, vocabulary)
-        contexts, at = np.unique(keys, return_inverse=True)
-        pairs, counts = np.unique(at * vocabulary + after, return_counts=True)
+        contexts, at = np.unique(places.keys(n, vocabulary), return_inverse=True)
+        pairs, counts = np.unique(at * vocabulary + places.said, return_counts=True)
         of, token = pairs // vocabulary, pairs % vocabulary
         order = np.lexsort((token, -counts, of))  # each context's most frequent token first, the lowest of equals
         of, token, counts = of[order], token[order], counts[order]
@@ -80,17 +133,9 @@ def tables_of(texts: np.ndarray, favourite: np.ndarray, entries: Sequence[int], 
     return tables
 
 
-def counted_places(texts: np.ndarray, favourite: np.ndarray, n: int,
-                   vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-    """The last n tokens at each counted place, as one number, int64[P], and the favourite after them, int64[P]."""
-    first, ends = max(CONTEXT, n) - 1, texts.shape[1]
-    keys = sum(texts[:, first - k : ends - k] * vocabulary**k for k in range(n))
-    return keys.reshape(-1), favourite[:, first:].reshape(-1)
-
-
-def agreement(tables: NgramTables, texts: np.ndarray, favourite: np.ndarray) -> float:
-    """The share of counted places whose favourite the tables give."""
+def agreement(tables: NgramTables, places: Places) -> float:
+    """The share of places whose favourite the tables give."""
     orders = len(tables.orders)
-    keys, after = counted_places(texts, favourite, orders, tables.vocabulary)
-    given = [tables.favourite([key % tables.vocabulary**n for n in range(1, orders + 1)]) for key in keys.tolist()]
-    return float(np.mean(given == after))
+    given = [tables.favourite([key % tables.vocabulary**n for n in range(1, orders + 1)])
+             for key in places.keys(orders, tables.vocabulary).tolist()]
+    return float(np.mean(given == places.said))

@@ -1,18 +1,22 @@
 """Dialogues that a chat model writes by itself, both turns, from its chat template alone.
 
 The model continues the opening of a user's turn (Xu et al. 2024, Magpie, section 2), sampled at temperature 1, and then
-answers it: half of the answers greedily, half at temperature 0.7. `python -m lib making own_text --target T`.
+answers it: half of the answers greedily, half at temperature 0.7.
+`python -m lib making own_text --target T --tokens N` writes such text.
 """
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, Sequence
+from typing import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from lib.decoding.batch import continuations
+from lib.drafters import vocabulary
+from lib.drafters.vocabulary import most_frequent
+from lib.models.dialogue import has_template, of_user
 from lib.replay.trace import loop_start
 
 ROWS = 64  # dialogues of one forward pass
@@ -20,13 +24,15 @@ CHUNK = 256  # dialogues that are written to one file, after which a stopped run
 TURN, ANSWER = 160, 320  # the most tokens of either turn
 FEWEST = 4  # tokens of a user's turn
 WARM = 0.7  # the temperature of the odd rows' answers
-NAME = "own_text.npz"
+TEXT = Path(__file__).parents[2] / "data" / "text"  # the committed dialogues, a file per target
+TEMPLATE, USER, SAMPLED, GREEDY = range(4)  # who wrote a token of `stream`: nobody, the user, the answer
 
 
 @dataclass(frozen=True)
 class Dialogues:
-    """Dialogues without their template: tokens uint16[N] of all turns in order, and int32[R] lengths of each row's
-    user turn and answer, which include the end of turn where the model wrote it; temperature float32[R] of the answer.
+    """Dialogues without their template: tokens uint16[N] of all turns in order (int32 for a vocabulary that needs it),
+    and int32[R] lengths of each row's user turn and answer, which include the end of turn where the model wrote it;
+    temperature float32[R] of the answer.
     """
 
     tokens: np.ndarray
@@ -43,8 +49,27 @@ class Dialogues:
         for end, turn, answer in zip(ends, self.turn, self.answer):
             yield self.tokens[end - turn - answer : end - answer], self.tokens[end - answer : end]
 
+    def split(self, share: float) -> tuple["Dialogues", "Dialogues"]:
+        """The first rows, for training, and the last ones, this share of them, which are held out."""
+        first = round((1 - share) * len(self))
+        columns = ((array[:first], array[first:]) for array in (self.turn, self.answer, self.temperature))
+        tokens = np.split(self.tokens, [int((self.turn + self.answer)[:first].sum())])
+        return tuple(Dialogues(*part) for part in zip(tokens, *columns))
+
+    def stream(self, before: Sequence[int], between: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """All rows one after another with their template (see `template`): tokens int64[N], and who wrote each, int8[N]
+        of `TEMPLATE`, `USER`, `SAMPLED` and `GREEDY`.
+        """
+        tokens, writers = [], []
+        for (turn, answer), temperature in zip(self.rows(), self.temperature):
+            tokens += [before, turn, between, answer]
+            writers += np.repeat([TEMPLATE, USER, TEMPLATE, SAMPLED if temperature else GREEDY],
+                                 [len(before), len(turn), len(between), len(answer)]).tolist()
+        return np.concatenate(tokens).astype(np.int64), np.array(writers, np.int8)
+
     def save(self, path: Path) -> None:
         """Writes the arrays, compressed, in one step."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial.npz")
         np.savez_compressed(partial, **vars(self))
         os.replace(partial, path)
@@ -56,10 +81,19 @@ def load(path: Path) -> Dialogues:
         return Dialogues(**{name: file[name] for name in ("tokens", "turn", "answer", "temperature")})
 
 
+def path_of(target: str) -> Path:
+    """The committed dialogues of a target, by its name; they need not exist."""
+    return TEXT / f"{target}.npz"
+
+
 def template(tokenizer) -> tuple[list[int], list[int]]:
-    """The tokens before a user's first turn, and those between its end of turn and the answer."""
+    """The tokens before a user's first turn, and those between its end of turn and the answer. ValueError without a
+    chat template, and for one that does not end a user's turn with the tokenizer's end of sequence.
+    """
+    if not has_template(tokenizer):
+        raise ValueError("the tokenizer has no chat template, by which a model writes dialogues; take a chat model")
     mark = "USER"
-    text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(of_user(mark), add_generation_prompt=True, tokenize=False)
     before, after = text.split(mark)
     end = tokenizer.eos_token
     if not after.startswith(end):
@@ -67,13 +101,13 @@ def template(tokenizer) -> tuple[list[int], list[int]]:
     return tokenizer(before)["input_ids"], tokenizer(after.removeprefix(end))["input_ids"]
 
 
-def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0, report=print) -> Dialogues:
-    """Writes dialogues until they hold `tokens` tokens, in chunks under `folder`, and joins them; a stopped run resumes.
+def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0,
+         report: Callable[[str], None] = print) -> Dialogues:
+    """Writes dialogues until they hold `tokens` tokens, and joins them; a stopped run resumes from chunks in `folder`.
 
     Dialogues whose text loops, whose user turn has no end or fewer than `FEWEST` tokens, and those whose user turn was
     there before are dropped.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     parts, held, number = [], 0, 0
     while held < tokens:
         path = folder / f"{number:05d}.npz"
@@ -82,9 +116,16 @@ def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0, report=
         parts.append(load(path))
         held, number = held + len(parts[-1].tokens), number + 1
         report(f"own text: {held:,} of {tokens:,} tokens")
-    whole = joined(parts)
-    whole.save(folder / NAME)
-    return whole
+    return joined(parts)
+
+
+def publish(dialogues: Dialogues, target: str) -> None:
+    """Writes a target's dialogues, and the tokens of its answers, the most frequent first, where drafters find them."""
+    dialogues.save(path_of(target))
+    frequent = most_frequent([answer for _, answer in dialogues.rows()])
+    path = vocabulary.SHIPPED / target / vocabulary.FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, _small(frequent.tolist()), allow_pickle=False)
 
 
 @torch.inference_mode()
@@ -115,17 +156,22 @@ def packed(rows: Sequence[tuple[Sequence[int], Sequence[int], float]]) -> Dialog
     """Rows of user turn, answer and temperature as arrays."""
     flat = [token for turn, answer, _ in rows for token in (*turn, *answer)]
     turn, answer = ([len(row[i]) for row in rows] for i in (0, 1))
-    return Dialogues(np.array(flat, np.uint16), np.array(turn, np.int32), np.array(answer, np.int32),
+    return Dialogues(_small(flat), np.array(turn, np.int32), np.array(answer, np.int32),
                      np.array([row[2] for row in rows], np.float32))
 
 
 def joined(parts: Sequence[Dialogues]) -> Dialogues:
     """All dialogues of the parts but those whose user turn was there before."""
-    seen: set[bytes] = set()
+    seen: set[tuple[int, ...]] = set()
     rows = []
     for part in parts:
         for (turn, answer), temperature in zip(part.rows(), part.temperature):
-            if turn.tobytes() not in seen:
-                seen.add(turn.tobytes())
-                rows.append((turn.tolist(), answer.tolist(), float(temperature)))
+            if (said := tuple(turn.tolist())) not in seen:
+                seen.add(said)
+                rows.append((said, answer.tolist(), float(temperature)))
     return packed(rows)
+
+
+def _small(tokens: Sequence[int]) -> np.ndarray:
+    """Tokens in two bytes each where they fit."""
+    return np.array(tokens, np.uint16 if max(tokens, default=0) < 2**16 else np.int32)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lib.attention.backends.mask import SharedMask, causal
 from lib.kernels import products
+from lib.models.reduced import ReducedOutput
 
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 is for oracles: transformers' own code
@@ -85,6 +86,8 @@ def refusal(model) -> str | None:
         return f"{type(model).__name__} is none of {', '.join(KINDS)}"
     if model.dtype not in DTYPES:
         return f"its weights are {model.dtype}"
+    if isinstance(model.lm_head, ReducedOutput):
+        return "its output layer is reduced; take what `reduced.narrow` gives"
     if model.config.hidden_act != "silu":
         return f"its activation is {model.config.hidden_act}, not silu"
     return rotation_refusal(model.model.rotary_emb)
@@ -133,12 +136,13 @@ class FusedBlocks:
         """Whether one call can fill a static tree."""
         return self.blocks.fills
 
-    def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels, choices: int) -> Tensor:
+    def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels, choices: int,
+             names: Tensor | None = None) -> Tensor:
         """A static tree's tokens int64[B, size] after the last of tokens int64[B, m], chosen as by `NativeBlocks.fill`.
 
         For a model that `fills`, and a cache that is not empty.
         """
-        return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices)
+        return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices, names)
 
 
 def _kernels_of(model, how: str | None = None) -> Kernels:

@@ -6,7 +6,6 @@ run them; callers then use PyTorch's operators.
 
 import ctypes
 from ctypes import c_float, c_int64, c_void_p
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Mapping, Sequence
 
@@ -40,7 +39,7 @@ class Forward(ctypes.Structure):
     _fields_ = [
         ("layers", ctypes.POINTER(Layer)),
         *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
-        *((name, c_void_p) for name in ("kept", "mask", "states", "logits", "attend")),
+        *((name, c_void_p) for name in ("kept", "names", "mask", "states", "logits", "attend")),
         ("vocabulary", Matrix),
         *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "hidden", "heads", "kv_heads", "dim")),
         *((name, c_int64) for name in ("known", "kept_rows", "mask_stride", "offset_stride", "threads")),
@@ -105,23 +104,6 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
     return products.weights_refusal(whole + [part.scale for part in rounded])
 
 
-@dataclass(frozen=True)
-class Heads:
-    """An attention layer's numbers of query heads and key heads, their size, and the factor of its scores."""
-
-    queries: int
-    keys: int
-    size: int
-    scale: float
-
-    @classmethod
-    def of(cls, attention) -> "Heads":
-        """The heads of a module with q_proj, k_proj and head_dim."""
-        size = attention.head_dim
-        queries, keys = (len(projection.weight) // size for projection in (attention.q_proj, attention.k_proj))
-        return cls(queries, keys, size, size**-0.5)
-
-
 class Angles:
     """Cosines and sines float32[P, d / 2] of a rotary embedding by position; P doubles as texts grow."""
 
@@ -166,7 +148,7 @@ class NativeBlocks:
         self.most_rows = products.most_rows(all(pairs is not None for pairs in self.pairs.values()))
         self.scales = {part: part.scale.float() for part in own if isinstance(part, Int8Linear)}
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
-        self.heads, self.angles = Heads.of(layers[0].self_attn), Angles(rotary)
+        attention, self.angles = layers[0].self_attn, Angles(rotary)
         self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
         self.embedded = None if embedding is None else embedding.weight
         kind = NAMES[self.like.dtype]
@@ -175,7 +157,9 @@ class NativeBlocks:
             layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
             vocabulary=Matrix() if output is None else self._matrix(output),
             attend=ctypes.cast(getattr(onepass.kernels(), f"onepass_{kind}"), c_void_p),
-            heads=self.heads.queries, kv_heads=self.heads.keys, dim=self.heads.size, scale=self.heads.scale,
+            heads=len(attention.q_proj.weight) // attention.head_dim,
+            kv_heads=len(attention.k_proj.weight) // attention.head_dim, dim=attention.head_dim,
+            scale=attention.head_dim**-0.5,
             epsilon=layers[0].post_attention_layernorm.variance_epsilon)
 
     def __call__(self, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
@@ -192,15 +176,18 @@ class NativeBlocks:
         """
         return self._call(self.run, given, offsets, cache, mask, keep, all_states, read)
 
-    def fill(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, levels: Levels, choices: int) -> Tensor:
+    def fill(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, levels: Levels, choices: int,
+             names: Tensor | None = None) -> Tensor:
         """The tokens int64[B, size] of a static tree whose root is the last of tokens int64[B, m], in one call.
 
-        Children are their parent's most probable next tokens among the first `choices` of the vocabulary; of equal ones
-        the first counts. Afterwards the cache holds keys and values of all nodes with children, pending. For blocks
-        with an embedding; errors as above.
+        Children are their parent's most probable next tokens among the first `choices` rows of the output layer; of
+        equal ones the first counts. names: the tokens of these rows, int64[V] and contiguous; None for 0, 1, ...
+        Afterwards the cache holds keys and values of all nodes with children, pending. For blocks with an embedding;
+        errors as above.
         """
         filled = tokens.new_empty(tokens.shape[0], levels.size)
         filled[:, 0] = tokens[:, -1]
+        self.forward.names = start_of(names)
 
         def run(forward):
             return self.run_fill(forward, levels.structs, *map(c_int64, (len(levels.structs), levels.size, choices)),
@@ -249,7 +236,7 @@ class NativeBlocks:
     def _take_room(self, cache, batch: int, nodes: int, ahead: int) -> None:
         """Reserves cache slots for keys and values, and the angles of their positions; `ahead` more of both."""
         if not cache.layers:
-            cache.begin(len(self.layers), self.like.new_zeros(batch, self.heads.keys, 0, self.heads.size))
+            cache.begin(len(self.layers), self.like.new_zeros(batch, self.forward.kv_heads, 0, self.forward.dim))
         f, f.pending = self.forward, cache.pending
         cache.room(nodes + ahead)
         for layer, stored in zip(self.layers, cache.layers):

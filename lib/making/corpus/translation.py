@@ -66,7 +66,7 @@ class Clause:
             return f"{helper.capitalize()} {subject}{' not' if self.negative else ''} {self.verb} {tail}?"
         if self.negative or self.tense == "future":
             return words.sentence(f"{subject} {helper}{' not' if self.negative else ''} {self.verb} {tail}.")
-        present = self.verb if self.subject.plural else words.third(self.verb)
+        present = self.verb if self.subject.plural else words.plural(self.verb)
         verb = words.past(self.verb) if self.tense == "past" else present
         return words.sentence(f"{subject} {verb} {tail}.")
 

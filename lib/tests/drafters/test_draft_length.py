@@ -19,7 +19,6 @@ from lib.drafters.draft_length import (
     Complexity,
     Outcome,
     Policy,
-    RecentAcceptance,
     Schedule,
     WhereItPays,
     best_length,
@@ -97,7 +96,7 @@ def test_a_batch_drafts_the_length_that_is_best_for_all_its_rows(histories, each
     states = [reduce(policy.after, history, policy.begin()) for history in histories]
     depths = policy.depths(states)
     assert len(set(depths)) == 1, "a narrower row would be padded to the widest"
-    speeds = [sum(tokens_of_chains(policy.acceptance(state[:2]), length)[-1] for state in states) / cost
+    speeds = [sum(tokens_of_chains(policy.acceptance(state), length)[-1] for state in states) / cost
               for length, cost in enumerate(policy.costs)]
     assert math.isclose(speeds[depths[0]], max(speeds)) or depths[0] == 1 and max(speeds) == speeds[0]
     assert policy.depths(states * 2) == depths * 2
@@ -153,14 +152,14 @@ def test_the_best_length_is_leviathans(acceptance, cost):
 
 @pytest.mark.parametrize("acceptance", [0.2, 0.5, 0.9])
 def test_recent_acceptance_finds_the_acceptance_and_forgets_it(acceptance):
-    policy, rng, state = RecentAcceptance(memory=0.99), random.Random(0), (0.0, 0.0)
+    policy, rng, state = WhereItPays(memory=0.99), random.Random(0), (0.0, 0.0, False)
     for _ in range(600):
         accepted = next((n for n in range(8) if rng.random() >= acceptance), 8)
         state = policy.after(state, Outcome(8, accepted))
     assert abs(policy.acceptance(state) - acceptance) < 0.06
     for _ in range(600):
         state = policy.after(state, Outcome(8, 0))
-    assert policy.acceptance(state) < 0.03 and policy.depths([state]) == [1]
+    assert policy.acceptance(state) < 0.03 and policy.depths([state]) == [0]
 
 
 def test_complex_text_is_drafted_less_deep():
@@ -257,7 +256,7 @@ def test_a_confident_chain_ends_with_its_first_unlikely_token(threshold):
 
 def test_an_adaptive_drafter_spends_fewer_forwards_where_little_is_accepted():
     settings = dict(shape="chain:8", max_new_tokens=24)
-    fixed, adaptive = LanguageModelDrafter(OTHER), make("adaptive:recent", PAIR)
+    fixed, adaptive = LanguageModelDrafter(OTHER), make("adaptive:pays", PAIR)
     outputs = [live.decode(MODEL, drafter, PROMPTS, **settings).new_tokens for drafter in (fixed, adaptive)]
     assert outputs[0] == outputs[1] and adaptive.calls < fixed.calls
     with pytest.raises(ValueError, match="policy is 'blind'; choose one of schedule"):

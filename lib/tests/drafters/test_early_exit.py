@@ -29,7 +29,7 @@ def test_the_first_layers_say_what_the_targets_head_makes_of_them(layers):
 
 
 def test_weights_are_shared_and_the_target_stays_whole():
-    drafter = EarlyExitDrafter(MODEL, 2)
+    drafter = EarlyExitDrafter(first_layers(MODEL, 2))
     owned = {parameter.data_ptr() for parameter in MODEL.parameters()}
     assert all(parameter.data_ptr() in owned for parameter in drafter.model.parameters())
     assert len(MODEL.model.layers) == MODEL.config.num_hidden_layers == 3

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
+from lib.models.reduced import first_tokens
 from lib.studies.acceptance import live
 from lib.tests import small_models
 from lib.tests.decoding.test_decoding import own_greedy
@@ -100,7 +101,7 @@ def test_a_rule_that_asks_for_nothing_costs_no_forward():
 
 
 def test_wider_than_the_vocabulary_is_as_wide_as_it():
-    drafter = begin(LanguageModelDrafter(DRAFTER, vocabulary=3))
+    drafter = begin(LanguageModelDrafter(first_tokens(DRAFTER, 3)))
     assert [draft.tree for draft in drafter.propose(growth.parse("dyspec:1@9"), draws())] == [shapes.star(3)] * 4
 
 

@@ -13,6 +13,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.kernels.products import weights_refusal
 from lib.lab.counters import clocked
 from lib.models.fused import FusedBlocks
+from lib.models.reduced import first_tokens, reduced
 from lib.tests import small_heads, small_models
 from lib.trees import Tree, shapes
 
@@ -22,10 +23,14 @@ GAPS = Tree([-1, 0, 0, 2, 2, 3, 1], [0, 1, 4, 0, 2, 3, 1])  # ranks that are lef
 SHAPES = st.sampled_from(["chain:1", "chain:4", "kary:2@6", "expansion:2,2,1", "independent:3@7", GAPS])
 
 
-def drafter(dtype, vocabulary=None) -> LanguageModelDrafter:
+def drafter(dtype, known=None) -> LanguageModelDrafter:
+    """A drafter of all tokens, of the first so many, or of these."""
     if refused := weights_refusal([torch.zeros(8, 8, dtype=dtype)]):
         pytest.skip(refused)
-    return LanguageModelDrafter(small_models.llama(3, vocabulary=KNOWN, dtype=dtype), vocabulary=vocabulary)
+    model = small_models.llama(3, vocabulary=KNOWN, dtype=dtype)
+    if known is not None:
+        model = first_tokens(model, known) if isinstance(known, int) else reduced(model, torch.tensor(known))
+    return LanguageModelDrafter(model)
 
 
 def deepest(tree: Tree) -> list[int]:
@@ -58,12 +63,12 @@ def rounds(drafter, prompts, plan):
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=3),
     plan=st.lists(st.tuples(SHAPES, st.tuples(SHARES, SHARES, SHARES)), min_size=1, max_size=4),
-    vocabulary=st.sampled_from([None, 17]),
+    known=st.sampled_from([None, 17, [*range(2, 50, 2)]]),
     seed=st.integers(0, 99),
 )
-def test_one_call_drafts_what_a_call_per_level_drafts(lengths, plan, dtype, vocabulary, seed):
-    at_once, by_level = drafter(dtype, vocabulary), drafter(dtype, vocabulary)
-    prompts = small_models.prompts(seed, lengths, vocabulary or KNOWN)
+def test_one_call_drafts_what_a_call_per_level_drafts(lengths, plan, dtype, known, seed):
+    at_once, by_level = drafter(dtype, known), drafter(dtype, known)
+    prompts = small_models.prompts(seed, lengths, KNOWN)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FusedBlocks, "fills", False)
         expected, kept, *counted = rounds(by_level, prompts, plan)
@@ -138,7 +143,7 @@ def test_what_needs_probabilities_goes_level_by_level(setting, monkeypatch):
 
 
 def test_a_rank_beyond_the_vocabulary_is_refused():
-    model = drafter(torch.float32, vocabulary=3)
+    model = drafter(torch.float32, 3)
     model.start([torch.tensor([1, 2])])
     model.commit([[]], [1])
     with pytest.raises(ValueError, match="rank 3, the drafter knows 3 tokens"):

@@ -14,8 +14,10 @@ from lib import replay
 from lib.drafters import make, ngrams
 from lib.drafters.ngrams import NgramDrafter, NgramTables
 from lib.making import ngrams as counting
+from lib.making import own_text
 from lib.studies.acceptance import live
 from lib.tests import small_heads, small_models
+from lib.tests.making.test_own_text import Chat
 from lib.tests.replay.test_replay import trees
 from lib.trees import shapes
 
@@ -98,7 +100,7 @@ def test_replay_of_what_is_read_ahead_is_live_decoding_round_by_round():
                              ahead=6)
     for shape in map(shapes.parse, ("chain:5", "kary:3@20", "expansion:1,3,2,1")):
         rounds = live.decode(MODEL, drafter, prompts, shape=shape, max_new_tokens=tokens).rounds
-        walked = replay.chained(replay.walk(recorded, shape, "n"), recorded.lengths)
+        walked = replay.chained(replay.walk(recorded, shape, "n"))
         found = sorted((done.row, done.position - 1, done.accepted) for done in rounds)
         assert found == list(zip(walked.rows.tolist(), walked.starts.tolist(), walked.accepted.tolist()))
         assert walked.accepted.sum() > 1, "otherwise nothing was tested"
@@ -138,17 +140,49 @@ def test_tables_keep_what_names_most_beyond_shorter_ones(seed, entries):
     rng = np.random.default_rng(seed)
     read = rng.integers(0, VOCABULARY, (3, 40)) * rng.integers(0, 2, (3, 40))
     said = (read + rng.integers(0, 2, (3, 40))) % VOCABULARY
-    made = counting.tables_of(read, said, entries, VOCABULARY)
+    places = counting.windowed(read, said)
+    made = counting.tables_of(places, entries, VOCABULARY)
     expected = numbered(by_counting(read.tolist(), said.tolist(), entries))
     assert made.orders == expected.orders
-    keys, behind = counting.counted_places(read, said, 3, VOCABULARY)
-    named = [made.favourite([each % NUMBER[n] for n in (1, 2, 3)]) for each in keys.tolist()]
-    assert counting.agreement(made, read, said) == pytest.approx(np.mean(np.array(named) == behind))
+    named = [made.favourite([each % NUMBER[n] for n in (1, 2, 3)]) for each in places.keys(3, VOCABULARY).tolist()]
+    assert counting.agreement(made, places) == pytest.approx(np.mean(np.array(named) == places.said))
 
 
 def test_a_targets_favourites_are_those_of_its_own_forward():
     windows = torch.randint(0, small_models.VOCABULARY, (2, 20), generator=torch.Generator().manual_seed(0))
     assert np.array_equal(counting.favourites(MODEL, windows), MODEL(windows).logits.argmax(-1).numpy())
+
+
+def test_a_chat_models_tables_are_counted_in_its_answers(tmp_path, monkeypatch):
+    greedy, sampled, said = [13, 8, 9, 2], [11, 12, 2], [3, 4, 2]
+    rows = [(said, greedy, 0.0), (said, sampled, 0.7), ([5, 2], greedy, 0.0), ([6, 2], [11, 12, 2], 0.7)]
+    monkeypatch.setattr(own_text, "TEXT", tmp_path)
+    own_text.packed(rows * 3).save(own_text.path_of("t"))
+    pair = SimpleNamespace(tokenizer=Chat(), vocabulary=small_models.VOCABULARY)
+    monkeypatch.setattr(counting, "load_pair", lambda name, **settings: pair)
+    monkeypatch.setattr(counting, "HELD_OUT_SHARE", 1 / 3)
+    made = counting.make("t", tmp_path)
+    assert [made.orders[0][token] for token in (13, 8, 9, 11, 12)] == [8, 9, 2, 12, 2]
+    assert 5 not in made.orders[0] and 3 not in made.orders[0], "neither template nor turns are learned"
+    folder = tmp_path / "heads" / "t" / "ngrams"
+    assert ngrams.load(folder, MODEL).orders == made.orders
+    assert json.loads((folder / "config.json").read_text())["held_out_named"] == {"answers": 0.75}
+
+
+def test_contexts_of_a_chat_model_reach_into_the_turn_before():
+    tokens, writers = own_text.packed([([3, 2], [7, 2], 0.0), ([4, 2], [8, 2], 0.0)]).stream([1], [])
+    places = counting.written(tokens, writers, (own_text.GREEDY,))
+    assert places.said.tolist() == [7, 2, 8, 2]
+    assert places.keys(3, 100).tolist() == [10302, 30207, 10402, 40208]
+
+
+def test_the_largest_tables_of_four_tokens_have_numbers_of_64_bits():
+    last = 49151
+    places = counting.Places(np.full(9, last), np.arange(3, 9), np.full(6, 5))
+    made = counting.tables_of(places, (0, 0, 0, 4), 49152)
+    assert dict(made.orders[3]) == {49152**4 - 1: 5} and len(counting.OWN_ENTRIES) == 4
+    size = sum(2 * (n + 1) * most for n, most in enumerate(counting.OWN_ENTRIES, start=1))
+    assert size < 1.5 * 2**20
 
 
 # ---------------------------------------------------------------------------------------------------------- files

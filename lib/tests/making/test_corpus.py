@@ -22,7 +22,7 @@ def held_out_words():
 def nouns_of(text):
     """The noun stems and trades of the lists that stand in a text, singular or plural."""
     known = {form: word for word in (*words.NOUNS, *words.TRADES) for form in (word, words.plural(word))}
-    verbs = {form for verb in words.VERBS for form in (verb, words.past(verb), words.third(verb), words.gerund(verb))}
+    verbs = {form for verb in words.VERBS for form in (verb, words.past(verb), words.plural(verb), words.gerund(verb))}
     ambiguous = verbs | set(words.ADJECTIVES)
     return {known[token] for token in re.findall(r"\b[a-z]+\b", text) if token in known and token not in ambiguous}
 

@@ -129,7 +129,7 @@ def test_curves_and_memory_are_drawn_and_fit_their_tables():
     peaks = losses.peaks(TARGET, ("medusa", "eagle"), rows=2, length=24)
     assert len(figures.head_memory(peaks).axes[0].patches) == 4
     tables.write("", "head_curves", curve.assign(target="t", head="medusa"), "mark")
-    tables.write("", "head_memory", peaks.assign(target="t"), "mark")
+    tables.write("", "head_memory", peaks.assign(target="t", dtype="float32"), "mark")
 
 
 def test_a_stopped_training_goes_on_where_it_was(tmp_path):
@@ -165,6 +165,8 @@ def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, c
     data.save_streams(data.Streams(made, made), tmp_path)
     shutil.copy(SHIPPED / "base" / "tokenizer.json", tmp_path / "tokenizer.json")
     TARGET.save_pretrained(tmp_path / "little")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SHIPPED / "base" / name, tmp_path / "little" / name)
     monkeypatch.setitem(training.PLANS, "medusa", loop.Plan(9, 2, 16, 5e-3, seed=0))
     monkeypatch.setattr("lib.making.data.PROMPT_TOKENS", 8)
     monkeypatch.setattr("lib.making.data.NEW_TOKENS", 12)

@@ -1,0 +1,62 @@
+"""Reduced draft vocabularies (Zhao et al. 2025, FR-Spec): draft models propose the target's most frequent tokens alone.
+
+Verification stays over the full vocabulary, so nothing is lost; the draft model's output layer, most of the cost of a
+small one, is read in part.
+"""
+
+from typing import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lib.models.reduced import first_tokens, reduced
+from lib.models.registry import SHIPPED
+
+FILE = "vocabulary.npy"  # in the folder of a target's drafters: its tokens, the most frequent in its own text first
+
+
+def drafting(model, pair, vocabulary: int | Tensor | None):
+    """A draft model for a pair: without padding that the target's vocabulary does not have, and if wanted over part of
+    that vocabulary alone.
+
+    vocabulary: tokens int64[K]; or K, for the K tokens that the target writes most often, where a list of them ships;
+        None for all tokens.
+    ValueError for more tokens than the list has, and where none ships.
+    """
+    model = first_tokens(model, pair.target.config.get_text_config().vocab_size)
+    if vocabulary is None:
+        return model
+    return reduced(model, vocabulary if isinstance(vocabulary, Tensor) else shipped(pair.target_name, vocabulary))
+
+
+def shipped(target: str, count: int) -> Tensor:
+    """The `count` tokens int64 that a target writes most often, the most frequent first. ValueError as for `drafting`.
+    """
+    path = SHIPPED / target / FILE
+    if not path.is_file():
+        raise ValueError(f"no list of frequent tokens ships for target {target!r}, so vocabulary={count} is unknown; "
+                         "pass the tokens themselves as int64[K], such as most_frequent(texts)[:K] of the target's own "
+                         "texts (lib.drafters.vocabulary), or leave vocabulary out")
+    tokens = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.int64))
+    if not 0 < count <= len(tokens):
+        raise ValueError(f"vocabulary is {count}; the list of target {target!r} has {len(tokens)} tokens: give 1 to "
+                         f"{len(tokens)}")
+    return tokens[:count]
+
+
+def most_frequent(texts: Iterable[Sequence[int]]) -> Tensor:
+    """The distinct tokens int64 of texts, the most frequent first, of equals the lower one."""
+    tokens, counts = np.unique(np.concatenate([np.asarray(text, dtype=np.int64) for text in texts]), return_counts=True)
+    return torch.from_numpy(tokens[np.argsort(-counts, kind="stable")])
+
+
+def coverage(vocabulary: Tensor, texts: Sequence[Sequence[int]], names: Sequence[str],
+             kinds: Sequence[str]) -> pd.DataFrame:
+    """How many of the tokens of the target's own texts a vocabulary int64[K] has: prompt, kind, tokens and covered, one
+    row per text, as `lab.stats.summarise` takes them.
+    """
+    known = vocabulary.numpy(force=True)
+    return pd.DataFrame(dict(prompt=names, kind=kinds, tokens=list(map(len, texts)),
+                             covered=[int(np.isin(text, known).sum()) for text in texts]))

@@ -1,0 +1,175 @@
+"""A small Llama distilled from a chat model on the model's own dialogues: `python -m lib making nano --target T`.
+
+Its embedding, which is its output layer too, starts from the principal components of the target's. Its loss is the
+divergence from the target's distribution (Zhou et al. 2024, DistillSpec) over the target's most frequent tokens, from
+which it drafts, and over a share of all others, drawn anew in each step: the distribution that is best given any such
+part of the vocabulary is the target's own, so that rare tokens stay rare where the whole vocabulary is read. The target
+reads the text once; its last hidden states are kept on disk, since its forward pass would be most of a step.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lib.drafters import vocabulary
+from lib.making import family, loop, own_text
+from lib.making.heads import extend_curve
+from lib.models.checks import own_dtype
+from lib.models.load import load_pair
+
+NAME = "nano"
+# With tied embeddings of 49,152 tokens 15.9 MiB in bfloat16, of which the embeddings are 12.
+SIZES = dict(hidden_size=128, num_hidden_layers=4, intermediate_size=1088, num_attention_heads=8, num_key_value_heads=4,
+             head_dim=32)
+PLAN = loop.Plan(steps=1600, rows=16, length=1024, learning_rate=1e-2, seed=21)
+KNOWN = 8192  # the target's most frequent tokens, in the loss of every step
+OTHERS = 2048  # further tokens in the loss of a step
+EMBEDDED = 0.1  # root mean square of the first embeddings: well above one step of their optimiser
+ROWS_PER_PASS = 2
+HELD_OUT_SHARE = 0.02
+CURVE_EVERY = 100  # steps between two points of the held-out curve
+
+
+@dataclass(frozen=True)
+class Text:
+    """Dialogues cut into rows: tokens int64[R, L + 1]; learned bool[R, L], whether the token after each is no part of
+    the template; states [R, L, H], the target's last hidden ones, bfloat16 as int16 in a file.
+    """
+
+    tokens: Tensor
+    learned: Tensor
+    states: np.memmap
+
+
+def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mapping[str, int] = SIZES,
+         known: int = KNOWN, device: str = "cpu", compiled: bool = True) -> LlamaForCausalLM:
+    """Distils a student from a target, a name of `lib.models` whose own text and frequent tokens are committed.
+
+    Writes config, weights and curve.csv to folder/TARGET/nano; an interrupted training resumes.
+    """
+    tokens = vocabulary.shipped(target_name, known)
+    pair = load_pair(target_name, dtype="auto", device=device)
+    target, template = pair.target.requires_grad_(False), own_text.template(pair.tokenizer)
+    training, held_out = (read(target, *windows(*part.stream(*template), plan.length), folder / "states" / target_name)
+                          for part in own_text.load(own_text.path_of(target_name)).split(HELD_OUT_SHARE))
+    torch.manual_seed(plan.seed)  # for the initial weights; each batch is a function of seed and step
+    model, into = student(target, sizes).to(device), folder / target_name / NAME
+    train(model, target, training, held_out, tokens, plan, into, compiled=compiled)
+    family.save(model, into)
+    return model
+
+
+def windows(tokens: np.ndarray, writers: np.ndarray, length: int) -> tuple[Tensor, Tensor]:
+    """The rows of a stream of `Dialogues.stream`, without its last tokens that fill none: tokens, learned of `Text`."""
+    places = np.arange((len(tokens) - 1) // length)[:, None] * length + np.arange(length + 1)
+    return torch.from_numpy(tokens[places]), torch.from_numpy(writers[places[:, 1:]] != own_text.TEMPLATE)
+
+
+@torch.inference_mode()
+def read(target, tokens: Tensor, learned: Tensor, folder: Path) -> Text:
+    """The rows with the target's states, which are kept in `folder` under the rows' hash; a stopped reading resumes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{sha256(tokens.numpy().tobytes()).hexdigest()[:12]}.npy"
+    shape = (*learned.shape, target.config.get_text_config().hidden_size)
+    states = np.lib.format.open_memmap(path, "r+" if path.exists() else "w+", np.int16, shape)
+    for row, kept in zip(tokens, states):
+        if not kept[-1].any():  # a new file is zero
+            read_now = target.base_model(row[None, :-1].to(target.device), use_cache=False).last_hidden_state
+            kept[:] = read_now[0].bfloat16().cpu().view(torch.int16).numpy()
+    return Text(tokens, learned, states)
+
+
+def student(target, sizes: Mapping[str, int]) -> LlamaForCausalLM:
+    """A new Llama with the target's vocabulary, window and rotation, and with tied embeddings."""
+    own = target.config.get_text_config()
+    model = LlamaForCausalLM(LlamaConfig(
+        **sizes, tie_word_embeddings=True, **{name: getattr(own, name) for name in (
+            "vocab_size", "max_position_embeddings", "rope_parameters", "rms_norm_eps", "bos_token_id", "eos_token_id",
+            "pad_token_id")}))
+    with torch.no_grad():
+        start = principal_components(target.get_input_embeddings().weight.float().cpu(), sizes["hidden_size"])
+        model.model.embed_tokens.weight.copy_(EMBEDDED * start)
+        model.model.norm.weight.fill_(1 / (EMBEDDED * sizes["hidden_size"] ** 0.5))  # logits of size 1
+    return model
+
+
+def principal_components(weight: Tensor, count: int) -> Tensor:
+    """The first `count` principal components float[V, count] of rows float[V, H], scaled to a root mean square of 1."""
+    centred = weight - weight.mean(0)
+    directions = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -count:]
+    components = centred @ directions
+    return components / components.square().mean().sqrt()
+
+
+def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known: Tensor, plan: loop.Plan, into: Path,
+          *, compiled: bool = True, checkpoint_every: int = 50, curve_every: int = CURVE_EVERY) -> None:
+    """Trains in place, with checkpoints under `into`/checkpoints and the held-out curve in `into`/curve.csv.
+
+    known: the tokens int64[K] of every step's loss. compiled: whether the softmax over the vocabulary is fused.
+    """
+    device, output = next(model.parameters()).device, target.get_output_embeddings().weight
+    others = torch.from_numpy(np.setdiff1d(np.arange(len(output)), known.numpy()))
+    divergence = torch.compile(loop.divergence, dynamic=True) if compiled else loop.divergence
+
+    def learn(places: Tensor, step: int) -> Tensor:
+        drawn = others[torch.randperm(len(others), generator=plan.generator(step))[:OTHERS]]
+        columns, total = torch.cat([known, drawn]).to(device), torch.zeros((), device=device)
+        for part in places.split(ROWS_PER_PASS):
+            with _autocast(device):
+                states, true = _states(model, training, part)
+                value = divergence(F.linear(states, model.lm_head.weight[columns]), F.linear(true, output[columns]))
+            (value * len(part) / len(places)).backward()
+            total += value.detach() * len(part) / len(places)
+        return total
+
+    def draw(step: int) -> Tensor:
+        return torch.randperm(len(training.tokens), generator=plan.generator(step))[: plan.rows]
+
+    def report(record: dict) -> None:
+        print(NAME, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
+        if record["step"] % curve_every == 0 or record["step"] == plan.steps:
+            point = {"trained": record["tokens"], "tokens_a_second": round(record["tokens_a_second"]),
+                     "training_nats": round(record["loss"], 4), **evaluate(model, target, held_out, known)}
+            extend_curve(into / "curve.csv", record["step"], pd.DataFrame([point]))
+
+    loop.run(model, draw, plan, learn, into / "checkpoints", checkpoint_every=checkpoint_every, report=report)
+
+
+@torch.no_grad()
+def evaluate(model: LlamaForCausalLM, target, text: Text, known: Tensor) -> dict[str, float]:
+    """A student on held-out text: `nats` of divergence over the whole vocabulary; `agreement`, the share of the
+    target's favourites that are the student's among the `known` tokens, and `whole`, among all; tokens of these means.
+    """
+    device, output = next(model.parameters()).device, target.get_output_embeddings().weight
+    sums, tokens = torch.zeros(3, dtype=torch.float64), 0
+    for places in torch.arange(len(text.tokens)).split(1):
+        with _autocast(device):
+            states, true = _states(model, text, places)
+            own, wanted = F.linear(states, model.lm_head.weight), F.linear(true, output)
+        favourite, among = wanted.argmax(-1), known.to(device)
+        sums += torch.stack([loop.divergence(own, wanted) * len(own), (own.argmax(-1) == favourite).sum(),
+                             (among[own[:, among].argmax(-1)] == favourite).sum()]).double().cpu()
+        tokens += len(own)
+    nats, whole, agreement = (round(value, 4) for value in (sums / tokens).tolist())
+    return {"nats": nats, "agreement": agreement, "whole": whole, "tokens": tokens}
+
+
+def _states(model: LlamaForCausalLM, text: Text, places: Tensor) -> tuple[Tensor, Tensor]:
+    """The student's last hidden states [N, h] and the target's [N, H] at the learned places of some rows."""
+    device, places = next(model.parameters()).device, places.cpu()
+    true = torch.from_numpy(text.states[places.numpy()]).view(torch.bfloat16)
+    tokens, learned, true = (part.to(device) for part in (text.tokens[places], text.learned[places], true))
+    return model.model(tokens[:, :-1], use_cache=False).last_hidden_state[learned], true[learned].float()
+
+
+def _autocast(device: torch.device):
+    """bfloat16 where the processor has units for it; elsewhere its products are hundreds of times slower."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=own_dtype(device) == torch.bfloat16)
