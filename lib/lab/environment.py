@@ -1,4 +1,4 @@
-"""Whether the running Python has the packages of requirements.txt, in their versions.
+"""Whether the running Python has the packages of requirements.txt, in their versions, and the model that it names.
 
 run_notebooks.sh runs this file before anything is installed, as `python -I lib/lab/environment.py requirements.txt`, so
 it imports the standard library alone.
@@ -8,12 +8,19 @@ import sys
 from importlib import metadata
 
 OLDEST = (3, 11)
+MODEL = "# model:"  # begins the line of a package that holds a model: a missing one is told, and blocks nothing
 
 
 def wanted(text: str) -> list[tuple[str, str]]:
     """(name, version) of each line `name==version  # reason`."""
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     return [(name.strip(), version.strip()) for name, _, version in (line.partition("==") for line in lines if line)]
+
+
+def model(text: str) -> tuple[str, str]:
+    """(name, version) of the line `# model: name==version`."""
+    line = next(line for line in text.splitlines() if line.startswith(MODEL))
+    return wanted(line.removeprefix(MODEL))[0]
 
 
 def lacks(requirements: list[tuple[str, str]]) -> list[str]:
@@ -37,12 +44,17 @@ def installed(name: str) -> str | None:
 
 
 def main() -> None:
-    """Exit with 0 if nothing is missing, else with 1 after printing what is missing."""
+    """Exit with 0 if nothing is missing, else with 1 after printing what is missing.
+
+    With a second argument, "model", print the model's package as name==version if it is missing, and nothing else.
+    """
     if sys.version_info < OLDEST:
         sys.exit(f"Python is {sys.version.split()[0]}, older than {'.'.join(map(str, OLDEST))}")
     with open(sys.argv[1], encoding="utf-8") as file:
-        missing = lacks(wanted(file.read()))
-    if missing:
+        text = file.read()
+    if sys.argv[2:] == ["model"]:
+        print("==".join(model(text)) if lacks([model(text)]) else "", end="")
+    elif missing := lacks(wanted(text)):
         print("; ".join(missing))
         sys.exit(1)
 

@@ -1,6 +1,7 @@
 """Carries out a plan: finished stages are skipped, each stage is recorded as it ends, the report comes last.
 
-A run's folder has run.json (what made the run and which stages are finished), executed notebooks, tables and figures.
+A run's folder has run.json (what made the run and which stages are finished), recommendation.json, executed notebooks,
+tables and figures.
 """
 
 import fcntl
@@ -216,7 +217,7 @@ def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
     text = with_findings(readme.read_text(encoding="utf-8"), nbformat.read(plan.executed(REPORT), as_version=4))
     copied = [
         *_replace(plan.folder / "tables", results / "tables", ("*.csv", "*.csv.xz")),
-        *_replace(plan.folder, results, ("run.json",)),
+        *_replace(plan.folder, results, ("*.json",)),  # what made the run, and its recommendation
         *_replace(plan.folder / "figures", home / "figures", (f"{shown}.png", f"{shown}.svg")),
         *_replace(plan.folder / "executed", executed, ("[0-9]*.ipynb",)),
         *_replace(plan.folder, executed, ("report.html",)),

@@ -1,8 +1,8 @@
 """A key/value cache for draft trees: it appends in place, keeps only the accepted path, and has one length per row.
 
-A forward pass appends a block of nodes after each row's committed length; further forward passes before `keep` append
-after that block (a drafter grows its tree level by level). `keep` moves the accepted nodes to the block's front and
-commits them; later blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 1 of row b are committed.
+A forward pass appends a block of nodes after each row's committed length; further forward passes before `commit` append
+after that block (a drafter grows its tree level by level). `commit` moves the accepted nodes to the block's front;
+later blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 1 of row b are committed.
 """
 
 from functools import partial
@@ -203,23 +203,10 @@ class TreeCache(Cache):
         """Drops all but the first lengths[b] tokens of row b (an int: of each row), pending nodes included."""
         self.set_lengths(torch.as_tensor(lengths).expand(len(self.rows.as_list)).clone())
 
-    def keep(self, nodes: Tensor, counts: Tensor) -> None:
-        """Commits the appended nodes nodes[b, :counts[b]] of row b, in this order (an accepted path, root 0 included).
-
-        nodes: int64[B, k], indices within the block appended since the last commit; counts: int64[B], at most k.
-        """
-        lists = [row[:count] for row, count in zip(nodes.tolist(), counts.tolist())]
-        most, least = max(counts.tolist(), default=0), min(counts.tolist(), default=0)
-        if len(lists) != len(self.rows.as_list) or most > nodes.shape[1] or least < 0:
-            raise ValueError(f"nodes {tuple(nodes.shape)} and counts {counts.tolist()} for {len(self.rows.as_list)} "
-                             "rows; give one list of nodes per row, and counts from 0 to its length")
-        if any(not 0 <= node < self.pending for kept in lists for node in kept):
-            raise ValueError(f"nodes {lists} are not all among the {self.pending} appended; count within the block, "
-                             "from 0")
-        self.commit(lists)
-
     def commit(self, lists: list[list[int]]) -> None:
-        """As `keep`, without checks: one list of nodes per row, in the order of the path."""
+        """Commits some of the nodes that were appended since the last commit, a list per row: an accepted path, from
+        the root, as indices into that block.
+        """
         moves = [  # a node that is already in its place stays
             (row, length + node, length + place)
             for row, (length, kept) in enumerate(zip(self.rows.as_list, lists))

@@ -35,9 +35,14 @@ def dtypes_of(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> t
     return formats[target], formats[drafter]
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """A number format as tables name it, such as "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
 def own_dtype(device: str | torch.device = "cpu") -> torch.dtype:
     """bfloat16 on a GPU and on a processor with units for it; float32 on others, where bfloat16 is far slower."""
-    units = torch.device(device).type != "cpu" or has_bfloat16_units()
+    units = not str(device).startswith("cpu") or has_bfloat16_units()  # `check_device` refuses devices that are none
     return torch.bfloat16 if units else torch.float32
 
 
@@ -46,9 +51,8 @@ def check_device(device: str | torch.device, dtype: torch.dtype) -> None:
     try:
         torch.ones(1, device=device, dtype=dtype) + 1
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        name = str(dtype).removeprefix("torch.")
-        raise PairError(f"device {str(device)!r} with dtype {name!r} cannot be used here ({first_line(error)}); "
-                        "take device 'cpu', or another dtype") from None
+        raise PairError(f"device {str(device)!r} with dtype {dtype_name(dtype)!r} cannot be used here "
+                        f"({first_line(error)}); take device 'cpu', or another dtype") from None
 
 
 def check_tree(source, config) -> None:
@@ -132,7 +136,7 @@ def check_memory(weights: dict[tuple[str, torch.dtype], int], device: str | torc
     """PairError where models with so many parameters, by name and dtype, do not fit into the device's free memory."""
     needed, free = sum(count * dtype.itemsize for (_, dtype), count in weights.items()), free_memory(device)
     if needed > free:
-        models = " and ".join(f"{name} in {str(dtype).removeprefix('torch.')}" for name, dtype in weights)
+        models = " and ".join(f"{name} in {dtype_name(dtype)}" for name, dtype in weights)
         raise PairError(f"the weights of {models} need {gib(needed)}, {gib(free)} are free on {device}; take a smaller "
                         "dtype, smaller models or another device")
 

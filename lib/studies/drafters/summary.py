@@ -2,6 +2,7 @@
 drafter for each text, and the same beside the claims of a weblog and of papers.
 """
 
+import re
 from typing import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ GENERATED = " (generated)"  # after the name of a kind whose text a program wrot
 # The tables of the weblog that this study began with; `lib.cost.formulas` has the one by draft length.
 # kind of text (its "creative writing" is this study's story) -> speedup with EAGLE, speedup with n-gram look-up
 _BY_TASK = {"code": ("2-3", "1.5-2"), "translation": ("2", "1.2"), "summary": ("1.8", "1.1"), "story": ("1.5", "1.0")}
+_CALLED = {"coding": "code", "summarization": "summary", "writing": "story"}  # the same kinds among chat prompts
 # parameters of target and drafter -> (acceptance rate, speedup, memory beyond the target's)
 _BY_PAIR = {"7B/160M": (0.78, 2.1, 0.12), "70B/1B": (0.65, 1.5, 0.18)}
 
@@ -33,15 +35,24 @@ def clean(rows: pd.DataFrame) -> pd.DataFrame:
     return kept.assign(setting=_setting(kept), ms=kept["draft_ms"] + kept["verify_ms"] + kept["commit_ms"])
 
 
-def labelled(kinds: Sequence[str], shipped: bool) -> list[str]:
-    """Kinds of text as tables show them: those of the shipped prompts that a program wrote are marked."""
-    return [kind + GENERATED if shipped and kind not in REAL_KINDS else kind for kind in kinds]
+def labelled(rows: pd.DataFrame, prompts: str) -> pd.Series:
+    """Kinds of text as tables show them: those of the family's prompts that a program wrote are marked.
+
+    rows: with target and kind. prompts: the parameter that chose each target's file, see `models.prompts.load`.
+    """
+    if prompts not in ("", "family"):
+        return rows["kind"]
+    family = rows.groupby("target")["kind"].transform(lambda kinds: set(REAL_KINDS) <= set(kinds)).astype(bool)
+    return rows["kind"].mask(family & ~rows["kind"].isin(REAL_KINDS), rows["kind"] + GENERATED)
 
 
 def first_model(rows: pd.DataFrame, pairs: Sequence[str]) -> str:
-    """The label of the first pair's language model, or of the first model in the rows where that one did not draft."""
+    """The label of the first pair's language model, or of the first model in the rows where that one did not draft;
+    empty where no model drafts.
+    """
     labels = sorted(name for name in set(rows["drafter"]) if name.startswith(MODEL))
-    return next((name for name in labels if pairs[0].endswith("/" + name.removeprefix(MODEL))), labels[0])
+    own = "/" + re.split(r"[/|]", pairs[0], maxsplit=1)[-1]
+    return next((name for name in labels if own.endswith("/" + name.removeprefix(MODEL))), next(iter(labels), ""))
 
 
 def lengths(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
@@ -113,7 +124,9 @@ def advice(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def beside_eagle(rows: pd.DataFrame, model: str) -> str:
-    """The drafter to compare with the source's EAGLE: a head of that kind where one was measured, else this model."""
+    """The drafter to compare with the source's EAGLE: a head of that kind where one was measured, else this model,
+    which may be empty for none.
+    """
     return "eagle" if rows["drafter"].eq("eagle").any() else model
 
 
@@ -124,7 +137,8 @@ def task_table(rows: pd.DataFrame, model: str, lookup: str, rng: np.random.Gener
     wide = found.pivot(index="kind", columns="setting", values="speedup")[[model, lookup]]
     wide.columns = [f"measured {model}", f"measured {lookup}"]
     claims = pd.DataFrame.from_dict(_BY_TASK, orient="index", columns=["claimed EAGLE", "claimed look-up"])
-    claimed = claims.reindex(wide.index.str.removesuffix(GENERATED)).set_axis(wide.index)
+    kinds = wide.index.str.removesuffix(GENERATED)
+    claimed = claims.reindex([_CALLED.get(kind, kind) for kind in kinds]).set_axis(wide.index)
     return wide.join(claimed).fillna("")
 
 

@@ -3,7 +3,7 @@ in the loop emit the target's own distribution.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Iterable, Mapping, Sequence
 
@@ -14,6 +14,7 @@ from scipy.special import xlogy
 from scipy.stats import chi2, norm
 from torch import Tensor
 
+from lib.drafters.early_exit import first_layers
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.tables import Table
 from lib.studies.acceptance import live
@@ -36,6 +37,7 @@ LEVEL = 0.05  # of all tests of the law together
 POWER = 0.8  # with which the distance `visible` is detected
 LEAST_EXPECTED = 5.0  # cells with smaller expected counts are pooled
 ROWS = 64  # sequences per batch
+LATE = 6  # of a target alone, the first layers draft, all but one in so many
 
 
 def exact(table: Table, shapes: Sequence[str], *, temperatures: Sequence[float], agreements: Sequence[float],
@@ -98,6 +100,20 @@ def proof(table: Table, shapes: Sequence[str], *, random: int, pairs: Pairs | No
     return table.frame()
 
 
+def with_draft_model(pair):
+    """The pair; for a target alone, a pair whose draft model is the target's first layers, all but one in LATE.
+
+    So many, because few layers of a model that was not trained for it rarely agree with it, and rules differ on drafts
+    that are in part accepted. ValueError where the target's layers cannot draft.
+    """
+    if pair.draft_model is not None:
+        return pair
+    layers = getattr(pair.target.config, "num_hidden_layers", 0)
+    exits = max(1, layers - -(-layers // LATE))
+    name = f"early_exit:{exits}"
+    return replace(pair, name=f"{pair.name}/{name}", draft_model=first_layers(pair.target, exits), drafter_name=name)
+
+
 def measured(table: Table, grid: Sequence[live.Live], pair, prompts, *, new_tokens: int, seed: int) -> pd.DataFrame:
     """The table "rules_live": each setting of the grid, decoded live on all prompts (see `live.run`). Only missing
     settings are decoded."""
@@ -105,7 +121,8 @@ def measured(table: Table, grid: Sequence[live.Live], pair, prompts, *, new_toke
     done = {tuple(dict(zip(table.schema.key, key))[name] for name in ("pair", *names)) for key in table.keys()}
     for setting in grid:
         if (pair.name, *(getattr(setting, name) for name in names)) not in done:
-            table.extend(live.run(setting, pair, [], prompts, [], new_tokens=new_tokens, seed=seed))
+            rows = live.run(setting, pair, [], prompts, [], new_tokens=new_tokens, seed=seed)
+            table.extend(rows.assign(dtype=pair.dtype))
     return table.frame()
 
 
@@ -144,7 +161,7 @@ def law_tests(table: Table, pair, prompts: Mapping[str, Tensor], rules: Pairs, s
     """The table "rules_law": for each prompt and (rule, proposal), a test of the first tokens of many continuations.
     Only missing rows are computed.
 
-    pair: as from `models.load_pair`; prompts: name -> int64[T].
+    pair: as from `with_draft_model`; prompts: name -> int64[T].
     """
     for place, (name, prompt) in enumerate(prompts.items()):
         key = {"pair": pair.name, "prompt": name, "shape": setting.shape, "temperature": setting.temperature}
@@ -152,14 +169,15 @@ def law_tests(table: Table, pair, prompts: Mapping[str, Tensor], rules: Pairs, s
         law = law_of(pair.target, prompt, setting.length, setting.temperature, setting.top_k) if missing else {}
         for rule, proposal in missing:
             test = g_test(first_tokens(pair, prompt, rule, proposal, setting, setting.seed + place), law)
-            table.append(**key, rule=rule, proposal=proposal, top_k=setting.top_k, tokens=setting.length, **vars(test))
+            table.append(**key, rule=rule, proposal=proposal, top_k=setting.top_k, tokens=setting.length,
+                         dtype=pair.dtype, **vars(test))
     return table.frame()
 
 
 def first_tokens(pair, prompt: Tensor, rule: str, proposal: str, setting: LawTest, seed: int) -> list[tuple[int, ...]]:
     """The first tokens of `setting.samples` continuations of a prompt int64[T], decoded live."""
     drafter = LanguageModelDrafter(
-        pair.draft_model, proposal=proposal, temperature=setting.temperature, vocabulary=pair.vocabulary)
+        pair.draft_model, proposal=proposal, temperature=setting.temperature)
     done = live.decode(
         pair.target, drafter, [prompt] * setting.samples, rows=ROWS, shape=setting.shape, rule=rule,
         temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.length,

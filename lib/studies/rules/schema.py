@@ -32,10 +32,10 @@ TABLES = (
           mean real mean of the same over the languages
           """),
     table("rules_live", "rounds of live decoding with one rule on one prompt, above temperature 0",
-          "pair drafter rule shape temperature prompt stretch", LIVE, compressed=True),
+          "pair drafter rule shape temperature prompt stretch", f"{LIVE}dtype", compressed=True),
     table("rules_law", "a G-test of the loop's first tokens, decoded many times, against their exact distribution "
           "under the target", "pair prompt shape temperature rule proposal", """
-          pair prompt shape
+          pair dtype prompt shape
           temperature real temperature of target and drafter
           rule proposal
           top_k integer tokens that the target's distribution is cut to
@@ -49,6 +49,7 @@ TABLES = (
           "rule proposal shape vocabulary", """
           rule proposal shape nodes
           vocabulary integer tokens per row of probabilities
+          dtype text number format of the probabilities
           agreement real correlation between the logits of drafter and target
           rounds integer different drafts, over which times are means
           rows_read real rows of target and draft probabilities that were read in full, per round

@@ -21,11 +21,11 @@ from lib.lab.timing import wall_seconds
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
-from lib.verify.draws import LONG, GeneratorDraws
+from lib.verify.draws import GeneratorDraws
 from lib.verify.rules import RULES, verify
 
 CACHES = 64 << 20  # bytes that are read to empty the caches
-TOKENS = LONG  # the smallest vocabulary on which rules run the code for a large one
+TOKENS = 1 << 14  # of the smaller vocabulary on which a rule is run before it is timed
 Case = tuple[Draft, Tensor]
 
 
@@ -49,7 +49,7 @@ def measure(table: Table, rules: Sequence[str], shapes: Sequence[str], *, vocabu
                                    for _ in range(rounds)]
             times = time_rule(name, cases[proposal], repeats=repeats, generator=generator, device=device)
             table.append(rule=name, proposal=proposal, shape=shape, nodes=tree.budget, vocabulary=vocabulary,
-                         agreement=agreement, rounds=rounds, **times)
+                         dtype="float32", agreement=agreement, rounds=rounds, **times)
     return table.frame()
 
 

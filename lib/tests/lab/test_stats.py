@@ -163,3 +163,20 @@ def test_more_settings_than_one_chunk_keep_their_order():
     assert found["setting"].tolist() == [*range(many)] and many > stats.CHUNK
     sums = rows.groupby("setting")[["accepted", "rounds"]].sum()
     assert np.allclose(found["value"], sums["accepted"] / sums["rounds"])
+
+
+@pytest.mark.parametrize(("spread", "noise"), [(0.3, 0.1), (0.0, 0.3), (0.2, 0.2)])
+def test_intervals_of_repeated_measurements_cover_the_spread_of_prompts_and_the_noise(spread, noise):
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(200):
+        samples = rng.normal(1.0, spread, (10, 1)) + rng.normal(0, noise, (10, 3))
+        found = stats.of_repeats([own[: 2 + prompt % 2] for prompt, own in enumerate(samples)], rng, resamples=300)
+        covered += found.low <= 1.0 <= found.high
+    assert 0.91 <= covered / 200 <= 1.0 and (found.n_prompts, found.n_rounds) == (10, 25)
+
+
+def test_repeated_measurements_of_one_prompt_have_no_interval_and_none_are_refused():
+    found = stats.of_repeats([[1.0, 3.0]], np.random.default_rng(0))
+    assert found.value == 2.0 and np.isnan(found.low)
+    with pytest.raises(ValueError, match=r"\[1, 0\] measurements"):
+        stats.of_repeats([[1.0], []], np.random.default_rng(0))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from lib.attention import tree_attention
 from lib.lab import processor, timing
 from lib.studies.attention.baselines import CHAIN, PREPARE, QUICK, Problem, refused
-from lib.studies.attention.peaks import least, work
 
 
 def problem(parents, prefix, batch=2, kv_heads=2, group=3, dim=8, dtype=torch.float32, seed=0):
@@ -38,8 +37,6 @@ def test_every_alternative_computes_tree_attention(name, data, nodes, prefix, gr
     run = PREPARE[name](p)
     for _ in range(2):
         torch.testing.assert_close(run(), truth, rtol=0, atol=2e-6)
-    cost = work(name, p)
-    assert cost.bytes >= least(p).bytes and cost.operations >= least(p).operations and cost.extra_bytes >= 0
 
 
 def test_a_chain_is_causal_attention_of_the_same_nodes():

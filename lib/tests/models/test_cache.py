@@ -72,8 +72,7 @@ def test_a_whole_tree_in_one_forward_equals_each_path_alone(kind, lengths):
                 torch.testing.assert_close(logits[row, node], plain(alone).logits[0, -1], rtol=0, atol=1e-5)
             kept.append(mask[row, int(rng.integers(0, 9))].nonzero().flatten())
             rows[row] += tokens[row, kept[-1]].tolist()
-        counts = torch.tensor([len(path) for path in kept])
-        cache.keep(torch.nn.utils.rnn.pad_sequence(kept, batch_first=True), counts)
+        cache.commit([path.tolist() for path in kept])
         assert cache.lengths.tolist() == [len(tokens) for tokens in rows] and cache.pending == 0
 
 
@@ -192,11 +191,9 @@ def test_the_cache_holds_exactly_the_kept_tokens_through_growth_and_selection():
         keys, values = cache.update(states, -states, 0)
         assert torch.equal(keys, -values) and keys.shape[2] == max(map(len, rows)) + nodes
         kept = [sorted(rng.choice(nodes, int(rng.integers(1, nodes + 1)), replace=False)) for _ in rows]
-        padded = torch.zeros(len(rows), nodes, dtype=torch.long)
-        for row, path in enumerate(kept):
-            padded[row, : len(path)] = torch.tensor(path)
-            rows[row] += [number + node for node in path]
-        cache.keep(padded, torch.tensor([len(path) for path in kept]))
+        for row, path in zip(rows, kept):
+            row += [number + node for node in path]
+        cache.commit(kept)
         number += nodes
         assert cache.lengths.tolist() == [len(row) for row in rows]
         for row, tokens in enumerate(rows):
@@ -218,8 +215,6 @@ def test_appending_is_in_place_until_the_buffer_is_full():
 def test_wrong_commits_name_the_value():
     cache = TreeCache()
     cache.update(numbered(1, 4, 0), numbered(1, 4, 0), 0)
-    with pytest.raises(ValueError, match="not all among the 4 appended"):
-        cache.keep(torch.tensor([[0, 4]]), torch.tensor([2]))
     with pytest.raises(ValueError, match="hold \\[4\\] tokens"):
         cache.set_lengths([5])
     with pytest.raises(ValueError, match="2 rows are appended to a cache of 1"):

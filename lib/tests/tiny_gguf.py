@@ -1,0 +1,60 @@
+"""Tiny GGUF files: a random Llama of two layers with a byte-level tokenizer, as converters write them."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+from tokenizers import pre_tokenizers
+
+HIDDEN, FEED, HEADS, KEY_HEADS = 64, 96, 4, 2
+TOKENS = ["<|start|>", "<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "th", "the"]
+MERGES = ["t h", "th e"]
+TEMPLATE = "{% for m in messages %}<|start|>{{ m['content'] }}<|end|>{% endfor %}"
+
+
+def write(path: Path, *, architecture: str = "llama", quantised: gguf.GGMLQuantizationType | None = None,
+          tokenizer: str = "gpt2", left_out: str = "", seed: int = 0) -> Path:
+    """Writes a model. quantised: the type of its matrices, by default that of `encoded`; left_out: a tensor that the
+    file lacks.
+    """
+    writer, rng = gguf.GGUFWriter(path, architecture), np.random.default_rng(seed)
+    writer.add_name("tiny")
+    writer.add_block_count(2)
+    writer.add_context_length(128)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_feed_forward_length(FEED)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KEY_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(len(TOKENS))
+    writer.add_tokenizer_model(tokenizer)
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([3, 3, *[1] * (len(TOKENS) - 2)])  # 3: control
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_chat_template(TEMPLATE)
+    shared, width = KEY_HEADS * HIDDEN // HEADS, HIDDEN
+    shapes = {"token_embd": (len(TOKENS), HIDDEN), "output_norm": (HIDDEN,)}
+    for layer in range(2):
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in {
+            "attn_norm": (HIDDEN,), "ffn_norm": (HIDDEN,), "attn_q": (width, HIDDEN), "attn_k": (shared, HIDDEN),
+            "attn_v": (shared, HIDDEN), "attn_output": (HIDDEN, width), "ffn_gate": (FEED, HIDDEN),
+            "ffn_up": (FEED, HIDDEN), "ffn_down": (HIDDEN, FEED)}.items()}
+    for name, shape in shapes.items():
+        if name != left_out:
+            values = (len(shape) == 1) + 0.2 * rng.standard_normal(shape).astype(np.float32)
+            kind = gguf.GGMLQuantizationType.Q8_0 if quantised is None else quantised
+            if len(shape) == 1:
+                writer.add_tensor(f"{name}.weight", values)
+            elif kind in gguf.quants._type_traits:
+                writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
+            else:  # bytes of the right number
+                row = gguf.quants.quant_shape_to_byte_shape(shape, kind)
+                writer.add_tensor(f"{name}.weight", np.zeros(row, np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
