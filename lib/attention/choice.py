@@ -6,8 +6,8 @@ on the reference machine; replace it to use your own. It is read at the first ca
 
 import csv
 import math
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -64,28 +64,20 @@ def device_kind(device: torch.device | str) -> str:
     return f"cpu {processor.kind()}" if device.type == "cpu" else device.type
 
 
-def ranked(call: Situation, table: Path = TABLE) -> tuple[tuple[str, str], ...]:
+def ranked(call: Situation, table: Path = TABLE) -> list[tuple[str, str]]:
     """(backend, reason) pairs, the fastest of the nearest measured cell first; the last, DEFAULT, serves all calls."""
-    # Prefixes grow from call to call: near ones share a cached result.
-    near = round(2 ** (round(4 * math.log2(call.prefix + 1)) / 4)) - 1
-    return _ranked(replace(call, prefix=near), table)
-
-
-@lru_cache(maxsize=4096)
-def _ranked(call: Situation, table: Path) -> tuple[tuple[str, str], ...]:
     cells = _cells(table)
     measured = cells.get((call.kind, call.dtype)) or cells.get((SIMILAR.get(call.kind), call.dtype), {})
     unmeasured = f"nothing is measured for {call.dtype} on {call.kind}"
     default = (DEFAULT, f"{unmeasured}; one fused call is good everywhere")
     if not measured:
         first = UNMEASURED.get(call.kind.split()[0])
-        return ((first, f"{unmeasured}; its kernel is made for such devices"), default) if first else (default,)
+        return [(first, f"{unmeasured}; its kernel is made for such devices"), default] if first else [default]
     nearest = min(measured, key=call.distance)
     times = sorted((ms, name) for name, ms in measured[nearest].items())
     sizes = f"{nearest.blocks} x {nearest.prefix} keys, {nearest.rows} rows of {nearest.head_dim}"
     where = f"the nearest measured cell ({sizes})"
-    order = [(name, f"{ms:.3g} ms in {where}, {_beside(name, times)}") for ms, name in times]
-    return (*order, default)
+    return [*((name, f"{ms:.3g} ms in {where}, {_beside(name, times)}") for ms, name in times), default]
 
 
 def _beside(name: str, times: list[tuple[float, str]]) -> str:

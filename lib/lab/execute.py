@@ -7,6 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from textwrap import indent
 
 import nbformat
 import psutil
@@ -96,6 +97,18 @@ def _align_text(table) -> None:
                 cell["style"] = "text-align: left"
 
 
+class _Indented:
+    """Prints what a notebook prints as it comes, so that long stages show their progress."""
+
+    def write(self, text: str) -> None:
+        """Prints lines of a notebook below its own line."""
+        print(indent(text, "  "), end="")
+
+    def flush(self) -> None:
+        """Shows them at once, also where the output is a file."""
+        print(end="", flush=True)
+
+
 def _papermill(plan: Plan, stage: Stage, unfinished: Path, show_progress: bool) -> str | None:
     """None, or where and with which error the notebook stopped."""
     import papermill
@@ -109,6 +122,7 @@ def _papermill(plan: Plan, stage: Stage, unfinished: Path, show_progress: bool) 
             cwd=plan.layout.notebooks, progress_bar={"desc": stage.name, "leave": False} if show_progress else False,
             # At its end jupyter_client interrupts the kernel, which would log that as an error.
             kernel_name="python3", extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"],
+            stdout_file=_Indented(),
             request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
     except PapermillExecutionError as error:
         # The cell's own line is the first that is marked in the last of the chained tracebacks.

@@ -142,8 +142,9 @@ def _exports(folder: Path) -> Iterator[tuple[str, Path]]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Installed version of each package that requirements.txt names, or "absent"."""
-    required = environment.wanted((HOME / "requirements.txt").read_text(encoding="utf-8"))
+    """Installed version of each package that requirements.txt names, that of the model included, or "absent"."""
+    text = (HOME / "requirements.txt").read_text(encoding="utf-8")
+    required = [*environment.wanted(text), environment.model(text)]
     return {name: environment.installed(name) or "absent" for name, _ in required}
 
 

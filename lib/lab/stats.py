@@ -64,6 +64,27 @@ def difference(numerator, denominator, base_numerator, base_denominator, generat
     return _estimate(value, drawn, top.shape[-1], bottom if rounds is None else rounds)
 
 
+def of_repeats(samples: Sequence[Sequence[float]], generator: np.random.Generator, *,
+               resamples: int = RESAMPLES) -> Estimate:
+    """The mean over prompts of each prompt's mean over repeated measurements, samples[p][r]; n_rounds counts these.
+
+    A hierarchical bootstrap (Davison & Hinkley 1997, section 3.8) draws prompts, then repeats within each of them, so
+    that the interval covers the noise of measuring too. ValueError for a prompt without a measurement.
+    """
+    counts = np.array([len(own) for own in samples])
+    if not len(counts) or not counts.all():
+        raise ValueError(f"prompts with {counts.tolist()} measurements; give at least one prompt and one of each")
+    padded = np.zeros((len(counts), counts.max()))
+    for row, own in zip(padded, samples):
+        row[: len(own)] = own
+    prompts = generator.integers(len(counts), size=(resamples, len(counts)))
+    own = counts[prompts][..., None]
+    repeats = (generator.random((*prompts.shape, counts.max())) * own).astype(int)  # the first `own` of them count
+    drawn = padded[prompts[..., None], repeats] * (np.arange(counts.max()) < own)
+    means = (drawn.sum(-1) / own[..., 0]).mean(-1)
+    return _estimate(np.mean([np.mean(own) for own in samples]), means, len(counts), counts)
+
+
 # -------------------------------------------------------------------------------------------------------------- tables
 
 

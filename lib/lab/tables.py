@@ -206,9 +206,8 @@ def once(run_dir: str | Path, name: str, fingerprint: str, make: Callable[[], pd
 
 def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> pd.DataFrame:
     """The rows as a frame with the schema's columns in their order and kinds, and the fingerprint."""
-    if not isinstance(rows, pd.DataFrame):
-        rows = list(rows)
-        rows = pd.DataFrame(rows or {name: [] for name in schema.columns})
+    rows = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows))
+    rows = rows if len(rows) else pd.DataFrame({name: [] for name in schema.columns})
     frame = rows.assign(**{FINGERPRINT: fingerprint}).reset_index(drop=True)
     missing = [name for name in schema.names if name not in frame]
     unknown = [name for name in frame if name not in schema.names]

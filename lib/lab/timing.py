@@ -24,6 +24,12 @@ class Timing:
     repeats: int = 0
     skipped: str = ""
 
+    @property
+    def row(self) -> dict[str, float]:
+        """The quartiles in milliseconds and the repeats, under the names of a table's columns."""
+        return {"median_ms": 1e3 * self.median, "lower_ms": 1e3 * self.lower, "upper_ms": 1e3 * self.upper,
+                "repeats": self.repeats}
+
 
 def wall_seconds(call: Call, device: str | torch.device) -> float:
     """Seconds of one call, from idle device to idle device."""

@@ -21,30 +21,27 @@ SHARED = columns("""
     prefix integer committed tokens before the round, per sequence
     dtype text number format
     stretch text before: rounds before the text's first loop; loop: rounds within it
-    rounds integer rounds that were not cut
+    rounds integer rounds that start before the length limit, decided to their ends
     drafted integer draft tokens in them
     accepted integer accepted draft tokens in them, bonus tokens excluded
-    cut integer rounds that the end of the text or the length limit cut
     repeats integer timed calls per alternative, interleaved
     lower_ms real lower quartile of the same
     upper_ms real upper quartile of the same
     round_ms real predicted milliseconds per round of the batch, from calibrated costs
     tokens interval tokens per round and sequence, bonus token included, on prompts that were not used to choose
     speedup interval predicted speed over plain decoding in the same loop
-    tokens_per_second interval predicted tokens per second of the whole batch
     n_prompts integer prompts that the intervals resample
     n_rounds integer rounds replayed
     """)
 SETTING = "target drafter protocol temperature"
-ROUNDS = "stretch rounds drafted accepted cut"
-SPEED = "nodes depth round_ms tokens speedup tokens_per_second n_prompts n_rounds"
+ROUNDS = "stretch rounds drafted accepted"
 LIVE = f"""
     pair
     drafter text kind of drafter: top_k, iid, without_replacement, lookup, merged, random, oracle
     rule shape temperature budget prompt kind {ROUNDS}
     """
 ROUND_COSTS = """
-    target drafter batch
+    target drafter dtype batch
     prefix integer committed tokens per sequence, in the middle of the timed rounds
     shape text name of the draft tree's shape; chain:0 is plain decoding
     nodes
@@ -54,6 +51,7 @@ ROUND_COSTS = """
     commit_ms real median milliseconds of keeping the accepted path
     round_ms real median milliseconds of the whole round
     lower_ms upper_ms
+    cold_ms real milliseconds by which the first rounds after a prefill, left out above, exceed as many others
     """
 
 

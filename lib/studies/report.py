@@ -28,14 +28,12 @@ class Ask:
 
     pair: "target/drafter", the pair of the headlines, one of the run's. budget: draft nodes at which shapes, kinds of
     text and pairs are compared, one of the run's budgets. seed: of resampling. reference_dir: the committed run.
-    other_machines: folders of runs of notebook 3 on other machines.
     """
 
     pair: str
     budget: int
     seed: int = 0
     reference_dir: str = ""
-    other_machines: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:

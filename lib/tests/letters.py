@@ -13,5 +13,5 @@ class Letters:
         """The text of tokens."""
         return "".join(chr(ord("a") + int(index)) for index in ids)
 
-    def __call__(self, text: str) -> dict[str, list[int]]:
+    def __call__(self, text: str, **settings) -> dict[str, list[int]]:
         return {"input_ids": self.ids(text)}

@@ -73,12 +73,11 @@ def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None 
 
 
 def shape_card(tree: Tree, *, prefix_length: int, node: int | None = None, title: str = "",
-               weights: Sequence[float] | None = None, colour: str = ROLES["drafted"]) -> Figure:
+               colour: str = ROLES["drafted"]) -> Figure:
     """A tree beside its mask; `node` highlights the path to one node and that node's row."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.6), width_ratios=(1.25, 1), layout="constrained")
     path = None if node is None else tree.path(node)[1:]
-    draw_tree(tree, accepted=path, prefix_length=prefix_length, weights=weights, colour=colour, axis=left,
-              title=title or describe(tree))
+    draw_tree(tree, accepted=path, prefix_length=prefix_length, colour=colour, axis=left, title=title or describe(tree))
     row = "which nodes attend to which" if node is None else f"node {node} attends to its ancestors"
     draw_mask(tree, prefix_length=prefix_length, node=node, axis=right, title=f"Mask: {row}")
     return figure

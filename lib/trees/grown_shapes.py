@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,22 +23,32 @@ def sparse(acceptance_by_depth_and_rank, budget: int) -> Tree:
     budget = whole_number(budget, "budget", least=0)
     if acceptance.ndim == 1:
         acceptance = np.tile(acceptance, (budget, 1))
-    chosen, frontier = [], []
+    tree = best_first(lambda path: acceptance[len(path)], budget, len(acceptance))
+    if tree.budget < budget:
+        raise ValueError(f"budget {budget} is more than the {tree.budget} nodes that acceptance of shape "
+                         f"{acceptance.shape} (depths, ranks) allows: give more depths or ranks, or a smaller budget")
+    return tree
+
+
+def best_first(children: Callable[[Path], Sequence[float]], budget: int, max_depth: int) -> Tree:
+    """The nodes of largest product of probabilities along the path, one node at a time from a heap.
+
+    children(path): the probabilities of the node's children by rank. Ties go to the shallower node, then to the better
+    ranks. The tree is smaller than its budget if `max_depth` and the children leave too few nodes.
+    """
+    chosen: list[Path] = []
+    frontier: list[tuple[float, int, Path]] = []
 
     def offer_children(path: Path, product: float) -> None:
-        if len(path) < len(acceptance):
-            for rank, probability in enumerate(acceptance[len(path)]):
-                child = path + (rank,)
-                heapq.heappush(frontier, (-product * probability, len(child), child))
+        if len(path) < max_depth:
+            for rank, probability in enumerate(children(path)):
+                heapq.heappush(frontier, (-product * probability, len(path) + 1, path + (rank,)))
 
     offer_children((), 1.0)
-    while len(chosen) < budget and frontier:
+    while frontier and len(chosen) < budget:
         negative_product, _, path = heapq.heappop(frontier)
         chosen.append(path)
         offer_children(path, -negative_product)
-    if len(chosen) < budget:
-        raise ValueError(f"budget {budget} is more than the {len(chosen)} nodes that acceptance of shape "
-                         f"{acceptance.shape} (depths, ranks) allows: give more depths or ranks, or a smaller budget")
     return Tree.from_choices(chosen)
 
 

@@ -1,10 +1,7 @@
 """Drawing tokens from long distributions: masses that are summed per block of tokens, and draws from a generator."""
 
-import ctypes
 import math
-from ctypes import c_float, c_int64, c_void_p
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Collection, Mapping
 
 import numpy as np
@@ -12,7 +9,6 @@ import torch
 from torch import Tensor
 
 BLOCK = 512  # tokens per block: a block's masses are summed before any of them is read alone
-LONG = 1 << 14  # vocabulary from which the C++ sums repay their compilation
 AHEAD = 64  # numbers drawn per call of the generator: one call costs as much as many numbers
 
 
@@ -31,15 +27,10 @@ class Masses:
     def sums(self) -> np.ndarray:
         """float64[V // BLOCK + 1]: the sum of each block; the last block holds the V % BLOCK remaining tokens."""
         whole = len(self.p) // BLOCK
-        sums, changed = np.zeros(whole + 1), {token // BLOCK for token in self.instead}
-        if native_sums_fit(*(row for row in (self.p, self.q) if row is not None)):
-            native = rest_sums(self.p, self.q, self.times, self.share)
-            sums[: len(native)] = native
-        else:
-            if whole:
-                sums[:whole] = self._all().unfold(0, BLOCK, BLOCK).sum(-1).numpy(force=True)
-            changed.add(whole)
-        for place in changed:
+        sums = np.zeros(whole + 1)
+        if whole:
+            sums[:whole] = self._all().unfold(0, BLOCK, BLOCK).sum(-1).numpy(force=True)
+        for place in {whole, *(token // BLOCK for token in self.instead)}:
             sums[place] = self.block(place).sum()
         return sums
 
@@ -133,41 +124,3 @@ def _invert(ends: np.ndarray, share: float) -> tuple[int, float]:
     index = int(ends.searchsorted(goal, side="right"))
     before = float(ends[index - 1]) if index else 0.0
     return index, (goal - before) / (float(ends[index]) - before)
-
-
-# ------------------------------------------------------------------------------------- sums in C++ (`long_sums.cpp`)
-
-
-def native_sums_fit(*rows: Tensor) -> bool:
-    """Whether rows float[V] are long, contiguous and float32 on a CPU that runs the C++; compiles it at first use."""
-    long = rows[0].shape[0] >= LONG and rows[0].device.type == "cpu"
-    return long and all(row.dtype == torch.float32 and row.is_contiguous() for row in rows) and _library() is not None
-
-
-def rest_sums(p: Tensor, q: Tensor | None, times: float, share: float) -> np.ndarray:
-    """float64[ceil(V / BLOCK)]: block sums of max(p - times q, share p), or of p without q, for rows that fit."""
-    sums = np.empty(-(-len(p) // BLOCK))
-    _library().rest_sums(p.data_ptr(), None if q is None else q.data_ptr(), len(p), times, share, sums.ctypes.data)
-    return sums
-
-
-def bit_sum(p: Tensor) -> float:
-    """The sum of p times its bits, read as an integer, for a row that fits."""
-    sums = np.empty(-(-len(p) // BLOCK))
-    _library().bit_sums(p.data_ptr(), len(p), sums.ctypes.data)
-    return float(sums.sum())
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
-    """The compiled sums; None where the machine cannot compile or run them."""
-    from lib.kernels import build  # only long vocabularies need it
-
-    source = Path(build.__file__).with_name("long_sums.cpp")
-    if build.unavailable(source):
-        return None
-    library = build.library(source)
-    library.rest_sums.argtypes = [c_void_p, c_void_p, c_int64, c_float, c_float, c_void_p]
-    library.bit_sums.argtypes = [c_void_p, c_int64, c_void_p]
-    library.rest_sums.restype = library.bit_sums.restype = None
-    return library

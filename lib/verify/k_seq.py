@@ -1,8 +1,6 @@
 """SpecTr's K-SEQ: k independent samples of one distribution, each accepted by the same, scaled-down ratio."""
 
-import math
 from functools import cached_property
-from typing import Callable
 
 import torch
 from torch import Tensor
@@ -12,8 +10,6 @@ from lib.verify.draws import Masses
 from lib.verify.residual_rules import take_any
 
 MOST_READS = 60
-HALVINGS = 12  # of an interval, when a curve and a place on it are sought: the curve itself is no more exact
-STEEPEST = 64.0  # largest exponent of the curves, which p = q has
 
 
 def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
@@ -60,8 +56,7 @@ def scale(overlap: Overlap, k: int) -> tuple[float, float]:
     """The rho in [1, k] with 1 - (1 - b)^k = rho b, and rho b. Any rho that is not below the solution is lossless, and
     this one is rounded up until half of the digits of the chance of acceptance are right.
 
-    Each tried rho costs one read of the vocabulary: first k, then the crossing of a curve through its value, then
-    secants.
+    Each tried rho costs one read of the vocabulary: first k, then the solution for a constant b, then secants.
     """
     close = torch.finfo(overlap.p.dtype).eps ** 0.5
     low, high, at, shared = 1.0, float(k), float(k), overlap.at(k)
@@ -71,10 +66,10 @@ def scale(overlap: Overlap, k: int) -> tuple[float, float]:
             return at, shared
         low, high = (at, high) if over < 0 else (low, at)
         if read == 0:
-            after = _crossing(at, shared, k, close)
+            after = at * accepted_by_any(shared / at, k) / shared  # the solution if b were constant
         else:
             after = (low + high) / 2 if read % 4 == 3 or slope == 0 else at - (over - close / 2) / slope
-            after = min(max(after, low), high)
+        after = min(max(after, low), high)
         shared = overlap.at(after)
         before, over = over, excess(after, shared, k)
         slope = (over - before) / (after - at) if after != at else 0.0
@@ -99,18 +94,3 @@ def excess(rho: float, shared: float, k: int) -> float:
 def accepted_by_any(b: float, k: int) -> float:
     """The chance 1 - (1 - b)^k that one of k draws is accepted, each with chance b."""
     return 1 - (1 - min(b, 1.0)) ** k
-
-
-def _crossing(at: float, shared: float, k: int, close: float) -> float:
-    """The rho in [1, k] at which the excess passes half of `close`, if rho b were the curve rho (1 + rho^a)^(-1/a)
-    through the known value. Like rho b for p and q without zeros, the curve starts at 0 with slope 1 and ends at 1."""
-    a = _halved(1 / STEEPEST, STEEPEST, lambda a: at * (1 + at**a) ** (-1 / a) >= shared)
-    return _halved(1.0, float(k), lambda rho: excess(rho, rho * (1 + rho**a) ** (-1 / a), k) > close / 2)
-
-
-def _halved(low: float, high: float, beyond: Callable[[float], bool]) -> float:
-    """The number between low and high from which on `beyond` holds, by bisection of their ratio."""
-    for _ in range(HALVINGS):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if beyond(middle) else (middle, high)
-    return high

@@ -135,22 +135,27 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 def typical(draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float = 0.09, delta: float = 0.3) -> Outcome:
     """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1): the deepest node that qualifies with its ancestors.
 
-    Of equally deep nodes, the one with the likeliest path under the target, then the first in node order.
+    Of equally deep nodes, the one with the likeliest path under the target, then the first in node order. The bonus
+    token is drawn from p there, and may be a child that did not qualify. H in nats.
     """
     tree, likelihood = draft.tree, {ROOT: 1.0}
-    for node in range(1, tree.size):
-        above = int(tree.parents[node])
-        p = target_probs[above]
-        chance, entropy = float(p[draft.tokens[node]]), float(torch.special.entr(p).sum())
-        # p(x) >= min(epsilon, delta exp(-H(p))), for x and all its ancestors
-        if above in likelihood and chance >= min(epsilon, delta * math.exp(-entropy)):
-            likelihood[node] = likelihood[above] * chance
+    for node in range(tree.size):
+        if node in likelihood and tree.children(node):
+            p = target_probs[node]
+            least = min(epsilon, delta * math.exp(-float(torch.special.entr(p).sum())))
+            for child in tree.children(node):
+                chance = float(p[draft.token_list[child]])
+                if chance >= least:  # p(x) >= min(epsilon, delta exp(-H(p))), for x and all its ancestors
+                    likelihood[child] = likelihood[node] * chance
     best = max(likelihood, key=lambda node: (tree.depth[node], likelihood[node], -node))
     return [int(node) for node in tree.path(best)[1:]], draws.categorical(target_probs[best])
 
 
 def deterministic(draft: Draft, target_probs: Tensor, draws: Draws, *, share: float = 1.0) -> Outcome:
-    """The first child with p >= share q, as blog posts state it; for top-k children q is the drafter's confidence."""
+    """The first child with p >= share q, as blog posts state it; for top-k children q is the drafter's confidence.
+
+    If there is none, the bonus token is drawn from p, and may be a child that did not qualify.
+    """
     def decide(node, children):
         p, q = target_probs[node], draft.proposal_probs()[node]
         for child in children:
@@ -168,7 +173,10 @@ def conservative(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 
 
 def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float = 0.3, total: float = 1.0) -> Outcome:
-    """Naive sampling with SGLang's speculative_accept_threshold_single and speculative_accept_threshold_acc."""
+    """Naive sampling with SGLang's speculative_accept_threshold_single and speculative_accept_threshold_acc.
+
+    With single > 1 and total = 1 the law is that of naive sampling.
+    """
     def decide(node, children):
         p, number, seen = target_probs[node], draws.uniform(), 0.0  # one U per family
         for child in children:
@@ -176,7 +184,7 @@ def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float
             seen += float(p[x])
             if number < seen / total or p[x] >= single:  # U < sum p / total, or p(x) >= single
                 return child, None
-        rest = p.index_fill(0, draft.tokens[list(children)], 0)
+        rest = p.index_fill(0, draft.tokens[list(children)].to(p.device), 0)
         return None, draws.categorical(_normalised(rest, p))  # x ~ p without the children
 
     return descend(draft, target_probs, draws, decide)

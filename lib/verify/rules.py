@@ -9,7 +9,7 @@ from torch import Tensor
 from lib.verify.draft import PROPOSALS, Draft, Draws
 
 if TYPE_CHECKING:  # for readers of the source, such as fingerprints of code; a rule's module is loaded when it is used
-    from lib.verify import k_seq, lossy, plain, residual_rules  # noqa: F401
+    from lib.verify import k_seq, plain, residual_rules  # noqa: F401
 
 Verify = Callable[[Draft, Tensor, Draws], tuple[list[int], int]]
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])
@@ -60,10 +60,10 @@ _RULES = (
     Rule("block", "residual_rules", True, ANY, "iid", "chain", "Sun et al. 2024, block verification"),
     Rule("traversal", "residual_rules", True, ANY, "without_replacement", "any",
          "Weng et al. 2025, traversal verification"),
-    Rule("typical", "lossy", False, ANY, "top_k", "any", "Cai et al. 2024, section 2.3.1"),
-    Rule("deterministic", "lossy", False, ANY, "top_k", "any", "p >= q, from blog posts"),
-    Rule("conservative", "lossy", False, ANY, "top_k", "any", "p >= q / 2, from blog posts"),
-    Rule("threshold", "lossy", False, ANY, "top_k", "any", "SGLang, speculative_accept_threshold_single and _acc"),
+    Rule("typical", "plain", False, ANY, "top_k", "any", "Cai et al. 2024, section 2.3.1"),
+    Rule("deterministic", "plain", False, ANY, "top_k", "any", "p >= q, from blog posts"),
+    Rule("conservative", "plain", False, ANY, "top_k", "any", "p >= q / 2, from blog posts"),
+    Rule("threshold", "plain", False, ANY, "top_k", "any", "SGLang, speculative_accept_threshold_single and _acc"),
 )
 RULES = {rule.name: rule for rule in _RULES}
 

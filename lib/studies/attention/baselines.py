@@ -3,14 +3,9 @@
 An alternative is prepared once and then called: `PREPARE[name](problem)` returns a function without arguments that
 computes [B, Hq, m, d]. Preparation makes what a decoder has at hand anyway (index lists, a cache with room after the
 prefix); the timed call includes whatever a decoder must do for each tree (copies of keys, masks, plans).
-
-FlashInfer and xformers are kernels of other projects for GPUs, timed where they are installed. Both want the heads of a
-token side by side: their decoders keep such a cache, so that the rearrangement is not timed. Their results are compared
-with ours before they are timed.
 """
 
-import importlib.util
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Callable
@@ -27,13 +22,8 @@ AUTO = "auto"  # one of the project's own backends under another name
 CHAIN = "as a chain"  # `auto` on a chain of as many nodes
 NO_RIVALS = AUTO, CHAIN
 COMPILED = "flex"  # takes many seconds to compile, so that not every run wants it
-KERNELS = "onepass", "triton"  # of the project's own backends, those made for trees alone
 OURS = tuple(name for name in BACKENDS if name != "reference")
-SEQUENTIAL = ("path by path", "path by path, folded", "node by node")
-WORKSPACE = 2**27  # bytes, as FlashInfer advises for its split over keys
-APART = 1e-2  # most distance from our result, in its norm: numbers of 16 bits, and another order of sums
-FEW_TOKENS = 16  # of the prefix in that comparison: in a long one a wrong mask changes little
-LIBRARY_DTYPES = (torch.float16, torch.bfloat16)
+SEQUENTIAL = ("path by path", "node by node")
 Call = Callable[[], Tensor]
 
 
@@ -90,23 +80,25 @@ def as_chain(problem: Problem) -> Call:
 def sequential_nodes(problem: Problem) -> Call:
     """Node after node, as plain decoding does: one query row per call with folded heads, its path after the prefix."""
     ancestors = [row.nonzero().flatten() for row in problem.tree_mask]
-    return _sequential(problem, ancestors, [1] * len(ancestors), fold=True)
+    return _sequential(problem, ancestors, [1] * len(ancestors))
 
 
-def sequential_paths(problem: Problem, fold: bool = False) -> Call:
-    """One root-to-leaf path after another, causal; each computes only the nodes that no earlier path has computed."""
+def sequential_paths(problem: Problem) -> Call:
+    """One root-to-leaf path after another, causal, with folded heads; each computes only the nodes that no earlier path
+    has computed.
+    """
     done, paths, fresh = set(), problem.paths, []
     for path in paths:
         fresh.append(len([node for node in path.tolist() if node not in done]))
         done.update(path.tolist())
-    return _sequential(problem, paths, fresh, fold)
+    return _sequential(problem, paths, fresh)
 
 
-def _sequential(problem: Problem, paths: list[Tensor], fresh: list[int], fold: bool) -> Call:
+def _sequential(problem: Problem, paths: list[Tensor], fresh: list[int]) -> Call:
     """For each path: append its keys in place after the prefix, then attend causally with its last `fresh` nodes."""
     p, group = problem, problem.group
     cache_key, cache_value = p.scratch
-    masks = [_causal_tail(p, len(path), new, group if fold else 1) for path, new in zip(paths, fresh)]
+    masks = [_causal_tail(p, len(path), new, group) for path, new in zip(paths, fresh)]
 
     def run() -> Tensor:
         output = torch.empty_like(p.query)
@@ -115,8 +107,8 @@ def _sequential(problem: Problem, paths: list[Tensor], fresh: list[int], fold: b
             cache_key[:, :, p.prefix : end] = p.key[:, :, p.prefix + path]
             cache_value[:, :, p.prefix : end] = p.value[:, :, p.prefix + path]
             keys, values, query = cache_key[:, :, :end], cache_value[:, :, :end], p.query[:, :, path[-new:]]
-            rows = query.reshape(*keys.shape[:2], group * new, -1) if fold else query
-            out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask, enable_gqa=not fold and group > 1)
+            rows = query.reshape(*keys.shape[:2], group * new, -1)
+            out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
             output[:, :, path[-new:]] = out.reshape(query.shape)
         return output
 
@@ -174,107 +166,24 @@ def dense_mask(problem: Problem) -> Call:
     return run
 
 
-def flashinfer(problem: Problem) -> Call:
-    """FlashInfer's ragged prefill, with a mask over prefix and tree of one bit per pair (Ye et al. 2025, 3.2)."""
-    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
-
-    p, (batch, heads, nodes, dim) = problem, problem.query.shape
-    query, key, value = (_by_token(x).flatten(0, 1) for x in (p.query, p.key, p.value))
-    rows = torch.arange(batch + 1, dtype=torch.int32, device=query.device)
-    sizes = rows * nodes, rows * (p.prefix + nodes), heads, p.key.shape[1], dim
-    memory = torch.empty(WORKSPACE, dtype=torch.uint8, device=query.device)
-    wrapper = BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD")
-
-    def run() -> Tensor:
-        visible = torch.ones(nodes, p.prefix + nodes, dtype=torch.bool, device=query.device)
-        visible[:, p.prefix :] = p.tree_mask
-        wrapper.plan(*sizes, custom_mask=visible.flatten().repeat(batch), q_data_type=query.dtype)
-        return wrapper.run(query, key, value).unflatten(0, (batch, nodes)).transpose(1, 2)
-
-    return run
-
-
-def xformers(problem: Problem) -> Call:
-    """xformers' tree attention: prefix and tree apart, the tree's mask additive, merged by their log-sum-exps."""
-    from xformers.ops.fmha.attn_bias import BlockDiagonalPaddedKeysMask
-    from xformers.ops.tree_attention import tree_attention as theirs
-
-    p, batch, nodes = problem, *problem.query.shape[::2]
-    query = _by_token(p.query).unflatten(2, (-1, p.group))  # [B, m, Hkv, G, d]
-
-    def shared(x: Tensor) -> Tensor:  # [B, Hkv, S, d] -> [B, S, Hkv, G, d], repeated by strides alone
-        return _by_token(x).unsqueeze(3).expand(-1, -1, -1, p.group, -1)
-
-    context = [shared(x[:, :, : p.prefix]) for x in (p.key, p.value)]
-    tree = [shared(x[:, :, p.prefix :]) for x in (p.key, p.value)]
-    lengths = dict(q_seqlen=[nodes] * batch, kv_padding=p.prefix, kv_seqlen=[p.prefix] * batch)
-
-    def run() -> Tensor:
-        own = query.new_zeros(nodes, nodes).masked_fill_(~p.tree_mask, float("-inf"))
-        before = BlockDiagonalPaddedKeysMask.from_seqlens(**lengths)
-        return theirs(query, *tree, *context, own, before).flatten(2, 3).transpose(1, 2)
-
-    return run
-
-
-def checked(prepare: Callable[[Problem], Call]) -> Callable[[Problem], Call]:
-    """The library's call, once its result with a short prefix agrees with ours. RuntimeError where it does not."""
-
-    def prepared(problem: Problem) -> Call:
-        few = min(problem.prefix, FEW_TOKENS)
-        key, value = (x[:, :, problem.prefix - few :] for x in (problem.key, problem.value))
-        ours = tree_attention(problem.query, key, value, problem.tree_mask, few).float()
-        apart = (prepare(replace(problem, key=key, value=value, prefix=few))().float() - ours).norm() / ours.norm()
-        if not apart <= APART:
-            raise RuntimeError(f"its result differs from ours by {apart:.1e} of our norm")
-        return prepare(problem)
-
-    return prepared
-
-
-LIBRARIES: dict[str, Callable[[Problem], Call]] = {"flashinfer": checked(flashinfer), "xformers": checked(xformers)}
 PREPARE: dict[str, Callable[[Problem], Call]] = {
     **{name: in_backend(name) for name in (AUTO, *OURS)},
     COMPILED: compiled,
     "dense mask": dense_mask,
     "branch batch": branch_batch,
     "path by path": sequential_paths,
-    "path by path, folded": lambda problem: sequential_paths(problem, fold=True),
     "node by node": sequential_nodes,
-    **LIBRARIES,
     CHAIN: as_chain,
 }
-COLD = (*OURS, "dense mask", *LIBRARIES)  # the alternatives that are also timed with flushed caches
-FIRST = (AUTO, *KERNELS, *OURS)  # timed first where not all can be: kernels made for trees, then what they replace
-QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN, *LIBRARIES))  # those of every processor
+COLD = (*OURS, "dense mask")  # the alternatives that are also timed with flushed caches
+QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN))  # those of every run
 
 
-def absent() -> set[str]:
-    """The libraries that are not installed."""
-    return {name for name in LIBRARIES if importlib.util.find_spec(name) is None}
+def copies(name: str, problem: Problem) -> int:
+    """How many copies of the keys and values an alternative makes."""
+    return {"branch batch": len(problem.paths), "dense mask": problem.group, **dict.fromkeys(SEQUENTIAL, 1)}.get(name, 0)
 
 
 def refused(name: str, problem: Problem) -> str | None:
     """Why an alternative cannot serve a problem on this machine; None if it can."""
-    if name in LIBRARIES:
-        return _library_refusal(name, problem)
-    if name in OURS:
-        return backend_refusal(name, problem.query, problem.key, problem.value)
-    return None
-
-
-def _library_refusal(name: str, problem: Problem) -> str | None:
-    if name in absent():
-        return f"{name} is not installed"
-    if not problem.query.is_cuda:
-        return f"it is for CUDA, the tensors are on {problem.query.device.type}"
-    if problem.query.dtype not in LIBRARY_DTYPES:
-        return f"it takes float16 and bfloat16, not {str(problem.query.dtype).removeprefix('torch.')}"
-    if name == "xformers" and not problem.prefix:
-        return "it needs a prefix"
-    return None
-
-
-def _by_token(x: Tensor) -> Tensor:
-    """[B, H, S, d] -> [B, S, H, d], a copy."""
-    return x.transpose(1, 2).contiguous()
+    return backend_refusal(name, problem.query, problem.key, problem.value) if name in OURS else None

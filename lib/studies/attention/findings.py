@@ -8,11 +8,11 @@ import pandas as pd
 from lib.lab import provenance
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.attention import figures, summary
-from lib.studies.attention.baselines import AUTO, KERNELS, NO_RIVALS, OURS, SEQUENTIAL
+from lib.studies.attention.baselines import AUTO, NO_RIVALS, OURS
 from lib.studies.attention.schema import NOTEBOOK
 from lib.studies.report import Ask, Follows
 
-SHOWN = (KERNELS[0], summary.BASE, "dense mask")  # in the figure of the roofline
+SHOWN = ("onepass", summary.BASE, "dense mask")  # in the figure of the roofline
 LONG, MANY = 2048, 16  # tokens of prefix, draft nodes: shares of the roofline are quoted from there, or the longest, on
 LARGEST_DRAFT = 64  # nodes, of those for which the growth over one node is quoted
 
@@ -25,11 +25,8 @@ kernel that reads each key and value once and masks only the tree's own pairs; *
 measurements favour. They are compared with the dense mask that transformers builds, with a batch of all paths, and with
 one path after another."""
 ROOFLINE = """How near is that to the limit of the machine? The roofline of a cell is the longer of its bytes over the
-measured bandwidth and its operations over the measured rate of the units on numbers in their registers. The dashed line
-is the fastest product of matrices. The caches were flushed before each call. Float32 may exceed its roof on matrix
-units, which process its numbers in three parts."""
-GOALS = """The attention study set goals for two cores with matrix units. This table shows what this run's machine
-reached."""
+measured bandwidth and its operations over the rate of the fastest products of matrices. The caches were flushed before
+each call."""
 
 
 def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
@@ -42,9 +39,6 @@ def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | 
     yield ROOFLINE
     yield roofline(run["attention_cold"], run["attention_roofline"], run["peaks"])
     yield whole_forward(run["attention_forward"])
-    yield GOALS
-    yield goals(run)
-    yield goals_by_machine(run, ask.other_machines)
     yield Follows("How many nodes?", lambda: price_of_nodes(timings))
 
 
@@ -70,20 +64,6 @@ def free_nodes(timings: pd.DataFrame) -> Finding:
         table=free.pivot_table(index=["dtype", "batch"], columns="prefix", values="free").round(1))
 
 
-def growth(timings: pd.DataFrame, balanced: dict[str, float]) -> Finding:
-    """The time of a draft over that of one token. balanced: by dtype, the predicted free nodes."""
-    grown = summary.growth(timings, _main(timings))
-    ends = grown.loc[grown.groupby(["dtype", "batch", "prefix"])["draft"].idxmax()]
-    ranges = "; ".join(f"{own['growth'].min():.1f} to {own['growth'].max():.1f} times in {name}"
-                       for name, own in ends.groupby("dtype", sort=False))
-    predicted = " and ".join(f"{nodes:.1f} nodes in {name}" for name, nodes in balanced.items())
-    return Finding(
-        f"The longest draft timed takes {ranges} as long as one token.",
-        f"The range is over batches and prefixes; the longest draft has {ends['draft'].max()} nodes. The dashed line "
-        f"is the draft at which arithmetic should overtake reading: {predicted}.",
-        figure=figures.growth_over_draft(timings, balanced, alternative=_main(timings)), name="attention_growth")
-
-
 def tree_tax(timings: pd.DataFrame) -> Finding:
     """What a tree costs beyond a chain of as many nodes."""
     tax = summary.tree_tax(timings)["ratio"]
@@ -97,17 +77,14 @@ def tree_tax(timings: pd.DataFrame) -> Finding:
 
 
 def alternatives(timings: pd.DataFrame) -> Finding:
-    """The alternatives' times over that of folded attention, and the fastest one in each cell."""
+    """The alternatives' times over that of folded attention, and how often each is the fastest."""
     means = summary.geometric_means(timings)
-    others = means[~means["alternative"].isin([summary.BASE, *NO_RIVALS])]
-    dense = means.loc[means["alternative"] == "dense mask", "mean"]
     share = "; ".join(f"*{name}* {part:.0%}" for name, part in _fastest(timings).items())
     return Finding(
-        "Times as long as folded attention (geometric means), and the fastest alternative in each cell.",
-        f"Share of the cells in which each is fastest: {share}. The dense mask takes {dense.mean():.1f} times as long "
-        "as folded.",
-        table=others.pivot(index="alternative", columns="dtype", values="mean").round(1),
-        figure=figures.who_wins(timings), name="attention_wins")
+        "Times as long as folded attention (geometric means over cells in which both were timed).",
+        f"Share of the cells in which each is fastest: {share}. The dense mask takes "
+        f"{means.loc['dense mask'].mean():.1f} times as long as folded.",
+        table=means.drop(index=[summary.BASE, *NO_RIVALS], errors="ignore").round(1))
 
 
 def auto(timings: pd.DataFrame) -> Finding:
@@ -118,21 +95,6 @@ def auto(timings: pd.DataFrame) -> Finding:
         "cells.",
         f"In the {len(chosen)} cells with a time of `auto`, it is within {summary.NEAR - 1:.0%} of the fastest in "
         f"{chosen['within'].mean():.0%}, at worst {chosen['ratio'].max():.2f} times as long.")
-
-
-def ratios(timings: pd.DataFrame) -> Finding:
-    """The alternatives' times over that of folded attention, by draft length."""
-    best = "best sequential"
-    mean = summary.geometric_means(summary.with_best(timings, SEQUENTIAL, best)).set_index(["alternative", "dtype"])
-    dtypes = summary.timed(timings)["dtype"].unique()
-    text = {name: " and ".join(f"{mean.loc[(name, dtype), 'mean']:.2f} times ({dtype})" for dtype in dtypes
-                               if (name, dtype) in mean.index) for name in ("dense mask", best)}
-    return Finding(
-        f"transformers' dense mask takes {text['dense mask']} as long as folded attention.",
-        f"The best sequential alternative, chosen in each cell, takes {text[best]} as long. Geometric means over "
-        "batches and prefixes, whiskers from the smallest to the largest ratio. Only cells in which both were timed "
-        "count, which favours slow alternatives.",
-        figure=figures.ratio_to_base(timings), name="attention_ratios")
 
 
 def skipped(timings: pd.DataFrame) -> Finding:
@@ -152,50 +114,28 @@ def skipped(timings: pd.DataFrame) -> Finding:
 
 def roofline(flushed: pd.DataFrame, least: pd.DataFrame, peaks: pd.DataFrame) -> Finding:
     """Operations per second beside the machine's roofs, with flushed caches."""
-    shares = summary.shares(flushed, least, "cold_ms")
+    shares = summary.shares(flushed, least)
     prefix, draft = min(LONG, shares["prefix"].max()), min(MANY, shares["draft"].max())
     long = shares[(shares["prefix"] >= prefix) & (shares["draft"] >= draft)]
     reached = long.groupby(["dtype", "alternative"])["share"].median().unstack()
     text = "; ".join(f"{dtype}: " + ", ".join(f"{name} {row[name]:.0%}" for name in SHOWN[:2] if name in row)
                      for dtype, row in reached.iterrows())
     return Finding(
-        "Operations per second over operations per byte, with the machine's roofs.",
+        "Operations per second over operations per byte, with the machine's roof.",
         f"Share of the roofline, median over prefixes of at least {prefix:,} and drafts of at least {draft}: "
         f"{text or 'none was timed'}.",
         figure=figures.roofline(shares, peaks.set_index("what")["value"].to_dict(), SHOWN), name="attention_roofline")
 
 
 def whole_forward(forward: pd.DataFrame) -> Finding:
-    """What a prefix adds to a whole forward pass, and what the cache adds to attention."""
-    above, beside = summary.prefix_cost(forward), summary.beside_attention(forward)
-    ratio = " and ".join(f"{row.ratio:.2f} in {row.dtype}" for row in above.dropna().itertuples())
-    share = " and ".join(f"{row.share:.1%} in {row.dtype}" for row in beside.itertuples())
+    """What a prefix adds to a whole forward pass."""
+    above = summary.prefix_cost(forward).dropna()
+    ratio = " and ".join(f"{row.ratio:.2f} in {row.dtype}" for row in above.itertuples())
     part = f"{ratio} of the time that it adds on transformers' own path" if ratio else "too little to be timed"
     return Finding(
         "A whole forward pass.",
         f"Through {forward['layers'].iloc[0]} layers, a prefix of {forward['prefix'].max():,} tokens adds to a forward "
-        f"pass of {forward['draft'].iloc[0]} nodes {part}. Appending and keeping keys take {share} of a layer's "
-        "attention.")
-
-
-def goals(run: Results) -> Finding:
-    """The goals of the attention study, and what the run reached."""
-    judged = summary.goals_of(run.run_dir)
-    return Finding(
-        f"{judged['met'].sum()} of {len(judged)} goals are met.",
-        "*why*: what prevents the others. Goals for a GPU are judged on a GPU alone.",
-        table=judged.assign(met=np.where(judged["met"], "yes", "no")).set_index("goal"))
-
-
-def goals_by_machine(run: Results, other_machines: tuple[str, ...]) -> Finding:
-    """The goals beside those of runs on other machines. other_machines: their folders."""
-    reached = summary.goals_by_machine([run.run_dir, *other_machines])
-    counts = [f"{own.str.endswith('(missed)').sum()} of {(own != '').sum()} missed in {name}"
-              for name, own in reached.items()]
-    return Finding(
-        "The same goals, machine by machine:",
-        f"{'; '.join(counts)}. Each run is judged on the tables that it has; a GPU has goals of its own. The goals for "
-        "processors were set for matrix units.", table=reached)
+        f"pass of {forward['draft'].iloc[0]} nodes {part}.")
 
 
 def price_of_nodes(timings: pd.DataFrame) -> str:

@@ -17,13 +17,12 @@ from lib.attention import choice
 from lib.attention.operator import tree_attention
 from lib.lab import processor, provenance, timing
 from lib.lab.tables import Table
-from lib.studies.attention.baselines import CHAIN, COLD, COMPILED, FIRST, OURS, PREPARE, QUICK, Problem, absent, refused
-from lib.studies.attention.peaks import GIGA, Peaks, Work, cache_bytes, least, work
+from lib.studies.attention.baselines import COLD, COMPILED, OURS, PREPARE, QUICK, Problem, copies, refused
+from lib.studies.attention.peaks import GIGA, Peaks
 from lib.trees import shapes
 from lib.trees.tree import Tree
 
 FEW_TOKENS = 16  # of prefix, of the small calls that load a kernel's code or estimate its time
-FLUSHED = ("attention_cold", "attention_heads")  # the tables of such times
 PATIENCE = 3  # times its share of time that a call may take, by an estimate from smaller calls
 
 
@@ -43,8 +42,12 @@ class Cell:
     @property
     def key_bytes(self) -> int:
         """Bytes of the keys and values."""
-        width = getattr(torch, self.dtype).itemsize
-        return 2 * self.batch * self.kv_heads * (self.prefix + self.draft) * self.head_dim * width
+        return 2 * self.batch * self.kv_heads * (self.prefix + self.draft) * self.head_dim * self.kind.itemsize
+
+    @property
+    def kind(self) -> torch.dtype:
+        """The dtype by its name."""
+        return getattr(torch, self.dtype)
 
     @property
     def tree(self) -> Tree:
@@ -84,10 +87,10 @@ def measurable(dtypes: Sequence[str], device: str = "cpu") -> list[str]:
 
 def make_problem(cell: Cell, generator: torch.Generator, device: str = "cpu") -> Problem:
     """Random inputs of a cell. To save time, the rows of a batch repeat one row's numbers at other addresses."""
-    dtype, slots = getattr(torch, cell.dtype), cell.prefix + cell.draft
+    slots = cell.prefix + cell.draft
 
     def normal(heads: int, tokens: int) -> Tensor:
-        row = torch.randn(1, heads, tokens, cell.head_dim, generator=generator).to(device, dtype)
+        row = torch.randn(1, heads, tokens, cell.head_dim, generator=generator).to(device, cell.kind)
         return row.repeat(cell.batch, 1, 1, 1)
 
     query = normal(cell.query_heads, cell.draft)
@@ -95,39 +98,38 @@ def make_problem(cell: Cell, generator: torch.Generator, device: str = "cpu") ->
     return Problem(query, normal(cell.kv_heads, slots), normal(cell.kv_heads, slots), mask, cell.prefix)
 
 
-def measure(cell: Cell, *, limits: Limits, peaks: Peaks, generator: torch.Generator,
-            alternatives: Iterable[str] = QUICK, device: str = "cpu", cold: bool = False) -> list[dict]:
+def measure(cell: Cell, *, limits: Limits, generator: torch.Generator, alternatives: Iterable[str] = QUICK,
+            device: str = "cpu", cold: bool = False) -> list[dict]:
     """One row per alternative: its times, or why it was skipped.
 
     An alternative is skipped where it cannot serve such a call here, failed, needs more memory than the limit, or
-    cannot keep the limit of time, by the machine's peaks or by an estimate from smaller calls. A cell whose number
-    format the processor has no units for is skipped as a whole.
+    cannot keep the limit of time, by an estimate from smaller calls. A cell whose number format the processor has no
+    units for is skipped as a whole.
     cold: the caches are flushed before each call. A small call of the same kind then loads the code again, since
         between the layers of a model only keys and values are evicted.
     """
     names = list(alternatives)
-    if reason := processor.slow_dtype(getattr(torch, cell.dtype), device):
+    if reason := processor.slow_dtype(cell.kind, device):
         return [_row(cell, name, timing.Timing(skipped=f"refused: {reason}")) for name in names]
     if cell.key_bytes > limits.memory_gb * GIGA:
         reason = f"memory: keys and values need {cell.key_bytes / GIGA:.2f} GB, the limit is {limits.memory_gb:g} GB"
         return [_row(cell, name, timing.Timing(skipped=reason)) for name in names]
-    problem = make_problem(cell, generator, device)
-    urgency = [*FIRST, *(name for name in names if name != CHAIN), CHAIN]  # the chain is no rival
-    costs = {name: work(name, problem) for name in sorted(names, key=urgency.index)}
-    skipped = {name: f"refused: {reason}" for name in names if (reason := refused(name, problem))}
-    kept, too_much = _feasible(cell, {name: costs[name] for name in costs if name not in skipped}, limits, peaks)
-    skipped |= too_much
+    problem, skipped = make_problem(cell, generator, device), {}
+    for name in names:
+        needed = cell.key_bytes * (1 + copies(name, problem)) / GIGA
+        if reason := refused(name, problem):
+            skipped[name] = f"refused: {reason}"
+        elif needed > limits.memory_gb:
+            skipped[name] = f"memory: needs {needed:.2f} GB, the limit is {limits.memory_gb:g} GB"
     with torch.inference_mode():
-        slow = _too_slow(cell, {name: costs[name] for name in kept if name != COMPILED}, limits, device)
-        skipped |= slow
-        kept = [name for name in kept if name not in slow]
-        ready, failed = _prepared(sorted(kept, key=list(costs).index), problem)
-        skipped |= failed
+        estimated = [name for name in names if name not in skipped and name != COMPILED]
+        skipped |= _too_slow(cell, estimated, limits, device)
+        ready, failed = _prepared([name for name in names if name not in skipped], problem)
         times = timing.interleaved(ready, repeats=limits.repeats, seconds=limits.seconds, generator=generator,
                                    device=device, clock=timing.device_seconds,
                                    **({"before": _flusher(ready, cell, device)} if cold else {}))
-    times |= {name: timing.Timing(skipped=reason) for name, reason in skipped.items()}
-    return [_row(cell, name, times[name], costs[name]) for name in names]
+    times |= {name: timing.Timing(skipped=reason) for name, reason in (skipped | failed).items()}
+    return [_row(cell, name, times[name]) for name in names]
 
 
 def _flusher(ready: Iterable[str], cell: Cell, device: str) -> Callable[[str], object]:
@@ -153,42 +155,28 @@ def relative_errors(cell: Cell, generator: torch.Generator, device: str = "cpu")
     return {name: ((output - truth).norm() / truth.norm()).item() for name, output in outputs.items()}
 
 
-def _feasible(cell: Cell, costs: dict[str, Work], limits: Limits, peaks: Peaks) -> tuple[list[str], dict[str, str]]:
-    """Alternatives that may keep the limits, cheapest first, and why the others cannot, even at the machine's peak."""
-    reasons, least = {}, {}
-    for name, cost in costs.items():
-        needed = (cell.key_bytes + cost.extra_bytes) / GIGA
-        if needed > limits.memory_gb:
-            reasons[name] = f"memory: needs {needed:.2f} GB, the limit is {limits.memory_gb:g} GB"
-        else:
-            least[name] = cost.seconds(peaks.cached_bandwidth, peaks.throughput[cell.dtype])
-    kept = timing.affordable(least, limits.seconds)
-    too_long = {name: timing.too_long(each, limits.seconds) for name, each in least.items() if name not in kept}
-    return kept, reasons | {name: f"{reason}, at the machine's peak" for name, reason in too_long.items()}
-
-
-def _too_slow(cell: Cell, costs: dict[str, Work], limits: Limits, device: str) -> dict[str, str]:
+def _too_slow(cell: Cell, names: list[str], limits: Limits, device: str) -> dict[str, str]:
     """Why alternatives would take more than PATIENCE times the limit of time, estimated from smaller calls.
 
-    Each alternative is called on growing cells until the estimate is within the limit, or a call takes a tenth of it,
-    which is long beside any overhead.
+    Each alternative is called on growing cells until the estimate, in proportion to the keys, is within the limit, or a
+    call takes a tenth of it, which is long beside any overhead.
     """
-    limit, reasons, undecided = PATIENCE * limits.seconds, {}, dict(costs)
+    limit, reasons, undecided = PATIENCE * limits.seconds, {}, list(names)
     for smaller in _smaller(cell):
         if not undecided:
             break
         problem = make_problem(smaller, torch.Generator().manual_seed(0), device)
-        calls, _ = _prepared(list(undecided), problem)
+        calls, _ = _prepared(undecided, problem)
         for name in list(undecided):
             try:
                 calls[name]()
                 once = timing.device_seconds(calls[name], device)
             except Exception:  # the call on the whole cell says why
-                del undecided[name]
+                undecided.remove(name)
                 continue
-            estimate = once * costs[name].operations / work(name, problem).operations
+            estimate = once * cell.key_bytes / smaller.key_bytes
             if estimate <= limit or once > limit / 10:
-                del undecided[name]
+                undecided.remove(name)
             if estimate > limit and once > limit / 10:
                 too_long = timing.too_long(estimate, limits.seconds)
                 reasons[name] = f"{too_long}, estimated from {once:.3g} s of a smaller one"
@@ -216,22 +204,20 @@ def _prepared(names: list[str], problem: Problem) -> tuple[dict[str, Callable[[]
     return ready, failed
 
 
-def _row(cell: Cell, name: str, timed: timing.Timing, cost: Work = Work(0, 0)) -> dict:
-    times = {"median_ms": 1e3 * timed.median, "lower_ms": 1e3 * timed.lower, "upper_ms": 1e3 * timed.upper}
-    costs = {**asdict(cost), "skipped": timed.skipped}
-    return {**asdict(cell), "alternative": name, **times, "repeats": timed.repeats, **costs}
+def _row(cell: Cell, name: str, timed: timing.Timing) -> dict:
+    return {**asdict(cell), "alternative": name, **timed.row, "skipped": timed.skipped}
 
 
-def fill(run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limits, peaks: Peaks, seed: int,
-         device: str = "cpu", compiled: bool = False) -> pd.DataFrame:
-    """The table "attention" or one of FLUSHED over these cells; cells that a stopped run has finished are not repeated.
+def fill(run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limits, seed: int, device: str = "cpu",
+         compiled: bool = False) -> pd.DataFrame:
+    """The table "attention" or "attention_cold" over these cells; cells that a stopped run has finished are not
+    repeated.
 
     A cell's rows are on disk as soon as it is done. Its inputs depend on `seed` and its place in the grid. `compiled`:
-    includes FlexAttention, which takes long to compile. Libraries that are not installed have no rows.
+    includes FlexAttention, which takes long to compile.
     """
-    cold = name in FLUSHED
-    left_out = absent() | (set() if compiled else {COMPILED})
-    alternatives = [each for each in (COLD if cold else PREPARE) if each not in left_out]
+    cold = name == "attention_cold"
+    alternatives = [each for each in (COLD if cold else PREPARE) if compiled or each != COMPILED]
     given = asdict(limits) | {"seed": seed, "alternatives": alternatives}
     mark = provenance.fingerprint(code=[__name__], parameters=given, device=device)
     table = Table(run_dir, name, mark)
@@ -239,31 +225,25 @@ def fill(run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limit
     for place, cell in enumerate(cells):
         if astuple(cell) not in done:
             generator = torch.Generator().manual_seed(seed + place)
-            table.extend(measure(cell, limits=limits, peaks=peaks, generator=generator, alternatives=alternatives,
-                                 device=device, cold=cold))
+            table.extend(measure(cell, limits=limits, generator=generator, alternatives=alternatives, device=device,
+                                 cold=cold))
     return table.close()
 
 
-def roofline_rows(cells: Iterable[Cell], peaks: Peaks, device: str = "cpu") -> list[dict]:
-    """The rows of the table "attention_roofline", for cells of number formats that have a peak."""
-    caches = cache_bytes(device)
-    return [roofline_row(cell, peaks, caches) for cell in cells if cell.dtype in peaks.throughput]
+def roofline_rows(cells: Iterable[Cell], peaks: Peaks) -> list[dict]:
+    """The rows of the table "attention_roofline", for cells of number formats that have a peak.
 
-
-def roofline_row(cell: Cell, peaks: Peaks, cached: int) -> dict:
-    """A cell's row of that table, on a device whose caches hold `cached` bytes."""
-    # Only sizes count: expanded scalars stand for the tensors.
-    query, key = (
-        torch.zeros((), dtype=getattr(torch, cell.dtype)).expand(cell.batch, heads, tokens, cell.head_dim)
-        for heads, tokens in ((cell.query_heads, cell.draft), (cell.kv_heads, cell.prefix + cell.draft))
-    )
-    need = least(Problem(query, key, key, torch.from_numpy(cell.tree.mask.copy()), cell.prefix))
-    warm = peaks.cached_bandwidth if cell.key_bytes <= cached else peaks.bandwidth
-    milliseconds = {
-        name: 1e3 * need.seconds(bandwidth, peaks.throughput[cell.dtype])
-        for name, bandwidth in (("warm_ms", warm), ("cold_ms", peaks.bandwidth))
-    }
-    return {**asdict(cell), "bytes": need.bytes, "operations": need.operations, **milliseconds}
+    Any computation reads queries, keys and values once and writes its output; of the tree's own pairs of nodes it
+    computes the visible ones.
+    """
+    rows = []
+    for cell in (cell for cell in cells if cell.dtype in peaks.throughput):
+        ends = 2 * cell.batch * cell.query_heads * cell.draft * cell.head_dim * cell.kind.itemsize
+        pairs = cell.batch * cell.query_heads * (cell.draft * cell.prefix + int(cell.tree.mask.sum()))
+        moved, operations = cell.key_bytes + ends, 4 * cell.head_dim * pairs
+        seconds = max(moved / peaks.bandwidth, operations / peaks.throughput[cell.dtype])
+        rows.append({**asdict(cell), "bytes": moved, "operations": operations, "least_ms": 1e3 * seconds})
+    return rows
 
 
 def choice_rows(rows: pd.DataFrame, device: str = "cpu") -> list[dict]:

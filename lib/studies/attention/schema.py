@@ -28,9 +28,6 @@ TIMES = f"""
     alternative text how attention is computed
     {MEDIAN}
     lower_ms upper_ms repeats
-    bytes integer bytes that the alternative must at least read and write
-    operations integer floating-point operations that it must at least do
-    extra_bytes integer temporary memory that it allocates, estimated
     skipped text why the cell was not timed; empty if it was
     """
 
@@ -39,7 +36,7 @@ TABLES = (
           "device threads what", """
           device text cpu or cuda
           threads integer threads of the measurement
-          what text bandwidth, or throughput of vector units or of matrix products, with number format
+          what text bandwidth of the memory, or throughput of products with their number format
           value real bytes or operations per second
           unit text unit of value
           """),
@@ -61,12 +58,11 @@ TABLES = (
           {PROBLEM}
           bytes integer bytes of queries, keys, values and output
           operations integer floating-point operations over the visible pairs of nodes and keys
-          warm_ms real least milliseconds, at the bandwidth of the caches where keys and values fit into them
-          cold_ms real least milliseconds, at the bandwidth of the memory
+          least_ms real least milliseconds, with keys and values in memory
           """, compressed=True),
-    table("attention_forward", "time of a verifying forward pass, or of the cache in one layer's attention",
+    table("attention_forward", "time of a verifying forward pass of a whole model",
           "what prefix draft dtype layers query_heads kv_heads head_dim", f"""
-          what text forward, tree; forward, transformers; or of one layer: attention, append, keep, concatenate
+          what text forward, tree; or forward, transformers
           {TREE}
           layers integer layers of the model
           {HEADS} {MEDIAN}
@@ -74,6 +70,4 @@ TABLES = (
           """),
     table("attention_cold", "as attention, with the processor's caches flushed before each call", f"{CELL} alternative",
           TIMES, compressed=True),
-    table("attention_heads", "as attention_cold, for other numbers of heads", f"{CELL} alternative", TIMES,
-          compressed=True),
 )

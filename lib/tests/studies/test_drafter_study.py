@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from lib.drafters import NoDrafter, heads
-from lib.drafters.early_exit import EarlyExitDrafter
+from lib.drafters.early_exit import EarlyExitDrafter, first_layers
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.recycling import RecyclingDrafter
 from lib.lab import tables, theme
 from lib.models.prompts import PromptSet
 from lib.studies.acceptance import live
-from lib.studies.drafters import choice, figures, measure, summary
+from lib.studies.drafters import choice, figures, findings, measure, summary
 from lib.tests import small_heads, small_models
 
 TARGET = small_models.llama(3, layers=2)
@@ -28,17 +28,17 @@ ASKED = PromptSet(("a", "b", "c"), ("code", "story", "story"), tuple(PROMPTS), "
 
 def a_pair(name):
     return SimpleNamespace(name=f"target/{name}", target=TARGET, target_name="target", drafter_name=name,
-                           draft_model=OTHERS[name], eos_token_ids=(),
+                           draft_model=OTHERS.get(name), eos_token_ids=(), dtype="float64",
                            vocabulary=small_models.VOCABULARY)
 
 
 PAIRS = [a_pair("one"), a_pair("two")]
 
 
-def measured(**changed):
+def measured(pairs=PAIRS, **changed):
     settings = dict(specs=[], shape_names=["chain:3", "kary:2@6"], new_tokens=10, seed=0) | changed
     specs, shape_names = settings.pop("specs"), settings.pop("shape_names")
-    return list(measure.measure(PAIRS, ASKED, specs, shape_names, **settings))
+    return list(measure.measure(pairs, ASKED, specs, shape_names, **settings))
 
 
 def test_every_drafter_is_measured_once_a_prompt_and_shape_and_says_what_plain_decoding_says():
@@ -49,9 +49,9 @@ def test_every_drafter_is_measured_once_a_prompt_and_shape_and_says_what_plain_d
     assert {"model one", "model two", "lookup:frequent", "merged", "early_exit:1", "oracle"} <= labels
     table = tables.Table("", "drafters", "x")
     table.extend(rows)
-    per_setting = rows.groupby(["prompt", "drafter", "shape"])[["rounds", "cut", "tokens"]].sum()
-    assert len(per_setting) == 3 * (1 + 2 * len(labels))
-    assert (per_setting["tokens"] <= 9).all(), "the first token is the prefill's"
+    per_setting = rows.groupby(["prompt", "drafter", "shape"])[["rounds", "tokens"]].sum()
+    assert len(per_setting) == 3 * (1 + 2 * len(labels)) and set(rows["dtype"]) == {"float64"}
+    assert per_setting["tokens"].between(9, 9 + 3).all(), "the first token is the prefill's, the last round is whole"
 
 
 def test_a_row_is_its_rounds():
@@ -59,7 +59,7 @@ def test_a_row_is_its_rounds():
     own = rows[(rows["drafter"] == "model one")]
     done = live.decode(TARGET, LanguageModelDrafter(OTHERS["one"]), PROMPTS, shape="kary:2@6", max_new_tokens=10,
                        rows=1)
-    full = [found for found in done.rounds if not found.cut]
+    full = done.rounds
     assert own["rounds"].sum() == len(full) and own["accepted"].sum() == sum(found.accepted for found in full)
     for depth in (1, 2):
         assert own[f"accepted_{depth}"].sum() == sum(found.accepted >= depth for found in full)
@@ -106,6 +106,16 @@ def test_whoever_is_asked_for_stands_beside_every_model_and_look_up():
         "model one", "model two", "lookup", "recycling"]
 
 
+def test_for_a_target_alone_drafters_that_need_no_model_compete():
+    alone = a_pair("none")
+    parts = measured([alone], specs=["model", "merged", "combined", "adaptive:pays", "sam", "early_exit"])
+    assert {row["drafter"] for part in parts for row in part} == {"none", "lookup", "sam", "early_exit:1"}
+    assert set(measure.candidates([alone], [])) == {
+        "lookup", "lookup:frequent", "sam", "recycling", "early_exit:1", "int8", "random", "oracle"}
+    both = measure.candidates([alone, PAIRS[0]], ["merged", "combined"])
+    assert list(both) == ["model one", "lookup", "combined"] and both["combined"][1] is PAIRS[0]
+
+
 def test_an_unknown_drafter_is_refused():
     with pytest.raises(ValueError, match="drafter is 'guess'"):
         measured(specs=["guess"])
@@ -115,7 +125,7 @@ def test_weights_count_once_and_not_the_targets():
     model = OTHERS["one"]
     assert measure.own_weights(LanguageModelDrafter(model), TARGET) == measure.weights(model)
     assert measure.own_weights(LanguageModelDrafter(TARGET), TARGET) == 0
-    assert measure.own_weights(EarlyExitDrafter(TARGET), TARGET) == 0
+    assert measure.own_weights(EarlyExitDrafter(first_layers(TARGET, 1)), TARGET) == 0
     drafter = RecyclingDrafter(1000, 8)
     assert drafter.matrix.nbytes <= measure.held(drafter) < drafter.matrix.nbytes + 4000
     short, long = LookupDrafter(), LookupDrafter()
@@ -133,7 +143,7 @@ def test_weights_count_once_and_not_the_targets():
 def made(drafter, shape, prompt, kind, *, tokens, ms, rounds=10, drafted=40):
     by_depth = {f"{what}_{depth}": (rounds if what == "reached" else tokens - rounds) if depth == 1 else 0
                 for depth in range(1, 9) for what in ("reached", "accepted")}
-    return {"target": "target", "drafter": drafter, "shape": shape, "prompt": prompt, "kind": kind, "cut": 0,
+    return {"target": "target", "drafter": drafter, "shape": shape, "prompt": prompt, "kind": kind,
             "stretch": "before", "rounds": rounds, "drafted": drafted, "accepted": tokens - rounds, "tokens": tokens,
             "draft_calls": 0, "draft_ms": 0.2 * ms, "verify_ms": 0.7 * ms, "commit_ms": 0.1 * ms, "budget": 4,
             "weight_bytes": 10, "held_bytes": 10, "target_bytes": 100, "identical": True,
@@ -181,11 +191,15 @@ def test_depth_is_conditional():
 
 def test_measured_stands_beside_claimed():
     rows = by_hand()
-    shown = rows.assign(kind=summary.labelled(rows["kind"], True))
+    prose = rows.assign(kind=rows["kind"].where(rows["prompt"] != "a", "prose"))
+    assert set(summary.labelled(prose, "")) == {"prose", "code", "story (generated)"} == set(
+        summary.labelled(prose, "family"))
+    assert set(summary.labelled(rows, "")) == set(summary.labelled(rows, "mine.jsonl")) == {"code", "story"}
+    shown = rows.assign(kind=rows["kind"].replace({"code": "coding", "story": "story (generated)"}))
     tasks = summary.task_table(shown, "model one, chain:3", "lookup, chain:3", RNG(0))
     assert tasks["claimed EAGLE"].tolist() == ["2-3", "1.5"] and summary.beside_eagle(rows, "a") == "a"
     assert summary.beside_eagle(rows.assign(drafter="eagle"), "model one") == "eagle"
-    assert list(tasks.index) == ["code", "story (generated)"] and tasks["claimed look-up"].tolist() == ["1.5-2", "1.0"]
+    assert list(tasks.index) == ["coding", "story (generated)"] and tasks["claimed look-up"].tolist() == ["1.5-2", "1.0"]
     pairs = summary.pair_table(rows, "chain:3", RNG(0))
     assert pairs.loc[("measured", "target/one"), "memory added"] == "20%" and ("claimed", "70B/1B") in pairs.index
     lengths = summary.length_table(rows, "model one", RNG(0))
@@ -193,6 +207,29 @@ def test_measured_stands_beside_claimed():
     assert lengths.loc[3, "claimed speedup"] == 1.8 and lengths["speedup"].isna().sum() == 3
     with pytest.raises(ValueError, match="'none' has no chain"):
         summary.length_table(rows, "none", RNG(0))
+
+
+def test_the_first_pairs_model_is_the_one_that_its_name_ends_with():
+    rows = pd.DataFrame({"drafter": ["lookup", "model small", "model tiny", "model small/nano"]})
+    names = ["base/tiny", "x/base|y/tiny", "small|small/nano", "qwen3"]
+    assert [summary.first_model(rows, [name]) for name in names] == [
+        "model tiny", "model tiny", "model small/nano", "model small"]
+    assert summary.first_model(rows[:1], ["small"]) == ""
+
+
+def test_without_a_draft_model_what_needs_one_is_left_out_and_said_to_be():
+    rows = by_hand()
+    rows = rows[rows["drafter"] != "model one"]
+    model = summary.first_model(rows, ["target"])
+    assert "has no draft model here, so drafters that need one are left out" in findings.accepted(
+        rows, "chain:3", RNG(0)).text
+    assert findings.beside_claims(rows, "target", "chain:3", model, RNG(0)).startswith("No draft model was measured")
+    assert findings.published_orders(rows, model, RNG(0)).table.empty
+    simulated = choice.simulate(choice.speed_table(rows, "chain:3"), rows.groupby("prompt")["prompt_tokens"].first(),
+                                short=model, long="lookup", requests=20, orders=2, seed=0)
+    finding, ways = findings.choosing(simulated, RNG(0))
+    assert "always lookup" in finding.text and "by prompt length" not in ways.index
+    theme.close(findings.accepted(rows, "chain:3", RNG(0)).figure)
 
 
 def test_orders_of_the_literature_are_judged_where_both_are_there():

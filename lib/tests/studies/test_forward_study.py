@@ -7,37 +7,34 @@ import torch
 from lib.lab.tables import write
 from lib.studies.attention import forward as study
 from lib.studies.attention import summary
+from lib.studies.attention.measure import Cell
 
 
-def rows(make, **given):
-    setting = study.Setting(40, 7, "float32", 2, 4, 2, 16)
-    return make(setting, repeats=3, seconds=5.0, generator=torch.Generator().manual_seed(0), **given)
+def rows():
+    return study.forwards(Cell(1, 40, 7, "float32", 4, 2, 16), 2, repeats=3, seconds=5.0, generator=torch.Generator().manual_seed(0))
 
 
 def test_the_two_paths_agree_and_every_time_is_a_row_of_the_table(tmp_path):
     """That they agree is asserted inside; the caches are put back, or the second call would see a longer prefix."""
-    found = rows(study.forwards) + rows(study.cache_costs)
-    assert [(row["what"], row["prefix"]) for row in found[:4]] == [
-        (name, prefix) for prefix in (0, 40) for name in study.NAMES]
-    assert {row["what"] for row in found[4:]} == {"attention", "append", "keep", "concatenate"}
+    found = rows()
+    assert [(row["what"], row["prefix"]) for row in found] == [
+        (name, prefix) for prefix in (0, 40) for name in (study.TREE_PASS, study.THEIRS)]
     assert all(row["repeats"] == 3 and row["median_ms"] > 0 for row in found)
     write(tmp_path, "attention_forward", found, "mark")
 
 
 def test_paths_that_disagree_are_not_timed(monkeypatch):
     right = study._tree_call
-    monkeypatch.setattr(study, "_tree_call", lambda model, setting, filling: right(
-        model, setting, [(key.flip(2), value) for key, value in filling]))
+    monkeypatch.setattr(study, "_tree_call", lambda model, cell, filling: right(
+        model, cell, [(key.flip(2), value) for key, value in filling]))
     with pytest.raises(AssertionError, match="the forward passes differ"):
-        rows(study.forwards)
+        rows()
 
 
 def test_what_a_prefix_costs_is_the_difference_to_none():
     times = {("forward, tree", 0): 10.0, ("forward, tree", 99): 12.0, ("forward, transformers", 0): 11.0,
-             ("forward, transformers", 99): 21.0, ("attention", 99): 4.0, ("append", 99): 0.1, ("keep", 99): 0.1,
-             ("concatenate", 99): 3.0}
+             ("forward, transformers", 99): 21.0}
     table = pd.DataFrame({"what": what, "prefix": prefix, "draft": 8, "dtype": "float32", "median_ms": ms}
                          for (what, prefix), ms in times.items())
     above = summary.prefix_cost(table).iloc[0]
     assert (above["tree"], above["transformers"], above["ratio"]) == pytest.approx((2.0, 10.0, 0.2))
-    assert summary.beside_attention(table).iloc[0]["share"] == pytest.approx(0.05)

@@ -7,6 +7,7 @@ import torch
 from scipy import stats
 
 from lib.lab.tables import Table
+from lib.models.load import Pair
 from lib.studies.rules import figures, findings, measure, verification_cost
 from lib.tests import small_models
 from lib.trees import shapes
@@ -131,6 +132,20 @@ def test_the_law_of_a_model_is_the_product_of_its_conditionals():
 
     whole = enumeration.joint(conditional, 2)
     assert all(chance == pytest.approx(float(whole[cell]), abs=1e-12) for cell, chance in law.items())
+
+
+def test_a_target_alone_is_tested_with_drafts_of_its_own_first_layers():
+    target = small_models.llama(1, layers=6)
+    alone = Pair("t", target, None, None, "t", "none")
+    pair = measure.with_draft_model(alone)
+    assert pair.name == "t/early_exit:5" and len(pair.draft_model.model.layers) == 5
+    assert measure.with_draft_model(pair) is pair
+    setting = measure.LawTest("expansion:2,1", temperature=1.0, top_k=3, length=2, samples=256, seed=0)
+    rules = [("naive", "top_k"), ("traversal", "without_replacement")]
+    rows = measure.law_tests(table("rules_law"), pair, {"p": torch.tensor([3, 1, 4])}, rules, setting)
+    assert measure.judged(rows)["passes"].all() and set(rows["dtype"]) == {"float64"}
+    with pytest.raises(ValueError, match="one layer alone"):
+        measure.with_draft_model(Pair("t", small_models.llama(1, layers=1), None, None, "t", "none"))
 
 
 def test_the_visible_distance_has_the_power_that_it_says():

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.trees import Tree, growth, shapes
-from lib.trees.growth.best_first import DDTree, best_first
+from lib.trees.grown_shapes import best_first
+from lib.trees.growth.best_first import DDTree
 from lib.trees.growth.candidates import Candidates
 from lib.trees.growth.smart import Costs, Smart
 

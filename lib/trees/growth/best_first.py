@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lib.trees.growth.candidates import Candidates
+from lib.trees.growth.candidates import Candidates, Growth
 from lib.trees.tree import Tree
 
 Path = tuple[int, ...]  # a node as the ranks that lead to it
 
 
 @dataclass(frozen=True)
-class DySpec:
+class DySpec(Growth):
     """DySpec (Xiong et al. 2024): greedily the node of largest reach, for top-k children, down to `max_depth`.
 
-    The heap (`best_first`) would need one distribution at a time; here one forward pass serves a whole level, and the
+    The heap (`grown_shapes.best_first`) would need one distribution at a time; here one forward pass serves a whole level, and the
     tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the heap takes
     the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will its
     descendants; and no node below the last of the best can enter, since its reach would have to be larger. So only
@@ -35,7 +34,6 @@ class DySpec:
 
     @property
     def width(self) -> int:
-        """The budget: no node can have more children."""
         return self.budget
 
     def expand(self, candidates: Candidates) -> np.ndarray:
@@ -44,32 +42,6 @@ class DySpec:
         full = len(candidates.reach) > self.budget
         growing = candidates.best(self.budget - full)
         return np.sort(growing[growing >= first])
-
-    def keep(self, candidates: Candidates) -> np.ndarray:
-        """The `budget` best candidates."""
-        return candidates.best(self.budget)
-
-
-def best_first(children: Callable[[Path], Sequence[float]], budget: int, max_depth: int) -> Tree:
-    """The heap, one node at a time: the oracle of the rules that grow level by level.
-
-    children(path): the drafter's probabilities of the node's children by rank. Ties go to the shallower node, then to
-    the better ranks. The tree is smaller than its budget if `max_depth` and the children leave too few nodes.
-    """
-    chosen: list[Path] = []
-    frontier: list[tuple[float, int, Path]] = []
-
-    def offer_children(path: Path, reach: float) -> None:
-        if len(path) < max_depth:
-            for rank, probability in enumerate(children(path)):
-                heapq.heappush(frontier, (-reach * probability, len(path) + 1, path + (rank,)))
-
-    offer_children((), 1.0)
-    while frontier and len(chosen) < budget:
-        negative_reach, _, path = heapq.heappop(frontier)
-        chosen.append(path)
-        offer_children(path, -negative_reach)
-    return Tree.from_choices(chosen)
 
 
 @dataclass(frozen=True)

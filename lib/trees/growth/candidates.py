@@ -1,11 +1,10 @@
-"""The candidate nodes of a growing tree, the protocol of growth rules, and the loop that grows a tree."""
+"""The candidate nodes of a growing tree, the base of growth rules, and the loop that grows a tree."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -74,8 +73,8 @@ class Grown:
     nodes: np.ndarray
 
 
-class Growth(Protocol):
-    """A growth rule: a frozen value without state.
+class Growth:
+    """The base of growth rules: frozen values without state.
 
     name: in the form that `growth.parse` reads. budget: the most draft nodes of a tree. max_depth: the most levels, and
     so forward passes of the drafter. width: the children of an expanded node (fewer if the vocabulary is smaller).
@@ -88,9 +87,11 @@ class Growth(Protocol):
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         """int64[]: nodes of the deepest level that get children in the next forward pass, in node order; or none."""
+        raise NotImplementedError(f"{type(self).__name__} does not define expand")
 
     def keep(self, candidates: Candidates) -> np.ndarray:
-        """int64[<= budget]: the draft nodes that the tree keeps."""
+        """int64[<= budget]: the draft nodes that the tree keeps, by default the best ones."""
+        return candidates.best(self.budget)
 
 
 def next_level(rule: Growth, candidates: Candidates) -> np.ndarray:

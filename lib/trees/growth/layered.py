@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.trees.growth.candidates import Candidates
+from lib.trees.growth.candidates import Candidates, Growth
 
 NOTHING = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class Eagle2:
+class Eagle2(Growth):
     """Expand and rerank (EAGLE-2, Li et al. 2024, section 4): the `width` nodes of a level with the largest reach get
     `width` children each, and the `budget` candidates with the largest reach are kept; ties go to the shallower node.
 
@@ -32,13 +32,9 @@ class Eagle2:
         """The best nodes of the level."""
         return candidates.best_of(candidates.newest, self.width)
 
-    def keep(self, candidates: Candidates) -> np.ndarray:
-        """The `budget` best candidates."""
-        return candidates.best(self.budget)
-
 
 @dataclass(frozen=True)
-class OptTree:
+class OptTree(Growth):
     """OPT-Tree (Wang et al. 2025, Alg. 1): the `most` best nodes of every level are expanded, until a level adds no
     more than `delta` to the summed reach of the `budget` best candidates; these are kept.
 
@@ -59,7 +55,6 @@ class OptTree:
 
     @property
     def width(self) -> int:
-        """The budget: no node can have more children."""
         return self.budget
 
     def expand(self, candidates: Candidates) -> np.ndarray:
@@ -68,13 +63,9 @@ class OptTree:
         gained = candidates.reach[candidates.best(self.budget)].sum() - before
         return candidates.best_of(candidates.newest, self.most) if gained > self.delta else NOTHING
 
-    def keep(self, candidates: Candidates) -> np.ndarray:
-        """The `budget` best candidates."""
-        return candidates.best(self.budget)
-
 
 @dataclass(frozen=True)
-class Beam:
+class Beam(Growth):
     """Beam search that keeps all levels: the `width` best paths of each level continue, up to `budget` nodes.
 
     The last level may be narrower. The depth is fixed; the rule chooses only which nodes a level has.

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-
 from lib.trees import shapes
 from lib.trees.grown_shapes import whole_number
 from lib.trees.growth.best_first import DDTree, DySpec
-from lib.trees.growth.candidates import Candidates, Growth
+from lib.trees.growth.candidates import Growth
 from lib.trees.growth.layered import Beam, Eagle2, OptTree
 from lib.trees.growth.smart import Costs, Smart
 from lib.trees.tree import Tree
@@ -118,28 +116,8 @@ class _Shallower:
     rule: Growth
     max_depth: int
 
-    @property
-    def name(self) -> str:
-        """The whole rule's."""
-        return self.rule.name
-
-    @property
-    def budget(self) -> int:
-        """The whole rule's: it may be spent on fewer levels."""
-        return self.rule.budget
-
-    @property
-    def width(self) -> int:
-        """The whole rule's."""
-        return self.rule.width
-
-    def expand(self, candidates: Candidates) -> np.ndarray:
-        """The nodes that the whole rule expands; this is not called for the last level."""
-        return self.rule.expand(candidates)
-
-    def keep(self, candidates: Candidates) -> np.ndarray:
-        """The nodes that the whole rule keeps."""
-        return self.rule.keep(candidates)
+    def __getattr__(self, name: str):
+        return getattr(self.__dict__["rule"], name)
 
 
 def _split(name: str) -> tuple[str, list[float]]:

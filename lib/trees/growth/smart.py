@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.trees.growth.candidates import Candidates
+from lib.trees.growth.candidates import Candidates, Growth
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Smart:
+class Smart(Growth):
     """SMART (arXiv 2604.09731): a node is added while its gain over its cost exceeds the tree's present speed.
 
     Speed is (1 + summed reach) / (levels x draft + target[nodes]). The probabilities of a level are unknown before it
@@ -67,7 +67,6 @@ class Smart:
 
     @property
     def width(self) -> int:
-        """The budget: no node can have more children."""
         return self.budget
 
     def expand(self, candidates: Candidates) -> np.ndarray:

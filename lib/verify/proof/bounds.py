@@ -1,68 +1,16 @@
 """Upper bounds for every lossless verification rule: optimal transport between drafts and the target's text."""
 
+import math
 from collections import defaultdict
 
 import numpy as np
-import torch
 from scipy.optimize import linprog
-from torch import Tensor
 
 from lib.trees.tree import Tree
 from lib.verify.proof.enumeration import Language, Path, drafts, tokens_of
 
 NEGLIGIBLE = 1e-10  # chances that are lost in the rounding of the linear programme
-MOST_TOKENS = 12  # largest vocabulary whose subsets are enumerated
 CLOSE = 1e-7  # largest difference between the two values that bracket the maximum of a linear programme
-
-
-def best_acceptance(p: Tensor, q: Tensor, count: int, proposal: str) -> float:
-    """The largest chance that one of `count` siblings is accepted by a lossless rule: one level, one node.
-
-    min over sets H of tokens of P(H) + 1 - Pr(all siblings in H) (Sun et al. 2023; Hu et al. 2025). p, q float64[V].
-    For "iid" the minimal set holds the tokens of smallest p / q, so that any vocabulary is possible; for
-    "without_replacement" all subsets are enumerated. It bounds rules that decide about siblings; rules about whole
-    paths can accept more. ValueError for a vocabulary with too many subsets.
-    """
-    if proposal == "top_k":
-        return float(p[q.sort(descending=True, stable=True).indices[:count]].sum())
-    if proposal == "iid":
-        order = (p / q).nan_to_num(nan=torch.inf, posinf=torch.inf).argsort()
-        inside_p, inside_q = p[order].cumsum(0), q[order].cumsum(0).clamp_max(1)
-        return min(1.0, float((inside_p + 1 - inside_q**count).min()))
-    if len(p) > MOST_TOKENS:
-        raise ValueError(
-            f"the vocabulary has {len(p)} tokens; the bound for draws without replacement enumerates the subsets of at "
-            f"most {MOST_TOKENS}: take a smaller one"
-        )
-    drawn = _drawn_sets(q.tolist(), count)
-    sets = range(1 << len(p))
-    inside_p = _sums(p.tolist())
-    inside = [sum(chance for drawn_set, chance in drawn.items() if drawn_set | one == one) for one in sets]
-    return min(inside_p[one] + 1 - inside[one] for one in sets)
-
-
-def _drawn_sets(q: list[float], count: int) -> dict[int, float]:
-    """The law of the set (as bits) of `count` draws without replacement; uniform among the other tokens where q has no
-    mass left."""
-    law = {0: 1.0}
-    for _ in range(min(count, len(q))):
-        grown: dict[int, float] = {}
-        for drawn, chance in law.items():
-            left = [token for token in range(len(q)) if not drawn >> token & 1]
-            mass = sum(q[token] for token in left)
-            for token in left:
-                share = q[token] / mass if mass > 0 else 1 / len(left)
-                grown[drawn | 1 << token] = grown.get(drawn | 1 << token, 0.0) + chance * share
-        law = grown
-    return law
-
-
-def _sums(values: list[float]) -> np.ndarray:
-    """float64[2^n]: the sum of the values in every subset, by its bits."""
-    sums = np.zeros(1)
-    for value in values:
-        sums = np.concatenate([sums, sums + value])
-    return sums
 
 
 def best_accepted_length(
@@ -136,15 +84,8 @@ def _supplies(
         if chance < NEGLIGIBLE:
             left_out += chance
             continue
-        likely = {path: chance_of(target, path) for path in tokens_of(draft)[1:]}
+        likely = {path: math.prod(float(target(path[:length])[token]) for length, token in enumerate(path))
+                  for path in tokens_of(draft)[1:]}
         rare |= {path: value for path, value in likely.items() if value < NEGLIGIBLE}
         masses[frozenset(likely.keys() - rare.keys())] += chance
     return masses, left_out + sum(rare.values())
-
-
-def chance_of(language: Language, path: Path) -> float:
-    """The probability of these tokens in a language."""
-    chance = 1.0
-    for length, token in enumerate(path):
-        chance *= float(language(path[:length])[token])
-    return chance
