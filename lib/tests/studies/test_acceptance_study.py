@@ -9,9 +9,10 @@ import torch
 
 from lib import replay
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.lab import theme
 from lib.models import Pair
 from lib.replay import acceptance
-from lib.studies.acceptance import findings, live, measure, recording, shape_findings, summary
+from lib.studies.acceptance import findings, further_findings, live, measure, recording, shape_findings, summary
 from lib.tests import small_models
 from lib.tests.replay.test_acceptance import ABOUT, recorded
 from lib.trees import shapes
@@ -199,3 +200,22 @@ def test_a_family_is_ahead_from_where_its_interval_leaves_0_for_good():
                          for family, own in lows.items() for budget, low in zip((2, 4, 8, 16), own)])
     assert summary.ahead_from(gain, "optimal") == 8
     assert summary.ahead_from(gain, "star") is None and summary.ahead_from(gain, "comb:3") is None
+
+
+def test_expected_and_live_acceptance_are_compared_over_all_settings_together():
+    """Settings that share their texts differ from live ones together: four differences beyond 0 are one accident."""
+    rng, rows = np.random.default_rng(0), []
+    luck = rng.normal(0, 3, 40)  # of the texts that all expectations are on
+    for shape in ("chain:2", "chain:4", "kary:2@6", "star:3"):
+        for how, texts in (("expected", luck), ("live", rng.normal(0, 3, 40))):
+            rows += [dict(how=how, pair="t/d", rule="naive", shape=shape, temperature=1.0, prompt=str(prompt), kind="k",
+                          stretch="before", rounds=10.0, accepted=20 + text) for prompt, text in enumerate(texts)]
+    rows = pd.DataFrame(rows)
+    expected, lived = (rows[rows["how"] == how].drop(columns="how") for how in ("expected", "live"))
+    found = further_findings.expected_and_live(expected, lived, np.random.default_rng(0))
+    means = rows.groupby("how")[["accepted", "rounds"]].sum()
+    apart = (means["accepted"] / means["rounds"]).diff().abs().iloc[-1]
+    assert f"{apart:.3f} [" in found.text and "of 4." in found.text
+    theme.close(found.figure)
+    none = further_findings.expected_and_live(pd.DataFrame(), lived, rng)
+    assert none.figure is None and "not compared" in none.claim
