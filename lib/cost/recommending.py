@@ -38,7 +38,7 @@ MOST_ROWS = 128  # nodes of a whole batch that a shape may have on a CPU
 PREFIX = 64  # committed tokens at which costs are taken
 FINALISTS, OF_ONE = 6, 2  # candidates that are timed again, and how many of them may have the same drafter
 REPEATS = 3  # measurements of each way on each batch of prompts, at most
-LEAST = 3  # batches of prompts that are measured, whatever they take
+LEAST = 2  # batches of prompts that are measured, whatever they take
 PROMISING = 0.9  # share of the fastest static speed from which a drafter's grown trees are tried
 # Shares of the time after which a stage begins no further part; the races divide the rest.
 TRIED, PRICED, GREW, CHOICE = 0.25, 0.45, 0.5, 0.35

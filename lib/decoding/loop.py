@@ -160,8 +160,8 @@ class _Loop:
         return Round(row, position, draft.tree.budget, len(counted), ranks, open_end, calls, 1, *spent, held, models)
 
     def write(self, row: int, emitted: list[int]) -> int:
-        """Appends tokens to a row up to the limit, EOS or the token at which a hook stops it; the number of tokens up to
-        EOS or the hook's, those past the limit included.
+        """Appends tokens to a row up to the limit, EOS or the token at which a hook stops it; returns the number of
+        tokens up to EOS or the hook's, those past the limit included.
         """
         written, first = self.written[row], len(self.written[row])
         length = len(emitted)

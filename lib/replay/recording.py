@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 

@@ -68,8 +68,8 @@ def rounds(trace: Trace, drafter: Drafter, prompts: Sequence[Tensor], shape: Gro
 
 def walk(trace: Trace, drafter: Drafter, prompts: Sequence[Tensor], shape: Growth | DDTree | Tree,
          starts: Sequence[Start] | None = None, *, rows: int = 32) -> SimulatedWalk:
-    """The rounds that start at the given (row, transition), in their order; if None at every transition at which a round
-    counts (see `Trace.starts`), row by row.
+    """The rounds that start at the given (row, transition), in their order; if None, those at every transition at which
+    a round counts (see `Trace.starts`), row by row.
 
     Other arguments as for `rounds`. ValueError also for starts at which no round counts.
     """

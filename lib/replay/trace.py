@@ -165,8 +165,8 @@ def load(path: str | Path) -> Trace:
         raise ValueError(f"{path} cannot be read ({reason}): delete it, and record the trace again") from None
     missing = {*BY_ROW, "about", "prompts", "kinds"} - {*arrays, *about}
     if missing:
-        raise ValueError(f"{path} is not a trace, or of an older version: it lacks {', '.join(sorted(missing))}; delete "
-                         "it, and record the trace again")
+        raise ValueError(f"{path} is not a trace, or of an older version: it lacks {', '.join(sorted(missing))}; "
+                         "delete it, and record the trace again")
     by_drafter = {kind: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(kind + ".")}
                   for kind in BY_DRAFTER}
     return Trace(**{name: arrays[name] for name in BY_ROW}, **by_drafter, prompts=tuple(about["prompts"]),

@@ -80,9 +80,9 @@ MODELS = """
 
 FAMILY = """
 The target is of a family that ships with the project, trained on the source code and docstrings of installed packages
-and on text written by generators (every kind except *code* and *prose* is such synthetic text). Its models are small, so
-that the whole study runs on a laptop; the model card in `data/models` has their recipe and losses. Any pair that shares
-a tokenizer can replace them.
+and on text written by generators (every kind except *code* and *prose* is such synthetic text). Its models are small,
+so that the whole study runs on a laptop; the model card in `data/models` has their recipe and losses. Any pair that
+shares a tokenizer can replace them.
 """
 
 OTHERS = """

@@ -7,6 +7,7 @@ differences can be paired and have intervals.
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -63,7 +64,8 @@ def forest(choosing: Trace, drafter: str, families: Sequence[str],
 
 
 def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int], depth_budget: int,
-               of_text: Mapping[str, Drafter] = {}, prompts: recording.Prompts | None = None) -> dict[str, pd.DataFrame]:
+               of_text: Mapping[str, Drafter] = MappingProxyType({}),
+               prompts: recording.Prompts | None = None) -> dict[str, pd.DataFrame]:
     """Tables of one trace, for all its drafters: `acceptance`, `rank`, and at one budget `depth` and `nodes`.
 
     of_text: drafters that read the text alone, for `acceptance` only; prompts: those that the trace was recorded of

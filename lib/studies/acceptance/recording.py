@@ -76,11 +76,12 @@ def drafters_of(pairs: Sequence, specs: Sequence[str] = ()) -> dict[str, object]
         else:
             drafter = make(spec, pairs[0])
             if not simulated.replayable(drafter):
-                raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its rounds; "
-                                 "notebook 5 decodes with it live")
+                raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its "
+                                 "rounds; notebook 5 decodes with it live")
             found[spec] = drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
     if not of_ranks(found):
-        raise ValueError(f"drafters are {', '.join(found)}, of which none has ranks; add one that has, such as {NGRAMS}")
+        raise ValueError(f"drafters are {', '.join(found)}, of which none has ranks; add one that has, such as "
+                         f"{NGRAMS}")
     return found
 
 
@@ -145,7 +146,8 @@ def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, 
                 recorded = replay.record(
                     target, drafters, texts.ids, names=texts.names, kinds=texts.kinds, max_new_tokens=length,
                     beyond=deepest + 1, ahead=deepest, temperature=temperature, eos_token_id=eos_token_id,
-                    generator=torch.Generator().manual_seed(seed), about=about, parts=parts, report=_sparing(report, title))
+                    generator=torch.Generator().manual_seed(seed), about=about, parts=parts,
+                    report=_sparing(report, title))
                 replay.save(recorded, path)
                 shutil.rmtree(parts)
             made.append(replay.load(path))

@@ -77,8 +77,8 @@ def describe_round(step: Step) -> str:
     kept = f"<b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens accepted"
     end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
     return (f"Round {step.number} of {step.of}: {kept}, then the target's own{end}. So far, over {step.number} "
-            f"round{'s' * (step.number != 1)}: acceptance rate {share}, acceptance length <b>{step.length:.2f}</b> tokens "
-            "per round.")
+            f"round{'s' * (step.number != 1)}: acceptance rate {share}, acceptance length <b>{step.length:.2f}</b> "
+            "tokens per round.")
 
 
 def visible(text: str, longest: int = LONGEST) -> str:

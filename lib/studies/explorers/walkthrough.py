@@ -30,8 +30,8 @@ class Step:
         not a language model.
     accepted: nodes of the accepted path, root excluded.
     bonus: the text of the token that the target adds.
-    text: (text, writer) pieces, the prompt and then one for each token; the last `fresh` are this round's, fewer than it
-        gives where EOS or the length limit ends the text.
+    text: (text, writer) pieces, the prompt and then one for each token; the last `fresh` are this round's, which has
+        more of them where EOS or the length limit ends the text.
     """
 
     number: int

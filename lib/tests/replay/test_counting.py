@@ -1,5 +1,5 @@
-"""Which rounds count: of a process whose mean accepted length is known, every round that starts before the limit, decided
-to its end, gives the mean within its interval; leaving out or capping the rounds that the limit cuts does not.
+"""Which rounds count, for a process whose mean accepted length is known: the rounds that start before the limit, decided
+to their ends, give the mean within its interval. Leaving out or capping the rounds that the limit cuts does not.
 """
 
 from dataclasses import replace

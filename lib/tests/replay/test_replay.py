@@ -20,14 +20,15 @@ from lib.trees import Tree, shapes
 
 
 def synthetic(rng, rows=5, width=24, ranks=4, ahead=None, beyond=0, ended=True):
-    """A trace of random ranks, of which the last `beyond` transitions of each row are past the limit; with `ahead`, of a
-    drafter whose ranks depend on where a round started.
+    """A trace of random ranks, of which the last `beyond` transitions of each row are past the limit; with `ahead`,
+    that of a drafter whose ranks depend on where a round started.
     """
     ends = rng.integers(0, width + 1, rows)
     table = rng.integers(0, ranks, (rows, width, ahead or 1)).astype(np.int32)
     table[np.add.outer(np.arange(width), np.arange(ahead or 1))[None] >= ends[:, None, None]] = -1
     table = table if ahead else table[:, :, 0]
-    tokens = np.where(np.arange(width + 1) <= ends[:, None], rng.integers(0, 50, (rows, width + 1)), -1).astype(np.int32)
+    tokens = rng.integers(0, 50, (rows, width + 1)).astype(np.int32)
+    tokens[np.arange(width + 1) > ends[:, None]] = -1
     zeros, lengths = np.zeros((rows, width), np.float32), np.maximum(ends - beyond, 0)
     return replay.Trace(tokens, lengths, np.full(rows, ended), lengths, zeros, zeros, {"d": table}, {"d": zeros},
                         {"d": zeros}, tuple(map(str, range(rows))), ("k",) * rows)
@@ -59,7 +60,8 @@ def met(ranks, start, length):
 
 
 @settings(deadline=None, max_examples=60)
-@given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 1, 3, 6]), st.sampled_from([0, 1, 5, 21]), st.booleans())
+@given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 1, 3, 6]), st.sampled_from([0, 1, 5, 21]),
+       st.booleans())
 def test_walk_is_the_plain_walk_and_the_trie_is_the_walk(tree, seed, ahead, beyond, ended):
     """Rounds start before the limit, and unless EOS ended the text, where the whole tree and a bonus token fit."""
     recorded = synthetic(np.random.default_rng(seed), ahead=ahead, beyond=beyond, ended=ended)
@@ -148,12 +150,13 @@ def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
     pair = models.load_pair(name, dtype="float64")  # where ranks do not tie to rounding
     texts = ("def add(a, b):\n    return", "The harbour at dawn was")
     ids = [pair.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in texts]
-    recorded = replay.record(pair.target, {"d": pair.draft_model}, ids, names="ab", kinds="kk", max_new_tokens=10, beyond=10,
-                             eos_token_id=pair.eos_token_ids)
+    recorded = replay.record(pair.target, {"d": pair.draft_model}, ids, names="ab", kinds="kk", max_new_tokens=10,
+                             beyond=10, eos_token_id=pair.eos_token_ids)
     trees = live.random_trees(9, np.random.default_rng(len(name)))
     for tree in (next(trees), next(trees)):
         done = live.decode(
-            pair.target, LanguageModelDrafter(pair.draft_model), ids, shape=tree, max_new_tokens=11, eos_token_id=pair.eos_token_ids
+            pair.target, LanguageModelDrafter(pair.draft_model), ids, shape=tree, max_new_tokens=11,
+            eos_token_id=pair.eos_token_ids
         )
         found = replay.chained(replay.rounds(recorded, tree))
         replayed = zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist())

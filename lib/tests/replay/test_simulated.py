@@ -1,4 +1,4 @@
-"""Replay by drafting again against live decoding, round by round: grown trees, and drafters that read the text alone."""
+"""Replay by drafting again against live decoding, round by round: grown trees, and drafters that read text alone."""
 
 from types import SimpleNamespace
 
@@ -74,7 +74,7 @@ OF_TEXT = {"lookup": LookupDrafter, "sam": SuffixAutomatonDrafter, "ngrams": lam
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("kind", OF_TEXT)
 def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperature):
-    """The text is the target's own: of the same generator where it is sampled, since top-k rounds take the same draws."""
+    """Under naive sampling on the sampled text itself."""
     sampled = dict(temperature=temperature, generator=torch.Generator().manual_seed(3)) if temperature else {}
     for shape in map(shapes.parse, ("chain:6", "independent:2x3", "kary:2@14")):
         for new in (1, 2, 5, 24):

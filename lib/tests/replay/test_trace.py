@@ -206,7 +206,7 @@ def test_a_stopped_recording_goes_on_behind_its_last_batch(tmp_path, temperature
 @pytest.mark.parametrize("damage, said", [
     (lambda path: path.write_bytes(path.read_bytes()[:60]), "record the trace again"),
     (lambda path: path.write_bytes(b""), "record the trace again"),
-    (lambda path: save_file({"w": np.zeros(3)}, path), "is not a trace, or of an older version: it lacks about, ended, "),
+    (lambda path: save_file({"w": np.zeros(3)}, path), "is not a trace, or of an older version: it lacks about, ended"),
     (lambda path: replay.save(synthetic(np.random.default_rng(0)), path), None),
 ], ids=["cut short", "empty", "no trace", "another trace"])
 def test_a_damaged_file_is_named_and_a_damaged_batch_recorded_anew(tmp_path, damage, said):
