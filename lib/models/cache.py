@@ -6,9 +6,11 @@ later blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 
 """
 
 from functools import partial
+from typing import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 SMALLEST = 128  # slots of the first allocation; a full buffer then doubles
@@ -126,6 +128,13 @@ class TreeLayer(CacheLayerMixin):
         for buffer in self.buffers:
             buffer[:, rows, :, goals] = buffer[:, rows, :, origins]
 
+    def join(self, others: Sequence["TreeLayer"]) -> None:
+        """Appends the rows of other layers."""
+        capacity = max(layer.capacity for layer in (self, *others))
+        parts = zip(*([pad(buffer, (0, 0, 0, capacity - layer.capacity)) for buffer in layer.buffers]
+                      for layer in (self, *others)))
+        self._hold([torch.cat(part, dim=1) for part in parts])
+
     def select(self, rows: Tensor) -> None:
         """Keeps these rows, int64 indices or bool[B], in this order."""
         self._hold([buffer[:, rows] for buffer in self.buffers])
@@ -219,6 +228,14 @@ class TreeCache(Cache):
                 layer.move(rows, origins, goals)
         self.rows.set([length + len(kept) for length, kept in zip(self.rows.as_list, lists)], self.rows.device)
         self.forget()
+
+    def join(self, others: Sequence["TreeCache"]) -> None:
+        """Appends the rows of other caches of the same model; pending nodes are dropped."""
+        if others:
+            self.rows.set([length for cache in (self, *others) for length in cache.rows.as_list], self.rows.device)
+            for layers in zip(*(cache.layers for cache in (self, *others))):
+                layers[0].join(layers[1:])
+            self.forget()
 
     def select(self, rows: Tensor) -> None:
         """Keeps only the given rows, int64 indices or bool[B], in this order; finished rows leave a batch so."""

@@ -16,6 +16,8 @@ from lib.models.fused import fused
 from lib.verify.draws import GeneratorDraws
 from lib.verify.warping import warp
 
+ALIKE = 0.8  # of the longest text's length; shorter ones are forwarded apart, since padding costs as much as text
+
 
 def trunks(texts: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     """The indices of the texts int64[T] that are no beginning of a longer one, and for each text the place of its trunk
@@ -32,19 +34,36 @@ def trunks(texts: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     return kept, place
 
 
+def alike(lengths: Sequence[int]) -> list[slice]:
+    """Consecutive groups of lengths that fall, in each of which the shortest has at least ALIKE of the longest."""
+    starts = [0]
+    for at, length in enumerate(lengths):
+        if length < ALIKE * lengths[starts[-1]]:
+            starts.append(at)
+    return [slice(*bounds) for bounds in zip(starts, [*starts[1:], len(lengths)])]
+
+
 def prefill(model, texts: Sequence[Tensor]) -> tuple[TreeCache, Tensor]:
-    """A cache that holds each text int64[T], and the logits [B, V] after it; only trunks are forwarded."""
+    """A cache that holds each text int64[T], and the logits [B, V] after it; only trunks are forwarded, those of similar
+    lengths together.
+    """
     kept, place = trunks(texts)
-    lengths = torch.tensor([len(text) for text in texts])
-    tokens = pad_sequence([texts[i] for i in kept], batch_first=True).to(model.device)
-    last, column = torch.unique(lengths - 1, return_inverse=True)
-    cache = TreeCache()
-    depth = torch.arange(tokens.shape[1], device=tokens.device)
-    out = tree_forward(model, tokens, depth, None, cache, logits_to_keep=last.to(tokens.device))
-    cache.set_lengths(lengths[kept])
-    cache.select(torch.tensor(place))
-    cache.set_lengths(lengths)
-    return cache, out.logits[torch.tensor(place), column]
+    lengths, place = torch.tensor([len(text) for text in texts]), torch.tensor(place)
+    caches, after = [], []
+    for group in alike(lengths[kept].tolist()):
+        inside = ((place >= group.start) & (place < group.stop)).nonzero()[:, 0]
+        tokens = pad_sequence([texts[i] for i in kept[group]], batch_first=True).to(model.device)
+        last, column = torch.unique(lengths[inside] - 1, return_inverse=True)
+        depth = torch.arange(tokens.shape[1], device=tokens.device)
+        caches.append(TreeCache())
+        out = tree_forward(model, tokens, depth, None, caches[-1], logits_to_keep=last.to(tokens.device))
+        caches[-1].set_lengths(lengths[kept[group]])
+        after.append((inside, out.logits[place[inside] - group.start, column]))
+    caches[0].join(caches[1:])
+    caches[0].select(place)
+    caches[0].set_lengths(lengths)
+    order = torch.cat([inside for inside, _ in after]).argsort()
+    return caches[0], torch.cat([logits for _, logits in after])[order]
 
 
 @torch.inference_mode()

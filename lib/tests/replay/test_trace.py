@@ -45,6 +45,21 @@ def test_trunks_are_what_no_longer_text_begins_with():
     assert sorted(kept) == [2, 3] and [kept[at] for at in place] == [3, 3, 2, 3, 2, 3]
 
 
+def test_texts_are_forwarded_beside_texts_of_similar_lengths():
+    lengths = [100, 90, 80, 79, 64, 63, 5]
+    assert [lengths[group] for group in prefill.alike(lengths)] == [[100, 90, 80], [79, 64], [63], [5]]
+
+
+def test_a_prefill_by_groups_equals_each_text_alone():
+    cache, logits = prefill.prefill(TARGET, PROMPTS)
+    for row, text in enumerate(PROMPTS):
+        alone, expected = prefill.prefill(TARGET, [text])
+        assert torch.allclose(logits[row], expected[0], atol=1e-5) and cache.lengths[row] == len(text)
+        for layer, other in zip(cache.layers, alone.layers):
+            for held, wanted in zip(layer.buffers, other.buffers):
+                assert torch.allclose(held[:, row, :, :len(text)], wanted[:, 0, :, :len(text)], atol=1e-5)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("rows, eos", [(32, None), (4, 3), (1, [3, 5])])
 def test_texts_that_begin_alike_are_continued_as_if_apart(temperature, rows, eos):
