@@ -50,7 +50,7 @@ class Ask:
         """The choices for a run. Without a pair, the first one that the run was made for; in place of a budget that the
         run lacks, the middle one of those it has. ValueError for a pair that the run lacks.
         """
-        rows, first = run["acceptance"], run["growth"].iloc[0]  # trees are grown for the first pair of the parameters
+        rows, first = run["acceptance"], run["rank"].iloc[0]  # ranks are tabled for the first pair of the parameters
         pairs, budgets = list((rows["target"] + "/" + rows["drafter"]).unique()), sorted(rows["budget"].unique())
         pair = pair or f"{first.target}/{first.drafter}"
         if pair not in pairs:
