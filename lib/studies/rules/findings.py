@@ -109,7 +109,8 @@ def loop_is_lossless(law: pd.DataFrame) -> Finding:
     shown = ["prompt", "rule", "proposal", "samples", "statistic", "degrees", "p_value", "adjusted", "visible",
              "passes"]
     return Finding(
-        f"On real models, {tests['passes'].sum()} of {len(tests)} tests agree with the target's own law",
+        f"On real models in {' and '.join(law['dtype'].unique())}, {tests['passes'].sum()} of {len(tests)} tests agree "
+        "with the target's own law",
         f"(G-test of the loop's first tokens, Holm, level {LEVEL:g}); a distance of "
         f"{tests['visible'].max():.2f} would be detected four times out of five."
         + (f" Refused: {refused}; test again with more samples." if refused else ""), table=tests[shown].round(4))
