@@ -5,7 +5,8 @@ calibration, the fastest few timed again, and the winner judged on other prompts
 2. A calibration gives seconds per round by nodes and batch, which rank the candidates at each batch size.
 3. The fastest few decode choosing prompts in turns. Tokens per round by replay over the measured seconds per round
    predict each one's speed, and the fastest wins; plain decoding wins only where no candidate is faster.
-4. The winner, the fastest chain, plain decoding and transformers' `generate` decode the judging prompts in turns.
+4. The winner, the fastest chain, plain decoding and transformers' `generate` decode the judging prompts in turns. A
+   winner that is slower than plain decoding there, beyond its interval, is not recommended.
 """
 
 import time
@@ -221,6 +222,11 @@ class _Procedure:
         self.say(f"batch {batch}: judged on {rows['prompt'].nunique()} of {len(groups)} batches of prompts")
         drafted = fitting if winner is None else [each for each in fitting if each.entrant is winner.entrant]
         warnings = _warnings(winner, fitting, rows["prompt"].nunique(), len(groups))
+        if winner and (measured := self.interval(rows, RECOMMENDED, PLAIN)).high < 1:
+            warnings.append(f"{winner.name} was predicted to decode {speeds[best]:.2f} times as fast as plain decoding, "
+                            f"but on the prompts that judge it decoded {measured} times as fast")
+            rows = rows.replace({"way": {RECOMMENDED: CHAIN}}) if finalists[chain] is winner else rows
+            winner = None
         return self.told(batch, winner, finalists[chain], drafted, price, rows, speeds[best], warnings)
 
     def race(self, named: Mapping[str, Candidate], asked: Sequence[ways.Group], batch: int, part: str, until: float,

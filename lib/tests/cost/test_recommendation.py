@@ -53,9 +53,10 @@ def costing(level, node):
 
 def ask(pairs, *, level=0.05, node=0.01, **settings):
     ticks = count()
-    settings = dict(drafters=["lookup", "model"], new_tokens=16, limits=Limits(4, 3), seconds=1.0) | settings
+    settings = dict(drafters=["lookup", "model"], new_tokens=16, limits=Limits(4, 3), seconds=1.0,
+                    generate=costing(level, node)) | settings
     return cost.recommend(pairs, prompts_of([0, 1, 2]), prompts_of([3, 4, 5]), report=lambda line: None,
-                          generate=costing(level, node), clock=lambda: 1e-6 * next(ticks), **settings)
+                          clock=lambda: 1e-6 * next(ticks), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +108,18 @@ def test_where_nothing_is_faster_plain_decoding_is_recommended(level, node):
     assert own.is_plain and own.speedup == ONE and not own.settings and own.budget == own.depth == 0
     assert own.tokens_per_second[RECOMMENDED] == pytest.approx(own.tokens_per_second[PLAIN])
     assert own.over_chain.value >= 1 and own.shape.budget == 0
+
+
+def test_a_winner_that_is_slower_on_other_prompts_is_not_recommended():
+    """Nodes cost little on the prompts that choose and much on those that judge; the prompts' lengths tell which."""
+    judging = {len(IDS[row]) for row in (3, 4, 5)}
+
+    def generate(target, drafter, ids, **settings):
+        return costing(0.05, 3.0 if ids.shape[1] in judging else 0.01)(target, drafter, ids, **settings)
+
+    own = ask([pair_of(small_models.related(TARGET, 4, 0.05))], generate=generate).recommendation.at(1)
+    assert own.is_plain and own.speedup == ONE and own.over_chain.value > 1
+    assert any("predicted to decode" in sentence for sentence in own.warnings)
 
 
 def test_the_file_and_the_lines_say_the_same(found, tmp_path):
