@@ -1,4 +1,4 @@
-"""The report: the parts of all studies in the order of `STUDIES`, then what follows from them.
+"""The report: the answer, the parts of all studies in the order of `STUDIES`, then what follows from them.
 
 Each study's `findings` module has `report(run, ask, rng)`, which yields the study's sections: prose as Markdown
 strings, findings, and tables without a caption. A study also answers questions of the section "What follows" by
@@ -16,6 +16,7 @@ from lib.lab import provenance, tables
 from lib.lab.findings import Finding, Part, Results
 from lib.studies import STUDIES
 from lib.studies.acceptance import summary
+from lib.studies.advice import answer
 
 # The order of the questions in "What follows"; a question that is not listed comes after these.
 QUESTIONS = ("How deep, how wide?", "How many nodes?", "Which drafter?", "Which text?", "Who drafts?", "Which rule?",
@@ -71,7 +72,8 @@ class Follows:
 
 
 def parts(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
-    """All parts of the report in order: the studies', of which the first begins with the headline, and what follows."""
+    """All parts of the report in order: the answer, the studies' sections, and what follows from them."""
+    yield from answer.opening(run)
     answers: list[Follows] = []
     for study in STUDIES:
         for part in import_module(f"lib.studies.{study}.findings").report(run, ask, rng):

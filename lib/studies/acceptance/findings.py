@@ -1,4 +1,4 @@
-"""The acceptance study in the report: the headline, sections 1 to 3, and what follows from them.
+"""The acceptance study in the report: sections 1 to 3, and what follows from them.
 
 `shape_findings` has the findings on static shapes, `further_findings` all others.
 """
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from lib.lab import provenance, stats
+from lib.lab import provenance
 from lib.lab.findings import Part, Results
 from lib.studies.acceptance import further_findings, shape_findings, summary
 from lib.studies.acceptance.shape_findings import Shapes
@@ -151,12 +151,11 @@ sampling. Does it agree with live decoding?
 
 
 def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
-    """The headline, the background, the method (section 2), acceptance (section 3), and what follows from it."""
+    """The background, the method (section 2), acceptance (section 3), and what follows from it."""
     losses = pd.read_csv(LOSSES)
     in_family, memorised = ask.target in set(losses["member"]), summary.memorised(losses, ask.target)
     shapes = Shapes(run, ask.pair, ask.budget, rng, left_out=memorised)
     ranks = summary.clean(run["rank"])
-    yield headline(shapes)
     yield BACKGROUND
     yield SHAPES
     yield shape_findings.drawn_shapes(shapes)
@@ -203,47 +202,6 @@ def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | 
     yield "### 3.10 How fast is the search over trees?"
     yield further_findings.replay_speed(run["replay_speed"])
     yield from follows(shapes)
-
-
-def headline(shapes: Shapes) -> str:
-    """The three findings that the report begins with."""
-    chain, best = (shapes.by_family.loc[(name, shapes.largest)] for name in ("chain", "optimal"))
-    lead = shapes.over_chain.set_index(["family", "budget"]).loc[("optimal", shapes.largest)]
-    fixed, kinds = shapes.fixed["family"], shapes.kinds
-    at_ends = fixed.loc[[shapes.smallest, shapes.largest]]
-    verdict = verdicts(lead, at_ends, kinds["value"], shapes.by_family["value"].xs(shapes.budget, level="budget"),
-                       shapes.budget)
-    return f"""**In short** (pair `{shapes.pair}`, greedy, {shapes.protocol}; 95 % intervals over
-{int(best.n_prompts)} prompts)
-
-1. **{verdict[0]}** With {shapes.largest} draft tokens a chain accepts {stats.format_estimate(chain)} of them per round,
-   and the optimal tree {stats.format_estimate(best)}. The difference, paired by prompt, is
-   {stats.format_estimate(lead, "+.2f")}.
-2. **{verdict[1]}** The best shape that is fixed in advance is `{fixed[shapes.smallest]}` at {shapes.smallest} nodes
-   and `{fixed[shapes.largest]}` at {shapes.largest}, where it reaches {shapes.fixed["of_optimal"][shapes.largest]:.0%}
-   of the optimal tree's acceptance length.
-3. **{verdict[2]}** The optimal tree accepts {kinds["value"].iloc[-1]:.2f} draft tokens per round on
-   {kinds["kind"].iloc[-1]} and {kinds["value"].iloc[0]:.2f} on {kinds["kind"].iloc[0]}."""
-
-
-def verdicts(lead: pd.Series, fixed: pd.Series, by_kind: pd.Series, by_shape: pd.Series, budget: int) -> list[str]:
-    """Three sentences: whether a tree beats a chain, whether large budgets need another fixed shape, and whether text
-    or shape decides more.
-
-    lead: the optimal tree's paired gain over the chain (value, low, high); fixed: the best fixed family by budget;
-    by_kind, by_shape: acceptance lengths at this budget.
-    """
-    first = ("A chain soon stops gaining from more nodes; the right tree does not." if lead["low"] > 0
-             else "At this size a tree is not clearly ahead of a chain.")
-    small, large = (family.partition(":")[0] for family in fixed.sort_index().iloc[[0, -1]])
-    if small == "chain" != large:
-        second = "Small budgets need depth; large ones need breadth where the drafter is unsure."
-    else:
-        second = ("One kind of fixed shape serves small and large budgets." if small == large
-                  else "Small and large budgets need different fixed shapes.")
-    text_decides = by_kind.max() - by_kind.min() > by_shape.max() - by_shape.min()
-    more, less = ("text", "shape") if text_decides else ("shape", "text")
-    return [first, second, f"At {budget} nodes the {more} decides more than the {less}."]
 
 
 def follows(shapes: Shapes) -> Iterator[Follows]:

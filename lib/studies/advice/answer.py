@@ -1,0 +1,112 @@
+"""The first page of the report: what to use at each batch size, what it is worth, and for which model and machine.
+
+Every number comes from recommendation.json.
+"""
+
+from collections.abc import Iterator
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from lib.cost import recommendation
+from lib.cost.recommendation import CHAIN, GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Interval, Recommendation
+from lib.lab import theme
+from lib.lab.findings import Finding, Part, Results
+
+NAMES = {GENERATE: "transformers' generate", PLAIN: "plain decoding, this loop", CHAIN: "best chain"}
+COLOURS = {GENERATE: theme.GREY, PLAIN: theme.SKY, CHAIN: theme.BLUE, RECOMMENDED: theme.VERMILLION}
+
+
+def opening(run: Results) -> Iterator[Part]:
+    """The answer in a few sentences, with a figure of speeds; one sentence where the run made no recommendation."""
+    path = run.run_dir / recommendation.FILE
+    if not path.exists():
+        yield "**In short** This run made no recommendation: notebook 06 is not part of it."
+        return
+    made = recommendation.load(path)
+    yield in_short(made)
+    yield speeds(made)
+
+
+def in_short(made: Recommendation) -> str:
+    """What to use at each batch size, whether a tree beats a chain, and when nothing pays."""
+    points = [_use(own) for own in made.by_batch] + [_tree_or_chain(made), *_not_worth_it(made)]
+    listed = "\n".join(f"- {point}" for point in points)
+    return (f"**In short** (`{made.target}` in {made.dtype} on {made.processor} with {made.threads} threads, greedy "
+            f"decoding of {made.new_tokens} tokens per prompt; chosen on {made.choosing} prompts, measured on others; "
+            f"95 % intervals)\n\n{listed}\n\nAnother model, text or machine has another answer; "
+            "`./run_notebooks.sh 06 --set pairs=MODEL --set prompts=FILE` computes it.")
+
+
+def speeds(made: Recommendation) -> Finding:
+    """Tokens per second of each way at each batch size."""
+    best = max(made.by_batch, key=lambda own: own.speedup.value)
+    return Finding(
+        "Speculation gains most at small batches." if _falls(made) else
+        f"Speculation gains most at batch {best.batch}.",
+        "Tokens per second of whole batches without prefill, with 95 % intervals over "
+        f"{', '.join(map(_count, made.by_batch))}; the scales of the panels differ.", bars(made), "answer")
+
+
+def bars(made: Recommendation) -> Figure:
+    """One panel per batch: tokens per second of each way, the recommended one last."""
+    figure, axes = plt.subplots(1, len(made.by_batch), figsize=(3.4 * len(made.by_batch) + 0.8, 2.5), squeeze=False,
+                                layout="constrained")
+    for axis, own in zip(axes.flat, made.by_batch):
+        names = NAMES | {RECOMMENDED: "recommended:\nplain decoding" if own.is_plain else
+                         f"recommended:\n{own.drafter}, {own.tree}"}
+        ways = [way for way in (GENERATE, PLAIN, CHAIN, RECOMMENDED) if way != CHAIN or own.over_chain != ONE]
+        for place, way in enumerate(ways):
+            speed = own.tokens_per_second[way]
+            axis.barh(place, speed.value, color=COLOURS[way], height=0.6)
+            axis.hlines(place, speed.low, speed.high, color="black", linewidth=1.4)
+            axis.annotate(f"{speed.value:.0f}", (np.nanmax(speed), place), (4, 0), textcoords="offset points",
+                          va="center", fontsize=9)
+        axis.set_yticks(range(len(ways)), [names[way] for way in ways], fontsize=9)
+        axis.invert_yaxis()
+        axis.margins(x=0.16)
+        axis.grid(axis="y", visible=False)
+        axis.set(title=f"batch {own.batch}", xlabel="tokens per second")
+    return figure
+
+
+def _use(own: ForBatch) -> str:
+    if own.is_plain:
+        return f"**Batch {own.batch}: plain decoding.** {_over_generate(own, PLAIN)}"
+    return (f"**Batch {own.batch}: `{own.drafter}` with `{own.tree}`**, at most {own.budget} draft "
+            f"{'token' if own.budget == 1 else 'tokens'} per round. It decodes {own.speedup} times as fast as plain "
+            f"decoding in the same loop ({_count(own)}). "
+            f"{_over_generate(own, RECOMMENDED)}")
+
+
+def _over_generate(own: ForBatch, way: str) -> str:
+    ratio = own.tokens_per_second[way].value / own.tokens_per_second[GENERATE].value
+    return f"This is {ratio:.1f} times the speed of transformers' `generate`."
+
+
+def _tree_or_chain(made: Recommendation) -> str:
+    """Where the recommended tree is no chain, what it gains over the best chain."""
+    trees = [own for own in made.by_batch if not own.is_plain and own.over_chain != ONE]
+    if not trees:
+        return ("**No branching tree is recommended**: at each batch size the fastest candidate is a chain, or none "
+                "pays.")
+    gains = ", ".join(f"{own.over_chain} times as fast at batch {own.batch}" for own in trees)
+    return f"**A tree beside the best chain**: {gains}."
+
+
+def _not_worth_it(made: Recommendation) -> Iterator[str]:
+    """Where speculation was not measured to pay."""
+    unsure = [str(own.batch) for own in made.by_batch if not own.is_plain and not own.speedup.low > 1]
+    if unsure:
+        yield f"At batch {' and '.join(unsure)} speculation is not faster than plain decoding beyond its interval."
+
+
+def _falls(made: Recommendation) -> bool:
+    """Whether the speedup falls from each batch size to the next larger one."""
+    values: list[Interval] = [own.speedup for own in sorted(made.by_batch, key=lambda own: own.batch)]
+    return len(values) > 1 and all(one.value > other.value for one, other in zip(values, values[1:]))
+
+
+def _count(own: ForBatch) -> str:
+    return f"{own.prompts} prompts" if own.batch == 1 else f"{own.prompts} batches of prompts"
