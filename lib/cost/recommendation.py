@@ -21,7 +21,6 @@ from lib.trees.tree import Tree
 FILE = "recommendation.json"
 RECOMMENDED, PLAIN, CHAIN, GENERATE = "recommended", "plain decoding", "best chain", "generate"
 NO_DRAFTER, NO_TREE = "none", "chain:0"  # of plain decoding
-FEW = 8  # prompts, or batches of prompts: below, an interval means little
 
 
 class Interval(NamedTuple):
@@ -30,6 +29,14 @@ class Interval(NamedTuple):
     value: float
     low: float = float("nan")
     high: float = float("nan")
+
+    def is_below(self, value: float) -> bool:
+        """Whether all of the interval is below a value; without an interval, whether its own value is."""
+        return self.value < value and not self.high >= value
+
+    def is_above(self, value: float) -> bool:
+        """Whether all of the interval is above a value; without an interval, whether its own value is."""
+        return self.value > value and not self.low <= value
 
     def __str__(self) -> str:
         return stats.format_estimate(self, ".3g" if abs(self.value) >= 10 else ".2f")

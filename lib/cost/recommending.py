@@ -22,7 +22,7 @@ from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.engines.registry import settings
 from lib.cost.fit import Costs
-from lib.cost.recommendation import (CHAIN, FEW, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
+from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
                                      Interval, Recommendation)
 from lib.cost.round_cost import Curve, RoundCost
 from lib.decoding import loop
@@ -222,7 +222,7 @@ class _Procedure:
         self.say(f"batch {batch}: judged on {rows['prompt'].nunique()} of {len(groups)} batches of prompts")
         drafted = fitting if winner is None else [each for each in fitting if each.entrant is winner.entrant]
         warnings = _warnings(winner, fitting, rows["prompt"].nunique(), len(groups))
-        if winner and (measured := self.interval(rows, RECOMMENDED, PLAIN)).high < 1:
+        if winner and (measured := self.interval(rows, RECOMMENDED, PLAIN)).is_below(1):
             warnings.append(f"{winner.name} was predicted to decode {speeds[best]:.2f} times as fast as plain decoding, "
                             f"but on the prompts that judge it decoded {measured} times as fast")
             rows = rows.replace({"way": {RECOMMENDED: CHAIN}}) if finalists[chain] is winner else rows
@@ -327,8 +327,8 @@ def _warnings(winner: Candidate | None, tried: Sequence[Candidate], measured: in
             told.append(f"the best {what} is the largest tested, {largest}: a larger one may be faster")
     if measured < asked:
         told.append(f"the time was over after {measured} of {asked} batches of prompts: give more seconds")
-    if measured < FEW:
-        told.append(f"{measured} batches of prompts are too few for the intervals to mean much: give {FEW} or more")
+    if measured < stats.FEWEST:
+        told.append(f"{measured} batches of prompts are too few for an interval: give {stats.FEWEST} or more")
     return told
 
 

@@ -12,7 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from lib.lab.theme import Style, styles_of
+from lib.lab.theme import Style, shown, styles_of
+
+MOST_LABELS = 6  # lines that are named at their ends
+LABEL_POINTS = 13  # height of a label
 
 
 def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label: str, lower: str | None = None,
@@ -22,7 +25,8 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
     `panels`.
 
     order: the names in the order that gives them colours, for those without a style of their own. bound: a ceiling,
-    drawn as a dotted line. The legend has the order in which the lines end. ValueError names a missing column.
+    drawn as a dotted line. Up to MOST_LABELS lines are named at their ends, in the last panel of each row; more have a
+    legend in the order in which they end. ValueError names a missing column.
     """
     wanted = [name for name in (x, y, by, lower, upper, panels) if name]
     missing = [name for name in wanted if name not in rows]
@@ -35,7 +39,7 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
     for axis, (name, group) in zip(axes.flat, groups):
         for strategy, line in group.groupby(by, sort=False):
             marked = ticks if log_x else line[x][::max(1, len(line) // 8)]
-            _line(axis, line.sort_values(x), (x, y, lower, upper), styles[strategy], str(strategy), marked)
+            _line(axis, line.sort_values(x), (x, y, lower, upper), styles[strategy], shown(strategy), marked)
         if bound is not None:
             axis.axhline(bound, color="#666666", linestyle=":", linewidth=1)
         if log_x:
@@ -52,8 +56,27 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
         axis.set_ylabel(y_label)
     if panels and title:
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
-    _legend(figure, rows, x, y, by, axes)
+    if rows[by].nunique() > MOST_LABELS:
+        _legend(figure, rows, x, y, by, axes)
+    elif rows[by].nunique() > 1:
+        for row in axes:
+            name_ends([axis for axis in row if axis.get_visible()][-1])
     return figure
+
+
+def name_ends(axis: Axes) -> None:
+    """Writes the label of each line right of the panel, at the height of the line's end and in its colour; labels that
+    would overlap are moved apart. Lines without a label have none.
+    """
+    named = [line for line in axis.get_lines() if not line.get_label().startswith("_") and len(line.get_xdata())]
+    inside = axis.get_xlim()[0]  # of the axis, which may be logarithmic
+    heights = axis.transAxes.inverted().transform(axis.transData.transform(
+        [(inside, line.get_ydata()[-1]) for line in named]))[:, 1]
+    lines_of_text = [line.get_label().count("\n") + 1 for line in named]
+    gap = LABEL_POINTS / (72 * axis.get_position().height * axis.figure.get_figheight())
+    for line, height in zip(named, _apart(heights, [gap * count for count in lines_of_text])):
+        axis.annotate(line.get_label(), (1, height), (6, 0), xycoords="axes fraction", textcoords="offset points",
+                      va="center", fontsize=9, color=line.get_color(), annotation_clip=False)
 
 
 def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: str, title: str = "",
@@ -62,6 +85,7 @@ def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: st
     """
     if best_of not in (None, "row", "column"):
         raise ValueError(f"best_of is {best_of!r}: give 'row', 'column' or None")
+    table = table.rename(index=shown)
     rows, columns = table.shape
     size = 2.2 + 0.68 * columns + 0.08 * max(len(str(name)) for name in table.index), 1.3 + 0.36 * rows
     figure, axis = plt.subplots(figsize=size, layout="constrained")
@@ -99,17 +123,42 @@ def points(rows: pd.DataFrame, *, label: str, by: str, x_label: str, panels: str
             height = np.array([labels.index(value) for value in own[label]]) + offset
             around = np.clip([own["value"] - own["low"], own["high"] - own["value"]], 0, None)
             style = styles[name]
-            axis.errorbar(own["value"], height, xerr=around, fmt=style.marker, color=style.colour, label=name,
+            axis.errorbar(own["value"], height, xerr=around, fmt=style.marker, color=style.colour, label=shown(name),
                           markersize=5, elinewidth=1.4, capsize=0)
         if line is not None:
             axis.axvline(line, color="#666666", linestyle=":", linewidth=1)
         if log_x:
             axis.set_xscale("log")
-        axis.set(title=str(title), xlabel=x_label, yticks=range(len(labels)), yticklabels=labels)
+        axis.set(title=str(title), xlabel=x_label, yticks=range(len(labels)), yticklabels=list(map(shown, labels)))
     axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
     if len(names) > 1:
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
     return figure
+
+
+def _apart(heights: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """The heights, moved as little as needed so that labels of these sizes around them do not overlap; in the same
+    order. Overlapping labels form a block around the mean of their heights (as in isotonic regression).
+    """
+    order = np.argsort(heights, kind="stable")
+    blocks: list[list] = []  # [members, sum of wished starts, total size], from below
+    for place in order:
+        blocks.append([[place], heights[place] - sizes[place] / 2, sizes[place]])
+        while len(blocks) > 1 and _start(blocks[-2]) + blocks[-2][2] > _start(blocks[-1]):
+            members, wished, size = blocks.pop()
+            below = blocks[-1]
+            blocks[-1] = [below[0] + members, below[1] + wished - len(members) * below[2], below[2] + size]
+    moved = np.empty(len(heights))
+    for block in blocks:
+        at = _start(block)
+        for place in block[0]:
+            moved[place] = at + sizes[place] / 2
+            at += sizes[place]
+    return moved.tolist()
+
+
+def _start(block: list) -> float:
+    return block[1] / len(block[0])
 
 
 def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
@@ -151,5 +200,5 @@ def _legend(figure: Figure, rows: pd.DataFrame, x: str, y: str, by: str, axes: n
     if len(handles) < 2:
         return
     ends = rows[rows[x] == rows.groupby(by)[x].transform("max")].groupby(by)[y].mean()
-    names = [str(name) for name in ends.sort_values(ascending=False).index]
+    names = [shown(name) for name in ends.sort_values(ascending=False).index]
     figure.legend([handles[name] for name in names], names, loc="outside right upper")

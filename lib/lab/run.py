@@ -217,7 +217,7 @@ def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
     text = with_findings(readme.read_text(encoding="utf-8"), nbformat.read(plan.executed(REPORT), as_version=4))
     copied = [
         *_replace(plan.folder / "tables", results / "tables", ("*.csv", "*.csv.xz")),
-        *_replace(plan.folder, results, ("*.json",)),  # what made the run, and its recommendation
+        *_replace(plan.folder, results, ("*.json", "columns.csv")),  # what made the run, what it recommends
         *_replace(plan.folder / "figures", home / "figures", (f"{shown}.png", f"{shown}.svg")),
         *_replace(plan.folder / "executed", executed, ("[0-9]*.ipynb",)),
         *_replace(plan.folder, executed, ("report.html",)),

@@ -5,7 +5,8 @@ prompt p (Efron 1979, with prompts as clusters): accepted over rounds, accepted 
 prompts. One draw of the weights serves all settings of a call, so their differences are paired.
 
 Intervals are percentiles, "expanded" for few prompts: t_{n-1} sqrt(n / (n - 1)) replaces the normal quantile z, because
-resampling n values underestimates their spread by the root, and their tails (Hesterberg 2015, section 5.3).
+resampling n values underestimates their spread by the root, and their tails (Hesterberg 2015, section 5.3). Fewer
+than FEWEST prompts have no interval.
 """
 
 import warnings
@@ -18,6 +19,7 @@ from scipy.special import ndtr, stdtrit
 
 RESAMPLES = 2000
 LEVEL = 0.95
+FEWEST = 8  # prompts, or other independent units: with fewer the percentiles mean little
 CHUNK = 1000  # settings resampled together: 2000 x 1000 float64 are 16 MB
 
 
@@ -25,7 +27,7 @@ CHUNK = 1000  # settings resampled together: 2000 x 1000 float64 are 16 MB
 class Estimate:
     """A value with its interval and the numbers of prompts and rounds; arrays of one shape for several settings.
 
-    The interval is NaN if there is only one prompt.
+    The interval is NaN where there are fewer than FEWEST prompts.
     """
 
     value: float | np.ndarray
@@ -174,8 +176,8 @@ def _quotient(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
 
 
 def _estimate(value: np.ndarray, drawn: np.ndarray, prompts: int, rounds) -> Estimate:
-    tail = _tail(prompts)
-    if prompts < 2:
+    tail = _tail(prompts) if prompts >= FEWEST else float("nan")
+    if prompts < FEWEST:
         bounds = np.full((2, *np.shape(value)), np.nan)
     elif np.isnan(drawn).any():  # draws whose denominator is 0 are left out
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # NaN if no draw is left
@@ -189,10 +191,8 @@ def _estimate(value: np.ndarray, drawn: np.ndarray, prompts: int, rounds) -> Est
 
 def _tail(prompts: int) -> float:
     """The probability to cut off at each end: Phi(-t sqrt(n / (n - 1))), with t the quantile of Student's distribution
-    with n - 1 degrees of freedom; NaN for one prompt.
+    with n - 1 degrees of freedom.
     """
-    if prompts < 2:
-        return float("nan")
     return float(ndtr(-stdtrit(prompts - 1, (1 + LEVEL) / 2) * (prompts / (prompts - 1)) ** 0.5))
 
 

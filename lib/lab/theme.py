@@ -72,6 +72,9 @@ STYLES: Mapping[str, Style] = {
     "smart": Style(GREY, "p", DASH_DOT),
     "ddtree": Style(BLACK, "X", DASH_DOT),
 }
+# What figures and tables call a family whose name in code says too little.
+NAMES = {"optimal": "Sequoia (static)", "frequent": "frequent paths", "independent:4": "4 independent chains",
+         "independent:2": "2 independent chains"}
 _OTHERS = [Style(colour, marker, dash) for colour, marker, dash in zip(
     (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY) * 3,
     "osD^vP<X>ph*d8sHDP^<Xov>", [SOLID] * 8 + [DASHED] * 8 + [DOTTED] * 8)]
@@ -88,6 +91,11 @@ def styles_of(names: Iterable[str]) -> dict[str, Style]:
     return {name: spare.get(name) or STYLES.get(name) or STYLES[_family(name)] for name in names}
 
 
+def shown(name: str) -> str:
+    """A strategy's name as figures, tables and sentences have it."""
+    return NAMES.get(str(name), str(name))
+
+
 def use_theme() -> None:
     """Sets fonts, grid and sizes of all later figures; call it once at the top of a notebook."""
     sns.set_theme(context="notebook", style="ticks", rc={
@@ -96,6 +104,7 @@ def use_theme() -> None:
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#555555", "grid.color": "#E8E8E8",
         "grid.linewidth": 0.7, "lines.linewidth": 1.8, "lines.markersize": 5, "legend.frameon": False,
         "legend.fontsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "svg.hashsalt": "tree",
+        "figure.max_open_warning": 0,
         "svg.fonttype": "none"})  # text stays text: a third of the bytes, and searchable
 
 

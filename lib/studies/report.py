@@ -1,34 +1,38 @@
-"""The report: the answer, the parts of all studies in the order of `STUDIES`, then what follows from them.
+"""The report: the answer, the background, what was measured, the sections of all studies, published numbers, appendices.
 
-Each study's `findings` module has `report(run, ask, rng)`, which yields the study's sections: prose as Markdown
-strings, findings, and tables without a caption. A study also answers questions of the section "What follows" by
-yielding `Follows`; those are shown after the last study, and computed only then.
+Each study's `findings` module has `report(run, ask, rng)`, which yields its sections of the main part, or nothing, and
+`appendix(run, ask, rng)`, which yields its appendices: prose as Markdown strings, findings, and tables without a
+caption. A section begins with a string of the form "## Title". Sections and appendices are numbered here and listed in
+a table of contents.
 """
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import count
+from pathlib import Path
+from string import ascii_uppercase
 
 import numpy as np
 import pandas as pd
 
-from lib.lab import provenance, tables
+from lib.cost import recommendation
+from lib.lab import atomic_file, provenance, tables
 from lib.lab.findings import Finding, Part, Results
-from lib.studies import STUDIES
+from lib.studies import STUDIES, background, material, published
 from lib.studies.acceptance import summary
 from lib.studies.advice import answer
 
-# The order of the questions in "What follows"; a question that is not listed comes after these.
-QUESTIONS = ("How deep, how wide?", "How many nodes?", "Which drafter?", "Which text?", "Who drafts?", "Which rule?",
-             "How fast?")
+HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Ask:
     """What the report shows: the reader's choices, checked against the run by `Ask.of`.
 
-    pair: "target/drafter", the pair of the headlines, one of the run's. budget: draft nodes at which shapes, kinds of
-    text and pairs are compared, one of the run's budgets. seed: of resampling. reference_dir: the committed run.
+    pair: "target/drafter", the pair of the acceptance sections, one of the run's. budget: draft nodes at which kinds of
+    text and temperatures are compared, one of the run's budgets. seed: of resampling. reference_dir: the committed run.
     """
 
     pair: str
@@ -47,85 +51,107 @@ class Ask:
         return self.pair.partition("/")[2]
 
     @classmethod
-    def of(cls, run: Results, *, pair: str = "", budget: int = 16, **others) -> "Ask":
-        """The choices for a run. Without a pair, the first one that the run was made for; in place of a budget that the
-        run lacks, the middle one of those it has. ValueError for a pair that the run lacks.
+    def of(cls, run: Results, *, pair: str = "", budget: int = 0, **others) -> "Ask":
+        """The choices for a run. Without a pair, the first one that the run was made for. Without a budget, that of the
+        recommendation at the smallest batch. In place of a budget that the run lacks, its nearest. ValueError for a pair
+        that the run lacks.
         """
         rows, first = run["acceptance"], run["rank"].iloc[0]  # ranks are tabled for the first pair of the parameters
         pairs, budgets = list((rows["target"] + "/" + rows["drafter"]).unique()), sorted(rows["budget"].unique())
         pair = pair or f"{first.target}/{first.drafter}"
         if pair not in pairs:
             raise ValueError(f"pair is {pair!r}, which this run does not have; choose one of {', '.join(pairs)}")
-        return cls(pair, int(budget if budget in budgets else budgets[len(budgets) // 2]), **others)
+        wanted = budget or _recommended_budget(run) or budgets[len(budgets) // 2]
+        return cls(pair, int(min(budgets, key=lambda own: abs(np.log2(own / wanted)))), **others)
 
 
-@dataclass(frozen=True)
-class Follows:
-    """One study's answer to a question of the section "What follows": answer() gives sentences in Markdown.
-
-    The answers of several studies to one question form one paragraph. `answer` is called after all studies are shown,
-    so that its resampling changes none of their intervals.
-    """
-
-    question: str
-    answer: Callable[[], str]
+def _recommended_budget(run: Results) -> int:
+    """The budget of the recommendation at the smallest batch; 0 without a recommendation, and where it is plain."""
+    path = run.run_dir / recommendation.FILE
+    return recommendation.load(path).by_batch[0].budget if path.exists() else 0
 
 
 def parts(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
-    """All parts of the report in order: the answer, the studies' sections, and what follows from them."""
-    yield from answer.opening(run)
-    answers: list[Follows] = []
-    for study in STUDIES:
-        for part in import_module(f"lib.studies.{study}.findings").report(run, ask, rng):
-            if isinstance(part, Follows):
-                answers.append(part)
-            else:
-                yield part
-    yield what_follows(answers)
+    """All parts of the report in order, with numbered headings; the table of contents follows the answer."""
+    studies = [import_module(f"lib.studies.{study}.findings") for study in STUDIES]
+    opening = list(answer.opening(run))
+    main = [*background.report(run), *material.report(run)]
+    main += [part for study in studies for part in study.report(run, ask, rng)]
+    main += [*published.report(run, ask, rng)]
+    appended = [part for study in studies for part in study.appendix(run, ask, rng)]
+    appended += [*made_by(run, ask, rng)]
+    numbered = [*with_numbers(main, map(str, count(1))), *with_numbers(appended, iter(ascii_uppercase))]
+    yield from opening
+    yield contents(numbered)
+    yield from numbered
 
 
-def what_follows(answers: list[Follows]) -> str:
-    """The section "What follows": a paragraph for each question."""
-    questions = dict.fromkeys([*QUESTIONS, *(each.question for each in answers)])
-    given = [question for question in questions if any(each.question == question for each in answers)]
-    paragraphs = [" ".join([f"**{question}**", *(each.answer() for each in answers if each.question == question)])
-                  for question in given]
-    return "\n\n".join(["## 9 What follows", *paragraphs])
+def with_numbers(shown: Iterable[Part], names: Iterator[str]) -> Iterator[Part]:
+    """The parts, with "## Title" as "## 1 Title" and "### Title" as "### 1.1 Title"."""
+    name, below = "", count(1)
+
+    def number(heading: re.Match) -> str:
+        nonlocal name, below
+        if heading[1] == "##":
+            name, below = next(names), count(1)
+            return f"## {name} {heading[2]}"
+        return f"### {name}.{next(below)} {heading[2]}"
+
+    for part in shown:
+        yield HEADING.sub(number, part) if isinstance(part, str) else part
 
 
-# -------------------------------------------------------------------------------------------------- the last sections
+def contents(shown: Iterable[Part]) -> str:
+    """The table of contents: a link to each "## " heading."""
+    titles = [heading[2] for part in shown if isinstance(part, str) for heading in HEADING.finditer(part)
+              if heading[1] == "##"]
+    listed = [f"[{title}](#{title.replace(' ', '-')})" for title in titles]
+    main = [link for link in listed if link[1].isdigit()]
+    return (f"**Contents** {' · '.join(main)}\n\n**Appendices** "
+            f"{' · '.join(link for link in listed if link not in main)}")
+
+
+# ------------------------------------------------------------------------------------------------------ the last pages
+
+
+def made_by(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
+    """What made the run, and a run that is not the reference beside the reference."""
+    yield ("## What made this run\n\nThe run's folder also holds `run.json`, with all parameters and the digests of models "
+           "and prompts, and `columns.csv`, with the meaning of each column of its tables.")
+    yield facts(run)
+    reference = Path(ask.reference_dir)
+    if ask.reference_dir and reference.resolve() != run.run_dir.resolve() and "--reference" not in run.record["command"]:
+        yield "### This run beside the reference"
+        yield beside_reference(run, Results(reference), ask, rng)
 
 
 def beside_reference(run: Results, reference: Results, ask: Ask, rng: np.random.Generator) -> Finding:
-    """Acceptance lengths of the chain and the optimal tree in this run and in the reference, where both have the
-    setting.
+    """Acceptance lengths of the chain and Sequoia's tree in this run and in the reference, where both have the setting.
     """
     rows, others = (summary.clean(each["acceptance"]) for each in (run, reference))
-    own = summary.lengths(rows, np.random.default_rng(ask.seed))  # as in the sections above
+    own = summary.lengths(rows, np.random.default_rng(ask.seed))
     both = own.merge(summary.lengths(others, rng), on=summary.SETTING, suffixes=(" (this run)", " (reference)"))
     both = both.drop(columns=["n_rounds (this run)", "n_rounds (reference)"])
     both = both[(both["budget"] == ask.budget) & both["family"].isin(["chain", "optimal"])]
-    overlap = both["low (this run)"] <= both["high (reference)"]
+    known = both[["low (this run)", "low (reference)"]].notna().all(axis=1)
+    overlap = known & (both["low (this run)"] <= both["high (reference)"])
     overlap &= both["low (reference)"] <= both["high (this run)"]
-    return Finding("This run and the reference:", f"in {overlap.sum()} of {len(both)} settings that both have, the "
-                   "intervals overlap.", table=both.set_index(summary.SETTING).round(2))
+    return Finding("This run and the reference:", f"the intervals overlap in {overlap.sum()} of {known.sum()} settings "
+                   "that both have with an interval.", table=both.set_index(summary.SETTING).round(2))
 
 
-def facts(run: Results, ask: Ask) -> pd.DataFrame:
-    """What made the run: commit, profile, machine, versions, prompts and seed."""
+def facts(run: Results) -> pd.DataFrame:
+    """What made the run: commit, profile, machine, versions and seed."""
     record = run.record
-    judged = summary.headline(summary.clean(run["acceptance"]), ask.pair)
     versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("torch", "transformers", "pandas"))
+    seeds = {str(seed) for own in record["seeds"].values() for seed in own.values()}
     return pd.Series({
         "commit": record["commit"], "profile": record["profile"], "machine": provenance.machines(record),
-        "versions": versions, "prompts judged": judged["prompt"].nunique(),
-        "seed": record["parameters"]["02_acceptance"]["seed"]}, name="this run").to_frame()
+        "versions": versions, "seeds": ", ".join(sorted(seeds))}, name="this run").to_frame()
 
 
-def columns(run: Results) -> str:
-    """What each column of the run's tables means, as folded HTML."""
+def write_columns(run: Results) -> None:
+    """Writes columns.csv, the meaning of each column of the run's tables, into the run's folder."""
     names = sorted({path.name.partition(".")[0] for path in (run.run_dir / "tables").glob("*.csv*")})
-    meanings = tables.dictionary(names).drop(columns=["kind", "key"]).set_index(["table", "column"])
-    with pd.option_context("display.max_colwidth", None):
-        listed = meanings.to_html()
-    return f"<details><summary>What each column of the {len(names)} tables means</summary>{listed}</details>"
+    text = tables.dictionary(names).drop(columns=["kind", "key"]).to_csv(index=False)
+    atomic_file.replace(run.run_dir / "columns.csv", text.encode())

@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.figure import Figure
 
-from lib.lab.theme import BLACK, PALE, ROLES, styles_of
+from lib.lab.theme import BLACK, PALE, ROLES, shown, styles_of
 from lib.trees.tree import ROOT, Tree
 
 MOST_LABELLED = 40  # nodes whose numbers are legible in a tree
@@ -107,7 +107,7 @@ def gallery(trees: Mapping[str, Tree], *, weights: Mapping[str, Sequence[float]]
         axis.set_ylim(-max(tree.max_depth, 3) - 0.5, 0.5)
         axis.yaxis.set_visible(False)
         axis.text(0, 1.0, (notes or {}).get(name, ""), transform=axis.transAxes, fontsize=8.5, color="#444444")
-        axis.set_title(name, color=styles[name].colour, pad=16 if notes else 6)
+        axis.set_title(shown(name), color=styles[name].colour, pad=16 if notes else 6)
     return figure
 
 

@@ -43,6 +43,19 @@ def by_target(pairs: Sequence) -> dict[str, list]:
     return groups
 
 
+def models(pairs: Sequence) -> pd.DataFrame:
+    """The table "models": each model of the pairs with its size."""
+    each = {name: model for pair in pairs for name, model in (
+        (pair.target_name, pair.target), (pair.drafter_name, pair.draft_model)) if model is not None}
+    rows = []
+    for name, model in each.items():
+        sizes = model.config.get_text_config()
+        rows.append({"model": name, "parameters": model.num_parameters(), "layers": sizes.num_hidden_layers,
+                     "hidden": sizes.hidden_size, "vocabulary": sizes.vocab_size,
+                     "dtype": str(model.dtype).removeprefix("torch.")})
+    return pd.DataFrame(rows)
+
+
 def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
          deepest: int = 0) -> int | None:
     """The tokens that a prompt may have so that its continuations fit the smallest window, with room for the deepest

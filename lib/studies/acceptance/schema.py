@@ -94,4 +94,21 @@ TABLES = (
           trees_a_second real trees per second
           times_live real how many times faster than live decoding
           """),
+    table("models", "a model of the run's pairs", "model", """
+          model text name of the model
+          parameters integer numbers of the model, tied embeddings once
+          layers integer blocks of the model
+          hidden integer width of a hidden state
+          vocabulary integer tokens of the output layer
+          dtype
+          """),
+    table("worked_round", "a node of one round that the report draws, or the round's bonus token", "pair node", """
+          pair drafter shape
+          node integer number of the node, the root is 0; the bonus token comes last
+          parent integer number of the node before it on its path; -1 for the root
+          rank integer place among its siblings in the drafter's order
+          token text the node's token as text
+          role text root, accepted, rejected or bonus
+          context text the end of the text before the round
+          """),
 )

@@ -1,5 +1,5 @@
-"""Findings on static shapes: which ones gain at which budgets, where rounds end, and what changes with the kind of
-text, the temperature and the pair; and on the models and texts that they rest on.
+"""Findings on all static shapes: which ones gain at which budgets and where rounds end; and on the texts that they rest
+on.
 
 Estimates that several findings share are attributes of `Shapes`. The other functions take tables, and a generator where
 they resample.
@@ -14,14 +14,15 @@ from matplotlib.figure import Figure
 
 from lib.lab import charts, stats
 from lib.lab.findings import Finding
+from lib.lab.theme import shown
 from lib.replay.acceptance import CONTINUATION
 from lib.studies.acceptance import summary
-from lib.studies.acceptance.summary import GROWN, MEMORISED, where
+from lib.studies.acceptance.summary import GROWN, where
 from lib.trees import drawing
 from lib.trees.tree import Tree
 
 BUDGET, LENGTH = "budget (draft nodes)", "acceptance length (tokens per round)"
-LOOKED_AT = ("chain", "independent:4", "kary:2", "comb:3", "optimal")  # shapes shown by depth and temperature
+LOOKED_AT = ("chain", "independent:4", "kary:2", "comb:3", "optimal")  # shapes shown by depth
 DEEPEST, FEWEST_ROUNDS = 8, 30  # depths that are shown, and rounds that a depth needs to be shown
 
 
@@ -30,7 +31,7 @@ class Shapes:
 
     run: tables by name. budget: draft nodes at which shapes are compared, one of the run's. left_out: kinds of text
     that say nothing about kinds. The generator is used in this order: lengths of all settings, differences from the
-    chain, lengths by kind.
+    chain.
     """
 
     def __init__(self, run: Mapping[str, pd.DataFrame], pair: str, budget: int, rng: np.random.Generator, *,
@@ -45,9 +46,6 @@ class Shapes:
         self.lengths = summary.lengths(self.rows, rng)
         self.judged = self.of_pair(self.rows)
         self.over_chain = stats.compare(self.judged, ["budget"], "family", "chain", "accepted", "rounds", rng)
-        optimal = self.judged[(self.judged["budget"] == budget) & (self.judged["family"] == "optimal")]
-        by_kind = summary.lengths(optimal, rng, ["kind"])
-        self.kinds = by_kind[~by_kind["kind"].isin(self.left_out)].sort_values("value")
         self.own = self.of_pair(self.lengths)
         self.by_family = self.own.set_index(["family", "budget"])
         self.fixed = summary.best_fixed(self.own).set_index("budget")
@@ -66,25 +64,6 @@ class Shapes:
         """The pair's rows of the table `nodes`."""
         return self.of_pair(summary.clean(self.run["nodes"]))
 
-    @cached_property
-    def doublings(self) -> pd.DataFrame:
-        """What each doubling of the budget adds (see `summary.doubling`)."""
-        return summary.doubling(self.own, self.budgets)
-
-    @property
-    def overtakes(self) -> int | None:
-        """The budget from which on the optimal tree is ahead of the chain beyond its interval; None without one."""
-        return summary.ahead_from(self.over_chain, "optimal")
-
-    @cached_property
-    def optimal_by_pair(self) -> pd.DataFrame:
-        """Lengths at each budget for every pair of this protocol: of the optimal tree, or of the chain where a drafter
-        has no ranks from which trees are grown.
-        """
-        own = where(self.lengths, protocol=self.protocol, temperature=self.temperature)
-        ranked = set(own.loc[own["family"] == "optimal", "pair"])
-        return own[own["family"] == own["pair"].isin(ranked).map({True: "optimal", False: "chain"})]
-
 
 # ---------------------------------------------------------------------------------------------------- shapes and models
 
@@ -97,7 +76,7 @@ def drawn_shapes(shapes: Shapes) -> Finding:
     used, depths = summary.utilisation(shapes.nodes), [tree.max_depth for tree in trees.values()]
     others = used.drop(["chain", "optimal"])
     text = (f"The share of nodes that are accepted in at least one round in a hundred is {used['chain']:.0%} for the "
-            f"chain and {used['optimal']:.0%} for the optimal tree.")
+            f"chain and {used['optimal']:.0%} for Sequoia's tree.")
     if len(others):
         text += (f" For the other shapes it is between {others.min():.0%} (`{others.idxmin()}`) and {others.max():.0%} "
                  f"(`{others.idxmax()}`).")
@@ -119,16 +98,6 @@ def loops(repetition: pd.DataFrame) -> Finding:
     shares = (f"`{name}` " + ", ".join(f"{share:.0%} at temperature {heat:g}" for (_, heat), share in own.items())
               for name, own in table["share that loops"].groupby("target"))
     return Finding("Share of continuations that end in a loop:", f"{'; '.join(shares)}.", table=table.round(2))
-
-
-def held_out_losses(losses: pd.DataFrame, target: str, left_out: Sequence[str]) -> Finding:
-    """The held-out loss of each member of the shipped family on each kind of text."""
-    by_member = losses.pivot(index="kind", columns="member", values="nats_a_token")
-    lowest = (by_member.idxmin(axis=1) == target).sum()
-    return Finding(
-        f"The target has the lowest held-out loss on {lowest} of {len(by_member)} kinds", "(in nats per token). Kinds "
-        f"that `{target}` has memorised (loss under {MEMORISED}) say nothing about tasks, and statements about kinds "
-        f"leave them out: {', '.join(left_out) or 'there are none'}.", table=by_member.round(2))
 
 
 def agreement(ranks: pd.DataFrame, rng: np.random.Generator) -> Finding:
@@ -156,7 +125,7 @@ def agreement(ranks: pd.DataFrame, rng: np.random.Generator) -> Finding:
 
 
 def _by_family(shapes: Shapes, estimates: pd.DataFrame, y_label: str, **settings) -> Figure:
-    """Estimates of each family over the budget; bands for the chain and the optimal tree, as others would hide them."""
+    """Estimates of each family over the budget; bands for the chain and Sequoia's tree, as others would hide them."""
     bands = estimates["family"].isin(["chain", "optimal"])
     rows = estimates.assign(low=estimates["low"].where(bands), high=estimates["high"].where(bands))
     return charts.lines(rows, x="budget", y="value", lower="low", upper="high", by="family", log_x=True,
@@ -167,17 +136,14 @@ def over_budget(shapes: Shapes) -> Finding:
     """Acceptance length of each family over the budget."""
     figure = _by_family(shapes, shapes.own, LENGTH, title=shapes.pair)
     flat = {name: summary.exhausted(shapes.own, name) for name in ("chain", "optimal")}
-    limit = "still gains" if flat["optimal"] == shapes.largest else "has it"
-    ahead = shapes.overtakes
-    ahead = f"From a budget of {ahead} on the optimal tree is ahead beyond its interval. " if ahead else ""
     wins = shapes.fixed[shapes.fixed.index > 2].reset_index()
-    best = ", ".join(f"`{row.family}` at {row.budget} ({row.of_optimal:.0%} of the optimal tree)"
+    best = ", ".join(f"`{row.family}` at {row.budget} ({row.of_optimal:.0%} of Sequoia's tree)"
                      for row in wins.itertuples())
-    best = f"The best fixed shape is {best}. " if best else ""
+    best = f"The best shape that is fixed in advance is {best}. " if best else ""
     return Finding(
-        f"A chain has nearly all of its gain at {flat['chain']} nodes; the optimal tree {limit} at {flat['optimal']}.",
-        f"{ahead}{best}Bands (chain, optimal) are 95 % intervals over prompts, which differ more than shapes do; the "
-        "paired comparison below removes that difference.", figure, "headline")
+        f"A chain reaches 99 % of its largest acceptance length at {flat['chain']} nodes, Sequoia's tree at "
+        f"{flat['optimal']}.", f"{best}Up to {shapes.largest} nodes were tested. Bands (chain, Sequoia) are 95 % "
+        "intervals over prompts, which differ more than shapes do.", figure, "all_shapes")
 
 
 def against_chain(shapes: Shapes) -> Finding:
@@ -190,20 +156,7 @@ def against_chain(shapes: Shapes) -> Finding:
     return Finding(
         "Difference from a chain of the same budget, in tokens per round, paired by prompt.",
         f"At {shapes.largest} nodes these shapes gain beyond their interval: {ahead}; these lose: {below}.",
-        table=table.loc[[name for name in shapes.families if name != "chain"]])
-
-
-def by_doubling(shapes: Shapes) -> Finding:
-    """What each doubling of the budget adds."""
-    figure = charts.lines(
-        shapes.doublings, x="budget", y="gain", by="family", log_x=True, order=shapes.families, title=shapes.pair,
-        x_label=BUDGET, y_label="tokens per round gained\nby the last doubling")
-    last = shapes.doublings[shapes.doublings["budget"] == shapes.largest].set_index("family")["gain"]
-    fixed = last.drop(list(GROWN), errors="ignore")
-    return Finding(
-        "What each doubling of the budget adds.", f"The last doubling, to {shapes.largest} nodes, adds "
-        f"{last['optimal']:.2f} tokens per round to the optimal tree and {last['chain']:.2f} to the chain. Of the "
-        f"fixed shapes `{fixed.idxmax()}` gains most, {fixed.max():.2f}.", figure, "doubling")
+        table=table.loc[[name for name in shapes.families if name != "chain"]].rename(index=shown))
 
 
 def at_budget(shapes: Shapes, rng: np.random.Generator) -> Finding:
@@ -219,37 +172,26 @@ def at_budget(shapes: Shapes, rng: np.random.Generator) -> Finding:
                "acceptance rate": kept, "target calls saved": saved}
     table = pd.DataFrame({name: stats.format_estimates(each) for name, each in columns.items()}, index=order)
     return Finding(
-        f"At {shapes.budget} nodes the optimal tree saves {saved.value['optimal']:.0%} of the target's forward passes, "
+        f"At {shapes.budget} nodes Sequoia's tree saves {saved.value['optimal']:.0%} of the target's forward passes, "
         f"a chain {saved.value['chain']:.0%}.", f"They keep {kept.value['optimal']:.0%} and {kept.value['chain']:.0%} "
         "of their draft tokens.", table=table.assign(depth=oracle["depth"], **{"of the oracle":
-        oracle["share"].round(2)}))
-
-
-def rate_over_budget(shapes: Shapes, rng: np.random.Generator) -> Finding:
-    """Acceptance rate of each family over the budget."""
-    rate = stats.summarise(shapes.judged, ["family", "budget"], "accepted", "drafted", rng)
-    figure = _by_family(shapes, rate, "acceptance rate (accepted / drafted)", log_y=True, title=shapes.pair)
-    kept = rate[rate["family"] == "optimal"].set_index("budget")["value"]
-    ends = min(shapes.budgets), shapes.largest
-    return Finding("The acceptance rate falls as the budget grows.", "Of the optimal tree's draft tokens "
-                   + " and ".join(f"{kept[end]:.0%} are accepted at budget {end}" for end in ends)
-                   + ".", figure, "rate_over_budget")
+        oracle["share"].round(2)}).rename(index=shown))
 
 
 def against_optimal(shapes: Shapes, rng: np.random.Generator) -> Finding:
-    """Paired differences from the optimal tree at the largest budget."""
+    """Paired differences from Sequoia's tree at the largest budget."""
     against = stats.compare(shapes.judged, ["budget"], "family", "optimal", "accepted", "rounds", rng)
     widest = against[against["budget"] == shapes.largest].sort_values("value", ascending=False).assign(pair=shapes.pair)
-    figure = charts.points(widest, label="family", by="pair", line=0.0, x_label="tokens per round, against optimal")
+    figure = charts.points(widest, label="family", by="pair", line=0.0, x_label="tokens per round, less Sequoia's tree")
     grown = "; ".join(f"`{row.family}` {stats.format_estimate(row, '+.2f')}"
                       for row in widest[widest["family"].isin(GROWN)].itertuples())
     return Finding(
-        f"Differences from Sequoia's optimal tree at {shapes.largest} nodes,", f"in tokens per round: "
+        f"Differences from Sequoia's tree at {shapes.largest} nodes,", f"in tokens per round: "
         f"{grown or 'no other is grown'}. Of all shapes {(widest['high'] < 0).sum()} are worse beyond their interval.",
         figure, "against_optimal")
 
 
-# ------------------------------------------------------------------------------------ depth, text, temperature and pair
+# --------------------------------------------------------------------------------------------- depth and candidates
 
 
 def by_depth(shapes: Shapes, rng: np.random.Generator) -> Finding:
@@ -266,58 +208,11 @@ def by_depth(shapes: Shapes, rng: np.random.Generator) -> Finding:
     first = on[on["depth"] == 1].set_index("family")["value"]
     line = on[on["family"] == "chain"].sort_values("depth")
     start, end = line.iloc[0], line.iloc[-1]
-    rises = end["value"] > start["value"]
-    why = (", because the rounds that reach it are those on easy text. A model of independent steps does not have this "
-           "effect" if rises else "")
-    along = (f" Along the chain conditional acceptance {'rises' if rises else 'falls'} from {start['value']:.0%} to "
-             f"{end['value']:.0%} at depth {int(end['depth'])}{why}." if end["depth"] > 1 else "")
-    return Finding("Siblings help at the first step.", f"At depth 1 a chain is accepted {first['chain']:.0%} of the "
-                   f"time, `{first.idxmax()}` {first.max():.0%}.{along}", figure, "depth")
-
-
-def by_kind(shapes: Shapes, rng: np.random.Generator) -> Finding:
-    """Each family on each kind of text, at one budget."""
-    part = shapes.judged[(shapes.judged["budget"] == shapes.budget) & ~shapes.judged["kind"].isin(shapes.left_out)]
-    grid = summary.lengths(part, rng, ["family", "kind"]).pivot(index="family", columns="kind", values="value")
-    grid = grid.loc[shapes.families, grid.mean().sort_values(ascending=False).index]
-    decoding = "greedy" if shapes.temperature == 0 else f"temperature {shapes.temperature:g}"
-    figure = charts.heat_map(grid, value_label="acceptance length", x_label="kind of text", y_label="",
-                             best_of="column", title=f"{shapes.pair}, {shapes.budget} nodes, {decoding}")
-    optimal = grid.loc["optimal"]
-    of_best = (optimal / grid.max()).sort_values()
     return Finding(
-        f"Kinds differ by a factor of {optimal.max() / optimal.min():.1f} (optimal tree), shapes by "
-        f"{(grid.max() / grid.loc['chain']).median():.2f} (best over chain, median of kinds).",
-        f"One optimal tree, grown for all kinds together, has {of_best.median():.0%} of the best shape's gain on the "
-        f"median kind. It has least on {of_best.index[0]}, {of_best.iloc[0]:.0%}.", figure, "kinds")
-
-
-def by_temperature(shapes: Shapes) -> Finding:
-    """Some families over the budget at each temperature of the target."""
-    across = where(shapes.lengths, protocol=shapes.protocol, pair=shapes.pair)
-    across = across[across["family"].isin(LOOKED_AT)]
-    across = across.assign(temperature="temperature " + across["temperature"].map("{:g}".format))
-    figure = _by_family(shapes, across, LENGTH.replace(" (", "\n("), panels="temperature")
-    wide = across[across["budget"] == shapes.budget].pivot(index="family", columns="temperature", values="value")
-    gained = ", ".join(f"{value:.2f} at {name}" for name, value in wide.loc["optimal"].items())
-    ratios = ", ".join(f"{ratio - 1:+.0%}" for ratio in wide.loc["optimal"] / wide.loc["chain"])
-    optimal = list(wide.loc["optimal"])
-    lowers = "lowers" if optimal[-1] < optimal[0] else "does not lower"
-    claim = f"A higher temperature {lowers} acceptance." if len(optimal) > 1 else "Acceptance over the budget."
-    return Finding(claim, f"At {shapes.budget} nodes the optimal tree accepts {gained} tokens per round; its lead over "
-                   f"the chain is {ratios}.", figure, "temperature")
-
-
-def by_pair(shapes: Shapes) -> Finding:
-    """The optimal tree over the budget for each pair of the run."""
-    rows = shapes.optimal_by_pair
-    figure = charts.lines(rows, x="budget", y="value", lower="low", upper="high", by="pair", log_x=True,
-                          order=shapes.pairs, title="optimal tree; chain for drafters without ranks", x_label=BUDGET,
-                          y_label=LENGTH)
-    at_budget = rows[rows["budget"] == shapes.budget].sort_values("value", ascending=False)
-    each = ", ".join(f"`{row.pair}` {stats.format_estimate(row)}" for row in at_budget.itertuples())
-    return Finding("Acceptance lengths of the pairs", f"with the optimal tree of {shapes.budget} nodes, or a chain "
-                   f"where a drafter has no ranks ({shapes.protocol}): {each} tokens per round.", figure, "pairs")
+        f"At depth 1 a chain is accepted {first['chain']:.0%} of the time, `{first.idxmax()}` {first.max():.0%}.",
+        f"Of the rounds that accepted a chain's token at the depth before, {start['value']:.0%} accept the one at depth 1 "
+        f"and {end['value']:.0%} the one at depth {int(end['depth'])}. *Conditional*: of the rounds that reached a depth "
+        "at a node with children; *unconditional*: of all rounds.", figure, "depth")
 
 
 def coverage(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator, temperature: float = 0.0) -> Finding:

@@ -74,28 +74,10 @@ def best_fixed(estimates: pd.DataFrame) -> pd.DataFrame:
     return joined.assign(of_optimal=joined["value"] / joined["optimal"])
 
 
-def doubling(estimates: pd.DataFrame, budgets: Sequence[int]) -> pd.DataFrame:
-    """The column `gain`: what each step from one budget to the next adds to the acceptance length, per doubling."""
-    ordered = estimates[estimates["budget"].isin(budgets)].sort_values("budget")
-    group = ordered.groupby([name for name in SETTING if name != "budget"], sort=False)
-    steps = np.log2(ordered["budget"] / group["budget"].shift())
-    return ordered.assign(gain=group["value"].diff() / steps).dropna(subset=["gain"])
-
-
 def exhausted(estimates: pd.DataFrame, family: str, share: float = 0.99) -> int:
     """The smallest budget at which a family has this share of its largest acceptance length."""
     own = estimates[estimates["family"] == family].sort_values("budget").set_index("budget")["value"]
     return int((own >= share * own.max()).idxmax())
-
-
-def ahead_from(gain: pd.DataFrame, family: str) -> int | None:
-    """The smallest budget from which on a family gains beyond its interval; None if it does not at the largest.
-
-    gain: paired differences from another family (budget, family, low), as `stats.compare` gives them.
-    """
-    own = gain[gain["family"] == family].set_index("budget")["low"].sort_index()
-    ahead = (own > 0)[::-1].cummin()[::-1]
-    return int(ahead.idxmax()) if ahead.any() else None
 
 
 def of_oracle(estimates: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:

@@ -13,13 +13,25 @@ from lib.cost import recommendation
 from lib.cost.recommendation import CHAIN, GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Interval, Recommendation
 from lib.lab import theme
 from lib.lab.findings import Finding, Part, Results
+from lib.studies.advice import findings
 
 NAMES = {GENERATE: "transformers' generate", PLAIN: "plain decoding, this loop", CHAIN: "best chain"}
 COLOURS = {GENERATE: theme.GREY, PLAIN: theme.SKY, CHAIN: theme.BLUE, RECOMMENDED: theme.VERMILLION}
 
 
+COMMAND = """
+**The recommendation, and its command.** Another model, text or machine has another answer. This command computes it:
+
+```sh
+./run_notebooks.sh 06 --set pairs=MODEL --set prompts=FILE
+```
+"""
+
+
 def opening(run: Results) -> Iterator[Part]:
-    """The answer in a few sentences, with a figure of speeds; one sentence where the run made no recommendation."""
+    """The answer in a few sentences, with a figure of speeds, and the recommendation as a table; one sentence where the run
+    made no recommendation.
+    """
     path = run.run_dir / recommendation.FILE
     if not path.exists():
         yield "**In short** This run made no recommendation: notebook 06 is not part of it."
@@ -27,6 +39,8 @@ def opening(run: Results) -> Iterator[Part]:
     made = recommendation.load(path)
     yield in_short(made)
     yield speeds(made)
+    yield COMMAND
+    yield findings.recommended(made)
 
 
 def in_short(made: Recommendation) -> str:
@@ -35,8 +49,7 @@ def in_short(made: Recommendation) -> str:
     listed = "\n".join(f"- {point}" for point in points)
     return (f"**In short** (`{made.target}` in {made.dtype} on {made.processor} with {made.threads} threads, greedy "
             f"decoding of {made.new_tokens} tokens per prompt; chosen on {made.choosing} prompts, measured on others; "
-            f"95 % intervals)\n\n{listed}\n\nAnother model, text or machine has another answer; "
-            "`./run_notebooks.sh 06 --set pairs=MODEL --set prompts=FILE` computes it.")
+            f"95 % intervals)\n\n{listed}")
 
 
 def speeds(made: Recommendation) -> Finding:
@@ -46,12 +59,12 @@ def speeds(made: Recommendation) -> Finding:
         "Speculation gains most at small batches." if _falls(made) else
         f"Speculation gains most at batch {best.batch}.",
         "Tokens per second of whole batches without prefill, with 95 % intervals over "
-        f"{', '.join(map(_count, made.by_batch))}; the scales of the panels differ.", bars(made), "answer")
+        f"{', '.join(map(_count, made.by_batch))}.", bars(made), "answer")
 
 
 def bars(made: Recommendation) -> Figure:
     """One panel per batch: tokens per second of each way, the recommended one last."""
-    figure, axes = plt.subplots(1, len(made.by_batch), figsize=(3.4 * len(made.by_batch) + 0.8, 2.5), squeeze=False,
+    figure, axes = plt.subplots(1, len(made.by_batch), figsize=(3.4 * len(made.by_batch) + 0.8, 2.5), squeeze=False, sharex=True,
                                 layout="constrained")
     for axis, own in zip(axes.flat, made.by_batch):
         names = NAMES | {RECOMMENDED: "recommended:\nplain decoding" if own.is_plain else
@@ -97,9 +110,14 @@ def _tree_or_chain(made: Recommendation) -> str:
 
 def _not_worth_it(made: Recommendation) -> Iterator[str]:
     """Where speculation was not measured to pay."""
-    unsure = [str(own.batch) for own in made.by_batch if not own.is_plain and not own.speedup.low > 1]
+    drafting = [own for own in made.by_batch if not own.is_plain]
+    slower = [str(own.batch) for own in drafting if own.speedup.is_below(1)]
+    unsure = [str(own.batch) for own in drafting if not own.speedup.is_below(1) and not own.speedup.is_above(1)]
+    if slower:
+        yield (f"At batch {' and '.join(slower)} speculation was **slower** than plain decoding on the prompts that judge: "
+               "use plain decoding.")
     if unsure:
-        yield f"At batch {' and '.join(unsure)} speculation is not faster than plain decoding beyond its interval."
+        yield f"At batch {' and '.join(unsure)} the interval of the speedup contains 1: speculation may not pay."
 
 
 def _falls(made: Recommendation) -> bool:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from lib.cost.fit import Costs
 from lib.cost.recommendation import Recommendation
 from lib.cost.recommending import PREFIX, RULER
-from lib.lab import theme
+from lib.lab import charts, theme
 from lib.lab.theme import Style
 from lib.studies.advice import measure
 
@@ -23,19 +23,21 @@ COLOURS = (theme.VERMILLION, theme.BLUE, theme.GREEN, theme.PURPLE, theme.ORANGE
 
 
 def check_curves(costs: Costs, target: str) -> Figure:
-    """The check over drafted nodes, one line per batch: points are measured medians, lines the fitted curves."""
-    rows = costs.rows[(costs.rows["target"] == target) & (costs.rows["drafter"] == RULER)]
-    batches = sorted(rows["batch"].unique())
-    figure, axis = plt.subplots(figsize=(6.0, 3.8), layout="constrained")
-    for at, (batch, colour) in enumerate(zip(batches, plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(batches))))):
-        own, nodes = rows[rows["batch"] == batch], np.arange(rows["nodes"].max() + 1)
-        check = costs.at(target, RULER, batch=batch, prefix=PREFIX).check
-        axis.plot(nodes[nodes <= own["nodes"].max()], 1000 * check(nodes[nodes <= own["nodes"].max()]), color=colour)
-        axis.scatter(own["nodes"], own["verify_ms"] + own["commit_ms"], color=colour, marker=MARKERS[at % 6], zorder=3,
-                     label=f"batch {batch}")
-    axis.set(xlabel="drafted nodes per sequence", ylabel="milliseconds of a check")
+    """The check over draft nodes in plain rounds, one line per batch: points are measured medians, lines the fitted
+    curves.
+    """
+    rows = costs.rows[(costs.rows["target"] == target) & (costs.rows["drafter"] == RULER) & (costs.rows["nodes"] > 0)]
+    figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+    for (batch, own), colour, marker in zip(rows.groupby("batch"), COLOURS, MARKERS):
+        price = costs.at(target, RULER, batch=batch, prefix=PREFIX)
+        nodes = np.arange(1, own["nodes"].max() + 1)
+        axis.plot(nodes, price.check(nodes) / price.plain, color=colour, label=f"batch {batch}")
+        axis.scatter(own["nodes"], (own["verify_ms"] + own["commit_ms"]) / (1000 * price.plain), color=colour,
+                     marker=marker, zorder=3)
+    _budget_axis(axis, rows["nodes"])
+    axis.set(xlabel="draft nodes per sequence", ylabel="time of a check (plain rounds)")
     axis.set_ylim(bottom=0)
-    axis.legend()
+    charts.name_ends(axis)
     return figure
 
 
@@ -61,9 +63,24 @@ def speed_over_budget(candidates: pd.DataFrame, made: Recommendation) -> Figure:
             axis.vlines(own.budget, own.speedup.low, own.speedup.high, color="black", linewidth=1.5, zorder=4)
             axis.plot(own.budget, own.speedup.value, "*", color="black", markersize=13, zorder=5)
         _budget_axis(axis, rows["budget"])
-        axis.set(title=f"batch {batch}", xlabel="budget (drafted nodes)")
+        axis.set(title=f"batch {batch}", xlabel="budget (draft nodes)")
     axes[0].set_ylabel("predicted speedup\nover plain decoding")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    return figure
+
+
+def predicted_and_measured(both: pd.DataFrame) -> Figure:
+    """Measured over predicted time of a round, one point per timed candidate and a colour per batch; both:
+    `measure.beside`.
+    """
+    figure, axis = plt.subplots(figsize=(5.4, 4.2), layout="constrained")
+    ends = 0.92 * both[["predicted", "measured"]].min().min(), 1.06 * both[["predicted", "measured"]].max().max()
+    axis.plot(ends, ends, color="#666666", linewidth=1, linestyle=":")
+    for (batch, rows), colour, marker in zip(both.groupby("batch"), COLOURS, MARKERS):
+        axis.scatter(rows["predicted"], rows["measured"], color=colour, marker=marker, label=f"batch {batch}")
+    axis.set(xlim=ends, ylim=ends, xlabel="predicted time of a round (plain rounds)",
+             ylabel="measured", aspect="equal")
+    axis.legend(loc="upper left")
     return figure
 
 
@@ -73,21 +90,22 @@ def fastest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def speed_by_size(rows: pd.DataFrame) -> Figure:
-    """One panel per batch: predicted speedup over budget with the costs of each pair, of the fastest shapes (solid,
-    with 95 % bands) and of chains (dotted). rows: the table "advice_sizes".
+    """One panel per batch: predicted speedup over budget with the costs of each pair, of the fastest drafter's shapes
+    (solid, with 95 % bands) and chains (dotted). rows: the table "advice_sizes".
     """
     batches = sorted(rows["batch"].unique())
     figure, axes = _panels(len(batches), 3.2)
     for axis, batch in zip(axes, batches):
         for at, (name, own) in enumerate(rows[rows["batch"] == batch].groupby("costs", sort=False)):
             look = dict(color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)])
+            own = own[own["drafter"] == own.loc[own["speedup"].idxmax(), "drafter"]]
             tree, chain = fastest(own), fastest(own[own["chain"]])
             axis.plot(tree["budget"], tree["speedup"], **look, label=name.replace("|", "\ndrafted by "))
             axis.plot(chain["budget"], chain["speedup"], **look, linestyle=":", fillstyle="none")
             axis.fill_between(tree["budget"], tree["speedup_low"], tree["speedup_high"], color=look["color"],
                               alpha=0.13, linewidth=0)
         _budget_axis(axis, rows["budget"])
-        axis.set(title=f"batch {batch}", xlabel="budget (drafted nodes)")
+        axis.set(title=f"batch {batch}", xlabel="budget (draft nodes)")
     axes[0].set_ylabel("predicted speedup\nover plain decoding")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return figure

@@ -2,7 +2,8 @@
 use. Intervals come from the tables and from recommendation.json; nothing is resampled here.
 """
 
-from typing import Iterator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,11 @@ from lib.cost.recommendation import GENERATE, PLAIN, RECOMMENDED, ForBatch, Reco
 from lib.cost.recommending import PREFIX, RULER
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import figures, measure
-from lib.studies.report import Ask
 from lib.trees import drawing
 from lib.trees.tree import Tree
+
+if TYPE_CHECKING:
+    from lib.studies.report import Ask
 
 # ------------------------------------------------------------------------------------------------------------- findings
 
@@ -27,29 +30,45 @@ def recommended(made: Recommendation) -> Finding:
              "over the best chain": str(own.over_chain), "with prefill": str(own.with_prefill),
              **{f"tokens/s, {way}": str(own.tokens_per_second[way]) for way in (RECOMMENDED, PLAIN, GENERATE)}}
             for own in made.by_batch]
-    told = "; ".join(f"at batch {own.batch}: {own.sentence}" for own in made.by_batch)
     notes = [*made.warnings, *(f"batch {own.batch}: {note}" for own in made.by_batch for note in own.warnings)]
     return Finding(
-        f"Recommended for `{made.target}` in {made.dtype} on {made.processor}:", f"{told}. Chosen on {made.choosing} "
-        f"prompts, measured on up to {made.judging} others ({made.looping:.0%} of them loop and are left out); without "
-        "prefill unless it is named; intervals resample prompts and repeats." + " ".join(f" *{one}.*" for one in notes),
-        table=pd.DataFrame(rows).set_index("batch"))
+        f"Recommended for `{made.target}` in {made.dtype} on {made.processor}, {made.threads} threads.",
+        f"Chosen on {made.choosing} prompts, measured on up to {made.judging} others ({made.looping:.0%} of them repeat "
+        "themselves and are left out); without prefill unless it is named; intervals resample prompts and repeats."
+        + "".join(f" *{one[0].upper()}{one[1:]}.*" for one in notes), table=pd.DataFrame(rows).set_index("batch"))
 
 
-def by_kind(made: Recommendation) -> pd.DataFrame:
-    """The measured speedup of the recommendation over plain decoding by kind of text and batch."""
-    return pd.DataFrame({f"batch {own.batch}": {kind: str(speedup) for kind, speedup in own.kinds.items()}
-                         for own in made.by_batch}).fillna("")
+def kinds(made: Recommendation) -> Finding:
+    """The measured speedup of the recommendation over plain decoding by kind of text, at the smallest batch."""
+    first = made.by_batch[0]
+    values = pd.Series({kind: each.value for kind, each in first.kinds.items()}).sort_values(ascending=False)
+    table = pd.DataFrame({f"batch {own.batch}": {kind: str(own.kinds[kind]) for kind in values.index if kind in own.kinds}
+                          for own in made.by_batch}).reindex(values.index).fillna("")
+    return Finding(
+        f"At batch {first.batch} the recommendation gains most on {values.index[0]} ({values.iloc[0]:.2f}) and least on "
+        f"{values.index[-1]} ({values.iloc[-1]:.2f}).", f"Times plain decoding, without prefill; {first.prompts} prompts of "
+        f"{len(first.kinds)} kinds. Batches of several prompts mix kinds.", table=table)
+
+
+def predicted_and_measured(candidates: pd.DataFrame, timed: pd.DataFrame) -> Finding:
+    """Predicted beside measured time of a round, of the candidates that were timed on the choosing prompts."""
+    both = measure.beside(candidates, timed)
+    bias = both.groupby("batch")["ratio"].agg(["median", "min", "max", "size"])
+    told = ", ".join(f"{row['median']:.2f} at batch {batch}" for batch, row in bias.iterrows())
+    return Finding(
+        f"A round took {told} times as long as predicted (medians).", "Tokens per round are exact by replay, so that an "
+        "error of a predicted speed is one of the time of a round. Each point is a drafter with a tree "
+        f"({', '.join(f'{count:.0f}' for count in bias['size'])} by batch); ratios run from {both['ratio'].min():.2f} to "
+        f"{both['ratio'].max():.2f}.", figures.predicted_and_measured(both), "predicted_and_measured")
 
 
 def check_costs(costs: Costs, target: str, nodes: int) -> Finding:
     """What checking this many nodes costs at each calibrated batch."""
     batches = sorted(costs.rows.loc[costs.rows["drafter"] == RULER, "batch"].unique())
     price = {batch: costs.at(target, RULER, batch=batch, prefix=PREFIX) for batch in batches}
-    checks = ", ".join(f"{own.check(nodes) / own.plain:.2f} times a plain step at batch {batch}"
-                       for batch, own in price.items())
-    return Finding("The cost of a check.", f"{nodes} nodes take {checks}. Points: measured; lines: the fitted costs "
-                   "between them.", figures.check_curves(costs, target), "costs")
+    checks = ", ".join(f"{own.check(nodes) / own.plain:.2f} at batch {batch}" for batch, own in price.items())
+    return Finding(f"A check of {nodes} nodes takes {checks} times a plain round.", "Points: measured; lines: the fitted "
+                   "costs between them.", figures.check_curves(costs, target), "costs")
 
 
 def fastest_budget(candidates: pd.DataFrame, made: Recommendation) -> Finding:
@@ -57,25 +76,22 @@ def fastest_budget(candidates: pd.DataFrame, made: Recommendation) -> Finding:
     best = [rows.loc[rows["speedup"].idxmax()] for _, rows in candidates.groupby("batch")]
     told = "; ".join(f"at batch {row.batch} `{row.drafter}` with `{row['shape']}`, "
                      f"{_predicted(row)} times plain decoding" for row in best)
-    return Finding(f"The fastest budget by replay and calibration: {', '.join(str(row.budget) for row in best)}.",
-                   f"{told}. Predicted on {candidates['n_prompts'].max()} choosing prompts; the star is the "
+    return Finding(f"The fastest budget, predicted: {told}.",
+                   f"Predicted on {candidates['n_prompts'].max()} choosing prompts; the star is the "
                    "recommendation, as measured on others.", figures.speed_over_budget(candidates, made),
                    "speed_over_budget")
 
 
 def larger_pairs(rows: pd.DataFrame) -> Finding:
     """What the same acceptance is worth with the costs of each pair; rows: the table "advice_sizes"."""
-    told = []
-    for batch, own in _fastest(rows).groupby("batch", sort=False):
-        each = ", ".join(f"{_predicted(row)} with those of `{row.costs}`" for row in own.itertuples())
-        told.append(f"at batch {batch} {each}")
+    first = rows[rows["batch"] == rows["batch"].min()]
+    told = ", ".join(f"{_predicted(row)} with the costs of `{row.costs}`" for row in _fastest(first).itertuples())
     alone = (" No larger pair was timed: none was asked for, or the processor has no units for their number format."
              if rows["costs"].nunique() < 2 else "")
     return Finding(
-        "What the same acceptance is worth with other costs:", f"{'; '.join(told)} times plain decoding, for the "
-        "fastest shape. Solid: the fastest shape of each budget with its 95 % band; dotted: the chain. The table shows "
-        "why: a model that waits for its weights checks more *nodes for a tenth more*. Predicted; what a larger pair "
-        f"would accept is not measured.{alone}", figures.speed_by_size(rows), "larger_pairs")
+        f"At batch {first['batch'].iloc[0]} the same acceptance is worth {told}.", "Predicted speedup of the fastest drafter "
+        "at each batch, by budget, with 95 % bands; dotted: its chains. What a larger pair would accept is not "
+        f"measured.{alone}", figures.speed_by_size(rows), "larger_pairs")
 
 
 def terms(rows: pd.DataFrame) -> pd.DataFrame:
@@ -144,29 +160,44 @@ def _fastest(rows: pd.DataFrame) -> pd.DataFrame:
 
 # --------------------------------------------------------------------------------------------------------------- report
 
+COST = """
+## Cost and speed
 
-def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
-    """Section 7 of the report; a sentence in its place where the run made no recommendation."""
+More nodes never accept less, but they take longer. A calibration of the decoding loop measures what drafting a level and
+checking *n* nodes cost on this machine; replay counts the tokens. Together they predict the speed of each drafter and
+tree. The fastest few are then timed, and the winner is measured on prompts that did not choose it.
+"""
+SIZES = """
+### Other hardware and larger models
+
+A small model is limited by arithmetic from a few nodes on. A large model waits for its weights, and checks many nodes in
+the time of one. The cost of a model does not depend on its weights' values, so pairs of other sizes were timed with
+random weights; the acceptance is the one measured here.
+"""
+
+
+def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
+    """The section "Cost and speed"; a sentence in its place where the run made no recommendation."""
     if "advice_candidates" not in run:
-        yield "## 7 Which tree is fastest here?\n\nThis run made no recommendation: notebook 06 is not part of it."
+        yield "## Cost and speed\n\nThis run made no recommendation: notebook 06 is not part of it."
         return
     made, candidates = recommendation.load(run.run_dir / recommendation.FILE), run["advice_candidates"]
-    first = made.by_batch[0]
-    yield """## 7 Which tree is fastest here?
-
-More nodes never accept less, but they take longer. A short calibration of the decoding loop measures the cost of
-drafting a level and of checking *n* nodes on this machine; replay counts the tokens that a tree yields. Together they
-rank every drafter and tree; the fastest few are timed again, and the winner is measured on prompts that did not
-choose it."""
-    yield recommended(made)
-    yield by_kind(made)
+    yield COST
     yield check_costs(Costs(run["costs"]), made.target, min(8, candidates["budget"].max()))
     yield fastest_budget(candidates, made)
-    yield """**And larger models?** One step of a small model is compute-bound from a few tokens on; a large model waits
-for its weights, and checks many tokens in the time of one. The cost of a model does not depend on its weights' values,
-so pairs of published sizes were timed with random weights, and the acceptance measured here is combined with their
-costs."""
-    yield terms(run["advice_sizes"])
+    yield predicted_and_measured(candidates, run["advice_timed"])
+    yield kinds(made)
+    yield SIZES
     yield larger_pairs(run["advice_sizes"])
+
+
+def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
+    """Settings of serving engines, and formulas beside replay."""
+    if "advice_candidates" not in run:
+        return
+    made = recommendation.load(run.run_dir / recommendation.FILE)
+    yield "## Serving engines and costs by size"
+    for own in [own for own in made.by_batch if own.settings] or made.by_batch[:1]:
+        yield as_engines_take_it(own)
+    yield terms(run["advice_sizes"])
     yield beside_formulas(run["advice_formulas"])
-    yield as_engines_take_it(first)

@@ -12,6 +12,7 @@ from lib import cost
 from lib.cost import formulas
 from lib.cost.candidates import Candidate
 from lib.cost.fit import Costs
+from lib.cost.recommendation import PLAIN
 from lib.cost.recommending import row
 from lib.cost.round_cost import RoundCost
 from lib.lab import processor
@@ -82,3 +83,18 @@ def beside_formulas(candidates: pd.DataFrame, drafter: str) -> pd.DataFrame:
             length=length, by=source, speedup=value, alpha=own, cost=chain["level"])
             for source, value in by_source.items()]
     return pd.DataFrame(rows)
+
+
+def beside(candidates: pd.DataFrame, timed: pd.DataFrame) -> pd.DataFrame:
+    """Predicted and measured time of a round, in plain rounds, of the candidates that were timed on the choosing
+    prompts: batch, way, predicted, measured (median over turns), ratio. From the tables "advice_candidates" and
+    "advice_timed".
+    """
+    rows = timed[timed["part"] == "choosing"]
+    rounds = rows.pivot_table(index=["batch", "prompt", "repeat"], columns="way", values="round_ms")
+    measured = rounds.div(rounds[PLAIN], axis=0).groupby("batch").median().drop(columns=PLAIN)
+    measured = measured.rename_axis(columns="way").stack().rename("measured").reset_index()
+    named = candidates.assign(way=candidates["drafter"] + ", " + candidates["shape"],
+                              predicted=candidates["tokens"] / candidates["speedup"])
+    both = measured.merge(named[["batch", "way", "predicted"]], on=["batch", "way"])
+    return both.assign(ratio=both["measured"] / both["predicted"])

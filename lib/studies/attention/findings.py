@@ -1,6 +1,7 @@
-"""What the attention tables show, as findings, and section 6 of the report."""
+"""What the attention tables show, as findings, and an appendix of the report."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,13 +11,14 @@ from lib.lab.findings import Finding, Part, Results
 from lib.studies.attention import figures, summary
 from lib.studies.attention.baselines import AUTO, NO_RIVALS, OURS
 from lib.studies.attention.schema import NOTEBOOK
-from lib.studies.report import Ask, Follows
+
+if TYPE_CHECKING:
+    from lib.studies.report import Ask
 
 SHOWN = ("onepass", summary.BASE, "dense mask")  # in the figure of the roofline
 LONG, MANY = 2048, 16  # tokens of prefix, draft nodes: shares of the roofline are quoted from there, or the longest, on
-LARGEST_DRAFT = 64  # nodes, of those for which the growth over one node is quoted
 
-INTRODUCTION = """## 6 Results: what tree attention costs
+INTRODUCTION = """## Attention over a tree
 
 Verifying a tree adds two costs to a forward pass of one token: more rows in each matrix product, and attention of each
 node over the whole prefix. The first is the same for any text of that length; the second is measured here. Queries that
@@ -29,8 +31,13 @@ measured bandwidth and its operations over the rate of the fastest products of m
 each call."""
 
 
-def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
-    """The attention study's part of the report; nothing in it is resampled."""
+def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
+    """Nothing: attention is a part of what "Cost and speed" measures whole."""
+    return iter(())
+
+
+def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
+    """What attention over a tree costs; nothing in it is resampled."""
     timings, machine = run["attention"], provenance.machine_of(run.record, NOTEBOOK)
     yield INTRODUCTION
     yield times(timings, timings["dtype"].iloc[0], f"{machine['processor']} with {machine['threads']} threads")
@@ -39,7 +46,6 @@ def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | 
     yield ROOFLINE
     yield roofline(run["attention_cold"], run["attention_roofline"], run["peaks"])
     yield whole_forward(run["attention_forward"])
-    yield Follows("How many nodes?", lambda: price_of_nodes(timings))
 
 
 def times(timings: pd.DataFrame, dtype: str, machine: str) -> Finding:
@@ -136,15 +142,6 @@ def whole_forward(forward: pd.DataFrame) -> Finding:
         "A whole forward pass.",
         f"Through {forward['layers'].iloc[0]} layers, a prefix of {forward['prefix'].max():,} tokens adds to a forward "
         f"pass of {forward['draft'].iloc[0]} nodes {part}.")
-
-
-def price_of_nodes(timings: pd.DataFrame) -> str:
-    """How much longer attention takes for a large tree than for one node, as a sentence."""
-    grown = summary.growth(timings, _main(timings))
-    longest = grown.loc[grown["draft"] <= LARGEST_DRAFT, "draft"].max()
-    ratio = grown.loc[grown["draft"] == longest, "growth"].median()
-    return (f"Attention over {int(longest)} nodes takes {ratio:.1f} times as long as over one (median of the cells) on "
-            "this machine.")
 
 
 def _main(timings: pd.DataFrame) -> str:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from lib.lab import theme
+from lib.studies.drafters.measure import CONTROLS
 
 MIB = 2**20
 LINES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # speedups at which lines of equal expected speed are drawn
@@ -62,6 +63,23 @@ def speedups(measured: pd.DataFrame, costs: pd.DataFrame, title: str = "") -> Fi
     if title:
         axis.set_title(title)
     axis.legend(loc="lower right")
+    return figure
+
+
+def with_best_trees(best: pd.DataFrame, target: str) -> Figure:
+    """One line per drafter, sorted by speed: its measured speedup with its own best tree, and the interval; controls
+    are hollow. best: `summary.with_best_shape` of one target.
+    """
+    rows = best.sort_values("value").reset_index(drop=True)
+    figure, axis = plt.subplots(figsize=(7.4, 1.3 + 0.32 * len(rows)), layout="constrained")
+    axis.axvline(1, color="#666666", linestyle=":", linewidth=1)
+    axis.hlines(rows.index, rows["low"], rows["high"], color=theme.BLUE, linewidth=2.2, alpha=0.45)
+    control = rows["drafter"].isin(CONTROLS)
+    axis.plot(rows["value"][~control], rows.index[~control], "o", color=theme.BLUE)
+    axis.plot(rows["value"][control], rows.index[control], "o", color=theme.GREY, fillstyle="none")
+    axis.set_yticks(rows.index, rows["drafter"] + ", " + rows["shape"])
+    axis.set(xlabel="speedup over plain decoding", title=target)
+    axis.set_xlim(left=0)
     return figure
 
 

@@ -1,6 +1,7 @@
 """What the drafter study found: acceptance, cost and speed of every drafter, how heads learnt, and which to take."""
 
-from typing import Iterator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,9 @@ from lib.lab import charts, stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.drafters import choice, figures, summary
 from lib.studies.drafters.measure import CONTROLS, MODEL, NO_SHAPE, PLAIN
-from lib.studies.report import Ask, Follows
+
+if TYPE_CHECKING:
+    from lib.studies.report import Ask
 
 LOOKUP = "lookup"  # in every run
 CHOOSERS = "random|oracle|adaptive|confident|combined|sam_eagle"  # choose between others, or how long to go on
@@ -52,6 +55,29 @@ def published_orders(rows: pd.DataFrame, model: str, rng: np.random.Generator) -
         f"Published orders that are found here beyond their interval: {here.get('holds', 0)} of {len(orders)}; "
         f"reversed: {here.get('the opposite', 0)};", "for the others more prompts are needed. Differences are in "
         "tokens per round, paired by prompt.", table=orders.set_index("claim"))
+
+
+def each_with_its_best(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """Speedup of each drafter with its own best tree, and where the time of its rounds goes; rows: of one target."""
+    best = summary.with_best_shape(rows, rng)
+    real = _without_controls(best.set_index("drafter")).sort_values("value", ascending=False)
+    if real.empty:
+        return Finding("No drafter was judged:", "there is only one prompt, which chose.")
+    faster, first = (real["low"] > 1).sum(), real.iloc[0]
+    costs = summary.costs(rows).set_index(["drafter", "shape"])
+    shown = pd.DataFrame({
+        "tree": real["shape"], "speedup": stats.format_estimates(real), "tokens per round": real["tokens"].round(2),
+        **{name: [costs.loc[(drafter, row["shape"]), column] for drafter, row in real.iterrows()]
+           for name, column in (("drafting (steps)", "draft"), ("checking (steps)", "verify"),
+                                ("memory added", "memory"))}})
+    shown["memory added"] = shown["memory added"].map("{:.1%}".format)
+    told = (f"Of {len(real)} drafters {faster} are faster than plain decoding beyond their interval. "
+            if first["n_prompts"] >= stats.FEWEST else "There are too few prompts for intervals. ")
+    return Finding(
+        f"`{first.name}` with `{first['shape']}` is the fastest, {stats.format_estimate(first)} times plain decoding.",
+        f"{told}{int(first['n_prompts'])} prompts judge. Drafting and checking are times per round over that of a plain "
+        "round; memory is over the target's weights.", figures.with_best_trees(best, rows["target"].iloc[0]),
+        "drafters", shown.round(2))
 
 
 def every_shape(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
@@ -190,17 +216,6 @@ def choosing(simulated: pd.DataFrame, rng: np.random.Generator) -> tuple[Finding
     return finding, shown
 
 
-def who_drafts(chosen: pd.DataFrame, speeds: pd.DataFrame, shape: str) -> str:
-    """The answer for "What follows"; chosen: `summary.advice`, speeds: `summary.speedups` at one shape."""
-    won, (real, leader, faster) = chosen["drafter"].value_counts(), _fastest(speeds)
-    return (f"Among the drafters and trees of section 5, `{won.index[0]}` was the fastest on {won.iloc[0]} of "
-            f"{len(chosen)} kinds of text, and the fastest of each kind decodes {chosen['value'].min():.2f} to "
-            f"{chosen['value'].max():.2f} times as fast as plain decoding on other prompts of that kind, at batch 1. "
-            f"With one tree for all of them, `{shape}`, `{leader.name}` is the fastest, "
-            f"{stats.format_estimate(leader)} times plain decoding; of {len(real)}, {faster} gain beyond their "
-            "interval.")
-
-
 def longest_chain(rows: pd.DataFrame) -> str:
     """The name of the longest chain among the rows' shapes."""
     chains = [name for name in rows["shape"].unique() if name.startswith("chain:")]
@@ -221,57 +236,60 @@ def _without_controls(by_drafter: pd.DataFrame) -> pd.DataFrame:
 
 # --------------------------------------------------------------------------------------------------------------- report
 
+DRAFTERS = """
+## Drafters with their best trees
 
-def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
-    """Section 5 of the report, of the target of the notebook's first pair."""
-    parameters, rows = run.record["parameters"]["05_drafters"], summary.clean(run["drafters"])
-    rows["kind"] = summary.labelled(rows, parameters["prompts"])
-    target, shape, model = rows["target"].iloc[0], parameters["shape"], summary.first_model(rows, parameters["pairs"])
+All drafters decode live here: greedily, one request at a time, in shuffled order after the same prompt, and beside plain
+decoding in the same loop. Each drafter takes the tree with which it was fastest on every other prompt, and is judged on
+the remaining prompts. Two controls bound them: *random* tokens, and an *oracle* that knows the target's text.
+"""
+HEADS = """
+## Training of heads
+
+Medusa's and EAGLE's heads, and the block head, read the target's hidden states and share its output layer. The target is
+frozen, and half of their text is its own. A curve that still rises at its end belongs to a head that is undertrained.
+"""
+BY_TEXT = """
+## Drafters by kind of text
+
+All drafters with one tree, and the orders of drafters that papers report, tested prompt by prompt.
+"""
+WEBLOG = """
+## Beside a weblog's tables
+
+The weblog that this project began with gives speedups by draft length, by task and by pair, for models hundreds of times
+larger. By task its drafter is EAGLE; where no EAGLE head was measured, a language model takes its place.
+"""
+
+
+def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
+    """The section "Drafters", of the target of the notebook's first pair."""
+    rows, target, *_ = _measured(run)
+    own = rows[rows["target"] == target]
+    yield DRAFTERS
+    yield each_with_its_best(own, rng)
+
+
+def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
+    """Drafters by text, the training of heads, published orders, and the weblog's tables."""
+    rows, target, shape, model = _measured(run)
     own = rows[rows["target"] == target]
     at_shape = own[own["shape"].isin([shape, NO_SHAPE])]
-    yield """## 5 Who drafts?
-
-So far a language model filled the tree. Other drafters can: a look into the text so far (an n-gram look-up, a suffix
-automaton), a memory of the target's own output (token recycling; tables of n-grams, counted while the target read its
-training text), the target's own first layers, several models at once, or heads trained on the target. Some of them
-remember which tokens were rejected, or change their length as they go, so that no recording can be replayed for them.
-All drafters of this section therefore decode live: greedily, one request at a time, in shuffled order after the same
-prompt, and beside plain decoding in the same loop. Two controls bound them: *random* tokens, and an *oracle* that knows
-the target's continuation."""
+    yield BY_TEXT
     yield accepted(at_shape, shape, rng)
     yield published_orders(at_shape, model, rng)
-    yield """### 5.1 The cost of a draft
-
-A drafter that is right twice as often is no better if it takes as long as the target. Costs are in *target steps*,
-rounds of plain decoding; each grey line is one expected speedup, tokens per round / (1 + drafting)."""
-    costs = summary.costs(own)
-    costs, speeds = costs[costs["shape"] == shape], summary.speedups(at_shape, [], rng)
-    yield cost_and_gain(costs)
-    yield measured_speed(speeds, costs)
     if "head_curves" in run:  # only targets for which heads ship have them
-        yield """### 5.2 How were the heads trained?
-
-Medusa's and EAGLE's heads, and the block head, read the target's hidden states and share its output layer; the target
-is frozen, and half of their text is its own. The figure shows how often their favourite is the target's on held-out
-text. Two things can limit a head, and with it the order that the literature reports. One is too little text: its curve
-then still rises at the end. The other is missing input: the depths of Medusa's heads and of the block do not see the
-tokens that were drafted before them, and the first of Medusa's heads does not even see the root."""
+        yield HEADS
         yield heads_learning(run["head_curves"])
-    yield """### 5.3 Beside the source's tables
+    if model:
+        yield WEBLOG
+        yield beside_claims(rows, target, shape, model, rng)
 
-The weblog that this study began with gives speedups by task, by pair and by draft length, for models hundreds of times
-larger: the order can be compared, not the size. By task its drafter is EAGLE; where no EAGLE head was measured, a
-language model takes its place."""
-    yield beside_claims(rows, target, shape, model, rng)
-    yield """### 5.4 Which drafter was fastest on which text?
 
-For each kind of text the fastest drafter and tree on every other prompt are judged on the remaining prompts. A kind
-with one prompt alone is judged on the prompt that chose, and has no interval: such a line is a suggestion, not a
-finding."""
-    chosen = summary.advice(own, rng)
-    yield by_text(chosen)
-    simulated = choice.simulate(choice.speed_table(at_shape, shape),
-                                at_shape.groupby("prompt")["prompt_tokens"].first(), short=model, long=LOOKUP,
-                                requests=parameters["requests"], orders=parameters["orders"], seed=parameters["seed"])
-    yield choosing(simulated, rng)[0]
-    yield Follows("Who drafts?", lambda: who_drafts(chosen, speeds, shape))
+def _measured(run: Results) -> tuple[pd.DataFrame, str, str, str]:
+    """The rows before loops with their kinds as tables show them, the first target, the notebook's shape for all
+    drafters, and the label of the first language model that drafts.
+    """
+    parameters, rows = run.record["parameters"]["05_drafters"], summary.clean(run["drafters"])
+    rows["kind"] = summary.labelled(rows, parameters["prompts"])
+    return rows, rows["target"].iloc[0], parameters["shape"], summary.first_model(rows, parameters["pairs"])

@@ -123,6 +123,29 @@ def advice(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(found).astype({"n_prompts": int})
 
 
+def with_best_shape(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """By target and drafter the shape that is fastest on every other prompt, judged on the remaining prompts.
+
+    target, drafter, shape, budget, value, low, high (the speedup over plain decoding), n_prompts, tokens (per round).
+    Plain decoding and drafters without a judged prompt are left out.
+    """
+    found = []
+    for (target, drafter), own in rows[rows["drafter"] != PLAIN].groupby(["target", "drafter"], sort=False):
+        prompts = list(rows.loc[rows["target"] == target, "prompt"].unique())
+        sums = own[own["prompt"].isin(prompts[::2])].groupby("setting", sort=False)[["tokens", "ms"]].sum()
+        best = (sums["tokens"] / sums["ms"]).idxmax() if len(sums) else ""
+        plain = (rows["target"] == target) & (rows["drafter"] == PLAIN)
+        judged = pd.concat([own[own["setting"] == best], rows[plain]])
+        judged = judged[judged["prompt"].isin(prompts[1::2])]
+        mine = judged[judged["setting"] == best]
+        if len(mine):
+            gain = stats.compare(judged, [], "setting", PLAIN, "tokens", "ms", rng, relative=True).iloc[0]
+            found.append({"target": target, "drafter": drafter, "shape": mine["shape"].iloc[0],
+                          "budget": mine["budget"].iloc[0], **gain[["value", "low", "high", "n_prompts"]],
+                          "tokens": mine["tokens"].sum() / mine["rounds"].sum()})
+    return pd.DataFrame(found)
+
+
 def beside_eagle(rows: pd.DataFrame, model: str) -> str:
     """The drafter to compare with the source's EAGLE: a head of that kind where one was measured, else this model,
     which may be empty for none.

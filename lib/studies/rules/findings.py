@@ -1,83 +1,68 @@
 """What the study of rules found: which rules are lossless, what each is worth, and which one to take.
 
-Functions of tables alone, used by notebook 04 and by section 4 of the report. "Exact rows" are rows of the table
+Functions of tables alone, used by notebook 04 and by the report. "Exact rows" are rows of the table
 "rules_exact" as `measure.labelled` returns them.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from lib.lab import charts, stats
 from lib.lab.findings import Finding, Part, Results
-from lib.studies.report import Ask, Follows
 from lib.studies.rules import figures
 from lib.studies.rules.measure import BOUND, EXACT, LEVEL, LOSSLESS, SETTING, judged, label, labelled
 from lib.studies.rules.schema import NOTEBOOK
 from lib.verify.rules import RULES
 
+if TYPE_CHECKING:
+    from lib.studies.report import Ask
+
 KEYS = list(SETTING)
 BASE = ("traversal", "without_replacement")  # the lossless rule and its proposal beside which lossy rules are shown
 YARDSTICK = "without_replacement"  # the proposal whose bound all rules are divided by
-READS = 3  # goal: a verification takes at most the time of so many reads of its rows
 
 RULES_TEXT = """
-## 4 Rules: is it lossless, and which one to take?
+## Verification rules
 
-A rule decides which draft tokens are kept. Users ask whether the output is still the target's; here this is computed. A
-rule receives its random numbers from outside, so that it can be run once for every combination of their outcomes. Over
-languages of a few tokens that gives the exact law of the tokens that a round emits, which is compared with the target's
-own law over depth + 1 tokens. The rule that is enumerated is the rule that decodes. *p* and *q* are the distributions
-of target and drafter after temperature; children are the drafter's *top k*, independent samples (*iid*), or samples
-*without replacement*.
+A rule decides which draft tokens are kept. A lossless rule leaves the distribution of the text as the target has it. This
+is computed here, not argued: a rule receives its random numbers from outside, so that it can be run once for every
+combination of their outcomes. Over languages of a few tokens this gives the exact law of the tokens that a round emits,
+which is compared with the target's own. The rule that is enumerated is the rule that decodes.
 """
 
-WORTH = """
-### 4.1 What is each rule worth?
+BOUNDS = """
+## Rules in detail
 
-The yardstick is the joint optimal transport between whole trees and whole paths: no lossless rule accepts more of
-drafts that are sampled without replacement. Top-k drafts are not subject to this bound.
-"""
-
-ADDED = """
-### 4.2 What do sampling without replacement, and deciding by path, add?
-
-A rule that decides token by token ends a round at the first rejected token; block verification decides about the path
-as a whole.
-"""
-
-LOSSY = """
-### 4.3 What do lossy rules buy?
-
-A lossy rule accepts more tokens, and its text has another distribution. Both effects are exact here.
+No lossless rule accepts more of drafts that are sampled without replacement than the optimal transport between whole
+trees and whole paths: the bound below. Top-k drafts are not subject to it.
 """
 
 
-def report(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part | Follows]:
-    """Section 4 of the report, and the answer to "Which rule?"."""
-    parameters = run.record["parameters"][NOTEBOOK]
-    exact, shapes = exact_rows(run["rules_exact"], parameters), parameters["exact_shapes"]
-    main = exact[exact["agreement"] == parameters["agreement"]]
+def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
+    """The section "Verification rules"."""
     yield RULES_TEXT
     yield _without_table(lossless_or_not(run["rules_proof"]))
     yield _without_table(loop_is_lossless(run["rules_law"]))
-    yield WORTH
-    yield worth(main, rng)
     yield on_real_models(run["rules_live"], rng)
-    yield ADDED
-    drawn = replacement(exact, rng)
-    yield by_path(exact, rng)
-    yield _without_table(drawn)
-    yield LOSSY
-    ends = main[main["shape"].isin([shapes[0], shapes[-1]])]
-    yield lossy(ends)
-    yield "\n### 4.4 Which rule, then?\n"
-    yield which_rule(main[main["shape"] == shapes[-1]])
     yield _without_table(verification_cost(run["rules_cost"]))
+
+
+def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
+    """What each rule is worth beside its bound, and what lossy rules buy."""
+    parameters = run.record["parameters"][NOTEBOOK]
+    exact, shapes = exact_rows(run["rules_exact"], parameters), parameters["exact_shapes"]
+    main = exact[exact["agreement"] == parameters["agreement"]]
+    yield BOUNDS
+    yield worth(main, rng)
+    yield by_path(exact, rng)
+    yield _without_table(replacement(exact, rng))
+    yield lossy(main[main["shape"].isin([shapes[0], shapes[-1]])])
+    yield which_rule(main[main["shape"] == shapes[-1]])
     yield published(exact, rng)
-    yield Follows("Which rule?", lambda: advice(main, ends, run["rules_proof"], rng))
 
 
 def _without_table(finding: Finding) -> Finding:
@@ -169,8 +154,8 @@ def replacement(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     table.columns = [f"more tokens at temperature {value:g} (%)" for value in table.columns]
     return Finding(
         "Drawing without replacement instead of independently",
-        f"changes the tokens per round by {least['value']:+.1f} % to {most['value']:+.1f} % [{most['low']:+.1f}, "
-        f"{most['high']:+.1f}], most on `{most['shape']}` at temperature {most['temperature']:g}.", table=table)
+        f"changes the tokens per round by {least['value']:+.1f} % to {stats.format_estimate(most, '+.1f')} %, "
+        f"most on `{most['shape']}` at temperature {most['temperature']:g}.", table=table)
 
 
 def lost_to_repeats(rows: pd.DataFrame) -> Finding:
@@ -244,8 +229,7 @@ def verification_cost(rows: pd.DataFrame) -> Finding:
         f"{rows['verify_us'].min() / 1000:.2f} to {rows['verify_us'].max() / 1000:.2f} ms over "
         f"{rows['vocabulary'].iloc[0]:,} tokens, which is {rows['times_read'].median():.1f} reads (median) of the rows "
         f"of probabilities that a rule needs, and at most {slowest['times_read']:.1f} (`{slowest['rule']}` on "
-        f"`{slowest['shape']}`). The goal is three, which {(rows['times_read'] <= READS).sum()} of {len(rows)} "
-        "measurements meet.", table=rows.set_index(["shape", "rule"])[shown].round(1))
+        f"`{slowest['shape']}`).", table=rows.set_index(["shape", "rule"])[shown].round(1))
 
 
 def published(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
@@ -257,19 +241,6 @@ def published(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
         f"Not so here: {'; '.join(f'*{one}*' for one in differing) or 'none'}. *here*: per cent more tokens per round, "
         f"over the settings of this run. Its languages have {rows['vocabulary'].iloc[0]} tokens and no grammar, so "
         "sizes need not agree.", table=found.set_index(["from", "finding"]))
-
-
-def advice(rows: pd.DataFrame, ends: pd.DataFrame, proof: pd.DataFrame, rng: np.random.Generator) -> str:
-    """The answer to "Which rule?", from exact rows of one agreement, those of `lossy`, and the table "rules_proof"."""
-    by_heat = gain(rows, "traversal", "naive", ["temperature"], rng).set_index("temperature")
-    changes = [f"{stats.format_estimate(by_heat.loc[heat], '+.0f')} % at temperature {heat:g}"
-               for heat in (rows["temperature"].min(), rows["temperature"].max())]
-    wrong = lossy_beside(ends).groupby("rule")["distance"].mean().drop(BASE[0])
-    return (
-        "No lossless rule accepts more of top-k children than naive sampling. Compared with it, samples without "
-        f"replacement under traversal verification change the tokens per round by {' and by '.join(changes)}. Lossy "
-        f"rules are wrong by {wrong.min():.2f} to {wrong.max():.2f} in total variation, on average over random "
-        f"languages, and by {proof.loc[~proof['lossless'], 'worst'].max():.2f} on the worst language.")
 
 
 # ---------------------------------------------------------------------------------------------------------- estimates
@@ -356,7 +327,8 @@ def in_tokens(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator, p
     """Expected tokens per round, bonus token included, as text with their intervals; one row for each value of the last
     of `by`."""
     means = stats.summarise(rows, list(by), "accepted", "rounds", rng, prompt=prompt)
-    means["tokens"] = [f"{1 + row.value:.2f} [{1 + row.low:.2f}, {1 + row.high:.2f}]" for row in means.itertuples()]
+    means[["value", "low", "high"]] += 1
+    means["tokens"] = stats.format_estimates(means)
     return means.pivot(index=by[-1], columns=list(by[:-1]), values="tokens")
 
 

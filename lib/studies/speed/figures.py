@@ -8,43 +8,50 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from lib.cost.ways import GENERATE
 from lib.lab import theme
-from lib.studies.speed.alternatives import PLAIN, THEIRS
+from lib.studies.speed.alternatives import ADVISED, PLAIN, THEIRS
 
 MARKERS = "osDv^P"
-STEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20)
+STEPS = (0.2, 0.5, 1, 2, 5, 10, 20)
 
 
 def speeds(factors: pd.DataFrame, pair: str) -> Figure:
-    """One panel per batch: speed of each way over transformers' greedy generate, log, with intervals; the solid line is
-    1, the dashed one the loop without speculation. factors: `measure.factors`.
+    """One panel per batch: speed of each way over transformers' greedy generate, log, with intervals, sorted by speed at
+    the first batch; the recommendation is red, transformers' ways grey, and the dashed line the loop without
+    speculation. All panels have one scale. factors: `measure.factors`.
     """
     own = factors[factors["pair"] == pair]
-    batches, order = sorted(own["batch"].unique()), _order(own)
-    size = 3.0 * len(batches) + 2.2, 0.34 * len(order) + 1.2
-    figure, axes = plt.subplots(1, len(batches), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    batches = sorted(own["batch"].unique())
+    mean = own.groupby("alternative")["value"].mean()
+    first = own[own["batch"] == batches[0]].set_index("alternative")["value"]
+    order = sorted(mean.index, key=lambda name: (name not in first.index, -first.get(name, mean[name])))
+    ends = own[["value", "low", "high"]].stack()
+    figure, axes = plt.subplots(1, len(batches), figsize=(2.6 * len(batches) + 2.4, 0.33 * len(order) + 1.2), sharey=True,
+                                sharex=True, squeeze=False, layout="constrained")
     for axis, batch in zip(axes.flat, batches):
         rows = own[own["batch"] == batch].set_index("alternative")
-        axis.axvline(1.0, color=theme.BLACK, linewidth=1.0)
         if PLAIN in rows.index:
-            axis.axvline(rows.loc[PLAIN, "value"], color=theme.BLUE, linewidth=1.0, linestyle=theme.DASHED)
+            axis.axvline(rows.loc[PLAIN, "value"], color=theme.BLACK, linewidth=1.0, linestyle=theme.DASHED)
         for place, name in enumerate(order):
             if name in rows.index:
-                _point(axis, place, rows.loc[name], theme.GREY if name in THEIRS else theme.BLUE)
-        axis.set_title(f"batch {batch}")
-        axis.set_xscale("log")
-        axis.xaxis.set_major_locator(FixedLocator(STEPS))
+                _point(axis, place, rows.loc[name], _colour(name))
+        axis.set(title=f"batch {batch}", xscale="log", xlabel=f"times as fast as {GENERATE}")
+        axis.xaxis.set_major_locator(FixedLocator([step for step in STEPS if ends.min() <= 1.2 * step and step <= ends.max()]))
         axis.xaxis.set_minor_locator(NullLocator())
-        axis.xaxis.set_major_formatter("{x:g}×")
-        ends = rows[["value", "low", "high"]].stack()
-        axis.set_xlim(min(0.8, 0.9 * ends.min()), max(1.5, 1.25 * ends.max()))
-        axis.set_xlabel(f"times as fast as {GENERATE}")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set_xlim(0.85 * ends.min(), 1.3 * ends.max())
     axes[0, 0].set_yticks(range(len(order)), order)
+    for label in axes[0, 0].get_yticklabels():
+        label.set_fontweight("bold" if label.get_text() == ADVISED else "normal")
     axes[0, 0].invert_yaxis()
     return figure
 
 
-def where_time_goes(outside: pd.DataFrame, pair: str, goal: float) -> Figure:
-    """The share of rounds' time in neither model, one bar per way and batch; the dashed line is the goal.
+def _colour(name: str) -> str:
+    return theme.GREY if name in THEIRS else theme.VERMILLION if name == ADVISED else theme.BLUE
+
+
+def where_time_goes(outside: pd.DataFrame, pair: str) -> Figure:
+    """The share of rounds' time in neither model, one bar per way and batch.
 
     outside: `measure.outside`.
     """
@@ -57,7 +64,6 @@ def where_time_goes(outside: pd.DataFrame, pair: str, goal: float) -> Figure:
         rows = own[own["batch"] == batch].set_index("alternative")["outside"]
         places = [order.index(name) + (turn - (len(batches) - 1) / 2) * height for name in rows.index]
         axis.barh(places, 100 * rows, height, color=colours[turn % len(colours)], label=f"batch {batch}")
-    axis.axvline(100 * goal, color=theme.VERMILLION, linestyle=theme.DASHED, linewidth=1.2, label="goal at batch 1")
     axis.set_yticks(range(len(order)), order)
     axis.invert_yaxis()
     axis.set_xlabel("time of a round in neither model (%)")

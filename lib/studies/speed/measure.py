@@ -30,8 +30,6 @@ from lib.replay.trace import Trace
 from lib.studies.acceptance import recording
 from lib.studies.speed.alternatives import OWN, PLAIN, Alternative
 
-GOAL = 0.1  # share of a round's time that may be in neither model, at batch 1
-FLOOR = 0.95  # speed over the plain loop that a policy should keep on every kind of text
 HINDSIGHT = "best in hindsight"  # each prompt's fastest way
 
 

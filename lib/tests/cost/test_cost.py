@@ -218,7 +218,6 @@ def test_a_batch_that_empties_is_what_the_loop_does_at_the_costs_of_the_rows_tha
         seconds += sum(costs.at("t", "d", batch=rows, prefix=64).round(tree) for rows in alive)
     found = cost.predict(made, costs, "d", tree, groups, 64, np.random.default_rng(0))
     assert len(set(alive)) > 1 and found["predicted"] == pytest.approx(tokens / seconds)
-    assert found["predicted_low"] <= found["predicted"] <= found["predicted_high"]
     rows = cost.decoded(made, costs, "d", Tree([-1]), groups, 64)
     assert rows["tokens"].sum() == rows["rounds"].sum() == tokens
     assert found["speedup"] == pytest.approx(rows["seconds"].sum() / seconds)

@@ -97,7 +97,7 @@ def test_against_a_plain_bootstrap():
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=2, max_size=8), st.floats(0.5, 4))
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=8, max_size=14), st.floats(0.5, 4))
 def test_interval_holds_the_value_and_scales_with_it(pairs, factor):
     top, bottom = np.array(pairs, dtype=float).T
     found, scaled = stats.ratio(top, bottom, draws()), stats.ratio(factor * top, bottom, draws())
@@ -105,9 +105,11 @@ def test_interval_holds_the_value_and_scales_with_it(pairs, factor):
     assert scaled.low == pytest.approx(factor * found.low) and scaled.high == pytest.approx(factor * found.high)
 
 
-def test_one_prompt_has_a_value_but_no_interval():
-    found = stats.ratio([3], [4], draws())
+@pytest.mark.parametrize("prompts", [1, stats.FEWEST - 1])
+def test_few_prompts_have_a_value_but_no_interval(prompts):
+    found = stats.ratio([3] * prompts, [4] * prompts, draws())
     assert found.value == 0.75 and np.isnan(found.low) and np.isnan(found.high)
+    assert not np.isnan(stats.ratio([3] * stats.FEWEST, [4] * stats.FEWEST, draws()).low)
 
 
 def test_nothing_to_divide_by_is_nan_and_no_prompts_are_an_error():

@@ -75,8 +75,8 @@ def test_the_objectives_differ_where_uniform_starts_tie():
 
 def test_stability_ends_with_the_tree_of_all_prompts():
     rng = np.random.default_rng(3)
-    made = of_ranks(np.minimum(rng.geometric(0.5, (12, 30)) - 1, 9))
-    choosing, judged = made.select(np.arange(12) < 6), made.select(np.arange(12) >= 6)
+    made = of_ranks(np.minimum(rng.geometric(0.5, (14, 30)) - 1, 9))
+    choosing, judged = made.select(np.arange(14) < 6), made.select(np.arange(14) >= 6)
     rows = measure.choose_from_prompts(
         choosing, judged, "d", ["frequent", "optimal"], 8, np.random.default_rng(0), draws=3)
     assert sorted(set(rows["prompts"])) == measure.doubled(6) == [1, 2, 4, 6]
@@ -86,5 +86,5 @@ def test_stability_ends_with_the_tree_of_all_prompts():
     expected = acceptance.tally_walk(judged, acceptance.rounds_of(judged, whole, "d"), whole.budget)["accepted"].sum()
     assert last.loc[last["family"] == "frequent", "accepted"].sum() == expected
     lost = summary.losses(rows[rows["family"] == "frequent"], [], "prompts", 6, np.random.default_rng(0))
-    assert set(lost["prompts"]) == {1, 2, 4} and (lost["n_prompts"] == 6).all()
+    assert set(lost["prompts"]) == {1, 2, 4} and (lost["n_prompts"] == 8).all()
     assert summary.stable_from(lost, tolerance=100) == 1 and summary.stable_from(lost, tolerance=-100) is None
