@@ -49,7 +49,7 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_minor_locator(NullLocator())
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_title(str(name) or title)
+        axis.set_title(shown(name) or title)
         axis.set_xlabel(x_label)
         axis.tick_params(labelbottom=True)
     for axis in axes[:, 0]:

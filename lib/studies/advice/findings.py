@@ -42,8 +42,8 @@ def kinds(made: Recommendation) -> Finding:
     """The measured speedup of the recommendation over plain decoding by kind of text, at the smallest batch."""
     first = made.by_batch[0]
     values = pd.Series({kind: each.value for kind, each in first.kinds.items()}).sort_values(ascending=False)
-    table = pd.DataFrame({f"batch {own.batch}": {kind: str(own.kinds[kind]) for kind in values.index if kind in own.kinds}
-                          for own in made.by_batch}).reindex(values.index).fillna("")
+    table = pd.DataFrame({f"batch {own.batch}": [str(own.kinds.get(kind, "")) for kind in values.index]
+                          for own in made.by_batch}, values.index)
     return Finding(
         f"At batch {first.batch} the recommendation gains most on {values.index[0]} ({values.iloc[0]:.2f}) and least on "
         f"{values.index[-1]} ({values.iloc[-1]:.2f}).", f"Times plain decoding, without prefill; {first.prompts} prompts of "

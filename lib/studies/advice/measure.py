@@ -93,7 +93,7 @@ def beside(candidates: pd.DataFrame, timed: pd.DataFrame) -> pd.DataFrame:
     rows = timed[timed["part"] == "choosing"]
     rounds = rows.pivot_table(index=["batch", "prompt", "repeat"], columns="way", values="round_ms")
     measured = rounds.div(rounds[PLAIN], axis=0).groupby("batch").median().drop(columns=PLAIN)
-    measured = measured.rename_axis(columns="way").stack().rename("measured").reset_index()
+    measured = measured.rename_axis(columns="way").stack().dropna().rename("measured").reset_index()
     named = candidates.assign(way=candidates["drafter"] + ", " + candidates["shape"],
                               predicted=candidates["tokens"] / candidates["speedup"])
     both = measured.merge(named[["batch", "way", "predicted"]], on=["batch", "way"])

@@ -4,6 +4,8 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
 from lib.lab import charts, theme
@@ -104,7 +106,7 @@ def table():
     return rows.assign(low=rows["mean"] - 0.5, high=rows["mean"] + 0.5)
 
 
-def test_lines_show_each_strategy_with_its_interval_and_order_the_legend_by_where_lines_end():
+def test_lines_show_each_strategy_with_its_interval_and_its_name_at_its_end():
     figure = charts.lines(table(), x="budget", y="mean", by="family", lower="low", upper="high", panels="kind",
                          x_label="budget (nodes)", y_label="tokens", log_x=True)
     assert [axis.get_title(loc="left") or axis.get_title() for axis in figure.axes] == ["code", "prose"]
@@ -113,7 +115,7 @@ def test_lines_show_each_strategy_with_its_interval_and_order_the_legend_by_wher
         assert drawn == {"chain": [1, 2, 4], "mine": [2, 3, 5]}
         bands = [collection.get_datalim(axis.transData) for collection in axis.collections]
         assert sorted((band.y0, band.y1) for band in bands) == [(0.5, 4.5), (1.5, 5.5)]
-    assert [text.get_text() for text in figure.legends[0].texts] == ["mine", "chain"]
+    assert not figure.axes[0].texts and [text.get_text() for text in figure.axes[1].texts] == ["chain", "mine"]
 
 
 def test_a_missing_column_is_named():
@@ -157,3 +159,27 @@ def test_points_have_a_row_for_each_label_and_an_interval_for_each_name():
     assert [label.get_text() for label in axis.get_yticklabels()] == ["code", "prose"]
     assert [list(bar.lines[0].get_xdata()) for bar in axis.containers] == [[1.0, 2.0], [3.0]]
     assert [text.get_text() for text in figure.legends[0].texts] == ["all", "few"]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 0.3)), min_size=1, max_size=7))
+def test_labels_at_the_ends_of_lines_do_not_overlap_and_move_only_if_they_must(labels):
+    heights, sizes = map(np.array, zip(*labels))
+    moved = np.array(charts._apart(heights, sizes))
+    order = np.argsort(heights, kind="stable")
+    low, high = moved[order] - sizes[order] / 2, moved[order] + sizes[order] / 2
+    assert (low[1:] >= high[:-1] - 1e-9).all()
+    own_low, own_high = heights[order] - sizes[order] / 2, heights[order] + sizes[order] / 2
+    if (own_low[1:] >= own_high[:-1]).all():
+        assert np.allclose(moved, heights)
+    assert np.isclose(moved.mean(), heights.mean()) or len(set(sizes)) > 1 or (own_low[1:] < own_high[:-1]).any()
+
+
+@pytest.mark.parametrize("count", [charts.MOST_LABELS, charts.MOST_LABELS + 1])
+def test_few_lines_are_named_at_their_ends_and_many_in_a_legend(count):
+    rows = pd.DataFrame([{"x": x, "y": x * line, "by": f"line {line}"} for line in range(count) for x in (1, 2)])
+    figure = charts.lines(rows, x="x", y="y", by="by", x_label="", y_label="")
+    ends = [text.get_text() for text in figure.axes[0].texts]
+    assert ends == ([f"line {line}" for line in range(count)] if count <= charts.MOST_LABELS else [])
+    assert bool(figure.legends) == (count > charts.MOST_LABELS)
+    theme.close(figure)

@@ -47,8 +47,16 @@ def test_what_is_found_fits_its_tables_and_the_report_quotes_the_file(found, tmp
     found.recommendation.save(tmp_path / recommendation.FILE)
     parts = list(findings.report(Results(tmp_path), Ask("t/d", 2), np.random.default_rng(0)))
     shown = "\n".join(f"{part.claim} {part.text}" for part in parts if hasattr(part, "claim"))
-    assert all(own.sentence in shown for own in found.recommendation.by_batch)
+    kinds = found.recommendation.at(1).kinds
+    assert f"({max(each.value for each in kinds.values()):.2f})" in shown
     assert len([part for part in parts if getattr(part, "figure", None)]) == 4
+
+
+def test_the_time_of_a_round_is_as_predicted_where_the_calibration_read_the_same_clock(found):  # noqa: F811
+    both = measure.beside(found.candidates, found.timed)
+    assert set(both["batch"]) == {1, 2} and both["ratio"].to_numpy() == pytest.approx(1.0, abs=0.02)
+    finding = findings.predicted_and_measured(found.candidates, found.timed)
+    assert finding.claim.startswith("A round took 1.00 at batch 1, 1.00 at batch 2 times")
 
 
 def test_formulas_stand_beside_replay(found):  # noqa: F811
@@ -72,7 +80,8 @@ def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(found):  # noqa: 
     terms = findings.terms(sized).droplevel("batch")
     assert terms["its speedup"].to_dict() == best.round(2).to_dict() and terms.loc["dear", "its check / plain"] == 1
     finding = findings.larger_pairs(sized)
-    assert f"{best['own']:.2f} [" in finding.text and "`dear`" in finding.text
+    assert f"{best['own']:.2f} [" in finding.claim or f"{best['own']:.2f} with" in finding.claim
+    assert "`dear`" in finding.claim
     axis, = finding.figure.axes
     assert len(axis.lines) == 2 * 2 + 1 and len(axis.collections) == 2  # and the line at 1
     assert "No larger pair was timed" in findings.larger_pairs(sized[sized["costs"] == "own"]).text
@@ -87,15 +96,16 @@ def test_the_star_is_the_measured_speedup_at_the_recommended_budget(found):  # n
 
 def test_the_curve_of_checks_has_a_point_for_each_shape_and_a_line_for_each_batch(found):  # noqa: F811
     axis, = figures.check_curves(cost.Costs(found.costs), "t").axes
-    sizes = found.costs[found.costs["drafter"] == findings.RULER].groupby("batch").size()
+    sizes = found.costs[found.costs["drafter"] == findings.RULER].groupby("batch").size() - 1
     assert [len(points.get_offsets()) for points in axis.collections] == sizes.tolist()
 
 
 def test_sentences_are_those_of_the_recommendation():
     finding = findings.recommended(told())
-    assert "with chain:2 (budget 2, depth 2), 1.40 [1.20, 1.60] times plain decoding (predicted 1.50)" in finding.text
-    assert "*batch 1: a note.*" in finding.text and "float32" in finding.claim
-    assert findings.by_kind(told()).loc["code", "batch 1"] == "1.40 [1.20, 1.60]"
+    row = finding.table.loc[1]
+    assert (row["drafter"], row["tree"], row["speedup [95 %]"]) == ("lookup", "chain:2", "1.40 [1.20, 1.60]")
+    assert "*Batch 1: a note.*" in finding.text and "float32" in finding.claim
+    assert findings.kinds(told()).table.loc["code", "batch 1"] == "1.40 [1.20, 1.60]"
     assert findings.recommended_tree(told().at(1)).figure is not None
     assert findings.as_engines_take_it(told().at(1)).table.loc["e", "setting"] == "--x"
     plain = told(drafter="none", tree="chain:0", choices=[], budget=0, depth=0, settings=[]).at(1)

@@ -183,6 +183,23 @@ def test_advice_may_be_to_draft_nothing():
     assert told["setting"].tolist() == ["none"] and told["value"].tolist() == [1.0]
 
 
+def test_each_drafter_is_judged_with_the_shape_that_was_fastest_on_other_prompts():
+    """Prompts a and c choose, b and d judge: the shape that is faster on b and d alone is not taken."""
+    def shaped(shape, prompts, ms):
+        return [made("lookup", shape, prompt, "k", tokens=12, ms=ms) for prompt in prompts]
+
+    plain = [made("none", "root", prompt, "k", tokens=10, ms=10.0, drafted=0) for prompt in "abcd"]
+    rows = summary.clean(pd.DataFrame(
+        plain + shaped("chain:3", "ac", 6.0) + shaped("chain:3", "bd", 8.0) + shaped("chain:5", "ac", 8.0)
+        + shaped("chain:5", "bd", 4.0)))
+    found = summary.with_best_shape(rows, RNG(0)).iloc[0]
+    assert (found["shape"], found["n_prompts"]) == ("chain:3", 2)
+    assert found["value"] == pytest.approx(12 / 8) and np.isnan(found["low"])
+    [finding] = [findings.each_with_its_best(rows, RNG(0))]
+    assert "too few prompts for intervals" in finding.text and finding.table.loc["lookup", "tree"] == "chain:3"
+    theme.close(finding.figure)
+
+
 def test_depth_is_conditional():
     found = summary.by_depth(by_hand(), ["drafter"], RNG(0))
     assert set(found["depth"]) == {1}

@@ -16,6 +16,7 @@ from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.lab.theme import ROLES
 from lib.models.reduced import reduced
+from lib.studies.acceptance import worked_round
 from lib.studies.explorers.round_figures import DEEPEST, describe_round, draw_round, legend, running_text, visible
 from lib.studies.explorers.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 from lib.tests import small_models
@@ -183,3 +184,17 @@ def test_the_running_text_says_who_wrote_what_and_escapes_it():
     ("\x00你", UNFINISHED * 2), ("", "")])
 def test_labels_show_white_space_and_stay_short(text, label):
     assert visible(text) == label
+
+
+def test_a_worked_round_is_a_table_from_which_it_is_drawn_again():
+    step = max(told(new=NEW), key=lambda step: len(step.accepted))
+    rows = worked_round.rows_of(step, "t/d", "d", "kary:2@6")
+    assert len(rows) == step.tree.size + 1 and rows["parent"].tolist()[:-1] == step.tree.parents.tolist()
+    assert rows.loc[rows["role"] == "accepted", "node"].tolist() == list(step.accepted)
+    bonus = rows.iloc[-1]
+    assert bonus["role"] == "bonus" and bonus["parent"] == (step.accepted[-1] if step.accepted else 0)
+    found = worked_round.drawn(rows)
+    assert found.claim == f"A round that yields {len(step.accepted) + 1} tokens." and f"`{bonus['token']}`" in found.text
+    left = found.figure.axes[0]
+    assert [text.get_text() for text in left.texts] == rows["token"].tolist()
+    matplotlib.pyplot.close(found.figure)

@@ -1,4 +1,4 @@
-"""The report: every study's parts in order, answers at the end, and the acceptance findings from the committed run."""
+"""The report: every study's sections and appendices in order, the answer, and the findings of the committed run."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,10 +13,10 @@ from lib.cost.recommendation import ONE, Interval
 from lib.lab import provenance, theme
 from lib.lab.findings import Finding, Results
 from lib.studies import report
-from lib.studies.acceptance import findings, summary
+from lib.studies.acceptance import summary
 from lib.studies.acceptance.shape_findings import Shapes, at_budget
 from lib.studies.advice import answer
-from lib.studies.report import Ask, Follows
+from lib.studies.report import Ask
 
 matplotlib.use("agg")
 REFERENCE = provenance.HOME / "data" / "results" / "reference"
@@ -32,50 +32,58 @@ def shapes(run):
     return Shapes(run, "base/small", 16, np.random.default_rng(0))
 
 
-def study(*parts):
-    return SimpleNamespace(report=lambda run, ask, rng: iter(parts))
+def study(main=(), appended=()):
+    return SimpleNamespace(report=lambda run, ask, rng: iter(main), appendix=lambda run, ask, rng: iter(appended))
 
 
 def test_a_new_study_is_in_the_report_by_its_name_alone(monkeypatch):
-    studies = {"first": study("text", Follows("Which text?", lambda: "Any."), Finding("A claim.")),
-               "new": study("more", Follows("How deep, how wide?", lambda: "Deep."), Follows("New?", lambda: "Yes."),
-                            Follows("Which text?", lambda: "Your own."))}
+    claim = Finding("A claim.")
+    studies = {"first": study(["## One\n\ntext", claim, "### Part"], ["## Details"]),
+               "new": study(["## Two", "### Part"], ["text", "## More"])}
     monkeypatch.setattr(report, "STUDIES", tuple(studies))
-    monkeypatch.setattr(report.answer, "opening", lambda run: iter(()))
     monkeypatch.setattr(report, "import_module", lambda name: studies[name.split(".")[2]])
-    *parts, last = report.parts(None, None, None)
-    assert parts == ["text", Finding("A claim."), "more"]
-    assert last == ("## 9 What follows\n\n**How deep, how wide?** Deep.\n\n**Which text?** Any. Your own.\n\n"
-                    "**New?** Yes.")
-
-
-def test_answers_are_computed_after_all_studies_are_shown(monkeypatch):
-    order = []
-    studies = {"first": study(Follows("Which text?", lambda: order.append("answer") or "")), "second": study("shown")}
-    monkeypatch.setattr(report, "STUDIES", tuple(studies))
-    monkeypatch.setattr(report.answer, "opening", lambda run: iter(()))
-    monkeypatch.setattr(report, "import_module", lambda name: studies[name.split(".")[2]])
-    for part in report.parts(None, None, None):
-        order.append(part if part == "shown" else "follows")
-    assert order == ["shown", "answer", "follows"]
+    for module, given in ((report.answer, "opening"), (report.background, "report"), (report.material, "report"),
+                          (report.published, "report"), (report, "made_by")):
+        monkeypatch.setattr(module, given, lambda *_: iter(()))
+    contents, *parts = report.parts(None, None, None)
+    assert parts == ["## 1 One\n\ntext", claim, "### 1.1 Part", "## 2 Two", "### 2.1 Part", "## A Details", "text",
+                     "## B More"]
+    assert contents == ("**Contents** [1 One](#1-One) · [2 Two](#2-Two)\n\n"
+                        "**Appendices** [A Details](#A-Details) · [B More](#B-More)")
 
 
 def test_the_readers_choices_are_checked_against_the_run(run):
     ask, first = Ask.of(run), run["rank"].iloc[0]
-    assert (ask.pair, ask.budget) == (f"{ask.target}/{ask.drafter}", 16)
-    assert (ask.target, ask.drafter) == (first["target"], first["drafter"])
-    assert Ask.of(run, pair="base/tiny", budget=5).budget == 8  # one of 1, 2, 4, .. 64
+    assert ask.pair == f"{ask.target}/{ask.drafter}" and (ask.target, ask.drafter) == (first["target"], first["drafter"])
+    recommended = recommendation.load(run.run_dir / recommendation.FILE).by_batch[0].budget
+    assert 1 / 1.5 <= ask.budget / recommended <= 1.5  # one of 1, 2, 4, .. 64
+    assert Ask.of(run, pair="base/tiny", budget=5).budget == 4
     with pytest.raises(ValueError, match=f"pair is 'foo', which this run does not have; choose one of .*{ask.pair}"):
         Ask.of(run, pair="foo")
 
 
-def test_the_acceptance_sections_answer_four_questions(run):
-    parts = list(findings.report(run, Ask.of(run), np.random.default_rng(0)))
-    assert [part.question for part in parts if isinstance(part, Follows)] == list(report.QUESTIONS[:4])
-    figures = [part for part in parts if isinstance(part, Finding) and part.figure]
-    assert len({part.name for part in figures}) == len(figures) and all(part.name for part in figures)
-    for part in figures:
+def test_the_committed_report_is_short_and_its_figures_have_names(run):
+    """The main part at most 4,000 words and 12 figures, which leaves two for later studies."""
+    parts = list(report.parts(run, Ask.of(run), np.random.default_rng(0)))
+    appended = next(at for at, part in enumerate(parts) if isinstance(part, str) and "\n## A " in f"\n{part}")
+    drawn = [part for part in parts if isinstance(part, Finding) and part.figure]
+    assert len({part.name for part in drawn}) == len(drawn) and all(part.name for part in drawn)
+    main = parts[:appended]
+    assert sum(isinstance(part, Finding) and part.figure is not None for part in main) <= 12
+    texts = [part if isinstance(part, str) else f"{part.claim} {part.text}" for part in main
+             if isinstance(part, str | Finding)]
+    assert sum(len(text.split()) for text in texts) <= 4000
+    assert not any("nan" in text.split() for text in texts)
+    for part in drawn:
         theme.close(part.figure)
+
+
+def test_the_columns_of_a_run_are_a_file_of_it(run, tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "ceilings.csv").touch()
+    report.write_columns(Results(tmp_path))
+    listed = pd.read_csv(tmp_path / "columns.csv")
+    assert set(listed["table"]) == {"ceilings"} and listed["meaning"].notna().all()
 
 
 def test_the_depth_of_a_tree_is_that_of_its_own_protocol(run, shapes):
@@ -87,7 +95,7 @@ def test_the_depth_of_a_tree_is_that_of_its_own_protocol(run, shapes):
     assert list(found["depth"]) == [7, 4] and list(found["share"]) == [2 / 7, 2 / 4]
     nodes = shapes.nodes[shapes.nodes["family"] == "frequent"]
     table = at_budget(shapes, np.random.default_rng(0)).table
-    assert table.loc["frequent", "depth"] == nodes["depth"].max()
+    assert table.loc["frequent paths", "depth"] == nodes["depth"].max()
 
 
 def test_the_first_page_says_what_recommendation_json_says(run, tmp_path):
@@ -100,10 +108,11 @@ def test_the_first_page_says_what_recommendation_json_says(run, tmp_path):
                        over_chain=ONE),
                replace(one, batch=8, drafter="none", tree="chain:0", speedup=ONE, over_chain=Interval(1.3, 1.2, 1.4))]
     replace(made, by_batch=batches).save(tmp_path / recommendation.FILE)
-    text, figure = answer.opening(Results(tmp_path))
+    text, figure, command, table = answer.opening(Results(tmp_path))
+    assert "./run_notebooks.sh 06 --set" in command and len(table.table) == 3
     assert text.startswith("**In short**") and "`sam` with `kary:2@6`" in text and "2.00 [1.50, 2.50]" in text
     assert "beside the best chain**: 1.10 [1.05, 1.20] times as fast at batch 1." in text
-    assert "At batch 4 speculation is not faster" in text and "Batch 8: plain decoding." in text
+    assert "At batch 4 the interval of the speedup contains 1" in text and "Batch 8: plain decoding." in text
     assert figure.claim == "Speculation gains most at small batches." and len(figure.figure.axes) == 3
     theme.close(figure.figure)
     [sentence] = answer.opening(Results(tmp_path / "nothing"))
