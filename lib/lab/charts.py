@@ -114,7 +114,7 @@ def points(rows: pd.DataFrame, *, label: str, by: str, x_label: str, panels: str
     groups = [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
     styles = styles_of(names)
     width = 2.2 + 3.1 * len(groups) + 0.06 * max(map(len, labels), default=0)
-    size = width, 1.4 + (0.2 + 0.14 * len(names)) * len(labels)
+    size = width, 1.4 + (0.2 + 0.08 * len(names)) * len(labels)
     figure, axes = plt.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
     offsets = 0.5 * (np.arange(len(names)) - (len(names) - 1) / 2) / len(names)
     for axis, (title, group) in zip(axes[0], groups):

@@ -10,10 +10,10 @@ ROUND = """
 
 **A round.** The drafter proposes a tree of tokens. Its root is the last committed token, and each path from the root is
 one guess at the next tokens. The target processes all nodes in one forward pass. Each node attends to the committed
-text, to its ancestors and to itself, and its position is the committed length plus its depth. So the logits at each node
-are those of an ordinary forward pass over its path. From the root, the rule descends as long as a child is the target's
-next token. The tokens on this path are accepted, and the target's next token at its end, the *bonus token*, follows them.
-A round therefore yields at least one token, and greedy text is the target's own.
+text, to its ancestors and to itself, and its position is the committed length plus its depth. So the logits at each
+node are those of an ordinary forward pass over its path. From the root, the rule descends as long as a child is the
+target's next token. The tokens on this path are accepted, and the target's next token at its end, the *bonus token*,
+follows them. A round therefore yields at least one token, and greedy text is the target's own.
 """
 
 MEASURES = """
@@ -32,15 +32,16 @@ MEASURES = """
 """
 
 SHAPES = """
-**Shapes.** A *chain* is one path. *k independent chains* share only the root. *Sequoia (static)* is the tree of largest
-expected acceptance where acceptance depends on a node's rank alone (Sequoia's dynamic programme). *Frequent paths* is the
-tree of the paths of ranks that occurred most often in recorded text. Both are grown on other prompts than those on which
-they are judged, and are the same in each round. A *growth rule*, such as EAGLE-2's, chooses the tree of each round from
-the drafter's probabilities. Names such as `kary:2@14` mean a family (two children per node) and a budget.
+ **Shapes.** A *chain* is one path. *k independent chains* share only the root. *Sequoia (static)* is the tree of
+largest expected acceptance where acceptance depends on a node's rank alone (Sequoia's dynamic programme). *Frequent
+paths* is the tree of the paths of ranks that occurred most often in recorded text. Both are grown on other prompts than
+those on which they are judged, and are the same in each round. A *growth rule*, such as EAGLE-2's, chooses the tree of
+each round from the drafter's probabilities. Names such as `kary:2@14` mean a family (two children per node) and a
+budget.
 
 **Drafters.** A language model, smaller than the target; heads that read the target's hidden states (Medusa, EAGLE); the
-target's own first layers (early exit); look-up of the last tokens earlier in the text (prompt look-up, suffix automaton);
-tables of frequent n-grams of the target's text; the target's own earlier candidates (token recycling).
+target's own first layers (early exit); look-up of the last tokens earlier in the text (prompt look-up, suffix
+automaton); tables of frequent n-grams of the target's text; the target's own earlier candidates (token recycling).
 """
 
 GLOSSARY = """

@@ -21,26 +21,27 @@ PROTOCOLS = """
 
 **Replay.** Under greedy verification the accepted path of each tree follows the target's own text. The target therefore
 continues each prompt once, and the rank of each of its tokens among the drafter's candidates is recorded. These ranks
-decide the rounds of any static tree, without a model. The same is exact for top-k children under naive sampling, on text
-that was sampled at that temperature. Drafters that remember rejected tokens, and rules that sample children, are decoded
-live.
+decide the rounds of any static tree, without a model. The same is exact for top-k children under naive sampling, on
+text that was sampled at that temperature. Drafters that remember rejected tokens, and rules that sample children, are
+decoded live.
 
-**Two ways to choose rounds**, which are never pooled. In a *continuation*, rounds follow one another after a prompt, as a
-user sees them; chat models are measured so. *Real-text starts* begin inside held-out text; base models are measured so,
-because their own continuations soon repeat themselves. Stretches of a continuation that repeat themselves are found and
-left out. Each round that starts before the length limit is decided to its end.
+**Two ways to choose rounds**, which are never pooled. In a *continuation*, rounds follow one another after a prompt, as
+a user sees them; chat models are measured so. *Real-text starts* begin inside held-out text; base models are measured
+so, because their own continuations soon repeat themselves. Stretches of a continuation that repeat themselves are found
+and left out. Each round that starts before the length limit is decided to its end.
 
-**Intervals** are 95 %, from resampling prompts, because rounds of one prompt are correlated. With fewer than eight prompts
-(or batches of prompts) the value stands without an interval. Trees are chosen on other prompts than those that judge them.
+**Intervals** are 95 %, from resampling prompts, because rounds of one prompt are correlated. With fewer than eight
+prompts (or batches of prompts) the value stands without an interval. Trees are chosen on other prompts than those that
+judge them.
 """
 
 LIMITS = """
 ### Limits
 
-A finding holds for the models, the text and the machine that it names. Predicted speeds take measured costs as exact, so
-that their intervals contain only the variation between prompts. Times of two machines are never compared. Greedy text in
-bfloat16 can differ from the target's own where two logits are nearly equal; in float64 the tests require it to be the
-same.
+A finding holds for the models, the text and the machine that it names. Predicted speeds take measured costs as exact,
+so that their intervals contain only the variation between prompts. Times of two machines are never compared. Greedy
+text in bfloat16 can differ from the target's own where two logits are nearly equal; in float64 the tests require it to
+be the same.
 """
 
 
@@ -66,8 +67,9 @@ def samples(run: Results) -> Finding:
     """By study: target, prompts, kinds of text and rounds that were measured."""
     rows = summary.clean(run["acceptance"])
     one = rows[(rows["family"] == "chain") & (rows["budget"] == rows["budget"].max())]
-    listed = [_line("acceptance, by replay", f"{pair}, {protocol}", own[own["temperature"] == own["temperature"].min()])
-              for (pair, protocol), own in one.groupby(["pair", "protocol"], sort=False)]
+    coldest = one[one["temperature"] == one["temperature"].min()]
+    listed = [_line("acceptance, by replay", f"{target}, {protocol}; drafters: {', '.join(own['drafter'].unique())}", own)
+              for (target, protocol), own in coldest.groupby(["target", "protocol"], sort=False)]
     if "drafters" in run:
         own = run["drafters"][run["drafters"]["stretch"] == "before"]
         listed += [_line("drafters, decoded live", target, each) for target, each in own.groupby("target", sort=False)]

@@ -31,17 +31,19 @@ def by_budget(shapes: Shapes, grown: pd.DataFrame, rng: np.random.Generator) -> 
         lines = pd.concat([lines, own])
         both = pd.concat([shapes.judged[shapes.judged["family"] == "chain"], grown[grown["family"] == best]])
         over = pd.concat([over, stats.compare(both, ["budget"], "family", "chain", "accepted", "rounds", rng)])
-    gains = over.assign(text=[stats.format_estimate(row, "+.2f") for row in over.itertuples()])
+    gains = over.assign(text=["the same" if row.value == row.low == row.high == 0 else stats.format_estimate(row, "+.2f")
+                              for row in over.itertuples()])
     table = gains[gains["budget"] > 1].pivot(index="family", columns="budget", values="text")
     table = table.loc[[name for name in [*few, best] if name in table.index]].fillna("")
-    told = "; ".join(f"{shown(name)} {_at_each(over[over['family'] == name])}" for name in [*few, best]
-                     if name in set(over["family"]))
+    told = [f"{shown(name)} {_at_most(over[over['family'] == name])}" for name in ("optimal", best) if name]
+    ends = over.loc[(over["family"] == "optimal") & (over["low"] > 0), "budget"]
+    ahead = f"at {', '.join(map(str, ends))} nodes" if len(ends) else "at no budget"
     judged = shapes.judged["prompt"].nunique()
     return Finding(
-        f"Tokens per round that a tree accepts beyond a chain of the same budget: {told}.",
-        f"`{shapes.pair}`, greedy, {judged} prompts; the table has the differences, paired by prompt. Band: 95 % interval "
-        "of the chain over prompts, which differ more than shapes do.",
-        figure(shapes, few, lines), "acceptance_by_budget", table.rename(index=shown))
+        f"At {shapes.largest} nodes, tokens per round beyond a chain of as many: {'; '.join(told)}.",
+        f"Sequoia's tree is ahead of the chain, beyond the interval, {ahead}. `{shapes.pair}`, greedy, {judged} prompts; "
+        "the table has the differences, paired by prompt. Band: 95 % interval of the chain over prompts, which differ "
+        "more than shapes do.", figure(shapes, few, lines), "acceptance_by_budget", table.rename(index=shown))
 
 
 def _best_grown(grown: pd.DataFrame) -> str:
@@ -53,11 +55,9 @@ def _best_grown(grown: pd.DataFrame) -> str:
     return (sums["accepted"] / sums["rounds"]).idxmax()
 
 
-def _at_each(over: pd.DataFrame) -> str:
-    """The differences at the smallest budget of at least 4 and at the largest, with intervals."""
-    rows = over.sort_values("budget")
-    ends = [rows[rows["budget"] >= 4].iloc[0], rows.iloc[-1]]
-    return " and ".join(f"{stats.format_estimate(row, '+.2f')} at {row.budget:.0f}" for row in ends)
+def _at_most(over: pd.DataFrame) -> str:
+    """The difference at the largest budget, with its interval."""
+    return stats.format_estimate(over.sort_values("budget").iloc[-1], "+.2f")
 
 
 def figure(shapes: Shapes, few: list[str], lines: pd.DataFrame) -> Figure:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lib.cost import formulas, recommendation
 from lib.cost.fit import Costs
-from lib.cost.recommendation import GENERATE, PLAIN, RECOMMENDED, ForBatch, Recommendation
+from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Recommendation
 from lib.cost.recommending import PREFIX, RULER
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import figures, measure
@@ -27,7 +27,7 @@ def recommended(made: Recommendation) -> Finding:
     """What is recommended for every batch, with its measured speeds."""
     rows = [{"batch": own.batch, "drafter": own.drafter, "tree": own.tree, "budget": own.budget,
              "predicted": f"{own.predicted:.2f}", "speedup [95 %]": str(own.speedup),
-             "over the best chain": str(own.over_chain), "with prefill": str(own.with_prefill),
+             "over the best chain": "it is one" if own.over_chain == ONE else str(own.over_chain), "with prefill": str(own.with_prefill),
              **{f"tokens/s, {way}": str(own.tokens_per_second[way]) for way in (RECOMMENDED, PLAIN, GENERATE)}}
             for own in made.by_batch]
     notes = [*made.warnings, *(f"batch {own.batch}: {note}" for own in made.by_batch for note in own.warnings)]
@@ -163,15 +163,15 @@ def _fastest(rows: pd.DataFrame) -> pd.DataFrame:
 COST = """
 ## Cost and speed
 
-More nodes never accept less, but they take longer. A calibration of the decoding loop measures what drafting a level and
-checking *n* nodes cost on this machine; replay counts the tokens. Together they predict the speed of each drafter and
-tree. The fastest few are then timed, and the winner is measured on prompts that did not choose it.
+More nodes never accept less, but they take longer. A calibration of the decoding loop measures what drafting a level
+and checking *n* nodes cost on this machine; replay counts the tokens. Together they predict the speed of each drafter
+and tree. The fastest few are then timed, and the winner is measured on prompts that did not choose it.
 """
 SIZES = """
 ### Other hardware and larger models
 
-A small model is limited by arithmetic from a few nodes on. A large model waits for its weights, and checks many nodes in
-the time of one. The cost of a model does not depend on its weights' values, so pairs of other sizes were timed with
+A small model is limited by arithmetic from a few nodes on. A large model waits for its weights, and checks many nodes
+in the time of one. The cost of a model does not depend on its weights' values, so pairs of other sizes were timed with
 random weights; the acceptance is the one measured here.
 """
 

@@ -239,15 +239,16 @@ def _without_controls(by_drafter: pd.DataFrame) -> pd.DataFrame:
 DRAFTERS = """
 ## Drafters with their best trees
 
-All drafters decode live here: greedily, one request at a time, in shuffled order after the same prompt, and beside plain
-decoding in the same loop. Each drafter takes the tree with which it was fastest on every other prompt, and is judged on
-the remaining prompts. Two controls bound them: *random* tokens, and an *oracle* that knows the target's text.
+All drafters decode live here: greedily, one request at a time, in shuffled order after the same prompt, and beside
+plain decoding in the same loop. Each drafter takes the tree with which it was fastest on every other prompt, and is
+judged on the remaining prompts. Two controls bound them: *random* tokens, and an *oracle* that knows the target's text.
 """
 HEADS = """
 ## Training of heads
 
-Medusa's and EAGLE's heads, and the block head, read the target's hidden states and share its output layer. The target is
-frozen, and half of their text is its own. A curve that still rises at its end belongs to a head that is undertrained.
+Medusa's and EAGLE's heads, and the block head, read the target's hidden states and share its output layer. The target
+is frozen, and half of their text is its own. A curve that still rises at its end belongs to a head that is
+undertrained.
 """
 BY_TEXT = """
 ## Drafters by kind of text
@@ -257,8 +258,8 @@ All drafters with one tree, and the orders of drafters that papers report, teste
 WEBLOG = """
 ## Beside a weblog's tables
 
-The weblog that this project began with gives speedups by draft length, by task and by pair, for models hundreds of times
-larger. By task its drafter is EAGLE; where no EAGLE head was measured, a language model takes its place.
+The weblog that this project began with gives speedups by draft length, by task and by pair, for models hundreds of
+times larger. By task its drafter is EAGLE; where no EAGLE head was measured, a language model takes its place.
 """
 
 

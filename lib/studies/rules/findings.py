@@ -28,8 +28,8 @@ YARDSTICK = "without_replacement"  # the proposal whose bound all rules are divi
 RULES_TEXT = """
 ## Verification rules
 
-A rule decides which draft tokens are kept. A lossless rule leaves the distribution of the text as the target has it. This
-is computed here, not argued: a rule receives its random numbers from outside, so that it can be run once for every
+A rule decides which draft tokens are kept. A lossless rule leaves the distribution of the text as the target has it.
+This is computed here, not argued: a rule receives its random numbers from outside, so that it can be run once for every
 combination of their outcomes. Over languages of a few tokens this gives the exact law of the tokens that a round emits,
 which is compared with the target's own. The rule that is enumerated is the rule that decodes.
 """
