@@ -1,8 +1,8 @@
 """Engines' settings: read back as written, refused where they cannot be, and the nearest where a tree is too rich."""
 
 import json
-import shlex
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -180,7 +180,7 @@ def test_the_readmes_lines_are_what_engines_take():
     """The settings in the README's example output, whose lines are wrapped."""
     text = (Path(__file__).parents[3] / "README.md").read_text()
     output = next(block for block in text.split("```") if "times plain decoding" in block).replace("\n    ", " ")
-    shown = dict(re.findall(r"^  (\S.*?) \([^:]*\): (.+)$", output, re.M))
+    shown = dict(re.findall(r"^  (\w[\w.-]*, [\w -]+) \(.*?\): (.+)$", output, re.M))
     assert {"vLLM, suffix", "SGLang, n-gram"} <= shown.keys()
     for name, line in shown.items():
         assert ENGINES[name].write(READERS[name](line)) == line
