@@ -223,8 +223,8 @@ class _Procedure:
         drafted = fitting if winner is None else [each for each in fitting if each.entrant is winner.entrant]
         warnings = _warnings(winner, fitting, rows["prompt"].nunique(), len(groups))
         if winner and (measured := self.interval(rows, RECOMMENDED, PLAIN)).is_below(1):
-            warnings.append(f"{winner.name} was predicted to decode {speeds[best]:.2f} times as fast as plain decoding, "
-                            f"but on the prompts that judge it decoded {measured} times as fast")
+            warnings.append(f"{winner.name} was predicted to decode {speeds[best]:.2f} times as fast as plain "
+                            f"decoding, but on the prompts that judge it decoded {measured} times as fast")
             rows = rows.replace({"way": {RECOMMENDED: CHAIN}}) if finalists[chain] is winner else rows
             winner = None
         return self.told(batch, winner, finalists[chain], drafted, price, rows, speeds[best], warnings)

@@ -84,7 +84,8 @@ class WhereItPays(Policy):
     """The best length for the acceptance of the last rounds, which may be 0.
 
     The acceptance of a token is estimated as accepted / tried, where the rejected token counts as tried. Each round has
-    `memory` times the weight of the next; `prior`, with the weight of `weight` tokens, is the estimate before the first.
+    `memory` times the weight of the next; `prior`, with the weight of `weight` tokens, is the estimate before the
+    first.
 
     All rows of a batch have one length, since a forward pass is as wide as its widest row. costs: those of rounds of 0,
     1, 2, ... levels, in rounds of plain decoding (see `even_costs`). A round without a draft multiplies the weight of

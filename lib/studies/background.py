@@ -50,9 +50,10 @@ GLOSSARY = """
 | term | meaning |
 |---|---|
 | rank | a node's place among its siblings, in the drafter's order of probability |
-| trace, replay | the target's continuation with the rank of each token for each drafter; computing from it what a tree would have accepted |
+| trace | the target's continuation, with the rank of each of its tokens among each drafter's candidates |
+| replay | computing from a trace what a tree would have accepted |
 | rule; lossless | how acceptance is decided; text with exactly the target's distribution |
-| proposal | how children are chosen: the drafter's *top k*, independent samples (*iid*), or samples *without replacement* |
+| proposal | how children are chosen: *top k*, independent samples (*iid*), samples *without replacement* |
 | plain decoding; loop | this project's decoding loop without a drafter; the loop itself |
 | check | the target's forward pass over a tree, with the rule and the caches |
 """

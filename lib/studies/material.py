@@ -1,4 +1,4 @@
-"""The report's section on what was measured: models, prompts, protocols, sample sizes, and limits, before any result."""
+"""The report's section on what was measured: models, prompts, protocols, sample sizes and limits."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -68,7 +68,7 @@ def samples(run: Results) -> Finding:
     rows = summary.clean(run["acceptance"])
     one = rows[(rows["family"] == "chain") & (rows["budget"] == rows["budget"].max())]
     coldest = one[one["temperature"] == one["temperature"].min()]
-    listed = [_line("acceptance, by replay", f"{target}, {protocol}; drafters: {', '.join(own['drafter'].unique())}", own)
+    listed = [_line("acceptance, by replay", f"{target}, {protocol}; by {', '.join(own['drafter'].unique())}", own)
               for (target, protocol), own in coldest.groupby(["target", "protocol"], sort=False)]
     if "drafters" in run:
         own = run["drafters"][run["drafters"]["stretch"] == "before"]

@@ -1,4 +1,4 @@
-"""The report: the answer, the background, what was measured, the sections of all studies, published numbers, appendices.
+"""The report: the answer, background, what was measured, the sections of all studies, published numbers, appendices.
 
 Each study's `findings` module has `report(run, ask, rng)`, which yields its sections of the main part, or nothing, and
 `appendix(run, ask, rng)`, which yields its appendices: prose as Markdown strings, findings, and tables without a
@@ -53,8 +53,8 @@ class Ask:
     @classmethod
     def of(cls, run: Results, *, pair: str = "", budget: int = 0, **others) -> "Ask":
         """The choices for a run. Without a pair, the first one that the run was made for. Without a budget, that of the
-        recommendation at the smallest batch. In place of a budget that the run lacks, its nearest. ValueError for a pair
-        that the run lacks.
+        recommendation at the smallest batch. In place of a budget that the run lacks, its nearest. ValueError for a
+        pair that the run lacks.
         """
         rows, first = run["acceptance"], run["rank"].iloc[0]  # ranks are tabled for the first pair of the parameters
         pairs, budgets = list((rows["target"] + "/" + rows["drafter"]).unique()), sorted(rows["budget"].unique())
@@ -116,11 +116,12 @@ def contents(shown: Iterable[Part]) -> str:
 
 def made_by(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
     """What made the run, and a run that is not the reference beside the reference."""
-    yield ("## What made this run\n\nThe run's folder also holds `run.json`, with all parameters and the digests of models "
-           "and prompts, and `columns.csv`, with the meaning of each column of its tables.")
+    yield ("## What made this run\n\nThe run's folder also holds `run.json`, with all parameters and the digests of "
+           "models and prompts, and `columns.csv`, with the meaning of each column of its tables.")
     yield facts(run)
     reference = Path(ask.reference_dir)
-    if ask.reference_dir and reference.resolve() != run.run_dir.resolve() and "--reference" not in run.record["command"]:
+    another = reference.resolve() != run.run_dir.resolve() and "--reference" not in run.record["command"]
+    if ask.reference_dir and another:
         yield "### This run beside the reference"
         yield beside_reference(run, Results(reference), ask, rng)
 

@@ -45,7 +45,8 @@ ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
 ANY_VERSION = "any version"
 
 ENGINES: dict[str, Engine] = {
-    "transformers, look-up": Engine(CHAIN, choices.write_transformers_lookup, {"lookup": {}}, "4.37 and later, batch 1"),
+    "transformers, look-up": Engine(CHAIN, choices.write_transformers_lookup, {"lookup": {}},
+                                    "4.37 and later, batch 1"),
     "transformers": Engine(CHAIN, choices.write_transformers, {"model": {}}, "4.45 and later, batch 1"),
     "vLLM, chain": Engine(CHAIN, servers.write_vllm, {"model": {}, **METHODS},
                           "0.8 and later; draft models not in 0.10 to 0.14"),

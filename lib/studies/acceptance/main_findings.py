@@ -31,8 +31,9 @@ def by_budget(shapes: Shapes, grown: pd.DataFrame, rng: np.random.Generator) -> 
         lines = pd.concat([lines, own])
         both = pd.concat([shapes.judged[shapes.judged["family"] == "chain"], grown[grown["family"] == best]])
         over = pd.concat([over, stats.compare(both, ["budget"], "family", "chain", "accepted", "rounds", rng)])
-    gains = over.assign(text=["the same" if row.value == row.low == row.high == 0 else stats.format_estimate(row, "+.2f")
-                              for row in over.itertuples()])
+    same = over["value"].eq(0) & over["low"].eq(0) & over["high"].eq(0)
+    gains = over.assign(text=[stats.format_estimate(row, "+.2f") for row in over.itertuples()])
+    gains["text"] = gains["text"].mask(same, "the same")
     table = gains[gains["budget"] > 1].pivot(index="family", columns="budget", values="text")
     table = table.loc[[name for name in [*few, best] if name in table.index]].fillna("")
     told = [f"{shown(name)} {_at_most(over[over['family'] == name])}" for name in ("optimal", best) if name]
@@ -41,9 +42,11 @@ def by_budget(shapes: Shapes, grown: pd.DataFrame, rng: np.random.Generator) -> 
     judged = shapes.judged["prompt"].nunique()
     return Finding(
         f"At {shapes.largest} nodes, tokens per round beyond a chain of as many: {'; '.join(told)}.",
-        f"Sequoia's tree is ahead of the chain, beyond the interval, {ahead}. `{shapes.pair}`, greedy, {judged} prompts; "
-        "the table has the differences, paired by prompt. Band: 95 % interval of the chain over prompts, which differ "
-        "more than shapes do.", figure(shapes, few, lines), "acceptance_by_budget", table.rename(index=shown))
+        f"Sequoia's tree is ahead of the chain, beyond the interval, {ahead}. `{shapes.pair}`, greedy, {judged} "
+        "prompts; the table has the differences, paired by prompt. Band: 95 % interval of the chain over prompts, "
+        "which differ more than shapes do."
+        + (" The growth rule is the best of those measured on these prompts, which favours it." if best else ""),
+        figure(shapes, few, lines), "acceptance_by_budget", table.rename(index=shown))
 
 
 def _best_grown(grown: pd.DataFrame) -> str:
@@ -77,7 +80,7 @@ def figure(shapes: Shapes, few: list[str], lines: pd.DataFrame) -> Figure:
         line = line.sort_values("budget")
         axis.plot(line["budget"], line["value"], **styles[name].line, label=shown(name), markeredgecolor="white")
         if name == "chain":
-            axis.fill_between(line["budget"], line["low"], line["high"], color=styles[name].colour, alpha=0.1, linewidth=0)
+            axis.fill_between(line["budget"], line["low"], line["high"], color=theme.BLACK, alpha=0.1, linewidth=0)
     budgets = sorted(lines["budget"].unique())
     axis.set_xscale("log", base=2)
     axis.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
@@ -109,7 +112,7 @@ def by_kind(shapes: Shapes, rng: np.random.Generator) -> Finding:
 
 
 def by_temperature_and_pair(shapes: Shapes) -> Finding:
-    """Left: the chain and Sequoia's tree at each temperature; right: Sequoia's tree for each pair of the same protocol."""
+    """Left: the chain and Sequoia's tree at each temperature; right: Sequoia's tree for each pair of this protocol."""
     heat = where(shapes.lengths, protocol=shapes.protocol, pair=shapes.pair)
     heat = heat[heat["family"].isin(TWO)]
     pairs = where(shapes.lengths, protocol=shapes.protocol, temperature=shapes.temperature, family="optimal")

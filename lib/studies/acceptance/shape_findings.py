@@ -210,9 +210,9 @@ def by_depth(shapes: Shapes, rng: np.random.Generator) -> Finding:
     start, end = line.iloc[0], line.iloc[-1]
     return Finding(
         f"At depth 1 a chain is accepted {first['chain']:.0%} of the time, `{first.idxmax()}` {first.max():.0%}.",
-        f"Of the rounds that accepted a chain's token at the depth before, {start['value']:.0%} accept the one at depth 1 "
-        f"and {end['value']:.0%} the one at depth {int(end['depth'])}. *Conditional*: of the rounds that reached a depth "
-        "at a node with children; *unconditional*: of all rounds.", figure, "depth")
+        f"Of the rounds that accepted a chain's token at the depth before, {start['value']:.0%} accept the one at "
+        f"depth 1 and {end['value']:.0%} the one at depth {int(end['depth'])}. *Conditional*: of the rounds that reached "
+        "a depth at a node with children; *unconditional*: of all rounds.", figure, "depth")
 
 
 def coverage(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator, temperature: float = 0.0) -> Finding:

@@ -40,9 +40,9 @@ def drawn(rows: pd.DataFrame) -> Finding:
     words = " ".join(f"`{token}`" for token in kept)
     return Finding(
         f"A round that yields {len(kept) + 1} tokens.", f"`{first.drafter}` drafts `{first['shape']}` for "
-        f"`{first.pair.partition('/')[0]}` after the text “…{first.context}”. The target accepts {words or 'no draft token'} "
-        f"and adds `{bonus}`. Right: the mask of the forward pass; a filled cell means that the "
-        "node of the row attends to the node of the column.",
+        f"`{first.pair.partition('/')[0]}` after the text “…{first.context}”. The target accepts "
+        f"{words or 'no draft token'} and adds `{bonus}`. Right: the mask of the forward pass; a filled cell means "
+        "that the node of the row attends to the node of the column.",
         picture(tree, nodes["token"].tolist(), accepted, bonus), "worked_round")
 
 

@@ -29,8 +29,8 @@ COMMAND = """
 
 
 def opening(run: Results) -> Iterator[Part]:
-    """The answer in a few sentences, with a figure of speeds, and the recommendation as a table; one sentence where the run
-    made no recommendation.
+    """The answer in a few sentences, with a figure of speeds, and the recommendation as a table; one sentence where the
+    run made no recommendation.
     """
     path = run.run_dir / recommendation.FILE
     if not path.exists():
@@ -64,8 +64,8 @@ def speeds(made: Recommendation) -> Finding:
 
 def bars(made: Recommendation) -> Figure:
     """One panel per batch: tokens per second of each way, the recommended one last."""
-    figure, axes = plt.subplots(1, len(made.by_batch), figsize=(3.4 * len(made.by_batch) + 0.8, 2.5), squeeze=False, sharex=True,
-                                layout="constrained")
+    size = 3.4 * len(made.by_batch) + 0.8, 2.5
+    figure, axes = plt.subplots(1, len(made.by_batch), figsize=size, squeeze=False, sharex=True, layout="constrained")
     for axis, own in zip(axes.flat, made.by_batch):
         names = NAMES | {RECOMMENDED: "recommended:\nplain decoding" if own.is_plain else
                          f"recommended:\n{own.drafter}, {own.tree}"}
@@ -114,8 +114,8 @@ def _not_worth_it(made: Recommendation) -> Iterator[str]:
     slower = [str(own.batch) for own in drafting if own.speedup.is_below(1)]
     unsure = [str(own.batch) for own in drafting if not own.speedup.is_below(1) and not own.speedup.is_above(1)]
     if slower:
-        yield (f"At batch {' and '.join(slower)} speculation was **slower** than plain decoding on the prompts that judge: "
-               "use plain decoding.")
+        yield (f"At batch {' and '.join(slower)} speculation was **slower** than plain decoding on the prompts that "
+               "judge: use plain decoding.")
     if unsure:
         yield f"At batch {' and '.join(unsure)} the interval of the speedup contains 1: speculation may not pay."
 

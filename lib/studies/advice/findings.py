@@ -27,14 +27,16 @@ def recommended(made: Recommendation) -> Finding:
     """What is recommended for every batch, with its measured speeds."""
     rows = [{"batch": own.batch, "drafter": own.drafter, "tree": own.tree, "budget": own.budget,
              "predicted": f"{own.predicted:.2f}", "speedup [95 %]": str(own.speedup),
-             "over the best chain": "it is one" if own.over_chain == ONE else str(own.over_chain), "with prefill": str(own.with_prefill),
+             "over the best chain": "it is one" if own.over_chain == ONE else str(own.over_chain),
+             "with prefill": str(own.with_prefill),
              **{f"tokens/s, {way}": str(own.tokens_per_second[way]) for way in (RECOMMENDED, PLAIN, GENERATE)}}
             for own in made.by_batch]
     notes = [*made.warnings, *(f"batch {own.batch}: {note}" for own in made.by_batch for note in own.warnings)]
     return Finding(
         f"Recommended for `{made.target}` in {made.dtype} on {made.processor}, {made.threads} threads.",
-        f"Chosen on {made.choosing} prompts, measured on up to {made.judging} others ({made.looping:.0%} of them repeat "
-        "themselves and are left out); without prefill unless it is named; intervals resample prompts and repeats."
+        f"Chosen on {made.choosing} prompts, measured on up to {made.judging} others ({made.looping:.0%} of them "
+        "repeat themselves and are left out); without prefill unless it is named; intervals resample prompts and "
+        "repeats."
         + "".join(f" *{one[0].upper()}{one[1:]}.*" for one in notes), table=pd.DataFrame(rows).set_index("batch"))
 
 
@@ -45,9 +47,9 @@ def kinds(made: Recommendation) -> Finding:
     table = pd.DataFrame({f"batch {own.batch}": [str(own.kinds.get(kind, "")) for kind in values.index]
                           for own in made.by_batch}, values.index)
     return Finding(
-        f"At batch {first.batch} the recommendation gains most on {values.index[0]} ({values.iloc[0]:.2f}) and least on "
-        f"{values.index[-1]} ({values.iloc[-1]:.2f}).", f"Times plain decoding, without prefill; {first.prompts} prompts of "
-        f"{len(first.kinds)} kinds. Batches of several prompts mix kinds.", table=table)
+        f"At batch {first.batch} the recommendation gains most on {values.index[0]} ({values.iloc[0]:.2f}) and least "
+        f"on {values.index[-1]} ({values.iloc[-1]:.2f}).", f"Times plain decoding, without prefill; {first.prompts} "
+        f"prompts of {len(first.kinds)} kinds. Batches of several prompts mix kinds.", table=table)
 
 
 def predicted_and_measured(candidates: pd.DataFrame, timed: pd.DataFrame) -> Finding:
@@ -56,10 +58,11 @@ def predicted_and_measured(candidates: pd.DataFrame, timed: pd.DataFrame) -> Fin
     bias = both.groupby("batch")["ratio"].agg(["median", "min", "max", "size"])
     told = ", ".join(f"{row['median']:.2f} at batch {batch}" for batch, row in bias.iterrows())
     return Finding(
-        f"A round took {told} times as long as predicted (medians).", "Tokens per round are exact by replay, so that an "
-        "error of a predicted speed is one of the time of a round. Each point is a drafter with a tree "
-        f"({', '.join(f'{count:.0f}' for count in bias['size'])} by batch); ratios run from {both['ratio'].min():.2f} to "
-        f"{both['ratio'].max():.2f}.", figures.predicted_and_measured(both), "predicted_and_measured")
+        f"A round took {told} times as long as predicted (medians).", "Tokens per round are exact by replay, so that "
+        "an error of a predicted speed is one of the time of a round. Each point is a drafter with a tree "
+        f"({', '.join(f'{count:.0f}' for count in bias['size'])} by batch); ratios run from "
+        f"{both['ratio'].min():.2f} to {both['ratio'].max():.2f}.", figures.predicted_and_measured(both),
+        "predicted_and_measured")
 
 
 def check_costs(costs: Costs, target: str, nodes: int) -> Finding:
@@ -67,8 +70,8 @@ def check_costs(costs: Costs, target: str, nodes: int) -> Finding:
     batches = sorted(costs.rows.loc[costs.rows["drafter"] == RULER, "batch"].unique())
     price = {batch: costs.at(target, RULER, batch=batch, prefix=PREFIX) for batch in batches}
     checks = ", ".join(f"{own.check(nodes) / own.plain:.2f} at batch {batch}" for batch, own in price.items())
-    return Finding(f"A check of {nodes} nodes takes {checks} times a plain round.", "Points: measured; lines: the fitted "
-                   "costs between them.", figures.check_curves(costs, target), "costs")
+    return Finding(f"A check of {nodes} nodes takes {checks} times a plain round.", "Points: measured; lines: the "
+                   "fitted costs between them.", figures.check_curves(costs, target), "costs")
 
 
 def fastest_budget(candidates: pd.DataFrame, made: Recommendation) -> Finding:
@@ -89,9 +92,9 @@ def larger_pairs(rows: pd.DataFrame) -> Finding:
     alone = (" No larger pair was timed: none was asked for, or the processor has no units for their number format."
              if rows["costs"].nunique() < 2 else "")
     return Finding(
-        f"At batch {first['batch'].iloc[0]} the same acceptance is worth {told}.", "Predicted speedup of the fastest drafter "
-        "at each batch, by budget, with 95 % bands; dotted: its chains. What a larger pair would accept is not "
-        f"measured.{alone}", figures.speed_by_size(rows), "larger_pairs")
+        f"At batch {first['batch'].iloc[0]} the same acceptance is worth {told}.", "Predicted speedup of the fastest "
+        "drafter at each batch, by budget, with 95 % bands; dotted: its chains. What a larger pair would accept is "
+        f"not measured.{alone}", figures.speed_by_size(rows), "larger_pairs")
 
 
 def terms(rows: pd.DataFrame) -> pd.DataFrame:

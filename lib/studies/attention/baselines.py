@@ -181,7 +181,8 @@ QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN))  # thos
 
 def copies(name: str, problem: Problem) -> int:
     """How many copies of the keys and values an alternative makes."""
-    return {"branch batch": len(problem.paths), "dense mask": problem.group, **dict.fromkeys(SEQUENTIAL, 1)}.get(name, 0)
+    copies = {"branch batch": len(problem.paths), "dense mask": problem.group, **dict.fromkeys(SEQUENTIAL, 1)}
+    return copies.get(name, 0)
 
 
 def refused(name: str, problem: Problem) -> str | None:

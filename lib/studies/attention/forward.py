@@ -84,7 +84,8 @@ def _tree_call(model, cell: Cell, filling):
 
 def _transformers_call(model, cell: Cell, filling):
     """The same in transformers' way: a mask over prefix and tree, and a cache that concatenates."""
-    (tokens, depth, mask), prefix, cache = _inputs(model, cell), filling[0][0].shape[2], _filled(DynamicCache(), filling)
+    tokens, depth, mask = _inputs(model, cell)
+    prefix, cache = filling[0][0].shape[2], _filled(DynamicCache(), filling)
 
     def call():
         visible = torch.ones(1, 1, len(mask), prefix + len(mask), dtype=torch.bool, device=model.device)

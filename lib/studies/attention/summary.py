@@ -98,8 +98,8 @@ def tree_tax(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def shares(rows: pd.DataFrame, roofline: pd.DataFrame) -> pd.DataFrame:
-    """The timed rows with the cell's `bytes`, `operations` and `least_ms` from the table "attention_roofline", `share` =
-    least_ms / median_ms, `intensity` (operations per byte) and `rate` (operations per second of the measured time).
+    """The timed rows with the cell's `bytes`, `operations` and `least_ms` from the table "attention_roofline", `share`
+    = least_ms / median_ms, `intensity` (operations per byte) and `rate` (operations per second of the measured time).
     """
     own = timed(rows).merge(roofline, on=[*SETTING, "query_heads", "kv_heads", "head_dim", "shape"])
     return own.assign(share=own["least_ms"] / own["median_ms"], intensity=own["operations"] / own["bytes"],

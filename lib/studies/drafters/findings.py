@@ -75,8 +75,8 @@ def each_with_its_best(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
             if first["n_prompts"] >= stats.FEWEST else "There are too few prompts for intervals. ")
     return Finding(
         f"`{first.name}` with `{first['shape']}` is the fastest, {stats.format_estimate(first)} times plain decoding.",
-        f"{told}{int(first['n_prompts'])} prompts judge. Drafting and checking are times per round over that of a plain "
-        "round; memory is over the target's weights.", figures.with_best_trees(best, rows["target"].iloc[0]),
+        f"{told}{int(first['n_prompts'])} prompts judge. Drafting and checking are times per round over that of a "
+        "plain round; memory is over the target's weights.", figures.with_best_trees(best, rows["target"].iloc[0]),
         "drafters", shown.round(2))
 
 

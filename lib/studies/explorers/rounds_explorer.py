@@ -1,31 +1,33 @@
-"""The rounds explorer: choose a pair, prompt and shape, and step through what every round drafts and accepts."""
+"""The rounds explorer: choose a pair, prompt, drafter, tree and rule, and step through what every round accepts."""
 
 from collections.abc import Sequence
 from html import escape
-from io import BytesIO
 
 import ipywidgets
 import torch
-from matplotlib import rc_context
 from torch import Tensor
 
+from lib.decoding.loop import generate
+from lib.drafters.drafter import NoDrafter
+from lib.drafters.heads.store import shipped
 from lib.drafters.registry import make
-from lib.lab import theme
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.studies.explorers import round_figures
+from lib.studies.explorers import round_figures, round_svg
 from lib.studies.explorers.walkthrough import Step, walk
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import Tree
+from lib.verify.rules import RULES
 
 TYPED = "your own"  # the kind of text under which a prompt is typed
 PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "expansion:2,2,1",
            "expansion:1,1,3,1,1,1,1,1", "eagle2:4,4@14", "dyspec@14")
-MOST_NODES = 128  # more nodes would not be readable
-PIXELS_AN_INCH = 88
+OF_TEXT, HEADS = ("lookup", "sam", "recycling"), ("ngrams", "medusa", "eagle", "eagle3", "block")
+GREEDY, NAIVE, TOP_K = "greedy", "naive", "top_k"
+MOST_NODES, MOST_TOKENS, HOTTEST = 128, 1024, 5.0  # more nodes would not be readable
 
 
 class RoundsExplorer:
@@ -35,7 +37,8 @@ class RoundsExplorer:
     tokenizer has a chat template, else a text to continue.
     The shape may be a growth rule, whose tree differs from round to round.
     acceptance_by_rank: float[R], from which "sparse" and "optimal" are grown; without it these names are refused.
-    Temperature 0 is greedy; above it the rule is naive sampling, seeded: the same settings give the same rounds.
+    A drafter is a spec of `drafters.make`; those of the list suit the pair. Temperature 0 is greedy. Above it one of
+    the lossless rules decides, with the children for which it was made; the same settings give the same rounds.
     Display `view`. Errors appear in `message`; the last decoding that worked stays below.
     """
 
@@ -44,10 +47,14 @@ class RoundsExplorer:
         self.pairs, self.prompts = {pair.name: pair for pair in pairs}, prompts
         self.acceptance, self.seed = acceptance_by_rank, seed
         self.steps: list[Step] = []
+        self.plain: dict[tuple, float] = {}
         self._make_controls(shape, temperature, new_tokens)
         self._make_view()
         self.kind.observe(self._offer_prompts, names="value")
-        for control in (self.pair, self.prompt, self.typed, self.shape, self.temperature, self.new_tokens):
+        self.pair.observe(self._offer_drafters, names="value")
+        self.temperature.observe(self._offer_rules, names="value")
+        for control in (self.pair, self.drafter, self.prompt, self.typed, self.shape, self.rule, self.temperature,
+                        self.new_tokens):
             control.observe(self._decode, names="value")
         self.round.observe(self._show, names="value")
         self.back.on_click(lambda _: self._move(-1))
@@ -68,11 +75,13 @@ class RoundsExplorer:
         self.prompt = ipywidgets.Dropdown(options=self._names(kinds[0]), description="prompt", layout=_wide("600px"))
         self.typed = ipywidgets.Textarea(placeholder="Type a prompt, then click elsewhere.", description="prompt",
                                          rows=3, layout=_wide("600px", display="none"), **once)
-        self.shape = ipywidgets.Combobox(value=shape, options=PRESETS, description="shape", **once)
-        self.temperature = ipywidgets.BoundedFloatText(temperature, min=0, max=5, step=0.1, description="temperature",
-                                                      style={"description_width": "initial"}, layout=_wide("170px"))
-        self.new_tokens = ipywidgets.BoundedIntText(new_tokens, min=2, max=1024, description="new tokens",
-                                                    layout=_wide("190px"), **once)
+        self.shape = ipywidgets.Combobox(value=shape, options=PRESETS, description="tree", **once)
+        offered = drafters_of(next(iter(self.pairs.values())))
+        self.drafter = ipywidgets.Combobox(value=offered[0], options=offered, description="drafter", **once)
+        self.temperature = ipywidgets.FloatText(temperature, step=0.1, description="temperature",
+                                                style={"description_width": "initial"}, layout=_wide("170px"), **once)
+        self.rule = ipywidgets.Dropdown(options=rules_at(temperature), description="rule", layout=_wide("260px"))
+        self.new_tokens = ipywidgets.IntText(new_tokens, description="new tokens", layout=_wide("190px"), **once)
         self.round = ipywidgets.IntSlider(1, 1, 1, description="round", layout=_wide("520px"))
         self.back = ipywidgets.Button(description="back", icon="chevron-left", layout=_wide("90px"))
         self.forward = ipywidgets.Button(description="forward", icon="chevron-right", button_style="primary",
@@ -80,15 +89,16 @@ class RoundsExplorer:
 
     def _make_view(self) -> None:
         """Controls, then the error message, then the round, which is hidden until there is one."""
-        self.message, self.numbers, self.text = (ipywidgets.HTML() for _ in range(3))
-        self.picture = ipywidgets.Image(format="png")
+        self.message, self.numbers, self.text, self.picture = (ipywidgets.HTML() for _ in range(4))
         wrapped = ipywidgets.Layout(flex_flow="row wrap")
-        scrolled = ipywidgets.Box([self.picture], layout=ipywidgets.Layout(overflow="auto", max_width="100%"))
+        scrolled = ipywidgets.Box([self.picture], layout=ipywidgets.Layout(overflow="auto", max_width="100%",
+                                                                           max_height="640px"))
         self.shown = ipywidgets.VBox([
             ipywidgets.HBox([self.round, self.back, self.forward]), self.numbers, self.text,
             ipywidgets.HTML(round_figures.legend()), scrolled], layout=ipywidgets.Layout(display="none"))
         self.view = ipywidgets.VBox([
-            ipywidgets.HBox([self.pair, self.shape, self.temperature, self.new_tokens], layout=wrapped),
+            ipywidgets.HBox([self.pair, self.drafter, self.shape], layout=wrapped),
+            ipywidgets.HBox([self.temperature, self.rule, self.new_tokens], layout=wrapped),
             ipywidgets.HBox([self.kind, self.prompt, self.typed], layout=wrapped), self.message, self.shown])
 
     def _names(self, kind: str) -> list[tuple[str, int]]:
@@ -111,6 +121,45 @@ class RoundsExplorer:
             self.prompt.value = None  # so that the choice below is a change, and decodes once
             self.prompt.options = self._names(self.kind.value)
             self.prompt.index = 0
+
+    def _offer_drafters(self, change=None) -> None:
+        """The drafters of the chosen pair; another one is taken where the chosen one is not among them."""
+        self.drafter.options = drafters_of(self.pairs[self.pair.value])
+        if self.drafter.value not in self.drafter.options:
+            self.drafter.value = self.drafter.options[0]
+
+    def _offer_rules(self, change=None) -> None:
+        """The rules for the chosen temperature."""
+        offered = rules_at(self.temperature.value)
+        if tuple(self.rule.options) != offered:
+            self.rule.options = offered
+
+    def _made_drafter(self, pair: Pair):
+        """The drafter, with children for which the rule was made. ValueError for a rule that it cannot draft for."""
+        spec, proposal = self.drafter.value, RULES[self.rule.value].made_for
+        if proposal == TOP_K:
+            return make(spec, pair)
+        try:
+            return make(spec, pair, proposal=proposal, temperature=self.temperature.value)
+        except ValueError:
+            raise ValueError(f"rule {self.rule.value!r} is for children that are sampled from a language model, and "
+                             f"drafter {spec!r} does not sample: take rule {NAIVE!r}, or drafter 'model'") from None
+
+    def _check_numbers(self) -> None:
+        """ValueError for a temperature or a number of tokens that is out of range."""
+        if not 0 <= self.temperature.value <= HOTTEST:
+            raise ValueError(f"temperature is {self.temperature.value:g}: give 0 to {HOTTEST:g}")
+        if not 2 <= self.new_tokens.value <= MOST_TOKENS:
+            raise ValueError(f"new tokens is {self.new_tokens.value}: give 2 to {MOST_TOKENS}")
+
+    def _plain_speed(self, pair: Pair, prompt: Tensor) -> float:
+        """Tokens per second of plain decoding of the prompt, without prefill; measured once for each setting."""
+        key = pair.name, tuple(prompt.tolist()), self.new_tokens.value
+        if key not in self.plain:
+            done = generate(pair.target, NoDrafter(), prompt[None], shape="chain:0", eos_token_id=pair.eos_token_ids,
+                            max_new_tokens=self.new_tokens.value)
+            self.plain[key] = len(done.rounds) / sum(each.seconds for each in done.rounds)
+        return self.plain[key]
 
     def _chosen_prompt(self, pair: Pair) -> Tensor:
         """int64[T]: the chosen or typed prompt. ValueError where nothing is typed."""
@@ -136,13 +185,15 @@ class RoundsExplorer:
             return
         self.message.value = _note("decoding …")
         try:
+            self._check_numbers()
             pair = self.pairs[self.pair.value]
-            drafter = make("lookup" if pair.draft_model is None else "model", pair)
-            steps = walk(pair, drafter, self._chosen_prompt(pair), self._shape(),
+            prompt = self._chosen_prompt(pair)
+            steps = walk(pair, self._made_drafter(pair), prompt, self._shape(), rule=self.rule.value,
                          temperature=self.temperature.value, new_tokens=self.new_tokens.value,
                          generator=torch.Generator().manual_seed(self.seed))
             if not steps:
                 raise ValueError("the target ends the text with its first token, before any round: take another prompt")
+            self.plain_speed = self._plain_speed(pair, prompt)
         except Exception as error:  # a callback's traceback would only appear in a log
             self._complain(error)
             return
@@ -156,6 +207,7 @@ class RoundsExplorer:
     def _complain(self, error: Exception) -> None:
         """Show an error; the round that was shown stays."""
         text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        text = text.replace("max_new_tokens", "new tokens")  # as the control has it
         stays = ". Below is still the last decoding that worked." if self.steps else ""
         self.message.value = _note(text + stays, "#B00020")
 
@@ -164,18 +216,25 @@ class RoundsExplorer:
 
     def _show(self, change=None) -> None:
         """Picture, numbers and running text of the chosen round."""
-        figure, png = round_figures.draw_round(self.step), BytesIO()
-        self.picture.layout.width = self.picture.layout.min_width = f"{figure.get_figwidth() * PIXELS_AN_INCH:.0f}px"
-        with rc_context({"savefig.bbox": "standard"}):  # no cropping: pictures of all rounds have one size
-            figure.savefig(png, format="png")
-        theme.close(figure)
-        self.picture.value = png.getvalue()
-        self.numbers.value = _paragraph(round_figures.describe_round(self.step))
+        self.picture.value = round_svg.drawing(self.step)
+        self.numbers.value = _paragraph(round_figures.describe_round(self.step, self.plain_speed))
         self.text.value = round_figures.running_text(self.step)
         self._enable()
 
     def _enable(self) -> None:
         self.back.disabled, self.forward.disabled = self.round.value == 1, self.round.value == self.round.max
+
+
+def drafters_of(pair: Pair) -> tuple[str, ...]:
+    """The specs of drafters that are offered for a pair: its model, drafters of the text, and what ships for it."""
+    heads = [name for name in HEADS if shipped(pair.target_name, name).is_dir()]
+    return (*(["model"] if pair.draft_model is not None else []), *OF_TEXT, *heads)
+
+
+def rules_at(temperature: float) -> tuple[str, ...]:
+    """The names of the lossless rules for a temperature, naive sampling first."""
+    sampled = tuple(name for name, rule in RULES.items() if rule.sampled and rule.lossless)
+    return sampled if temperature else (GREEDY,)
 
 
 def _wide(width: str, **layout) -> ipywidgets.Layout:

@@ -30,6 +30,7 @@ class Step:
         not a language model.
     accepted: nodes of the accepted path, root excluded.
     bonus: the text of the token that the target adds.
+    seconds: of the rounds so far, without prefill.
     text: (text, writer) pieces, the prompt and then one for each token; the last `fresh` are this round's, which has
         more of them where EOS or the length limit ends the text.
     """
@@ -45,6 +46,7 @@ class Step:
     fresh: int
     drafted_tokens: int
     accepted_tokens: int
+    seconds: float
 
     @property
     def rate(self) -> float | None:
@@ -52,27 +54,31 @@ class Step:
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
 
     @property
+    def speed(self) -> float:
+        """Tokens per second of the rounds so far."""
+        return (self.accepted_tokens + self.number) / self.seconds
+
+    @property
     def length(self) -> float:
         """Mean accepted length so far."""
         return self.accepted_tokens / self.number
 
 
-def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, temperature: float = 0.0, new_tokens: int = 32,
-         generator: torch.Generator | None = None) -> list[Step]:
+def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, rule: str = "greedy", temperature: float = 0.0,
+         new_tokens: int = 32, generator: torch.Generator | None = None) -> list[Step]:
     """The rounds in which a pair decodes prompt int64[T] with a shape or growth rule, as steps.
 
-    pair: anything with target, tokenizer and eos_token_ids, see `models.load_pair`. Temperature 0 is greedy;
-    above it the rule is naive sampling and a generator is needed. The list is empty if
-    the first token, the prefill's, ends the text. ValueError as `generate` gives it.
+    pair: anything with target, tokenizer and eos_token_ids, see `models.load_pair`. rule: see `verify.RULES`; above
+    temperature 0 one that samples, and a generator is needed. The list is empty if the first token, the prefill's, ends
+    the text. ValueError as `generate` gives it.
     """
     seen: list[Seen] = []
 
     def observe(rows, drafts, decided):
         seen.append((drafts[0], *decided[0]))
 
-    done = generate(pair.target, drafter, prompt[None], shape=shape, rule="naive" if temperature else "greedy",
-                    temperature=temperature, max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids,
-                    generator=generator, observe=observe)
+    done = generate(pair.target, drafter, prompt[None], shape=shape, rule=rule, temperature=temperature,
+                    max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids, generator=generator, observe=observe)
     pieces = _pieces(pair.tokenizer, prompt.tolist(), done.new_tokens[0], seen)
     beliefs = _beliefs(drafter, prompt, seen)
     return [_step(pair.tokenizer, place, done.rounds, seen[place], belief, pieces)
@@ -115,7 +121,8 @@ def _step(tokenizer, place: int, rounds: Sequence[Round], seen: Seen, belief: tu
         bonus=_text_after(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
         text=tuple(pieces[: 1 + ends[place]]), fresh=ends[place] - rounds[place].position,
         drafted_tokens=sum(earlier.drafted for earlier in rounds[: place + 1]),
-        accepted_tokens=sum(earlier.accepted for earlier in rounds[: place + 1]))
+        accepted_tokens=sum(earlier.accepted for earlier in rounds[: place + 1]),
+        seconds=sum(earlier.seconds for earlier in rounds[: place + 1]))
 
 
 def added_texts(tokenizer, before: list[int], new: list[int]) -> list[str]:

@@ -15,8 +15,8 @@ STEPS = (0.2, 0.5, 1, 2, 5, 10, 20)
 
 
 def speeds(factors: pd.DataFrame, pair: str) -> Figure:
-    """One panel per batch: speed of each way over transformers' greedy generate, log, with intervals, sorted by speed at
-    the first batch; the recommendation is red, transformers' ways grey, and the dashed line the loop without
+    """One panel per batch: speed of each way over transformers' greedy generate, log, with intervals, sorted by speed
+    at the first batch; the recommendation is red, transformers' ways grey, and the dashed line the loop without
     speculation. All panels have one scale. factors: `measure.factors`.
     """
     own = factors[factors["pair"] == pair]
@@ -25,8 +25,10 @@ def speeds(factors: pd.DataFrame, pair: str) -> Figure:
     first = own[own["batch"] == batches[0]].set_index("alternative")["value"]
     order = sorted(mean.index, key=lambda name: (name not in first.index, -first.get(name, mean[name])))
     ends = own[["value", "low", "high"]].stack()
-    figure, axes = plt.subplots(1, len(batches), figsize=(2.6 * len(batches) + 2.4, 0.33 * len(order) + 1.2), sharey=True,
-                                sharex=True, squeeze=False, layout="constrained")
+    ticks = [step for step in STEPS if ends.min() <= 1.2 * step and step <= ends.max()]
+    size = 2.6 * len(batches) + 2.4, 0.33 * len(order) + 1.2
+    figure, axes = plt.subplots(1, len(batches), figsize=size, sharey=True, sharex=True, squeeze=False,
+                                layout="constrained")
     for axis, batch in zip(axes.flat, batches):
         rows = own[own["batch"] == batch].set_index("alternative")
         if PLAIN in rows.index:
@@ -35,7 +37,7 @@ def speeds(factors: pd.DataFrame, pair: str) -> Figure:
             if name in rows.index:
                 _point(axis, place, rows.loc[name], _colour(name))
         axis.set(title=f"batch {batch}", xscale="log", xlabel=f"times as fast as {GENERATE}")
-        axis.xaxis.set_major_locator(FixedLocator([step for step in STEPS if ends.min() <= 1.2 * step and step <= ends.max()]))
+        axis.xaxis.set_major_locator(FixedLocator(ticks))
         axis.xaxis.set_minor_locator(NullLocator())
         axis.xaxis.set_major_formatter("{x:g}")
         axis.set_xlim(0.85 * ends.min(), 1.3 * ends.max())

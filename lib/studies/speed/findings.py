@@ -84,7 +84,8 @@ def policy(rows: pd.DataFrame, by_kind: pd.DataFrame, fixed: Sequence[str], rng:
         f"The policy runs at {value[ADAPTIVE]:.2f} times the plain loop, the best fixed tree at "
         f"{value[fixed].max():.2f} (`{value[fixed].idxmax()}`), the best way for each prompt at "
         f"{value[measure.HINDSIGHT]:.2f}.",
-        f"On its worst kind, {worst.kind}, it runs at {stats.format_estimate(worst)}.", table=shown[["speed over the plain loop"]])
+        f"On its worst kind, {worst.kind}, it runs at {stats.format_estimate(worst)}.",
+        table=shown[["speed over the plain loop"]])
 
 
 def overhead(rows: pd.DataFrame) -> Finding:
@@ -105,7 +106,8 @@ def predicted(rows: pd.DataFrame) -> Finding:
         f"Half of {len(rows)} predictions are within {middle:.0%} of the measured speed, nine in ten within "
         f"{high:.0%}.",
         "Speeds over plain decoding, which are corrected for drift of the machine's speed since its calibration, are "
-        f"within {middle_ratio:.0%} and {high_ratio:.0%}. By batch, predicted over measured less 1, median: {by_batch}.",
+        f"within {middle_ratio:.0%} and {high_ratio:.0%}. By batch, predicted over measured less 1, median: "
+        f"{by_batch}.",
         figures.predicted_and_measured(rows), "predicted_speed")
 
 

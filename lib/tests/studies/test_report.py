@@ -54,7 +54,8 @@ def test_a_new_study_is_in_the_report_by_its_name_alone(monkeypatch):
 
 def test_the_readers_choices_are_checked_against_the_run(run):
     ask, first = Ask.of(run), run["rank"].iloc[0]
-    assert ask.pair == f"{ask.target}/{ask.drafter}" and (ask.target, ask.drafter) == (first["target"], first["drafter"])
+    assert (ask.target, ask.drafter) == (first["target"], first["drafter"])
+    assert ask.pair == f"{ask.target}/{ask.drafter}"
     recommended = recommendation.load(run.run_dir / recommendation.FILE).by_batch[0].budget
     assert 1 / 1.5 <= ask.budget / recommended <= 1.5  # one of 1, 2, 4, .. 64
     assert Ask.of(run, pair="base/tiny", budget=5).budget == 4

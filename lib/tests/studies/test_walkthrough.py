@@ -1,5 +1,7 @@
 """A decoding told round by round is the decoding, with the drafter's own probabilities, and pictures show all of it."""
 
+import re
+from html import unescape
 from types import SimpleNamespace
 
 import matplotlib
@@ -7,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.colors import to_hex
 
 from lib.decoding import generate
 from lib.drafters.language_model import LanguageModelDrafter
@@ -17,10 +18,12 @@ from lib.drafters.plain import PlainDrafter
 from lib.lab.theme import ROLES
 from lib.models.reduced import reduced
 from lib.studies.acceptance import worked_round
-from lib.studies.explorers.round_figures import DEEPEST, describe_round, draw_round, legend, running_text, visible
+from lib.studies.explorers.round_figures import describe_round, legend, running_text, visible
+from lib.studies.explorers.round_svg import ROW, drawing, rows_of
 from lib.studies.explorers.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 from lib.tests import small_models
 from lib.tests.letters import Letters
+from lib.tests.replay.test_replay import trees
 from lib.trees import shapes
 
 matplotlib.use("agg")
@@ -41,7 +44,7 @@ def seeded(temperature):
 
 def told(shape="kary:2@6", drafter=None, temperature=0.0, eos=(), new=NEW):
     return walk(pair(eos), drafter or LanguageModelDrafter(OTHER), PROMPT_IDS, shape, temperature=temperature,
-                new_tokens=new, generator=seeded(temperature))
+                rule="naive" if temperature else "greedy", new_tokens=new, generator=seeded(temperature))
 
 
 def decoded(shape="kary:2@6", drafter=None, temperature=0.0):
@@ -99,7 +102,8 @@ def test_probabilities_are_those_of_a_forward_without_cache_behind_each_path(dra
 def test_drafters_that_are_no_language_model_are_told_without_probabilities(drafter):
     steps = told("kary:2@6", drafter)
     assert {step.probabilities for step in steps} == {None}
-    assert not any("%" in text.get_text() for text in draw_round(steps[0]).axes[0].texts)
+    drawn = drawing(max(steps, key=lambda step: step.tree.budget))
+    assert "%" not in drawn and "#0" in drawn
 
 
 def test_a_round_that_passes_the_limit_counts_whole_and_writes_what_fits():
@@ -140,30 +144,49 @@ def test_texts_of_tokens_add_up_and_split_no_character(before, text):
     assert [piece for piece in pieces if piece] == list(text)
 
 
-def boxes(figure):
-    patches = [(text.get_text(), text.get_bbox_patch()) for text in figure.axes[0].texts]
-    return [(label, to_hex(patch.get_facecolor())) for label, patch in patches]
+def boxes(svg):
+    """(label, colour, left, top) of each box, in the order of the nodes, the bonus token last."""
+    found = re.findall(r'<rect x="(\d+)" y="(-?\d+)"[^>]* fill="(#\w+)"/><text[^>]*>([^<]*)</text>', svg)
+    return [(unescape(label), colour, int(left), int(top)) for left, top, colour, label in found]
 
 
-def test_the_picture_holds_every_token_its_probability_and_what_became_of_it():
+def test_the_drawing_holds_every_token_its_probability_and_what_became_of_it():
     step = max(told(), key=lambda step: len(step.accepted))
-    shown, roles = boxes(draw_round(step)), {name: to_hex(colour) for name, colour in ROLES.items()}
     assert step.accepted, "a round that accepts nothing shows nothing lit"
-    wanted = [(token, roles["accepted" if node in step.accepted else "rejected"])
-              for node, token in enumerate(step.tokens)]
-    wanted[0] = (step.tokens[0], roles["root"])
-    assert shown[: step.tree.size + 1] == [*wanted, (step.bonus, roles["bonus"])]
+    svg, accepted = drawing(step), set(step.accepted)
+    shown = [(label, colour) for label, colour, *_ in boxes(svg)]
+    wanted = [(token, ROLES["accepted" if node in accepted else "rejected"]) for node, token in enumerate(step.tokens)]
+    assert shown == [(step.tokens[0], ROLES["root"]), *wanted[1:], (step.bonus, ROLES["bonus"])]
+    written = [unescape(text) for text in re.findall(r">([^<]*#\d+)</text>", svg)]
     chances = ["<1%" if chance < 0.005 else f"{chance:.0%}" for chance in step.probabilities[1:]]
-    assert [label for label, _ in shown[step.tree.size + 1:]] == chances
+    assert written == [f"{chance} #{rank}" for chance, rank in zip(chances, step.tree.rank[1:])]
 
 
-def test_of_a_deep_tree_the_levels_around_the_accepted_path_are_drawn():
-    step = told("chain:20", new=30)[0]
-    deepest = max(DEEPEST, len(step.accepted) + 1)
-    assert len(boxes(draw_round(step))) == 2 * deepest + 2
-    axis = draw_round(step).axes[0]
-    assert f"of 20 levels {deepest} are drawn" in axis.get_title() + axis.get_title(loc="left")
-    assert len(boxes(draw_round(told(shapes.chain(3))[0]))) == 8
+def test_the_root_of_any_drawing_is_in_its_first_corner_and_no_boxes_overlap():
+    for shape in ("kary:2@128", "star:8", "chain:20", "chain:0"):
+        shown = boxes(drawing(told(shape, new=30)[0]))
+        assert shown[0][2:] == (4, ROW // 2 - 6)
+        assert len({(left, top) for *_, left, top in shown}) == len(shown)
+
+
+@settings(deadline=None, max_examples=60)
+@given(trees())
+def test_rows_put_favourites_on_top_and_a_parent_beside_its_first_child(tree):
+    parents, ranks = tree.parents.tolist(), tree.rank.tolist()
+    rows = rows_of(parents, ranks)
+    assert rows[0] == 0 and sorted({rows[leaf] for leaf in tree.leaves}) == list(range(len(tree.leaves)))
+    for node in range(tree.size):
+        children = sorted(tree.children(node), key=lambda child: ranks[child])
+        assert [rows[child] for child in children] == sorted(rows[child] for child in children)
+        assert not children or rows[children[0]] == rows[node]
+
+
+def test_the_speed_is_that_of_the_rounds_so_far():
+    steps = told()
+    tokens = [sum(len(each.accepted) + 1 for each in steps[:number]) for number in range(1, len(steps) + 1)]
+    assert [step.speed * step.seconds for step in steps] == pytest.approx(tokens)
+    assert [step.seconds for step in steps] == sorted(step.seconds for step in steps)
+    assert "tokens per second (50 plainly)." in describe_round(steps[0], 50.0)
 
 
 def test_the_running_text_says_who_wrote_what_and_escapes_it():
@@ -194,7 +217,8 @@ def test_a_worked_round_is_a_table_from_which_it_is_drawn_again():
     bonus = rows.iloc[-1]
     assert bonus["role"] == "bonus" and bonus["parent"] == (step.accepted[-1] if step.accepted else 0)
     found = worked_round.drawn(rows)
-    assert found.claim == f"A round that yields {len(step.accepted) + 1} tokens." and f"`{bonus['token']}`" in found.text
+    assert found.claim == f"A round that yields {len(step.accepted) + 1} tokens."
+    assert f"`{bonus['token']}`" in found.text
     left = found.figure.axes[0]
     assert [text.get_text() for text in left.texts] == rows["token"].tolist()
     matplotlib.pyplot.close(found.figure)

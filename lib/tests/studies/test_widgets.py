@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.studies.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer
+from lib.studies.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer, drafters_of
 from lib.studies.explorers.shape_explorer import ShapeExplorer
 from lib.tests import small_models
 from lib.tests.letters import Letters
@@ -72,7 +72,7 @@ def test_explorers_leave_no_open_figures(explorer):
 def pairs():
     target = small_models.llama(0)
     names = ("near", 0.1), ("far", 2.0)
-    return [SimpleNamespace(name=f"t/{name}", target=target, tokenizer=Letters(), eos_token_ids=(),
+    return [SimpleNamespace(name=f"t/{name}", target_name="t", target=target, tokenizer=Letters(), eos_token_ids=(),
                             draft_model=small_models.related(target, 1, noise))
             for name, noise in names]
 
@@ -94,7 +94,7 @@ def test_rounds_are_stepped_through_by_buttons_and_slider(rounds):
     assert last == len(rounds.steps) > 2
     assert (rounds.round.value, rounds.back.disabled, rounds.forward.disabled) == (1, True, False)
     while not rounds.forward.disabled:
-        pictures.append(bytes(rounds.picture.value))
+        pictures.append(rounds.picture.value)
         rounds.forward.click()
     assert rounds.step is rounds.steps[-1] and len(pictures) == last - 1 and len(set(pictures)) == last - 1
     rounds.forward.click()
@@ -102,12 +102,12 @@ def test_rounds_are_stepped_through_by_buttons_and_slider(rounds):
     rounds.back.click()
     assert rounds.step is rounds.steps[-2] and f"Round {last - 1} of {last}" in rounds.numbers.value
     rounds.round.value = 1
-    assert bytes(rounds.picture.value) == pictures[0]
+    assert rounds.picture.value == pictures[0]
 
 
 @pytest.mark.parametrize(("control", "value"), [
     ("pair", "t/far"), ("kind", "code"), ("prompt", 1), ("shape", "chain:3"), ("shape", "optimal@5"),
-    ("temperature", 1.0), ("new_tokens", 5)])
+    ("drafter", "lookup"), ("temperature", 1.0), ("new_tokens", 5)])
 def test_every_control_decodes_anew_and_shows_the_first_round(rounds, control, value):
     rounds.forward.click()
     before = rounds.steps
@@ -132,7 +132,9 @@ def test_a_prompt_can_be_typed(rounds):
 @pytest.mark.parametrize(("control", "value", "says"), [
     ("shape", "kary:two@4", "give whole numbers"), ("shape", "bush@4", "unknown"), ("shape", "", "unknown"),
     ("shape", "kary:4,4", f"at most {MOST_NODES}"), ("shape", "chain:128", None),
-    ("new_tokens", 600, "window has 256")])
+    ("new_tokens", 600, "new tokens"), ("new_tokens", 1, "new tokens is 1: give 2 to 1024"),
+    ("temperature", -1.0, "temperature is -1: give 0 to 5"), ("drafter", "oracle", "needs continuations"),
+    ("drafter", "crystal", "choose one of")])
 def test_what_is_wrong_is_said_and_what_was_shown_stays(rounds, control, value, says):
     steps, picture = rounds.steps, rounds.picture.value
     getattr(rounds, control).value = value
@@ -141,8 +143,38 @@ def test_what_is_wrong_is_said_and_what_was_shown_stays(rounds, control, value, 
         return
     assert says in rounds.message.value and "last decoding that worked" in rounds.message.value
     assert rounds.steps is steps and rounds.picture.value == picture
-    getattr(rounds, control).value = {"shape": "chain:2", "new_tokens": 9}[control]
+    good = {"shape": "chain:2", "new_tokens": 9, "temperature": 0.5, "drafter": "sam"}
+    getattr(rounds, control).value = good[control]
     assert rounds.message.value == "" and rounds.steps is not steps
+
+
+def test_rules_follow_the_temperature_and_take_the_children_that_they_were_made_for(rounds):
+    assert rounds.rule.options == ("greedy",)
+    rounds.temperature.value = 1.0
+    assert rounds.rule.value == "naive" and "typical" not in rounds.rule.options
+    for rule in rounds.rule.options:
+        rounds.rule.value = rule
+        assert (rounds.message.value == "") == (rule != "block"), rounds.message.value  # which is for chains alone
+    rounds.drafter.value, rounds.rule.value = "lookup", "multi_step"
+    assert "does not sample: take rule" in rounds.message.value
+    rounds.temperature.value = 0.0
+    assert rounds.rule.value == "greedy" and rounds.message.value == ""
+
+
+def test_the_drafters_offered_are_those_of_the_pair(rounds, pairs):
+    assert rounds.drafter.options == ("model", "lookup", "sam", "recycling")
+    alone = SimpleNamespace(**vars(pairs[0]) | {"draft_model": None, "target_name": "base"})
+    offered = drafters_of(alone)
+    assert "model" not in offered and {"ngrams", "lookup"} <= set(offered)
+    explorer = RoundsExplorer([alone], rounds.prompts, shape="chain:3", new_tokens=6)
+    assert explorer.drafter.value == "lookup" and explorer.message.value == ""
+
+
+def test_the_speed_stands_beside_that_of_plain_decoding_which_is_measured_once(rounds):
+    assert "tokens per second" in rounds.numbers.value and "plainly)" in rounds.numbers.value
+    before = dict(rounds.plain)
+    rounds.shape.value = "chain:4"
+    assert len(before) == 1 and rounds.plain == before
 
 
 def test_a_growth_rule_draws_another_tree_every_round(rounds):
@@ -174,10 +206,3 @@ def test_a_text_that_ends_at_once_has_no_round_to_show(pairs, rounds):
     first = Letters.ids(rounds.steps[0].text[1][0])[0]
     ending = SimpleNamespace(**vars(pairs[0]) | {"eos_token_ids": (first,)})
     assert "before any round" in RoundsExplorer([ending], rounds.prompts).message.value
-
-
-def test_the_rounds_explorer_leaves_no_open_figures(rounds):
-    matplotlib.pyplot.close("all")
-    rounds.forward.click()
-    rounds.shape.value = "star:3"
-    assert not matplotlib.pyplot.get_fignums()
