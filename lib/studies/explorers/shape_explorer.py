@@ -1,77 +1,104 @@
-"""The shape explorer: choose a family and a budget, and see tree, mask and position ids change."""
+"""The shape explorer: one or two shapes by name, with their trees, masks, position ids and expected acceptance."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from io import BytesIO
 
 import ipywidgets
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from lib.lab import theme
+from lib.studies.explorers import shape_svg
 from lib.trees import drawing, shapes
 from lib.trees.tree import Tree
 
-NO_NODE = 0  # stands for "no row marked": the root's row is the same in every tree
+NONE = "none"
+MOST_PREFIX = 1 << 20
 
 
 class ShapeExplorer:
-    """Controls for family, budget, prefix length and one node, above a picture and its numbers.
+    """Controls for two shapes, the budget, the decoding, the prefix and one node, above the shapes side by side.
 
-    acceptance_by_rank: float[R], from which sparse and optimal trees are grown and lengths are expected.
-    It opens on `family`, by default the last of `families`. Show `view`; the controls are `family`, `budget`,
-    `prefix_length` and `node`, the results `picture` and `numbers`.
+    acceptance: by decoding ("greedy", "sampled") float[R], from which sparse and optimal trees are grown and lengths
+    are expected. A shape is a family, to which the budget applies, or a name with its own, such as "kary:2@14"; the
+    second one may be "none". The node is a number or "none". Show `view`; the controls are `first`, `second`, `budget`,
+    `decoding`, `prefix` and `node`, the result `shown`; errors appear in `message`, and the last picture stays.
     """
 
-    def __init__(self, acceptance_by_rank: Sequence[float], *, families: Sequence[str] = tuple(shapes.FAMILIES),
-                 family: str | None = None, budget: int = 16, max_budget: int = 64, prefix_length: int = 128):
-        self.acceptance = list(acceptance_by_rank)
-        wide = {"continuous_update": False, "layout": ipywidgets.Layout(width="420px")}
-        self.family = ipywidgets.Dropdown(options=list(families), value=family or families[-1], description="family")
-        self.budget = ipywidgets.IntSlider(budget, 0, max_budget, description="budget", **wide)
-        self.prefix_length = ipywidgets.BoundedIntText(prefix_length, 0, 1 << 20, description="prefix")
-        self.node = ipywidgets.IntSlider(NO_NODE, 0, budget, description="mark node", **wide)
-        self.picture = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="1150px"))
-        self.numbers = ipywidgets.HTML()
+    def __init__(self, acceptance: Mapping[str, Sequence[float]], *, families: Sequence[str] = tuple(shapes.FAMILIES),
+                 first: str = "", second: str = NONE, budget: int = 16, max_budget: int = 64, prefix: int = 128):
+        self.acceptance = {name: list(own) for name, own in acceptance.items()}
+        once = {"continuous_update": False}  # draw when a field is left or Enter is pressed, not at each key
+        self.first = ipywidgets.Combobox(value=first or families[-1], options=tuple(families), description="shape",
+                                         **once)
+        self.second = ipywidgets.Combobox(value=second, options=(NONE, *families), description="beside", **once)
+        self.budget = ipywidgets.IntSlider(budget, 0, max_budget, description="budget",
+                                           layout=ipywidgets.Layout(width="420px"), **once)
+        self.decoding = ipywidgets.Dropdown(options=list(self.acceptance), description="decoding")
+        self.prefix = ipywidgets.IntText(prefix, description="prefix", **once)
+        self.node = ipywidgets.Text(NONE, description="mark node", **once)
+        self.message, self.shown = ipywidgets.HTML(), ipywidgets.HTML()
         self.view = ipywidgets.VBox([
-            ipywidgets.HBox([self.family, self.prefix_length]), ipywidgets.HBox([self.budget, self.node]),
-            self.numbers, self.picture])
-        for control in (self.family, self.budget, self.prefix_length, self.node):
+            ipywidgets.HBox([self.first, self.second, self.decoding]),
+            ipywidgets.HBox([self.budget, self.prefix, self.node]), self.message, self.shown])
+        for control in (self.first, self.second, self.budget, self.decoding, self.prefix, self.node):
             control.observe(self._refresh, names="value")
         self._refresh()
 
     @property
-    def tree(self) -> Tree:
-        """The tree that the controls name."""
-        return shapes.at_budget(self.family.value, self.budget.value, acceptance=self.acceptance)
+    def trees(self) -> dict[str, Tree]:
+        """The shapes that the controls name, one or two, by name. ValueError for a name that is none."""
+        names = [self.first.value.strip(), self.second.value.strip()]
+        return {name: self._tree(name) for name in names if name.lower() not in ("", NONE)}
 
-    def figure(self) -> Figure:
-        """The picture for the current controls."""
-        tree = self.tree
-        return drawing.shape_card(
-            tree, prefix_length=self.prefix_length.value, node=self.node.value or None,
-            colour=theme.styles_of([self.family.value])[self.family.value].colour,
-            title=f"{self.family.value}@{tree.budget}")
+    def _tree(self, name: str) -> Tree:
+        acceptance = self.acceptance[self.decoding.value]
+        family, at, _ = name.partition("@")
+        if at:
+            return shapes.parse(name, acceptance=acceptance)
+        return shapes.at_budget(family, self.budget.value, acceptance=acceptance)
+
+    def _marked(self) -> int | None:
+        """The number of the marked node; None for "none". ValueError for anything else."""
+        text = self.node.value.strip().lower()
+        if text in ("", NONE):
+            return None
+        if not text.isdigit():
+            raise ValueError(f"mark node is {self.node.value!r}: give a node's number, or {NONE!r}")
+        return int(text)
 
     def _refresh(self, change=None) -> None:
-        if self.node.max != self.budget.value:
-            self.node.max = self.budget.value  # a larger node becomes the last one, which refreshes again
-        figure, png = self.figure(), BytesIO()
-        with rc_context({"savefig.bbox": "standard"}):  # without cropping, which would draw it twice
-            figure.savefig(png, format="png")
-        theme.close(figure)
-        self.numbers.value = self._describe(self.tree)
-        self.picture.value = png.getvalue()
+        try:
+            if not 0 <= self.prefix.value <= MOST_PREFIX:
+                raise ValueError(f"prefix is {self.prefix.value}: give 0 to {MOST_PREFIX}")
+            node, trees = self._marked(), self.trees
+            if not trees:
+                raise ValueError("shape is empty: give a family or a name such as 'kary:2@14'")
+            if node is not None and node > (last := max(tree.budget for tree in trees.values())):
+                raise ValueError(f"mark node is {node}: give one of 0 to {last}, or {NONE!r}")
+            drawn = [self._card(name, tree, node) for name, tree in trees.items()]
+        except Exception as error:  # a callback's traceback would only appear in a log
+            self.message.value = f'<span style="color:#B00020">{escape(str(error))}</span>'
+            return
+        self.message.value = ""
+        self.shown.value = f'<div style="display:flex;gap:32px;overflow:auto">{"".join(drawn)}</div>'
 
-    def _describe(self, tree: Tree) -> str:
-        expected = shapes.expected_accepted(tree, self.acceptance)
-        family = escape(shapes.FAMILIES.get(self.family.value, self.family.value))
-        lines = [f"<b>{family}</b>: {drawing.describe(tree)}; the rank model expects {expected:.2f} accepted tokens "
-                 f"per round, {expected + 1:.2f} with the target's own"]
-        if self.node.value != NO_NODE:
-            node, prefix = self.node.value, self.prefix_length.value
-            depth, seen = int(tree.depth[node]), ", ".join(map(str, tree.path(node)))
+    def _card(self, name: str, tree: Tree, node: int | None) -> str:
+        """A shape's numbers, tree and mask."""
+        node = node if node is not None and node < tree.size else None
+        colour = theme.styles_of([name])[name].colour
+        return (f'<div style="flex:none;max-width:100%;overflow:auto"><div style="line-height:1.5;max-width:620px">'
+                f'{self._describe(name, tree, node)}</div>{shape_svg.tree(tree, colour, node)}<br>'
+                f'<div style="margin-top:10px">{shape_svg.mask(tree, self.prefix.value, node)}</div></div>')
+
+    def _describe(self, name: str, tree: Tree, node: int | None) -> str:
+        expected = shapes.expected_accepted(tree, self.acceptance[self.decoding.value])
+        about = shapes.FAMILIES.get(name.partition("@")[0], "")
+        lines = [f"<b>{escape(theme.shown(name))}</b>{': ' if about else ''}{escape(about)}",
+                 f"{drawing.describe(tree)}; the rank model expects {expected:.2f} accepted tokens per round, "
+                 f"{expected + 1:.2f} with the target's own"]
+        if node:
+            prefix, depth = self.prefix.value, int(tree.depth[node])
             ranks = ", ".join(map(str, tree.choices()[node - 1]))
             lines.append(f"node {node}: reached by rank{'s' * (depth > 1)} {ranks}, position id {prefix} + {depth} = "
-                         f"{prefix + depth}, sees {'the prefix and ' * (prefix > 0)}nodes {seen}")
+                         f"{prefix + depth}, sees {'the prefix and ' * (prefix > 0)}nodes "
+                         f"{', '.join(map(str, tree.path(node)))}")
         return "<br>".join(lines)

@@ -1,8 +1,8 @@
 """Explorers without a browser: a control is moved, and what is shown must follow."""
 
+import re
 from types import SimpleNamespace
 
-import matplotlib
 import pytest
 
 from lib.drafters.language_model import LanguageModelDrafter
@@ -12,60 +12,66 @@ from lib.tests import small_models
 from lib.tests.letters import Letters
 from lib.trees import shapes
 
-matplotlib.use("agg")
 ACCEPTANCE = [0.6, 0.2, 0.1]
 
 
 @pytest.fixture
 def explorer():
-    return ShapeExplorer(ACCEPTANCE, family="kary:2", budget=6, max_budget=32, prefix_length=10)
+    return ShapeExplorer({"greedy": ACCEPTANCE, "sampled": [0.4, 0.3, 0.2]}, first="kary:2", budget=6, max_budget=32,
+                         prefix=10)
 
 
-@pytest.mark.parametrize(("control", "value"), [("family", "chain"), ("budget", 9), ("prefix_length", 99), ("node", 4)])
-def test_every_control_changes_the_picture(explorer, control, value):
-    before = bytes(explorer.picture.value)
+@pytest.mark.parametrize(("control", "value"), [
+    ("first", "chain"), ("first", "expansion:2,1@4"), ("second", "star"), ("budget", 9), ("prefix", 99), ("node", "4"),
+    ("decoding", "sampled")])
+def test_every_control_changes_what_is_shown(explorer, control, value):
+    before = explorer.shown.value
     getattr(explorer, control).value = value
-    after = bytes(explorer.picture.value)
-    assert after != before and after.startswith(b"\x89PNG")
+    assert explorer.shown.value != before and explorer.shown.value.count("<svg") in (2, 4)
+    assert explorer.message.value == ""
 
 
-def test_tree_and_numbers_follow_the_controls(explorer):
-    assert explorer.tree == shapes.kary(2, 2) and "6 nodes, depth 2, 4 leaves" in explorer.numbers.value
-    explorer.family.value, explorer.budget.value = "optimal", 9
-    assert explorer.tree == shapes.optimal(ACCEPTANCE, 9)
-    assert f"{shapes.expected_accepted(explorer.tree, ACCEPTANCE):.2f} accepted" in explorer.numbers.value
-    explorer.node.value = 3
-    seen = ", ".join(map(str, explorer.tree.path(3)))
-    assert f"sees the prefix and nodes {seen}" in explorer.numbers.value
-    assert f"= {10 + explorer.tree.depth[3]}," in explorer.numbers.value
-    explorer.prefix_length.value = 0
-    assert f"sees nodes {seen}" in explorer.numbers.value  # where there is no prefix none is seen
+def test_trees_and_numbers_follow_the_controls(explorer):
+    assert explorer.trees == {"kary:2": shapes.kary(2, 2)} and "6 nodes, depth 2, 4 leaves" in explorer.shown.value
+    explorer.first.value, explorer.budget.value = "optimal", 9
+    assert explorer.trees == {"optimal": shapes.optimal(ACCEPTANCE, 9)}
+    tree = explorer.trees["optimal"]
+    assert f"{shapes.expected_accepted(tree, ACCEPTANCE):.2f} accepted" in explorer.shown.value
+    explorer.node.value = "3"
+    seen = ", ".join(map(str, tree.path(3)))
+    assert f"sees the prefix and nodes {seen}" in explorer.shown.value
+    assert f"= {10 + tree.depth[3]}," in explorer.shown.value
+    explorer.prefix.value = 0
+    assert f"sees nodes {seen}" in explorer.shown.value  # where there is no prefix none is seen
 
 
-def test_the_figure_is_the_one_that_the_notebook_shows_statically(explorer):
-    left, right = explorer.figure().axes
-    assert left.get_title(loc="left") + left.get_title() == "kary:2@6"
-    assert left.get_ylabel() == "position id = 10 + depth"
-    assert "which nodes attend" in (right.get_title(loc="left") + right.get_title())
+def test_two_shapes_stand_side_by_side_and_a_name_may_have_its_own_budget(explorer):
+    explorer.second.value = "chain@3"
+    assert {name: tree.budget for name, tree in explorer.trees.items()} == {"kary:2": 6, "chain@3": 3}
+    explorer.node.value = "5"  # which the chain does not have
+    assert explorer.message.value == "" and explorer.shown.value.count("node 5: reached") == 1
+    explorer.second.value = "none"
+    assert list(explorer.trees) == ["kary:2"]
 
 
-def test_a_smaller_budget_keeps_the_node_inside_the_tree(explorer):
-    explorer.node.value = 6
-    explorer.budget.value = 2
-    assert (explorer.node.max, explorer.node.value) == (2, 2)
-    explorer.budget.value = 0
-    assert explorer.node.value == 0 and "0 nodes" in explorer.numbers.value
+def test_every_node_has_its_number_at_any_budget(explorer):
+    explorer.first.value, explorer.budget.value = "star", 32
+    drawn = explorer.shown.value.split("<svg")[1]
+    assert [int(number) for number in re.findall(r">(\d+)</text>", drawn)] == list(range(33))
+
+
+@pytest.mark.parametrize(("control", "value", "says"), [
+    ("first", "bush", "unknown"), ("first", " ", "shape is empty"), ("prefix", -1, "prefix is -1: give 0 to"),
+    ("node", "7", "mark node is 7: give one of 0 to 6"), ("node", "root", "mark node is &#x27;root&#x27;")])
+def test_a_wrong_choice_is_named_and_the_picture_stays(explorer, control, value, says):
+    before = explorer.shown.value
+    getattr(explorer, control).value = value
+    assert says in explorer.message.value and explorer.shown.value == before
 
 
 def test_an_explorer_opens_on_the_last_of_the_families_that_it_is_given():
-    assert ShapeExplorer(ACCEPTANCE, families=["chain", "kary:4"], budget=4).tree == shapes.star(4)
-
-
-def test_explorers_leave_no_open_figures(explorer):
-    matplotlib.pyplot.close("all")
-    for budget in range(1, 6):
-        explorer.budget.value = budget
-    assert not matplotlib.pyplot.get_fignums()
+    explorer = ShapeExplorer({"greedy": ACCEPTANCE}, families=["chain", "kary:4"], budget=4)
+    assert explorer.trees == {"kary:4": shapes.star(4)}
 
 
 @pytest.fixture(scope="module")
