@@ -86,8 +86,9 @@ class ShapeExplorer:
         node = node if node is not None and node < tree.size else None
         colour = theme.styles_of([name])[name].colour
         return (f'<div style="flex:none;max-width:100%;overflow:auto"><div style="line-height:1.5;max-width:620px">'
-                f'{self._describe(name, tree, node)}</div>{shape_svg.tree(tree, colour, node)}<br>'
-                f'<div style="margin-top:10px">{shape_svg.mask(tree, self.prefix.value, node)}</div></div>')
+                f'{self._describe(name, tree, node)}</div><div style="display:flex;flex-wrap:wrap;gap:24px">'
+                f'<div>{shape_svg.tree(tree, colour, node)}</div>'
+                f'<div>{shape_svg.mask(tree, self.prefix.value, node)}</div></div></div>')
 
     def _describe(self, name: str, tree: Tree, node: int | None) -> str:
         expected = shapes.expected_accepted(tree, self.acceptance[self.decoding.value])
