@@ -37,18 +37,20 @@ class RoundsExplorer:
     tokenizer has a chat template, else a text to continue.
     The shape may be a growth rule, whose tree differs from round to round.
     acceptance_by_rank: float[R], from which "sparse" and "optimal" are grown; without it these names are refused.
-    A drafter is a spec of `drafters.make`; those of the list suit the pair. Temperature 0 is greedy. Above it one of
-    the lossless rules decides, with the children for which it was made; the same settings give the same rounds.
+    A drafter is a spec of `drafters.make`; those of the list suit the pair, and it opens on `drafter` if that is one.
+    Temperature 0 is greedy. Above it one of the lossless rules decides, with the children for which it was made; the
+    same settings give the same rounds.
     Display `view`. Errors appear in `message`; the last decoding that worked stays below.
     """
 
-    def __init__(self, pairs: Sequence[Pair], prompts: PromptSet, *, shape: str = "kary:2@14", temperature: float = 0.0,
-                 new_tokens: int = 32, acceptance_by_rank: Sequence[float] | None = None, seed: int = 0):
+    def __init__(self, pairs: Sequence[Pair], prompts: PromptSet, *, shape: str = "kary:2@14", drafter: str = "",
+                 temperature: float = 0.0, new_tokens: int = 32,
+                 acceptance_by_rank: Sequence[float] | None = None, seed: int = 0):
         self.pairs, self.prompts = {pair.name: pair for pair in pairs}, prompts
         self.acceptance, self.seed = acceptance_by_rank, seed
         self.steps: list[Step] = []
         self.plain: dict[tuple, float] = {}
-        self._make_controls(shape, temperature, new_tokens)
+        self._make_controls(shape, drafter, temperature, new_tokens)
         self._make_view()
         self.kind.observe(self._offer_prompts, names="value")
         self.pair.observe(self._offer_drafters, names="value")
@@ -66,7 +68,7 @@ class RoundsExplorer:
         """The round that is shown."""
         return self.steps[self.round.value - 1]
 
-    def _make_controls(self, shape: str, temperature: float, new_tokens: int) -> None:
+    def _make_controls(self, shape: str, drafter: str, temperature: float, new_tokens: int) -> None:
         """What a reader can choose: pair, prompt, shape, temperature, length, and the round that is shown."""
         kinds = list(dict.fromkeys(self.prompts.kinds))
         once = {"continuous_update": False}  # decode when a field is left or Enter is pressed, not at each key
@@ -77,7 +79,8 @@ class RoundsExplorer:
                                          rows=3, layout=_wide("600px", display="none"), **once)
         self.shape = ipywidgets.Combobox(value=shape, options=PRESETS, description="tree", **once)
         offered = drafters_of(next(iter(self.pairs.values())))
-        self.drafter = ipywidgets.Combobox(value=offered[0], options=offered, description="drafter", **once)
+        self.drafter = ipywidgets.Combobox(value=drafter if drafter in offered else offered[0], options=offered,
+                                            description="drafter", **once)
         self.temperature = ipywidgets.FloatText(temperature, step=0.1, description="temperature",
                                                 style={"description_width": "initial"}, layout=_wide("170px"), **once)
         self.rule = ipywidgets.Dropdown(options=rules_at(temperature), description="rule", layout=_wide("260px"))

@@ -174,6 +174,8 @@ def test_the_drafters_offered_are_those_of_the_pair(rounds, pairs):
     assert "model" not in offered and {"ngrams", "lookup"} <= set(offered)
     explorer = RoundsExplorer([alone], rounds.prompts, shape="chain:3", new_tokens=6)
     assert explorer.drafter.value == "lookup" and explorer.message.value == ""
+    assert RoundsExplorer([alone], rounds.prompts, shape="chain:3", drafter="sam").drafter.value == "sam"
+    assert RoundsExplorer([alone], rounds.prompts, shape="chain:3", drafter="small").drafter.value == "lookup"
 
 
 def test_the_speed_stands_beside_that_of_plain_decoding_which_is_measured_once(rounds):
