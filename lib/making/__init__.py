@@ -2,5 +2,5 @@
 
 Start at `command`. `family` trains the members, `nano` a draft model of a chat model, `heads` the heads of a target,
 `ngrams` counts its tables; `loop`, `losses` and `optim` are the training itself, `data` and `corpus` the family's text,
-`own_text` a chat model's dialogues. `distillation` and `boosting` compare ways to train a drafter.
+`own_text` a chat model's dialogues.
 """

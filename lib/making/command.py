@@ -12,7 +12,7 @@ from typing import Sequence
 
 from tokenizers import Tokenizer
 
-from lib.making import boosting, chat_answers, distillation, family, heads, nano, ngrams, own_text
+from lib.making import chat_answers, family, heads, nano, ngrams, own_text
 from lib.making.corpus import mixture
 from lib.models.load import load_pair
 from lib.models.prompts import FAMILY as FAMILY_PROMPTS
@@ -22,8 +22,6 @@ COMMANDS = {
     "all": "train all members",
     "prepare": "make the tokenizer and the token streams",
     "losses": "copy the trained models and heads to data/models, and write the members' held-out losses",
-    "distillation": "compare a distilled member with plain training for as many tokens and for as many operations",
-    "boosting": "compare drafters that are trained where others fail with drafters that are trained on everything",
     "heads": "train a head of a target",
     "ngrams": "count a target's tables of n-grams",
     "own_text": "let a chat model write dialogues into data/text, and list its most frequent tokens",
@@ -43,9 +41,8 @@ def main(arguments: Sequence[str]) -> None:
                         help="folder of tokens, checkpoints and trained models (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="optimiser steps of one schedule, instead of the default")
     parser.add_argument("--device", default="cpu", help="where a member or head is trained (default: %(default)s)")
-    parser.add_argument("--target", help="the target of distillation, boosting, heads or ngrams: a trained member; for "
-                        "heads and ngrams also a shipped model or a folder (default: base); of own_text and nano: a "
-                        f"chat model (default: {SMOLLM2})")
+    parser.add_argument("--target", help="the target of heads or ngrams: a trained member, a shipped model or a folder "
+                        f"(default: base); of own_text and nano: a chat model (default: {SMOLLM2})")
     parser.add_argument("--tokens", type=int, default=2_000_000, help="of own_text (default: %(default)s)")
     parser.add_argument("--kind", default="medusa", choices=list(heads.PLANS),
                         help="the kind of head (default: %(default)s)")
@@ -55,10 +52,6 @@ def main(arguments: Sequence[str]) -> None:
         family.prepare(given.folder)
     elif given.command == "losses":
         publish(given.folder, Path("data/models"))
-    elif given.command in ("distillation", "boosting"):
-        study = {"distillation": distillation, "boosting": boosting}[given.command]
-        table = study.compare(given.target, given.folder)
-        print(distillation.write_rows(Path(f"data/models/{given.command}.csv"), table).to_string())
     elif given.command == "ngrams":
         ngrams.make(given.target, given.folder)
     elif given.command == "own_text":
