@@ -11,7 +11,6 @@ from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
-from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.replay import acceptance, simulated
 from lib.studies.acceptance import live
@@ -20,15 +19,9 @@ from lib.tests.decoding.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TAR
 from lib.tests.drafters.test_growing import NAMES as RULE_NAMES
 from lib.tests.drafters.test_growing import RULES
 from lib.trees import growth, shapes
-from lib.verify import GeneratorDraws
 
 HEADED = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, what is drafted blindly is accepted at times
 RECORDED = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24)
-FIELDS = ("rows", "starts", "accepted", "nodes", "drafted", "depth", "draft_calls", "open_end")
-
-
-def columns(found):
-    return {name: getattr(found, name).tolist() for name in FIELDS}
 
 
 def live_rounds(done):
@@ -44,12 +37,9 @@ def replayed_rounds(found):
 def test_live_rounds_are_the_replayed_ones(rule):
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=rule, max_new_tokens=25)
     drafter = LanguageModelDrafter(DRAFTER)
-    chained = simulated.chained(RECORDED, drafter, PROMPTS, rule, rows=3)
+    chained = simulated.rounds(RECORDED, drafter, PROMPTS, rule, rows=3)
     assert live_rounds(done) == replayed_rounds(chained)
     assert chained.starts.min() == 0 and (chained.starts + chained.accepted >= 24).any(), "first and last rounds count"
-    everywhere = simulated.walk(RECORDED, drafter, PROMPTS, rule, rows=7)
-    assert len(everywhere.rows) == RECORDED.positions
-    assert columns(replay.chained(everywhere)) == columns(chained)
 
 
 @pytest.mark.parametrize("kind, rule", [("eagle", "eagle2:3,4@9"), ("eagle3", "dyspec:5@8"), ("medusa", "ddtree@9"),
@@ -59,12 +49,9 @@ def test_trees_that_heads_grow_are_replayed_too(kind, rule):
     recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
     made = small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED))
     done = live.decode(HEADED, made, prompts, shape=rule, max_new_tokens=17)
-    chained = simulated.chained(recorded, made, prompts, rule, rows=3)
+    chained = simulated.rounds(recorded, made, prompts, rule, rows=3)
     assert live_rounds(done) == replayed_rounds(chained)
     assert chained.accepted.any() and chained.drafted.max() > 1
-    everywhere = simulated.walk(recorded, made, prompts, rule, rows=7)
-    for name in ("rows", "starts", "accepted", "nodes", "drafted", "depth"):
-        assert np.array_equal(getattr(replay.chained(everywhere), name), getattr(chained, name))
 
 
 TABLES = NgramTables(({token: (token + 1) % 24 for token in range(24)},), 24)
@@ -84,8 +71,6 @@ def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperatur
                                temperature=temperature)
             found = simulated.rounds(made, OF_TEXT[kind](), PROMPTS, shape, rows=3)
             assert [each for each in live_rounds(done) if each[1] < new] == replayed_rounds(found)
-            everywhere = simulated.walk(made, OF_TEXT[kind](), PROMPTS, shape)
-            assert columns(replay.chained(everywhere)) == columns(found)
     assert found.accepted.any()
 
 
@@ -111,7 +96,7 @@ def test_draft_calls_are_those_of_a_row_alone():
     rule = growth.parse("dyspec@14")
     for row, prompt in enumerate(PROMPTS[:2]):
         done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), [prompt], shape=rule, max_new_tokens=25)
-        found = simulated.chained(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, rule)
+        found = simulated.rounds(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, rule)
         own = found.select(found.rows == row)
         assert own.draft_calls.tolist() == [one.draft_calls for one in done.rounds]
 
@@ -123,7 +108,7 @@ def test_naive_sampling_replays_on_its_own_trace(seed):
     done = live.decode(TARGET, drafter, PROMPTS, shape=rule, rule="naive", temperature=0.8, max_new_tokens=20,
                        generator=torch.Generator().manual_seed(seed))
     recorded = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
-    chained = simulated.chained(recorded, drafter, PROMPTS, rule)
+    chained = simulated.rounds(recorded, drafter, PROMPTS, rule)
     assert decided(live_rounds(done), recorded, rule) == replayed_rounds(chained)
 
 
@@ -134,46 +119,28 @@ def test_eos_ends_a_round_as_it_stands():
         done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape=rule, max_new_tokens=25,
                            eos_token_id=eos)
         recorded = replay.record(TARGET, {}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24, eos_token_id=eos)
-        chained = simulated.chained(recorded, LanguageModelDrafter(TARGET), PROMPTS, rule)
+        chained = simulated.rounds(recorded, LanguageModelDrafter(TARGET), PROMPTS, rule)
         assert live_rounds(done) == replayed_rounds(chained)
 
 
 def test_a_static_shape_replays_as_its_ranks_say():
     tree = shapes.parse("kary:2@6")
-    by_ranks = replay.walk(RECORDED, tree, "d")
-    drafted = simulated.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, tree)
+    by_ranks = replay.chained(replay.walk(RECORDED, tree, "d"))
+    drafted = simulated.rounds(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, tree)
     for name in ("rows", "starts", "accepted", "nodes"):
         assert np.array_equal(getattr(drafted, name), getattr(by_ranks, name))
 
 
-def test_asked_starts_come_in_their_order_and_as_the_plain_drafter_has_them():
-    rule, starts = growth.parse("dyspec@8"), [(2, 5), (0, 0), (2, 1), (3, 23), (2, 5)]
-    found = simulated.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, rule, starts, rows=2)
-    assert [*zip(found.rows, found.starts)] == starts
-    plain = PlainDrafter(DRAFTER)
-    for index, (row, at) in enumerate(starts):
-        plain.start([torch.cat([PROMPTS[row], simulated.continuation(RECORDED, row)[: at + 1]])])
-        (draft,) = plain.propose(rule, GeneratorDraws(None))
-        assert (found.drafted[index], found.depth[index]) == (draft.tree.budget, draft.tree.max_depth)
-        path = [int(draft.tokens[node]) for node in draft.tree.path(int(found.nodes[index]))[1:]]
-        assert path == RECORDED.tokens[row, at + 1 : at + 1 + len(path)].tolist() and len(path) == found.accepted[index]
-
-
-def test_nothing_asked_and_wrong_prompts():
-    none = simulated.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, growth.parse("dyspec@8"), [])
+def test_no_round_counts_where_texts_are_too_short():
+    made = replay.read(TARGET, {}, PROMPTS, [[1], [2, 3], [4], [5]], names=NAMES, kinds=KINDS)
+    none = simulated.rounds(made, LanguageModelDrafter(DRAFTER), PROMPTS, growth.parse("dyspec@8"))
     assert len(none.rows) == 0 and none.open_end.dtype == bool
+
+
+def test_wrong_prompts_and_drafters_that_remember_rounds_are_refused():
+    rule, pair = growth.parse("dyspec@8"), SimpleNamespace(target=TARGET, draft_model=DRAFTER)
     with pytest.raises(ValueError, match="3 prompts for a trace of 4 rows"):
-        simulated.walk(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS[:3], growth.parse("dyspec@8"))
-
-
-def test_what_cannot_be_replayed_is_refused_by_name():
-    """Counts from the end, starts behind it, and drafters that remember rounds."""
-    rule, drafter = growth.parse("dyspec@8"), LanguageModelDrafter(DRAFTER)
-    for start in ((0, 24), (4, 0), (0, -1), (-1, 0)):
-        with pytest.raises(ValueError, match=rf"start \({start[0]}, {start[1]}\) is not in the trace"):
-            simulated.walk(RECORDED, drafter, PROMPTS, rule, [(0, 0), start])
-    pair = SimpleNamespace(target=TARGET, draft_model=DRAFTER)
+        simulated.rounds(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS[:3], rule)
     for other in (make("recycling", pair), make("adaptive", pair)):
-        for replayed in (simulated.walk, simulated.chained):
-            with pytest.raises(ValueError, match=f"drafter is a {type(other).__name__}.*decode with others live"):
-                replayed(RECORDED, other, PROMPTS, rule)
+        with pytest.raises(ValueError, match=f"drafter is a {type(other).__name__}.*decode with others live"):
+            simulated.rounds(RECORDED, other, PROMPTS, rule)
