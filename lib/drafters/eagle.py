@@ -5,20 +5,18 @@ from typing import Iterable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lib.attention.backends.mask import SharedMask
 from lib.drafters.drafter import added_tokens
-from lib.drafters.fill_plan import fills_natively, native_levels, plan, tails
+from lib.drafters.fill_plan import plan
 from lib.drafters.filling import Filling, check_proposal
 from lib.drafters.growing import Growing, by_node, grow_levels
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
-from lib.drafters.heads.eagle import EagleHead, FeatureHead, embed, unroll
-from lib.drafters.heads.layers import CachedLayers, NativeFeatures
-from lib.kernels.products import weights_refusal
+from lib.drafters.heads.eagle import FeatureHead, embed, unroll
+from lib.drafters.heads.layers import CachedLayers
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
-from lib.models.fused import output_layer, pairs_of, weights_of
+from lib.models.fused import output_layer, weights_of
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -48,14 +46,13 @@ class EagleDrafter(HeadDrafter):
         super().__init__(target, head)
         self.proposal, self.temperature, self.keep_probs = proposal, temperature, keep_probs
         self.cache = TreeCache()
-        self.made_of: tuple | None = None  # the weights that `layer` and `filler` were made of
+        self.made_of: tuple | None = None  # the weights that `layer` was made of
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
         self.output = output_layer(self.target)
-        if (made_of := (weights_of(self.head), weights_of(self.target))) != self.made_of:  # else they are still valid
+        if (made_of := weights_of(self.head)) != self.made_of:  # else the layer is still valid
             self.made_of, self.layer = made_of, CachedLayers([self.head.layer])
-            self.filler = native_filler(self.head, self.layer, self.target)
         self.prompts: list[Tensor] | None = list(prompts)
         self.cache = TreeCache()
         self.drafts: list[Draft] = []
@@ -66,27 +63,10 @@ class EagleDrafter(HeadDrafter):
 
         With samples, repeated draws are one node and the tree is smaller; each row grows its own tree.
         """
-        static = isinstance(shape, Tree)
-        if static and self.filler is not None and fills_natively(self, shape, self.filler.choices):
-            self.drafts = self._fill_natively(shape)
-        else:
-            roots = [row[-1] for row in self.waiting]
-            self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
-            self.drafts = self._fill(shape, roots, draws) if static else self._grow(shape, roots)
+        roots = [row[-1] for row in self.waiting]
+        self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
+        self.drafts = self._fill(shape, roots, draws) if isinstance(shape, Tree) else self._grow(shape, roots)
         return self.drafts
-
-    def _fill_natively(self, shape: Tree) -> list[Draft]:
-        counts = [len(row) for row in self.waiting]
-        waiting = tails(tuple(counts))
-        tokens = torch.tensor([[0] * (waiting.width - len(row)) + row for row in self.waiting])
-        features = self.features.take_along_dim(waiting.depth[..., None], 1)
-        self.calls += shape.max_depth
-        with forward():
-            x, read = self.head.enter(features, embed(self.head, self.target, tokens))
-            filled = self.filler.fill_after(tokens[:, -1], x, read, waiting.depth, self.cache,
-                                            SharedMask(waiting.mask), native_levels(shape, waiting))
-        self.cache.commit([[*range(waiting.width - count, waiting.width)] for count in counts])
-        return [Draft(shape, row, "top_k") for row in filled]
 
     def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
         filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
@@ -198,23 +178,3 @@ class Eagle3Drafter(EagleDrafter):
     """An EAGLE-3 head."""
 
     head_kind = "eagle3"
-
-
-def native_filler(head: nn.Module, layer: CachedLayers, target) -> NativeFeatures | None:
-    """A native call that fills static trees with an EAGLE head, over the weights that `layer` copied.
-
-    None where the machine cannot run it, for heads with an output layer of their own, and for those whose residual is
-    the normed feature.
-    """
-    output, embedding = target.get_output_embeddings(), head.embed_tokens or target.get_input_embeddings()
-    own = getattr(head, "lm_head", None) is not None or getattr(head.config, "norm_before_residual", False)
-    plain = type(output) is nn.Linear and type(embedding) is nn.Embedding and type(head.fc) is nn.Linear
-    if own or not plain or layer.native is None:
-        return None
-    if weights_refusal([head.layer.mlp.down_proj.weight, output.weight, embedding.weight, head.fc.weight]):
-        return None
-    pairs = {**pairs_of(target), **layer.native.pairs}
-    if isinstance(head, EagleHead):
-        return NativeFeatures(head.layer, None, output, embedding, head.fc, None, pairs)
-    norms = head.layer.input_layernorm, head.layer.hidden_norm
-    return NativeFeatures(head.layer, head.norm, output, embedding, None, norms, pairs)

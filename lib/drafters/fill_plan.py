@@ -129,11 +129,10 @@ def _shared(mask: Tensor) -> Tensor:
 @lru_cache(maxsize=1024)
 def native_levels(shape: Tree, waiting: Tails) -> Levels:
     """A shape's levels after such tails, its root's first, for a native call that fills them all."""
-    forwarded = torch.arange(1 + len(plan(shape).place))
-    root = torch.tensor([ROOT]), _native_children(shape, [ROOT]), None, None, None
+    root = torch.tensor([ROOT]), _native_children(shape, [ROOT]), None, None
     return Levels(shape.size, [root, *(
-        (torch.tensor(level.nodes), _native_children(shape, level.nodes), *planned_block(waiting, level),
-         forwarded[level.above]) for level in plan(shape).levels)])
+        (torch.tensor(level.nodes), _native_children(shape, level.nodes), *planned_block(waiting, level))
+        for level in plan(shape).levels)])
 
 
 def _native_children(shape: Tree, nodes: Sequence[int]) -> Tensor:

@@ -29,14 +29,6 @@ extern "C" int fill_bfloat16(const Forward* f, const Level* levels, int64_t coun
                              int64_t* tokens) {
   return fill<bf16>(*f, levels, count, size, choices, tokens);
 }
-extern "C" int fill_features_float32(const Forward* f, const Entry* entry, const Level* levels, int64_t count,
-                                     int64_t size, int64_t choices, int64_t* tokens) {
-  return fill_features<float>(*f, *entry, levels, count, size, choices, tokens), -1;
-}
-extern "C" int fill_features_bfloat16(const Forward* f, const Entry* entry, const Level* levels, int64_t count,
-                                      int64_t size, int64_t choices, int64_t* tokens) {
-  return fill_features<bf16>(*f, *entry, levels, count, size, choices, tokens), -1;
-}
 extern "C" void linear_float32(const Matrix* m, const float* x, float* y, int64_t rows, int64_t threads) {
   linear(*m, x, y, rows, threads);
 }

@@ -1,4 +1,4 @@
-// Static trees filled level by level, by a model of tokens or by one that continues features.
+// Static trees filled level by level.
 #pragma once
 #include <vector>
 
@@ -8,16 +8,8 @@
 struct Level {
   const int64_t *slots, *offsets;  // [nodes]: slots of their tokens; their positions, as in Forward
   const uint8_t* mask;             // as in Forward
-  const int64_t* above;            // [nodes]: places of their parents among the root and all forwarded nodes
   const int64_t (*below)[3];       // [children]: node's place in the level, child's rank, child's slot, in this order
   int64_t nodes, children, offset_stride, mask_stride;
-};
-
-// How a token and the feature before it enter a layer that continues features (EAGLE): fused, or without `fuse` as the
-// feature, while attention reads both, normed.
-struct Entry {
-  const void *embedding, *token_norm, *feature_norm;  // [known, hidden]; weights of norms
-  Matrix fuse;                                        // [hidden, 2 hidden]; without outputs where there is none
 };
 
 namespace {
@@ -89,70 +81,6 @@ int fill(Forward f, const Level* levels, int64_t count, int64_t size, int64_t ch
     choose<T>(f, *level, size, choices, tokens);
   }
   return -1;
-}
-
-// The input of the layer and of its attention, from rows of [embedding, feature] side by side.
-template <class T> void enter(const Entry& entry, const Forward& f, int64_t rows, float* both, T* side, T* given) {
-  const int64_t hidden = f.hidden;
-  if (entry.fuse.out) {
-    copied(both, rows * 2 * hidden, side);
-    const bool tiled = by_tiles<T>(entry.fuse);
-    Numbers<float> packed{nullptr, &std::free};
-    if (tiled) packed = numbers<float>(packed_size(rows, 2 * hidden));
-#pragma omp parallel num_threads(f.threads)
-    {
-      const Tiles tiles(tiled ? rows : 0);
-      if constexpr (sizeof(T) == 4)
-        if (tiled) pack_rows(both, rows, 2 * hidden, packed.get());
-      product(entry.fuse, Rows<T>{side, rows, packed.get()}, given, hidden);
-    }
-    return;
-  }
-  for (int64_t row = 0; row < rows; ++row) {
-    const float *token = both + row * 2 * hidden, *feature = token + hidden;
-    copied(feature, hidden, given + row * hidden);
-    normed(token, static_cast<const T*>(entry.token_norm), hidden, f.epsilon, side + row * 2 * hidden);
-    normed(feature, static_cast<const T*>(entry.feature_norm), hidden, f.epsilon, side + row * 2 * hidden + hidden);
-  }
-}
-
-// Fills tokens as `fill` does, with one layer whose outputs are the features that the next level continues.
-template <class T>
-void fill_features(Forward f, const Entry& entry, const Level* levels, int64_t count, int64_t size, int64_t choices,
-                   int64_t* tokens) {
-  Layer layer = *f.layers;
-  f.layers = &layer;
-  std::vector<std::vector<T>> features(f.batch);  // of each row: the root's, then by place
-  const auto remember = [&](const float* from, int64_t first, int64_t nodes) {
-    for (int64_t b = 0; b < f.batch; ++b, from += f.nodes * f.hidden) {
-      const int64_t held = features[b].size();
-      features[b].resize(held + nodes * f.hidden);
-      copied(from + first * f.hidden, nodes * f.hidden, features[b].data() + held);
-    }
-  };
-  Run<T> block(f);
-  block.all();
-  remember(block.features(), f.nodes - 1, 1);
-  for (const Level* level = levels; level < levels + count; ++level) {
-    if (level != levels) {
-      f.pending += f.nodes;
-      turn_to(*level, f);
-      const int64_t rows = f.batch * f.nodes, hidden = f.hidden;
-      const auto both = numbers<float>(rows * 2 * hidden);
-      const auto side = numbers<T>(rows * 2 * hidden), given = numbers<T>(rows * hidden);
-      for (int64_t row = 0; row < rows; ++row) {
-        const int64_t b = row / f.nodes, i = row % f.nodes, token = tokens[b * size + level->slots[i]];
-        copied(static_cast<const T*>(entry.embedding) + token * hidden, hidden, both.get() + row * 2 * hidden);
-        copied(features[b].data() + level->above[i] * hidden, hidden, both.get() + (row * 2 + 1) * hidden);
-      }
-      enter(entry, f, rows, both.get(), side.get(), given.get());
-      f.given = given.get(), layer.input = entry.fuse.out ? given.get() : side.get();
-      Run<T> run(f);
-      run.all();
-      remember(run.features(), 0, f.nodes);
-    }
-    choose<T>(f, *level, size, choices, tokens);
-  }
 }
 
 }  // namespace

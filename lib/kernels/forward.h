@@ -87,8 +87,6 @@ template <class T> class Run {
     if (tiled) packed = numbers<float>(packed_size(std::max(rows, f.kept_rows), longest));
   }
 
-  // The last layer's outputs [rows, hidden], not normed.
-  const float* features() const { return state.get(); }
 
   // Returns -1, or a row whose token is unknown, without computing anything.
   int all() {

@@ -6,7 +6,6 @@ gradients, float64) is the model's own. The results agree within rounding.
 """
 
 from dataclasses import dataclass
-from typing import Mapping
 from weakref import WeakKeyDictionary
 
 import torch
@@ -66,12 +65,6 @@ def fused(model, how: str | None = None, **options):
 def output_layer(model):
     """The model's output layer for few rows, [..., H] -> [..., V], without gradients where the model can be fused."""
     return model.get_output_embeddings() if refusal(model) else _kernels_of(model).output
-
-
-def pairs_of(model) -> Mapping[torch.nn.Linear, Tensor | None]:
-    """The linear layers of a model that runs natively, with their paired copies where they have some; else empty."""
-    blocks = None if refusal(model) else _kernels_of(model).blocks
-    return {} if blocks is None else blocks.pairs
 
 
 def copied_bytes(model) -> int:

@@ -6,8 +6,7 @@ run them; callers then use PyTorch's operators.
 
 import ctypes
 from ctypes import c_float, c_int64, c_void_p
-from types import MappingProxyType
-from typing import Mapping, Sequence
+from typing import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +50,7 @@ class Level(ctypes.Structure):
     """The struct of the same name in `fill.h`."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("slots", "offsets", "mask", "above", "below")),
+        *((name, c_void_p) for name in ("slots", "offsets", "mask", "below")),
         *((name, c_int64) for name in ("nodes", "children", "offset_stride", "mask_stride")),
     ]
 
@@ -59,21 +58,20 @@ class Level(ctypes.Structure):
 class Levels:
     """The levels of a tree of `size` nodes as `NativeBlocks.fill` takes them, the root's first.
 
-    each: one tuple per level (slots, below, offsets, mask, above).
+    each: one tuple per level (slots, below, offsets, mask).
         slots: int64[k] of the level's nodes.
         below: int64[c, 3], for each of their children the parent's place in the level, its rank and its slot.
         offsets, mask: as a block of these nodes takes them; None for the first level.
-        above: int64[k], the places of their parents among the root and the nodes forwarded so far; None for the first.
     """
 
-    def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]]):
+    def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
         self.size, self.forwarded = size, sum(len(slots) for slots, *_ in each[1:])
         self.widest = max(len(slots) for slots, *_ in each)
         held = [tuple(None if part is None else part.contiguous() for part in level) for level in each]
         self.held = held  # the structs hold addresses alone
         self.structs = (Level * len(held))(*(
-            Level(*map(start_of, (slots, offsets, mask, above, below)), len(slots), len(below),
-                  *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask, above in held))
+            Level(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below),
+                  *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in held))
 
 
 def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
@@ -126,7 +124,6 @@ class NativeBlocks:
         (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads the
         layer's input.
     norm, output, embedding: None where there is none.
-    known: linear layers whose paired weights exist already.
 
     Weights that are bfloat16 numbers are held a second time, in two bytes each, `paired` for few rows, unless that
     fills the memory; int8 weights always are, in one byte each. PyTorch's operators are faster for more than
@@ -136,17 +133,13 @@ class NativeBlocks:
     fills = True
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
-                 output: nn.Linear | None, embedding: nn.Embedding | None = None,
-                 known: Mapping[nn.Module, Tensor | None] = MappingProxyType({})):
+                 output: nn.Linear | None, embedding: nn.Embedding | None = None):
         self.modules = *layers, norm, output, embedding  # the structs hold addresses alone
         linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
-        self.shared, own = ({part: known[part] for part in linears if part in known},
-                            [part for part in linears if part not in known])
-        copied = not fills_the_memory((part.weight for part in own), each=2)
-        self.pairs = self.shared | {part: paired(part.weight) if copied or isinstance(part, Int8Linear) else None
-                                    for part in own}
+        copied = not fills_the_memory((part.weight for part in linears), each=2)
+        self.pairs = {part: paired(part.weight) if copied or isinstance(part, Int8Linear) else None for part in linears}
         self.most_rows = products.most_rows(all(pairs is not None for pairs in self.pairs.values()))
-        self.scales = {part: part.scale.float() for part in own if isinstance(part, Int8Linear)}
+        self.scales = {part: part.scale.float() for part in linears if isinstance(part, Int8Linear)}
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
         attention, self.angles = layers[0].self_attn, Angles(rotary)
         self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
@@ -199,8 +192,7 @@ class NativeBlocks:
     @property
     def copied_bytes(self) -> int:
         """Bytes of weights that are held a second time."""
-        own = [pairs for part, pairs in self.pairs.items() if part not in self.shared]
-        return sum(pairs.nbytes for pairs in own if pairs is not None)
+        return sum(pairs.nbytes for pairs in self.pairs.values() if pairs is not None)
 
     def _layer(self, layer: nn.Module) -> Layer:
         return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},

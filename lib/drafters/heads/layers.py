@@ -1,10 +1,8 @@
-"""The layers of heads. What their attention attends to is a function that each use brings: a cache of the drafter, a
-text in one forward pass, or native code that fills a whole static tree (`native/fill.h`).
+"""The layers of heads. What their attention attends to is a function that each use brings: a cache of the drafter, or a
+text in one forward pass.
 """
 
-import ctypes
-from ctypes import c_int64, c_void_p
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +10,8 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, Lla
 
 from lib.attention.backends.mask import SharedMask, causal
 from lib.attention.registration import attention_forward
-from lib.kernels import build
-from lib.kernels.products import NAMES, SOURCES, Matrix, matrix_of, paired, start_of
 from lib.models.cache import TreeCache
-from lib.models.native_blocks import Levels, NativeBlocks, refusal
+from lib.models.native_blocks import NativeBlocks, refusal
 
 # (query [B, Hq, T, d], key and value [B, Hkv, T, d]) -> [B, T, Hq, d]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -140,50 +136,3 @@ class Unrolled:
         for step, values in enumerate(self.values[1:]):
             out = out + weights[..., length + step, None] * values
         return out.transpose(1, 2)
-
-
-class Entry(ctypes.Structure):
-    """The struct of the same name in `fill.h`."""
-
-    _fields_ = [*((name, c_void_p) for name in ("embedding", "token_norm", "feature_norm")), ("fuse", Matrix)]
-
-
-class NativeFeatures(NativeBlocks):
-    """A layer that continues features (EAGLE's), which fills a static tree in one call of C++ (`fill.h`).
-
-    norm: that before the output layer, or None. A token's embedding and the feature before it enter through `fuse`, if
-    there is one; else the feature enters, and attention reads both, normed by `norms`. known: see `NativeBlocks`.
-    """
-
-    def __init__(self, layer: nn.Module, norm: nn.Module | None, output: nn.Linear, embedding: nn.Embedding,
-                 fuse: nn.Linear | None, norms: tuple[nn.Module, nn.Module] | None,
-                 known: Mapping[nn.Linear, Tensor | None]):
-        super().__init__([layer], layer.self_attn.rotary, norm, output, known=known)
-        self.held = embedding, norms, fuse  # since the struct holds addresses alone
-        self.fused_pairs = None if fuse is None else paired(fuse.weight)
-        self.entry = Entry(*(start_of(part.weight) for part in (embedding, *(norms or ()))))
-        if fuse is not None:
-            self.entry.fuse = matrix_of(fuse.weight, fuse.bias, self.fused_pairs)
-        self.choices = len(output.weight)
-        self.run_fill = getattr(build.library(*SOURCES), f"fill_features_{NAMES[self.like.dtype]}")
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of weights that are held a second time."""
-        return super().copied_bytes + (0 if self.fused_pairs is None else self.fused_pairs.nbytes)
-
-    def fill_after(self, roots: Tensor, x: Tensor, read: Tensor | None, offsets: Tensor, cache, mask: SharedMask,
-                   levels: Levels) -> Tensor:
-        """The tokens int64[B, size] of a static tree with these roots int64[B], after the last of entries x [B, m, H].
-
-        read: the input of attention, if it is not x; further arguments as for `NativeBlocks.fill`.
-        """
-        filled = roots.new_empty(len(x), levels.size)
-        filled[:, 0] = roots
-
-        def run(forward):
-            sizes = map(c_int64, (len(levels.structs), levels.size, self.choices))
-            return self.run_fill(forward, ctypes.byref(self.entry), levels.structs, *sizes, c_void_p(start_of(filled)))
-
-        self._call(run, x, offsets, cache, mask, keep=1, ahead=levels.forwarded, widest=levels.widest, read=read)
-        return filled

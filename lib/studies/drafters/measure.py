@@ -16,7 +16,7 @@ from lib.cost.candidates import EXITS, NEED_DRAFT_MODEL
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters.drafter import NoDrafter
-from lib.drafters.heads.layers import CachedLayers, NativeFeatures
+from lib.drafters.heads.layers import CachedLayers
 from lib.drafters.heads.store import shipped
 from lib.drafters.registry import DRAFTERS, make, parse
 from lib.models.fused import copied_bytes
@@ -32,8 +32,7 @@ STANDARD = ("model", "lookup", "lookup:frequent", "sam", "recycling", "merged", 
             "adaptive:schedule", "adaptive:complexity", "adaptive:pays", "confident", *CONTROLS)
 COMPARED = ("model", "lookup")  # in every comparison, whatever else drafts
 SILENCE = 10.0  # seconds between two lines of progress
-DEPTHS = 8  # depths whose acceptance has columns of its own
-HOLDERS = nn.Module, CachedLayers, NativeFeatures  # objects that hold weights, of which the attributes are not counted
+HOLDERS = nn.Module, CachedLayers  # objects that hold weights, of which the attributes are not counted
 
 
 def heads_of(target: str) -> list[str]:
@@ -140,10 +139,6 @@ def _rows(done: Generation, plain: Generation, drafter, target, about: Mapping) 
 
     counts = {name: of(name) for name in ("drafted", "accepted", "draft_calls")}
     counts |= {f"{part}_ms": 1000 * of(f"{part}_seconds").astype(float) for part in ("draft", "verify", "commit")}
-    for depth in range(1, DEPTHS + 1):
-        stopped = (counts["accepted"] == depth - 1) & of("open_end").astype(bool)
-        counts[f"accepted_{depth}"] = counts["accepted"] >= depth
-        counts[f"reached_{depth}"] = counts[f"accepted_{depth}"] | stopped
     looped = of("position") - 1 >= loop_start(done.new_tokens[0])
     sums = tally([about["prompt"]], [about["kind"]], np.zeros(len(done.rounds), int), looped, **counts)
     memory = {"weight_bytes": own_weights(drafter, target), "held_bytes": held(drafter),
@@ -160,7 +155,7 @@ def own_weights(drafter, target: nn.Module) -> int:
     shared = {tensor.data_ptr() for tensor in _tensors(target)}
     reached = list(_reach(drafter))
     modules = [module for module in reached if isinstance(module, nn.Module) and module is not target]
-    copied = sum(layers.copied_bytes for layers in reached if isinstance(layers, (CachedLayers, NativeFeatures)))
+    copied = sum(layers.copied_bytes for layers in reached if isinstance(layers, CachedLayers))
     own = {tensor.data_ptr(): tensor.nbytes for module in modules for tensor in _tensors(module)
            if tensor.data_ptr() not in shared}
     return copied + sum(own.values()) + sum(copied_bytes(module) + packed_bytes(module) for module in modules)

@@ -5,16 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import attention
-from lib.decoding import generate, in_batches
-from lib.drafters import eagle
-from lib.drafters.eagle import EagleDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.kernels.products import weights_refusal
 from lib.lab.counters import clocked
 from lib.models.fused import FusedBlocks
 from lib.models.reduced import first_tokens, reduced
-from lib.tests import small_heads, small_models
+from lib.tests import small_models
 from lib.trees import Tree, shapes
 
 KNOWN = 50  # tokens: of the last vector of logits a part is empty
@@ -75,37 +71,6 @@ def test_one_call_drafts_what_a_call_per_level_drafts(lengths, plan, dtype, know
     found, held, *count = rounds(at_once, prompts, plan)
     assert found == expected and count == counted
     assert all(torch.equal(one, other) for one, other in zip(held, kept, strict=True))
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    kind=st.sampled_from(["eagle", "eagle3"]),
-    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=3),
-    shape=SHAPES,
-    exact=st.booleans(),
-    seed=st.integers(0, 99),
-)
-def test_a_head_fills_in_one_call_what_it_fills_level_by_level(kind, lengths, shape, exact, seed):
-    """In float32: in bfloat16 either way rounds on its own between the head's parts."""
-    if refused := weights_refusal([torch.zeros(8, 8)]):
-        pytest.skip(refused)
-    attention.register()
-    target = small_models.llama(seed, vocabulary=KNOWN, dtype=torch.float32)
-    head = small_heads.head(kind, target, seed)
-    if exact:  # as published weights are; on some processors such products are others
-        target, head = target.bfloat16().float(), head.bfloat16().float()
-    ids, mask = next(in_batches(small_models.prompts(seed, lengths, KNOWN), len(lengths)))
-
-    def drafts():
-        seen = []
-        done = generate(target, EagleDrafter(target, head), ids, shape=shape, attention_mask=mask, max_new_tokens=12,
-                        observe=lambda rows, drafts, decided: seen.append([draft.token_list for draft in drafts]))
-        return seen, done.new_tokens, [found.draft_calls for found in done.rounds]
-
-    found = drafts()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(eagle, "native_filler", lambda *given: None)
-        assert drafts() == found
 
 
 def test_the_call_counts_as_time_in_a_model():
