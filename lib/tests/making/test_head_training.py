@@ -10,7 +10,7 @@ import torch
 from lib.drafters import heads
 from lib.lab import tables
 from lib.lab.counters import CountedBytes
-from lib.making import command, data, loop, losses
+from lib.making import command, data, loop
 from lib.making import heads as training
 from lib.making.corpus import mixture
 from lib.models import SHIPPED, PairError
@@ -47,7 +47,7 @@ def test_a_head_learns_what_the_target_says(kind, tmp_path):
     head, held_out = small_heads.head(kind, TARGET), {"a": streams()["a"]}
     training.train(head, TARGET, kind, draw, plan, tmp_path, held_out, curve_every=20, compiled=False)
     curve = pd.read_csv(tmp_path / "curve.csv")
-    depths = head.depth if kind in ("medusa", "block") else losses.STEPS
+    depths = head.depth if kind in ("medusa", "block") else training.UNROLLED
     assert curve["step"].unique().tolist() == [20, 40] and len(curve) == 2 * depths
     before = training.evaluate(small_heads.head(kind, TARGET), TARGET, kind, held_out, 24).set_index("depth")
     after = curve[curve["step"] == 40].set_index("depth")
@@ -59,20 +59,20 @@ def test_a_head_learns_what_the_target_says(kind, tmp_path):
 def test_losses_compare_a_head_with_the_target_at_the_same_token(kind):
     """A head that said what the target says would have its states: the targets' are those of the tokens spoken of."""
     tokens = draw(0)
-    last = losses.hidden_states(TARGET, tokens[:, :-1])[-1]
+    last = training.hidden_states(TARGET, tokens[:, :-1])[-1]
     head = small_heads.head(kind, TARGET)
-    loss = losses.HELD_OUT_LOSSES[kind](head, TARGET, tokens, torch.Generator().manual_seed(2))
+    loss = training.HELD_OUT_LOSSES[kind](head, TARGET, tokens, torch.Generator().manual_seed(2))
     for depth, (state, wanted) in enumerate(zip(loss.states, loss.target_states)):
         assert state.shape == wanted.shape
         if kind == "block":
-            first = 1 + int(torch.randint(losses.STRIDE, (), generator=torch.Generator().manual_seed(2)))
+            first = 1 + int(torch.randint(training.STRIDE, (), generator=torch.Generator().manual_seed(2)))
             torch.testing.assert_close(wanted[:, 0], last[:, first + depth])
         else:
             torch.testing.assert_close(wanted[:, 0], last[:, depth + 1])
 
 
 def test_eagle_one_regresses_features_and_counts_classification_a_tenth():
-    loss = losses.eagle(small_heads.head("eagle", TARGET), TARGET, draw(0), torch.Generator().manual_seed(0))
+    loss = training.eagle(small_heads.head("eagle", TARGET), TARGET, draw(0), torch.Generator().manual_seed(0))
     (state,), (wanted,) = loss.states, loss.target_states
     output = TARGET.get_output_embeddings()
     difference = (state - wanted).abs()
@@ -82,29 +82,32 @@ def test_eagle_one_regresses_features_and_counts_classification_a_tenth():
     assert loss.by_depth(output)(state, 0).item() == pytest.approx(expected.item(), rel=1e-4)
 
 
+def backward_together(states, loss_of):
+    """The plain form: one backward pass of the summed losses of all depths."""
+    sum(loss_of(state, depth) for depth, state in enumerate(states)).backward()
+
+
+def learnt(kind, target, tokens, backward):
+    """A new head after a backward pass, the number of its depths, and the most bytes that were in use at once."""
+    head = small_heads.head(kind, target)
+    loss = training.LOSSES[kind](head, target, tokens, torch.Generator().manual_seed(0))
+    with CountedBytes() as counted:
+        backward(loss.states, loss.by_depth(target.get_output_embeddings()))
+    return head, len(loss.states), counted.peak
+
+
 @pytest.mark.parametrize("kind", ["medusa", "eagle3", "block"])
-def test_depths_apart_give_the_same_gradients(kind):
-    gradients = []
-    for backward in losses.WAYS.values():
-        head = small_heads.head(kind, TARGET)
-        loss = losses.LOSSES[kind](head, TARGET, draw(0), torch.Generator().manual_seed(0))
-        backward(loss.states, loss.by_depth(TARGET.get_output_embeddings()))
-        gradients.append([p.grad for p in head.parameters() if p.grad is not None])
-    for together, separate in zip(*gradients, strict=True):
-        torch.testing.assert_close(together, separate)
-
-
-def test_depths_apart_need_the_logits_of_one_depth():
+def test_depths_apart_give_the_same_gradients_from_the_logits_of_one_depth(kind):
     wide = small_models.llama(0, vocabulary=2048, dtype=torch.float32).requires_grad_(False)
-    table = losses.peaks(wide, KINDS, rows=2, length=32).pivot(index="kind", columns="way")
-    depths, peak = table["depths"]["apart"], table["peak_bytes"]
-    several = depths[depths > 1].index
-    assert set(several) == {"medusa", "eagle3", "block"}
-    assert (peak["apart"][several] < 0.6 * peak["together"][several]).all()
-    assert peak["apart"]["eagle"] == pytest.approx(peak["together"]["eagle"], rel=0.1), "one depth: nothing to spare"
-    for kind in several:
-        spared = peak["together"][kind] - peak["apart"][kind]
-        assert spared > 0.7 * (depths[kind] - 1) * table["logit_bytes"]["apart"][kind]
+    tokens = torch.randint(2048, (2, 33), generator=torch.Generator().manual_seed(0))
+    (together, depths, most), (apart, _, least) = (
+        learnt(kind, wide, tokens, backward) for backward in (backward_together, training.backward_apart))
+    for one, other in zip(together.parameters(), apart.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad)
+    rows = 2 * (4 if kind == "block" else 28)  # at least so many have logits
+    assert depths > 1 and least < 0.6 * most and most - least > 0.7 * (depths - 1) * rows * 2048 * 4
 
 
 def test_counted_bytes_are_those_alive_at_once():
@@ -119,17 +122,14 @@ def test_counted_bytes_are_those_alive_at_once():
         assert (counted.live, counted.peak) == (4000, 8000)
 
 
-def test_curves_and_memory_are_drawn_and_fit_their_tables():
+def test_curves_are_drawn_and_fit_their_table():
     points = training.evaluate(small_heads.head("medusa", TARGET), TARGET, "medusa", streams(), 24).assign(step=20)
     curve = pd.concat([points, points.assign(step=40)])
     figure = figures.head_curves(pd.concat([curve.assign(head=head) for head in ("medusa", "block")]))
     titles = [axis.get_title() or axis.get_title("left") for axis in figure.axes]  # the theme puts them at the left
     assert titles == ["block", "medusa"]
     assert all(len(axis.lines) == 4 for axis in figure.axes)
-    peaks = losses.peaks(TARGET, ("medusa", "eagle"), rows=2, length=24)
-    assert len(figures.head_memory(peaks).axes[0].patches) == 4
     tables.write("", "head_curves", curve.assign(target="t", head="medusa"), "mark")
-    tables.write("", "head_memory", peaks.assign(target="t", dtype="float32"), "mark")
 
 
 def test_a_stopped_training_goes_on_where_it_was(tmp_path):
