@@ -1,16 +1,14 @@
-"""Figures of the speed study: ways of decoding over transformers' own, the parts of a round's time, predictions."""
+"""Figures of the speed study: ways of decoding over transformers' own, and the parts of a round's time."""
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from lib.cost.ways import GENERATE
 from lib.lab import theme
 from lib.studies.speed.alternatives import ADVISED, PLAIN, THEIRS
 
-MARKERS = "osDv^P"
 STEPS = (0.2, 0.5, 1, 2, 5, 10, 20)
 
 
@@ -71,32 +69,6 @@ def where_time_goes(outside: pd.DataFrame, pair: str) -> Figure:
     axis.set_xlabel("time of a round in neither model (%)")
     axis.grid(axis="y", visible=False)
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
-def predicted_and_measured(rows: pd.DataFrame) -> Figure:
-    """Predicted over measured tokens per second, one colour per batch, intervals as whiskers; the dashed line is
-    agreement, the band 25 % to either side. rows: the table "speed_predicted".
-    """
-    figure, axis = plt.subplots(figsize=(5.6, 4.8), layout="constrained")
-    batches = sorted(rows["batch"].unique())
-    colours = plt.get_cmap("viridis")(np.linspace(0.0, 0.85, len(batches)))
-    for at, (batch, colour) in enumerate(zip(batches, colours)):
-        own = rows[rows["batch"] == batch]
-        axis.vlines(own["measured"], own["predicted_low"], own["predicted_high"], color=colour, linewidth=1, alpha=0.6)
-        axis.scatter(own["measured"], own["predicted"], color=colour, marker=MARKERS[at % 6], zorder=3,
-                     label=f"batch {batch}")
-    ends = np.array([rows[["measured", "predicted_low"]].min().min() * 0.8,
-                     rows[["measured", "predicted_high"]].max().max() * 1.25])
-    axis.plot(ends, ends, color="black", linestyle="--", linewidth=1)
-    axis.fill_between(ends, 0.75 * ends, 1.25 * ends, color=theme.PALE, alpha=0.5, linewidth=0, zorder=0)
-    axis.set(xscale="log", yscale="log", xlabel="measured tokens per second", ylabel="predicted tokens per second",
-             xlim=ends, ylim=ends)
-    for side in (axis.xaxis, axis.yaxis):  # plain numbers, where few powers of ten are in sight
-        side.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
-        side.set_minor_locator(NullLocator())
-    axis.legend(loc="upper left")
     return figure
 
 

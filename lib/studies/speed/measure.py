@@ -25,12 +25,7 @@ from lib.drafters.registry import make
 from lib.lab import stats
 from lib.lab.tables import Table
 from lib.lab.timing import synchronise
-from lib.replay import acceptance
-from lib.replay.trace import Trace
-from lib.studies.acceptance import recording
-from lib.studies.speed.alternatives import OWN, PLAIN, Alternative
-
-HINDSIGHT = "best in hindsight"  # each prompt's fastest way
+from lib.studies.speed.alternatives import PLAIN, Alternative
 
 
 # ------------------------------------------------------------------------------------------------ what is given to it
@@ -53,15 +48,6 @@ def timed_drafters(pair, specs: Sequence[str], seed: int) -> dict[str, Drafter]:
     """The drafters whose rounds are calibrated, by name: random tokens, which tell the cost of a check, and these."""
     ruler = RandomDrafter(pair.target.config.get_text_config().vocab_size, torch.Generator().manual_seed(seed))
     return {RULER: ruler} | {spec: make(spec, pair) for spec in specs}
-
-
-def continued(pair, prompts, new_tokens: int, deepest: int) -> Trace:
-    """The pair's greedy continuations of prompts, `new_tokens` per row with its root as `cost.ways.ours` writes them,
-    with the ranks of its draft model. prompts: `recording.Prompts`; deepest: levels of the deepest tree.
-    """
-    about = {"protocol": acceptance.CONTINUATION, "target": pair.target_name}
-    return recording.record_pair(pair, prompts, {OWN: pair.draft_model}, max_new_tokens=new_tokens - 1,
-                                 beyond=deepest + 1, about=about)
 
 
 # --------------------------------------------------------------------------------------------------------------- timing
@@ -146,22 +132,9 @@ def factors(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     return total.join(loop, on=["pair", "batch"])
 
 
-def with_hindsight(rows: pd.DataFrame, fixed: Sequence[str]) -> pd.DataFrame:
-    """The rows, and again those of the fastest of some alternatives for each prompt, as the alternative HINDSIGHT."""
-    own = rows[rows["alternative"].isin(fixed)]
-    group = ["pair", "batch", "prompt"]
-    summed = own.groupby([*group, "alternative"], as_index=False)[["tokens", "seconds"]].sum()
-    summed["rate"] = summed["tokens"] / summed["seconds"]
-    best = summed.loc[summed.groupby(group)["rate"].idxmax(), [*group, "alternative"]]
-    hindsight = own.merge(best, on=[*group, "alternative"]).assign(alternative=HINDSIGHT)
-    return pd.concat([rows, hindsight], ignore_index=True)
-
-
 def outside(rows: pd.DataFrame) -> pd.DataFrame:
-    """By pair, batch and alternative: the share of the rounds' time in neither model, and the tokens per round."""
+    """By pair, batch and alternative: the share of the rounds' time in neither model."""
     ours = rows[rows["rounds"].notna()]
-    columns = ["tokens", "rounds", "accepted", "round_seconds", "model_seconds"]
-    sums = ours.groupby(["pair", "batch", "alternative"], as_index=False, sort=False)[columns].sum()
-    sums["outside"] = 1 - sums["model_seconds"] / sums["round_seconds"]
-    sums["tokens_per_round"] = 1 + sums["accepted"] / sums["rounds"]
-    return sums
+    setting, columns = ["pair", "batch", "alternative"], ["round_seconds", "model_seconds"]
+    sums = ours.groupby(setting, as_index=False, sort=False)[columns].sum()
+    return sums.assign(outside=1 - sums["model_seconds"] / sums["round_seconds"])

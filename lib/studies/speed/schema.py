@@ -1,4 +1,4 @@
-"""Tables of speed: ways of decoding compared, predictions, batches, memory, number formats."""
+"""Tables of speed: ways of decoding and number formats compared, and the costs from which the policy decides."""
 
 from typing import Mapping
 
@@ -41,28 +41,6 @@ TABLES = (
           """, compressed=True),
     table("speed_costs", "time of a round of the loop for one shape, on the choosing prompts of the speed study",
           "target drafter dtype batch prefix shape", ROUND_COSTS),
-    table("speed_predicted", "predicted and measured speed of one tree, on prompts that the calibration did not use",
-          "pair dtype batch shape kind", """
-          pair dtype batch
-          shape text label of the draft tree, or the plain loop
-          kind
-          tokens real tokens per round and row by replay of the measured prompts, bonus token included
-          measured real tokens per second of the whole batch until its last row ends, prefill excluded
-          predicted interval tokens per second of the whole batch, whose rows end one by one as in replay
-          speedup real predicted speed over plain decoding
-          error real predicted / measured - 1
-          """),
-    table("lockstep", "rounds of a batch if all rows stop at the first rejection, and if each keeps its own path",
-          "pair dtype shape batch prompt", f"""
-          pair dtype
-          {TREE}
-          batch
-          prompt text first prompt of the group
-          kind
-          tokens integer tokens per row, its root excluded
-          lockstep integer rounds until all rows are done, if all advance alike
-          ragged integer rounds until all rows are done, if each advances by itself
-          """),
     table("formats", "one prompt decoded in one number format, plain or with a drafter; formats are interleaved",
           "pair dtype quantised alternative prompt", f"""
           pair
@@ -78,20 +56,4 @@ TABLES = (
           target_weights integer bytes of the target's weights
           drafter_weights integer bytes of the drafter's weights
           """, compressed=True),
-    table("memory", "bytes of the pair, of the target alone, and of the sequences", "pair dtype batch shape", f"""
-          pair
-          dtype text number format of the weights
-          batch
-          {TREE}
-          tokens integer committed tokens per sequence that the caches hold
-          target_weights integer bytes of the target's weights
-          drafter_weights integer bytes of the drafter's weights
-          target_cache integer bytes of the target's keys and values with the tree's nodes, all sequences
-          drafter_cache integer bytes of the drafter's keys and values, all sequences
-          logits integer bytes of the target's logits of one round, all sequences
-          alone integer bytes of the target in plain decoding: weights, cache, logits
-          extra real additional bytes of speculation, as a share of that
-          peak integer largest number of bytes of tensors in a decoding with the tree, weights excluded; measured
-          peak_alone integer the same in plain decoding
-          """),
 )

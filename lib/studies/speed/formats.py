@@ -1,0 +1,75 @@
+"""Speed, text and memory of one pair with its weights in float32, bfloat16 and int8."""
+
+import time
+from typing import Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lib.lab import processor
+from lib.models.checks import DTYPES
+from lib.models.load import load_pair
+from lib.studies.drafters.measure import weights
+from lib.studies.speed import measure
+from lib.studies.speed.alternatives import NOBODY, PLAIN, ROOT_ALONE, drafted
+from lib.trees.tree import Tree
+
+# dtype, and which weights are int8: target|drafter. Where no block runs natively, PyTorch has int8 for bfloat16 alone.
+FORMATS = (("float32", "none"), ("bfloat16", "none"), ("bfloat16", "none|int8"), ("bfloat16", "int8|none"),
+           ("bfloat16", "int8"))
+
+
+def compare(name: str, prompts, drafting: Mapping[str, tuple[str, str | Tree]], *, new_tokens: int, device: str,
+            generator: torch.Generator) -> pd.DataFrame:
+    """The table "formats": a pair in each of FORMATS, plain and with each drafter, on each prompt, in shuffled turns.
+
+    drafting: by spec of a drafter, the label and the shape of its tree. prompts: `recording.Prompts`. Formats for which
+    the device has no units are left out, since a prompt would take minutes; `agreeing` compares with the first format.
+    Greedy text in each format is that of the target in this format.
+    """
+    measured = [each for each in FORMATS if not processor.slow_dtype(DTYPES[each[0]], device)]
+    pairs = {each: load_pair(name, dtype=each[0], device=device, quantize=each[1]) for each in measured}
+    runs = {}
+    for each, pair in pairs.items():
+        runs[each, PLAIN] = drafted(PLAIN, pair, NOBODY, "", ROOT_ALONE, new_tokens)
+        for spec, (label, shape) in drafting.items():
+            runs[each, f"{spec}, {label}"] = drafted(f"{spec}, {label}", pair, spec, label, shape, new_tokens)
+    held = {each: {"target_weights": weights(pair.target),
+                   "drafter_weights": weights(pair.draft_model) if pair.draft_model is not None else 0}
+            for each, pair in pairs.items()}
+    for run in runs.values():  # warm up
+        run.run(prompts.ids[:1])
+    rows = []
+    for prompt, kind, ids in zip(prompts.names, prompts.kinds, prompts.ids):
+        done, seconds = {}, {}
+        for at in torch.randperm(len(runs), generator=generator).tolist():
+            key, start = list(runs)[at], time.perf_counter()
+            done[key] = runs[key].run([ids])
+            seconds[key] = time.perf_counter() - start
+        for (each, alternative), run in runs.items():
+            own, first = (done[other, alternative].tokens[0] for other in (each, measured[0]))
+            rows.append(dict(
+                pair=name, batch=1, dtype=each[0], quantised=each[1], alternative=alternative, drafter=run.drafter,
+                shape=run.shape, prompt=prompt, kind=kind, agreeing=_shared(own, first), **held[each],
+                **measure.counted(done[each, alternative], seconds[each, alternative])))
+    return pd.DataFrame(rows)
+
+
+def by_format(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """The table "formats" by dtype, quantised weights, and alternative: tokens per second, the share of text that
+    agrees with that of the first format, the weights of both models in MiB; value, low, high: speed over plain decoding
+    in the same format.
+    """
+    setting = ["dtype", "quantised", "alternative"]
+    sums = rows.groupby(setting, sort=False)[["tokens", "seconds", "agreeing"]].sum()
+    held = rows.groupby(setting, sort=False)[["target_weights", "drafter_weights"]].first().sum(axis=1) / 2**20
+    gained = measure.gains(rows, PLAIN, rng, by=setting[:2]).set_index(setting)
+    return pd.DataFrame({"tokens per second": sums["tokens"] / sums["seconds"],
+                         "text shared with the first row": sums["agreeing"] / sums["tokens"],
+                         "weights (MiB)": held}).join(gained[["value", "low", "high", "n_prompts"]])
+
+
+def _shared(own: list[int], base: list[int]) -> int:
+    """Number of tokens before the first that differs."""
+    return next((i for i, (ours, theirs) in enumerate(zip(own, base)) if ours != theirs), min(len(own), len(base)))
