@@ -7,18 +7,18 @@ whole file in one step, so a stopped writer leaves all rows that it added before
 import io
 import lzma
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Callable, Iterable, Mapping
 
-import numpy as np
 import pandas as pd
+from pandas.api.types import infer_dtype
 
 from lib.lab import atomic_file
 
 FINGERPRINT = "fingerprint"  # the last column of every table: what made the row (see `provenance.fingerprint`)
 KINDS = {"text": "str", "integer": "int64", "real": "float64", "flag": "bool"}  # kind of column -> pandas' dtype
+TAKES = {"text": ["string"], "integer": ["integer"], "real": ["floating", "integer"], "flag": ["boolean"]}  # inferred
 AGAIN = "run its notebook again"
 ENDS = {"": "", "_low": "lower end of the 95 % interval of ", "_high": "upper end of the 95 % interval of "}
 
@@ -99,10 +99,10 @@ def schema_of(name: str) -> Schema:
 
 
 def dictionary(names: Iterable[str] | None = None) -> pd.DataFrame:
-    """The data dictionary: one row per column, with its table, kind, meaning, and whether it is part of the key."""
-    rows = [(schema.name, column, entry.kind, entry.meaning, column in schema.key)
+    """The data dictionary: one row per column, with its table and meaning."""
+    rows = [(schema.name, column, entry.meaning)
             for schema in map(schema_of, names or SCHEMAS) for column, entry in schema.columns.items()]
-    return pd.DataFrame(rows, columns=["table", "column", "kind", "meaning", "key"])
+    return pd.DataFrame(rows, columns=["table", "column", "meaning"])
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
@@ -125,9 +125,9 @@ class Table:
             kept = _decode(self.schema, self.path)
         except (FileNotFoundError, ValueError):  # no table yet, or one of an older schema or a damaged one
             kept = _validated(self.schema, [], fingerprint)
-        kept = kept[kept[FINGERPRINT] == fingerprint]
-        _replace(self.schema, self.path, kept)
-        self._keys = _keys_of(self.schema, kept)
+        self._rows = kept[kept[FINGERPRINT] == fingerprint]
+        _replace(self.schema, self.path, self._rows)
+        self._keys = _keys_of(self.schema, self._rows)
 
     def keys(self) -> set[tuple]:
         """The keys of the rows that are done, in the order of the schema's `key`."""
@@ -142,20 +142,14 @@ class Table:
 
         ValueError where a column is missing, unknown or of another kind, and for a key that the table already has.
         """
-        frame = _validated(self.schema, rows, self.fingerprint)
-        keys = _keys_of(self.schema, frame, self._keys)
-        atomic_file.replace(self.path, self.path.read_bytes() + _encode(self.schema, frame, header=False))
-        self._keys = keys
+        added = _validated(self.schema, rows, self.fingerprint)
+        keys, frame = _keys_of(self.schema, added, self._keys), pd.concat([self._rows, added], ignore_index=True)
+        _replace(self.schema, self.path, frame)
+        self._keys, self._rows = keys, frame
 
     def frame(self) -> pd.DataFrame:
         """All rows, in the order in which they were added."""
-        return _decode(self.schema, self.path)
-
-    def close(self) -> pd.DataFrame:
-        """Compress the file as one block instead of one per `extend`, and return its rows."""
-        frame = self.frame()
-        _replace(self.schema, self.path, frame)
-        return frame
+        return self._rows.copy()
 
 
 def path_of(run_dir: str | Path, name: str) -> Path:
@@ -222,19 +216,12 @@ def _checked(schema: Schema, name: str, values: pd.Series) -> pd.Series:
     column = schema.columns[name]
     if column.kind != "text" and values.dtype == KINDS[column.kind]:
         return values
-    wrong = [getattr(value, "item", lambda: value)() for value in values.unique() if not _fits(column.kind, value)]
+    wrong = [value for value in values.unique().tolist() if infer_dtype([value], skipna=False) not in TAKES[column.kind]
+             or (column.kind == "text" and set("\r\n") & set(value))]
     if wrong:
         raise ValueError(f"table {schema.name}, column {name}: {wrong[0]!r} is not of kind {column.kind} "
                          f"(declared as: {column.meaning})")
     return values.astype(KINDS[column.kind])
-
-
-def _fits(kind: str, value: object) -> bool:
-    if kind == "text":
-        return isinstance(value, str) and not set("\r\n") & set(value)
-    if isinstance(value, (bool, np.bool_)):
-        return kind == "flag"
-    return kind != "flag" and isinstance(value, {"integer": Integral, "real": Real}[kind])
 
 
 def _keys_of(schema: Schema, frame: pd.DataFrame, present: Iterable[tuple] = ()) -> set[tuple]:
@@ -250,12 +237,8 @@ def _keys_of(schema: Schema, frame: pd.DataFrame, present: Iterable[tuple] = ())
 
 def _replace(schema: Schema, path: Path, frame: pd.DataFrame) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_file.replace(path, _encode(schema, frame))
-
-
-def _encode(schema: Schema, frame: pd.DataFrame, header: bool = True) -> bytes:
-    data = frame.to_csv(index=False, header=header, columns=schema.names, lineterminator="\n").encode()
-    return lzma.compress(data) if schema.compressed else data
+    data = frame.to_csv(index=False, columns=schema.names, lineterminator="\n").encode()
+    atomic_file.replace(path, lzma.compress(data) if schema.compressed else data)
 
 
 def _decode(schema: Schema, path: Path) -> pd.DataFrame:

@@ -154,5 +154,5 @@ def facts(run: Results) -> pd.DataFrame:
 def write_columns(run: Results) -> None:
     """Writes columns.csv, the meaning of each column of the run's tables, into the run's folder."""
     names = sorted({path.name.partition(".")[0] for path in (run.run_dir / "tables").glob("*.csv*")})
-    text = tables.dictionary(names).drop(columns=["kind", "key"]).to_csv(index=False)
+    text = tables.dictionary(names).to_csv(index=False)
     atomic_file.replace(run.run_dir / "columns.csv", text.encode())

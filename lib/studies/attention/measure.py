@@ -227,7 +227,7 @@ def fill(run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limit
             generator = torch.Generator().manual_seed(seed + place)
             table.extend(measure(cell, limits=limits, generator=generator, alternatives=alternatives, device=device,
                                  cold=cold))
-    return table.close()
+    return table.frame()
 
 
 def roofline_rows(cells: Iterable[Cell], peaks: Peaks) -> list[dict]:

@@ -51,8 +51,7 @@ def test_rows_come_back_as_they_went_in(tmp_path, name):
     assert list(found.prompt) == ["p", "p", 'a "quoted", name', ""]
     assert found.rate[0] == 1 / 7 and np.isnan(found.rate[3]) and list(found.cut) == [False, True, False, True]
     assert rows.keys() == {("p", 1), ("p", 2), ('a "quoted", name', 3), ("", 4)}
-    pd.testing.assert_frame_equal(rows.close(), found)
-    pd.testing.assert_frame_equal(tables.read(tmp_path, name), found)
+    pd.testing.assert_frame_equal(rows.frame(), found)
 
 
 @both
