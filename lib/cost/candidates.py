@@ -26,7 +26,7 @@ from lib.replay import acceptance, recording, simulated
 from lib.replay.search import Path, most_frequent_paths
 from lib.replay.trace import Trace
 from lib.trees import shapes
-from lib.trees.growth.best_first import DDTree
+from lib.trees.growth.rules import DDTree
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import at_budget as grown_at
 from lib.trees.tree import Tree

@@ -19,7 +19,7 @@ from lib.decoding import loop
 from lib.decoding.batch import in_batches
 from lib.decoding.records import Round
 from lib.lab.timing import synchronise
-from lib.trees.growth.best_first import DDTree
+from lib.trees.growth.rules import DDTree
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 

@@ -5,7 +5,7 @@ from typing import Sequence
 from torch import Tensor
 
 from lib.drafters.drafter import Drafter, Wrapper, levels_of
-from lib.trees.growth.best_first import DDTree
+from lib.trees.growth.rules import DDTree
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import at_most
 from lib.trees.tree import Tree

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.trees.growth.best_first import DDTree
+from lib.trees.growth.rules import DDTree
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws

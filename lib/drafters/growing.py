@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lib.drafters.filling import top_tokens
 from lib.models.reduced import ReducedOutput
-from lib.trees.growth.best_first import DDTree
+from lib.trees.growth.rules import DDTree
 from lib.trees.growth.candidates import Candidates, Growth, next_level
 from lib.trees.tree import ROOT
 from lib.verify.draft import Draft

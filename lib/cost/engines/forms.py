@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.trees.growth.layered import Eagle2
+from lib.trees.growth.rules import Eagle2
 from lib.trees.tree import Tree
 
 ANY_RANK = 1 << 20  # for engines without a limit on ranks
