@@ -190,9 +190,7 @@ def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
 
 
 def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
-    """One row per prompt and stretch, as `acceptance.tally`, in expectation: the rounds of the trace's protocol, and
-    their accepted tokens.
-    """
+    """`acceptance.tally` in expectation: the rounds of the trace's protocol, and their accepted tokens."""
     rows, width, depths = survive.shape
     starts = np.zeros((rows, width)) if in_real_text(trace) else _chained_starts(survive)
     starts[:, 0] = 1
