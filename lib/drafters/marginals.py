@@ -1,6 +1,6 @@
 """Drafters whose head gives one distribution for each depth ahead, the same for all nodes of that depth.
 
-For the heads see `lib.drafters.heads.marginals`, for the growth rule "ddtree@N" `lib.trees.growth.best_first`.
+For the heads see `lib.drafters.heads.marginals`, for the growth rule "ddtree@N" `lib.trees.growth.rules`.
 """
 
 from operator import attrgetter

@@ -14,7 +14,7 @@ from scipy.special import xlogy
 from scipy.stats import chi2, norm
 from torch import Tensor
 
-from lib.drafters.early_exit import first_layers
+from lib.drafters.self_speculation import first_layers
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.tables import Table
 from lib.studies.acceptance import live

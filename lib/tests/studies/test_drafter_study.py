@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lib.drafters import NoDrafter, heads
-from lib.drafters.early_exit import EarlyExitDrafter, first_layers
+from lib.drafters.self_speculation import EarlyExitDrafter, first_layers
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.recycling import RecyclingDrafter

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lib.decoding import generate
-from lib.drafters.drafter import first_levels
+from lib.drafters.adaptive import first_levels
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.lab import tables
