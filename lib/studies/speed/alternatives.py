@@ -20,7 +20,6 @@ from lib.trees.tree import Tree
 
 PLAIN = "loop, plain"
 OWN = "model"  # the drafter that is the pair's own model
-NOBODY = NO_DRAFTER  # the drafter of plain decoding
 ADAPTIVE = "adaptive, where it pays"
 ADVISED = "recommended"  # the drafter and tree of recommendation.json
 THEIRS = (GENERATE, *ASSISTED, LOOKUP)  # all but the first take one prompt at a time
@@ -49,7 +48,7 @@ def all_of(pair, trees: Mapping[tuple[str, str], str | Tree], *, draft: int, new
     """
     names = [name for name in THEIRS if name not in ASSISTED or pair.draft_model is not None]
     ways = [Alternative(name, theirs(pair, name, new_tokens, draft), batched=name == GENERATE) for name in names]
-    ways.append(Alternative(PLAIN, ours(pair, make(NOBODY, pair), ROOT_ALONE, new_tokens)))
+    ways.append(Alternative(PLAIN, ours(pair, make(NO_DRAFTER, pair), ROOT_ALONE, new_tokens)))
     return ways + [drafted(f"{spec}, {label}", pair, spec, label, shape, new_tokens)
                    for (spec, label), shape in trees.items()]
 
@@ -70,7 +69,7 @@ def compiled(pair, label: str, shape: str | Tree, *, new_tokens: int) -> list[Al
     """
     target, model = (fused(each, "compiled", slots=pair.window or 0) for each in (pair.target, pair.draft_model))
     fast = replace(pair, target=target, draft_model=model)
-    plain = ours(fast, make(NOBODY, fast), ROOT_ALONE, new_tokens)
+    plain = ours(fast, make(NO_DRAFTER, fast), ROOT_ALONE, new_tokens)
     own = ours(fast, make(OWN, fast), shape, new_tokens)
     return [Alternative("loop, plain, compiled", plain, batched=False),
             Alternative(f"{OWN}, {label}, compiled", own, OWN, label, batched=False)]

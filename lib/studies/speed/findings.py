@@ -34,7 +34,7 @@ def side_by_side(rows: pd.DataFrame, factors: pd.DataFrame) -> Finding:
         f"`{taken['pair']}` in {taken['dtype']}, batch {advised.batch}: the recommendation (`{taken['drafter']}` with "
         f"`{taken['shape']}`) decodes {stats.format_estimate(advised)} times as fast as `generate`, prefill included",
         f"({advised.n_prompts} prompts): the loop gains {advised.loop:.2f}, speculation {advised.over_plain:.2f}."
-        f"{most}", figures.speeds(factors, taken["pair"]), "speeds")
+        f"{most}", figures.speeds(factors), "speeds")
 
 
 def factors_shown(factors: pd.DataFrame) -> pd.DataFrame:
@@ -59,7 +59,7 @@ def on_which_text(rows: pd.DataFrame, by_kind: pd.DataFrame) -> Finding:
     """Speed over the plain loop by kind of text; by_kind: `measure.gains` of rows over the plain loop, by kind."""
     shown = by_kind[~by_kind["alternative"].isin([*THEIRS, PLAIN])]
     figure = charts.heat_map(shown.pivot(index="alternative", columns="kind", values="value"), x_label="", y_label="",
-                             value_label="speed / plain loop", best_of="column")
+                             value_label="speed / plain loop", frame_best=True)
     own = by_kind[by_kind["alternative"] == ADVISED].sort_values("value")
     most, least = own.iloc[-1], own.iloc[0]
     return Finding("On which text it pays:", f"over the plain loop the recommendation gains most on {most.kind} "
@@ -72,8 +72,8 @@ def overhead(rows: pd.DataFrame) -> Finding:
     spent = measure.outside(rows)
     outside = spent[spent["batch"] == spent["batch"].min()].set_index("alternative")["outside"]
     return Finding("The cost of the loop itself:", f"{outside[ADVISED]:.0%} of a round of the recommendation is in "
-                   f"neither model, {outside[PLAIN]:.0%} of a plain one.",
-                   figures.where_time_goes(spent, rows["pair"].iloc[0]), "overhead")
+                   f"neither model, {outside[PLAIN]:.0%} of a plain one.", figures.where_time_goes(spent),
+                   "overhead")
 
 
 def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:

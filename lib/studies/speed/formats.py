@@ -1,18 +1,21 @@
 """Speed, text and memory of one pair with its weights in float32, bfloat16 and int8."""
 
 import time
+from os.path import commonprefix
 from typing import Mapping
 
 import numpy as np
 import pandas as pd
 import torch
 
+from lib.cost.recommendation import NO_DRAFTER
+from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import processor
 from lib.models.checks import DTYPES
 from lib.models.load import load_pair
 from lib.studies.drafters.measure import weights
 from lib.studies.speed import measure
-from lib.studies.speed.alternatives import NOBODY, PLAIN, ROOT_ALONE, drafted
+from lib.studies.speed.alternatives import PLAIN, drafted
 from lib.trees.tree import Tree
 
 # dtype, and which weights are int8: target|drafter. Where no block runs natively, PyTorch has int8 for bfloat16 alone.
@@ -32,7 +35,7 @@ def compare(name: str, prompts, drafting: Mapping[str, tuple[str, str | Tree]], 
     pairs = {each: load_pair(name, dtype=each[0], device=device, quantize=each[1]) for each in measured}
     runs = {}
     for each, pair in pairs.items():
-        runs[each, PLAIN] = drafted(PLAIN, pair, NOBODY, "", ROOT_ALONE, new_tokens)
+        runs[each, PLAIN] = drafted(PLAIN, pair, NO_DRAFTER, "", ROOT_ALONE, new_tokens)
         for spec, (label, shape) in drafting.items():
             runs[each, f"{spec}, {label}"] = drafted(f"{spec}, {label}", pair, spec, label, shape, new_tokens)
     held = {each: {"target_weights": weights(pair.target),
@@ -48,10 +51,10 @@ def compare(name: str, prompts, drafting: Mapping[str, tuple[str, str | Tree]], 
             done[key] = runs[key].run([ids])
             seconds[key] = time.perf_counter() - start
         for (each, alternative), run in runs.items():
-            own, first = (done[other, alternative].tokens[0] for other in (each, measured[0]))
+            shared = commonprefix([done[other, alternative].tokens[0] for other in (each, measured[0])])
             rows.append(dict(
                 pair=name, batch=1, dtype=each[0], quantised=each[1], alternative=alternative, drafter=run.drafter,
-                shape=run.shape, prompt=prompt, kind=kind, agreeing=_shared(own, first), **held[each],
+                shape=run.shape, prompt=prompt, kind=kind, agreeing=len(shared), **held[each],
                 **measure.counted(done[each, alternative], seconds[each, alternative])))
     return pd.DataFrame(rows)
 
@@ -68,8 +71,3 @@ def by_format(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame({"tokens per second": sums["tokens"] / sums["seconds"],
                          "text shared with the first row": sums["agreeing"] / sums["tokens"],
                          "weights (MiB)": held}).join(gained[["value", "low", "high", "n_prompts"]])
-
-
-def _shared(own: list[int], base: list[int]) -> int:
-    """Number of tokens before the first that differs."""
-    return next((i for i, (ours, theirs) in enumerate(zip(own, base)) if ours != theirs), min(len(own), len(base)))
