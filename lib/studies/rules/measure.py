@@ -14,8 +14,8 @@ from scipy.special import xlogy
 from scipy.stats import chi2, norm
 from torch import Tensor
 
-from lib.drafters.self_speculation import first_layers
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.self_speculation import first_layers
 from lib.lab.tables import Table
 from lib.studies.acceptance import live
 from lib.trees.shapes import parse
