@@ -81,6 +81,8 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
     yield shape_findings.by_depth(shapes, rng)
     yield shape_findings.coverage(summary.clean(run["rank"]), shapes.pairs, rng)
     yield shape_findings.agreement(summary.clean(run["rank"]), rng)
+    if "vocabulary" in run and (run["vocabulary"]["target"] == ask.target).any():
+        yield shape_findings.vocabulary(summary.where(run["vocabulary"], target=ask.target), rng)
     yield CHOICE
     by_text = summary.by_text(run["choices"], rng)
     if (by_text["pair"] == ask.pair).any():

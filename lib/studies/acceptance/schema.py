@@ -47,6 +47,13 @@ TABLES = (
           loops flag whether it loops
           loop_start integer position at which the first loop starts; beyond the last token if there is none
           """, compressed=True),
+    table("vocabulary", "how much of one continuation of a target a reduced draft vocabulary covers",
+          "target temperature prompt", """
+          target temperature prompt kind
+          size integer tokens of the vocabulary, those that the target writes most often
+          tokens integer tokens of the continuation before a loop
+          covered integer of these, tokens in the vocabulary
+          """),
     table("live", "rounds of live decoding with sampled children on one prompt",
           "pair drafter rule shape temperature prompt stretch", LIVE, compressed=True),
     table("choices", "rounds on one judged prompt of a tree that was chosen from few prompts",

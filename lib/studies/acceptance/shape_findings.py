@@ -91,6 +91,23 @@ def loops(repetition: pd.DataFrame) -> Finding:
     return Finding("Share of continuations that end in a loop:", f"{'; '.join(shares)}.", table=table.round(2))
 
 
+def vocabulary(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """The share of the target's own tokens that a reduced draft vocabulary covers, by kind of text; from the table
+    "vocabulary" of one target.
+    """
+    rows = rows[rows["temperature"] == rows["temperature"].min()]
+    whole = stats.summarise(rows, ["target"], "covered", "tokens", rng, rounds="tokens").iloc[0]
+    kinds = stats.summarise(rows, ["kind"], "covered", "tokens", rng, rounds="tokens").sort_values("value")
+    least, most = kinds.iloc[0], kinds.iloc[-1]
+    table = pd.DataFrame({"share covered": stats.format_estimates(kinds, 3), "tokens": kinds["n_rounds"]})
+    return Finding(
+        f"The {rows['size'].iloc[0]:,} tokens that `{whole.target}` writes most often cover "
+        f"{stats.format_estimate(whole, '.1%')} of what it writes here,", f"least for {least.kind} ({least.value:.1%}), "
+        f"most for {most.kind} ({most.value:.1%}); {int(whole.n_prompts)} greedy continuations, before a loop. A "
+        "drafter with this vocabulary proposes no other token; verification keeps the whole vocabulary.",
+        table=table.set_axis(kinds["kind"], axis=0))
+
+
 def agreement(ranks: pd.DataFrame, rng: np.random.Generator) -> Finding:
     """Leviathan's alpha of each pair in continuations before a loop, at the highest temperature. Drafters without a
     distribution are left out.

@@ -11,6 +11,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import theme
 from lib.models import Pair
 from lib.replay import acceptance
+from lib.replay.trace import Trace
 from lib.studies.acceptance import live, measure, recording, shape_findings, summary
 from lib.tests import small_models
 from lib.tests.replay.test_acceptance import ABOUT, recorded
@@ -115,6 +116,21 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
                                  budgets=[4]).empty
     assert measure.expected(pair, judged, ["chain:2"], [1.0], new_tokens=4, seed=0).empty
     assert live.sampled(pair, judged, ["chain:2"], [1.0], new_tokens=4, seed=0).empty
+
+
+def test_a_reduced_vocabulary_covers_the_tokens_that_it_has(monkeypatch):
+    """Those that the target wrote before a loop; nothing where no list of frequent tokens ships."""
+    made = Trace(tokens=np.array([[9, 1, 2, 5, 6, 1], [9, 3, 2, 2, 2, -1]], np.int32), lengths=np.array([5, 4]),
+                 ended=np.array([False, True]), loops=np.array([4, 4]), target_probs=np.zeros((2, 5)), ranks={},
+                 probs={}, alpha={}, prompts=("a", "b"), kinds=("k", "l"),
+                 about={"target": "t", "protocol": acceptance.CONTINUATION, "temperature": 0.0})
+    assert measure.vocabulary([made]).empty
+    monkeypatch.setattr(measure.reduced, "ships", lambda target: True)
+    monkeypatch.setattr(measure.reduced, "shipped", lambda target, count: torch.tensor([1, 2, 6]))
+    rows = measure.vocabulary([made])
+    assert rows["tokens"].tolist() == [4, 4] and rows["covered"].tolist() == [3, 3]
+    found = shape_findings.vocabulary(rows, np.random.default_rng(0))
+    assert "75.0%" in found.claim + found.text and list(found.table.index) == ["k", "l"]
 
 
 def test_the_drafters_of_a_pair_are_its_models_or_what_is_asked_for():
