@@ -200,8 +200,8 @@ def _tokenizer(source: Source):
     """A source's tokenizer; for random weights the shipped family's, since any text serves them, and for a shipped
     drafter its target's.
     """
-    if source.label in SHIPPED_DRAFTERS:
-        return _tokenizer(local(source_of(source.label.partition("/")[0])))
+    if source.written in SHIPPED_DRAFTERS:
+        return _tokenizer(local(source_of(source.written.partition("/")[0])))
     return _read(AutoTokenizer, Source(str(SHIPPED / "base")) if source.is_random else source)
 
 

@@ -28,7 +28,8 @@ PRESETS = {
 SMOLLM2 = "smollm2-135m"  # the headline target, a GGUF file in a package of its own
 SHIPPED_DRAFTERS = (f"{SMOLLM2}/nano",)  # in a folder of their target's name, whose tokenizer they share
 PAIRS: dict[str, tuple[str, str | None]] = (
-    {SMOLLM2: (SMOLLM2, None)} | {name: tuple(name.split("/")) for name in FAMILY} | PRESETS
+    {SMOLLM2: (SMOLLM2, None)} | {name: (SMOLLM2, name) for name in SHIPPED_DRAFTERS}
+    | {name: tuple(name.split("/")) for name in FAMILY} | PRESETS
 )
 
 
@@ -121,7 +122,7 @@ def source(text: str) -> Source:
                             f"`{gguf_files.INSTALL}`")
         return Source(str(file), written=text, label=text)
     if (SHIPPED / text).is_dir() and ("/" not in text or text in SHIPPED_DRAFTERS):
-        return Source(str(SHIPPED / text), written=text, label=text)
+        return Source(str(SHIPPED / text), written=text, label=text.rpartition("/")[2])
     path = Path(text).expanduser()
     if path.is_dir():
         file = gguf_files.in_folder(path)
