@@ -16,6 +16,7 @@ from lib.attention.backends import onepass
 from lib.kernels import build
 from lib.kernels import onepass as binding
 from lib.lab import processor
+from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 
 needs_kernel = pytest.mark.skipif(onepass.unavailable() is not None, reason=str(onepass.unavailable()))
 
@@ -102,13 +103,14 @@ def test_scores_may_grow_from_key_to_key(nodes, dtype):
     assert error(ours, truth) < {torch.float32: 2e-5, torch.bfloat16: 5e-3}[dtype]
 
 
-@pytest.mark.skipif("avx512_bf16" not in processor.flags(), reason="there is no avx512_bf16")
 @needs_kernel
 @settings(deadline=None, max_examples=12)
 @given(group=st.integers(1, 3), nodes=st.integers(1, 40), prefix=st.integers(0, 300), dim=st.sampled_from([32, 96]),
        value_dim=st.sampled_from([32, 48]), dtype=st.sampled_from([torch.float32, torch.bfloat16]),
        seed=st.integers(0, 999))
 def test_matrix_units_compute_the_same_where_they_are_emulated(group, nodes, prefix, dim, value_dim, dtype, seed):
+    if "avx512_bf16" not in processor.flags():
+        pytest.skip("matrix units come with avx512_bf16")
     sources = *map(Path(__file__).parents[1].joinpath, ("emulated_onepass.cpp", "emulated_tiles.h")), *binding.SOURCES
     emulated = build.library(*sources)
     generator = torch.Generator().manual_seed(seed)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lib.kernels import build, products
 from lib.models.quantize import Int8Linear
+from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # of the largest number
 reason = products.weights_refusal([torch.zeros(8, 8)])
