@@ -14,18 +14,12 @@ import torch
 
 from lib.lab import processor
 
+SIZES = ("blocks", "prefix", "rows", "head_dim")  # of a call
 TABLE = Path(__file__).with_name("choice.csv")
 DEFAULT = "folded"  # where nothing was measured, and where all others refuse
-SIMILAR = {"cpu avx512f": "cpu avx512_bf16", "cpu avx2": "cpu avx512_bf16"}  # kinds without measurements -> the nearest kind with some
-UNMEASURED = {"cuda": "triton"}  # taken before DEFAULT: a call that is not split over the prefix fills no GPU
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The backend that `auto` takes, and the reason."""
-
-    backend: str
-    reason: str
+# kinds without measurements -> the nearest kind with some
+SIMILAR = {"cpu avx512f": "cpu avx512_bf16", "cpu avx2": "cpu avx512_bf16"}
+UNMEASURED = {"cuda": ["triton"]}  # taken before DEFAULT: a call that is not split over the prefix fills no GPU
 
 
 @dataclass(frozen=True)
@@ -41,11 +35,8 @@ class Situation:
 
     def distance(self, other: "Situation") -> float:
         """The difference of the logarithms (base 2) of blocks, prefix, rows and head size, summed."""
-        pairs = zip(self._sizes(), other._sizes())
+        pairs = ((getattr(self, name), getattr(other, name)) for name in SIZES)
         return sum(abs(math.log2((one + 1) / (another + 1))) for one, another in pairs)
-
-    def _sizes(self) -> tuple[int, ...]:
-        return self.blocks, self.prefix, self.rows, self.head_dim
 
 
 def situation(query: torch.Tensor, key: torch.Tensor, prefix: int) -> Situation:
@@ -64,24 +55,14 @@ def device_kind(device: torch.device | str) -> str:
     return f"cpu {processor.kind()}" if device.type == "cpu" else device.type
 
 
-def ranked(call: Situation, table: Path = TABLE) -> list[tuple[str, str]]:
-    """(backend, reason) pairs, the fastest of the nearest measured cell first; the last, DEFAULT, serves all calls."""
+def ranked(call: Situation, table: Path = TABLE) -> list[str]:
+    """Backends, the fastest of the nearest measured cell first; the last, DEFAULT, serves all calls."""
     cells = _cells(table)
-    measured = cells.get((call.kind, call.dtype)) or cells.get((SIMILAR.get(call.kind), call.dtype), {})
-    unmeasured = f"nothing is measured for {call.dtype} on {call.kind}"
-    default = (DEFAULT, f"{unmeasured}; one fused call is good everywhere")
+    measured = cells.get((call.kind, call.dtype)) or cells.get((SIMILAR.get(call.kind), call.dtype))
     if not measured:
-        first = UNMEASURED.get(call.kind.split()[0])
-        return [(first, f"{unmeasured}; its kernel is made for such devices"), default] if first else [default]
-    nearest = min(measured, key=call.distance)
-    times = sorted((ms, name) for name, ms in measured[nearest].items())
-    sizes = f"{nearest.blocks} x {nearest.prefix} keys, {nearest.rows} rows of {nearest.head_dim}"
-    where = f"the nearest measured cell ({sizes})"
-    return [*((name, f"{ms:.3g} ms in {where}, {_beside(name, times)}") for ms, name in times), default]
-
-
-def _beside(name: str, times: list[tuple[float, str]]) -> str:
-    return next((f"{other} {ms:.3g} ms" for ms, other in times if other != name), "no other was measured")
+        return [*UNMEASURED.get(call.kind.split()[0], []), DEFAULT]
+    times = measured[min(measured, key=call.distance)]
+    return [*sorted(times, key=times.get), DEFAULT]
 
 
 @cache
@@ -92,7 +73,7 @@ def _cells(table: Path) -> dict[tuple[str, str], dict[Situation, dict[str, float
     cells: dict[tuple[str, str], dict[Situation, dict[str, float]]] = {}
     with open(table, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            sizes = (int(row[name]) for name in ("blocks", "prefix", "rows", "head_dim"))
+            sizes = (int(row[name]) for name in SIZES)
             cell = Situation(row["kind"], row["dtype"], *sizes)
             cells.setdefault((cell.kind, cell.dtype), {}).setdefault(cell, {})[row["backend"]] = float(row["median_ms"])
     return cells

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lib.attention.backends import implementation, onepass, refusal
 from lib.attention.backends.mask import SharedMask
-from lib.attention.choice import Choice, ranked, situation
+from lib.attention.choice import ranked, situation
 
 MOST_REMEMBERED = 4096
 _REMEMBERED: dict[tuple, str] = {}  # kinds of calls -> the backend that `auto` takes
@@ -52,25 +52,20 @@ def auto(query: Tensor, key: Tensor, value: Tensor, prefix: int, return_lse: boo
     if call not in _REMEMBERED:
         if len(_REMEMBERED) >= MOST_REMEMBERED:
             _REMEMBERED.clear()
-        _REMEMBERED[call] = choose_backend(query, key, value, prefix, return_lse).backend
+        _REMEMBERED[call] = choose_backend(query, key, value, prefix, return_lse)
     return _REMEMBERED[call]
 
 
-def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int, return_lse: bool = False) -> Choice:
-    """The backend that `backend="auto"` takes for these inputs after a prefix of that length, and why.
+def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int, return_lse: bool = False) -> str:
+    """The backend that `backend="auto"` takes for these inputs after a prefix of that length.
 
     The fastest in the nearest cell that notebook 03 measured on this kind of machine, among those that can serve such
     inputs. Where a processor cannot run its own kernel at all, the log says so once.
     """
     if query.device.type == "cpu" and query.dtype in onepass.ENTRIES and (reason := onepass.unavailable()):
         onepass.say_once(reason)
-    rejected = []
-    for backend, reason in ranked(situation(query, key, prefix)):
-        refused = refusal(backend, query, key, value, return_lse)
-        if refused is None:
-            return Choice(backend, "; ".join([f"{backend}: {reason}", *rejected]))
-        rejected.append(f"not {backend}: {refused}")
-    raise AssertionError("the default backend serves all inputs")
+    return next(backend for backend in ranked(situation(query, key, prefix))
+                if refusal(backend, query, key, value, return_lse) is None)
 
 
 def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:

@@ -1,9 +1,9 @@
 """What a round costs on this machine, the speed that follows, and the recommendation of a drafter and a tree.
 
 Start at `recommending`, the one procedure that recommends, and `recommendation`, what it finds, as JSON and text.
-`calibration` times rounds of the loop and `fit` makes `Costs` of them: the cost of any round, a `round_cost.RoundCost`.
-`candidates` are the drafters and trees that compete, `ways` those in which prompts are decoded and timed, `prediction`
-gives speeds of batches, `formulas` what was published, `engines` settings for serving engines.
+`calibration` times rounds of the loop and `round_cost` makes `Costs` of them: the cost of any round. `candidates` are
+the drafters and trees that compete, `ways` those in which prompts are decoded and timed, `formulas` what was published,
+`engines` settings for serving engines.
 """
 
 from lib import lazy_exports
@@ -12,9 +12,7 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     calibration=("LEVELS", "SHAPES", "calibrate", "dtype_of"),
     candidates=("Limits",),
-    fit=("Costs",),
-    prediction=("decoded", "predict", "running"),
     recommending=("Found", "recommend"),
     recommendation=("ForBatch", "Recommendation"),
-    round_cost=("Curve", "RoundCost", "mix", "widths"),
+    round_cost=("Costs", "Curve", "RoundCost", "widths"),
 )

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib.cost.fit import PLAIN
+from lib.cost.round_cost import PLAIN
 from lib.decoding import loop
 from lib.decoding.records import Generation, Hooks, Round
 from lib.drafters.drafter import NoDrafter
@@ -28,29 +28,29 @@ SHAPES = (PLAIN, "chain:1", "chain:4", "chain:8", "independent:2x4", "independen
 LEVELS = (PLAIN, "chain:1", "chain:4", "independent:4x4")  # fewer, where the cost of a level is asked for alone
 
 
-def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,), prefixes: Sequence[int] = (128,),
+def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,), prefix: int = 128,
               shapes: Sequence[str] = SHAPES, rounds: int | None = None, repeats: int = 30, seconds: float = 5.0,
               generator: torch.Generator, drafter=None,
               generate: Callable[..., Generation] = loop.generate) -> pd.DataFrame:
-    """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch, prefix and shape, in the
-    columns of the table "costs".
+    """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch and shape, in the columns of the
+    table "costs".
 
     Calls of all shapes have the same number of rounds, so that as many of them are cold: by default LONG where LONG
     rounds and a few repeats fit into the time, else SHORT. A row of text is cut from the prompts so that in the middle
-    of a plain call `prefix` tokens are committed. All calls of a cell (batch, prefix) share `seconds`, but each shape
-    has at least LEAST_REPEATS calls, whatever they take: costs without a shape would be wrong. drafter: used in place
-    of the pair's own.
-    ValueError where plain decoding is not among the shapes, or a prefix is too short.
+    of a plain call `prefix` tokens are committed. All calls of a batch share `seconds`, but each shape has at least
+    LEAST_REPEATS calls, whatever they take: costs without a shape would be wrong. drafter: used in place of the pair's
+    own.
+    ValueError where plain decoding is not among the shapes, or the prefix is too short.
     """
     if PLAIN not in shapes:
         raise ValueError(f"shapes are {list(shapes)}: add {PLAIN!r}, plain decoding, to which all others compare")
     least = rounds or SHORT
-    if min(prefixes) <= least // 2:
-        raise ValueError(f"prefix {min(prefixes)} is too short for {least} rounds: give more than {least // 2}")
+    if prefix <= least // 2:
+        raise ValueError(f"prefix {prefix} is too short for {least} rounds: give more than {least // 2}")
     drafter = drafter or LanguageModelDrafter(pair.draft_model)
 
-    def ready(batch: int, prefix: int, length: int) -> tuple[dict[str, _Calls], float]:
-        """A cell's calls, each made once to warm up, and the seconds of these first calls."""
+    def ready(batch: int, length: int) -> tuple[dict[str, _Calls], float]:
+        """A batch's calls, each made once to warm up, and the seconds of these first calls."""
         texts, start = rows_of_text(prompts, batch, prefix - length // 2), time.perf_counter()
         calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape, length)
                  for shape in shapes}
@@ -60,15 +60,14 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
 
     rows = []
     for batch in batches:
-        for prefix in prefixes:
-            calls, spent = ready(batch, prefix, least)
-            if rounds is None and spent * LONG / SHORT * 2 * LEAST_REPEATS <= seconds and prefix > LONG // 2:
-                calls, spent = ready(batch, prefix, LONG)
-            calls_each = max(LEAST_REPEATS, int(seconds / spent))  # `interleaved` makes one more, before its turns
-            interleaved(calls, repeats=min(repeats, calls_each - 1), seconds=math.inf, generator=generator,
-                        device=pair.target.device)
-            rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=dtype_of(pair), batch=batch,
-                          prefix=prefix, **call.row()) for call in calls.values()]
+        calls, spent = ready(batch, least)
+        if rounds is None and spent * LONG / SHORT * 2 * LEAST_REPEATS <= seconds and prefix > LONG // 2:
+            calls, spent = ready(batch, LONG)
+        calls_each = max(LEAST_REPEATS, int(seconds / spent))  # `interleaved` makes one more, before its turns
+        interleaved(calls, repeats=min(repeats, calls_each - 1), seconds=math.inf, generator=generator,
+                    device=pair.target.device)
+        rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=dtype_of(pair), batch=batch,
+                      prefix=prefix, **call.row()) for call in calls.values()]
     return pd.DataFrame(rows)
 
 
@@ -107,16 +106,12 @@ class _Calls:
             for record, *_ in full_rounds(done.rounds, len(self.texts))]))
 
     def row(self) -> dict:
-        """Medians in milliseconds over all warm rounds, and by how much the cold rounds of a call exceed them together;
-        the first call warms up and does not count.
-        """
+        """Medians in milliseconds over all warm rounds; the first call warms up and does not count."""
         warm = 1000 * np.concatenate([call[self.cold :] for call in self.seconds[1:]])
-        cold = [1000 * call[: self.cold].sum() for call in self.seconds[1:]]
         lower, middle, upper = np.quantile(warm.sum(1), [0.25, 0.5, 0.75])
         draft, verify, commit = np.median(warm, axis=0)
         return dict(shape=self.shape, nodes=parse(self.shape).budget, rounds=len(warm), draft_ms=draft,
-                    verify_ms=verify, commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper,
-                    cold_ms=max(0.0, float(np.median(cold)) - self.cold * middle))
+                    verify_ms=verify, commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper)
 
 
 def full_rounds(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:

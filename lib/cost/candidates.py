@@ -17,18 +17,18 @@ from lib.cost.round_cost import RoundCost, widths
 from lib.cost.ways import ours, together
 from lib.decoding import loop
 from lib.drafters.drafter import Drafter, TextDrafter
-from lib.drafters.early_exit import EarlyExitDrafter
 from lib.drafters.heads.store import shipped
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.marginals import MarginalDrafter
 from lib.drafters.registry import DRAFTERS, make, parse
+from lib.drafters.self_speculation import EarlyExitDrafter
 from lib.replay import acceptance, recording, simulated
-from lib.replay.search import Path, most_frequent_paths
+from lib.replay.rank_paths import most_frequent_paths
 from lib.replay.trace import Trace
 from lib.trees import shapes
-from lib.trees.growth.best_first import DDTree
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import at_budget as grown_at
+from lib.trees.growth.rules import DDTree
 from lib.trees.tree import Tree
 
 WITHOUT_MODEL = ("lookup", "sam", "recycling")
@@ -69,9 +69,7 @@ class Entrant:
 
     @property
     def recorded_as(self):
-        """What a trace records of it: its language model, or the drafter that reads ahead; None where ranks do not
-        decide its drafts.
-        """
+        """What a trace records: its language model, or the drafter itself; None where ranks do not decide."""
         if DRAFTERS[parse(self.spec)[0]].replayable and isinstance(self.drafter, LanguageModelDrafter):
             return self.drafter.model
         return self.drafter if self.drafter.reads_ahead else None
@@ -81,7 +79,7 @@ class Entrant:
 class Candidate:
     """A drafter with a shape or growth rule, and what it did on the recorded prompts.
 
-    label: of the shape. accepted, rounds: float[P], of the prompts of these names. sizes: float[n + 1], the share of
+    label: of the shape. accepted, rounds: int64[P], of the prompts of these names. sizes: float[n + 1], the share of
     rounds in which 0 .. n nodes were drafted. passes: forward passes of the drafter per round, by the nodes per row
     that they take.
     """
@@ -154,9 +152,7 @@ def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
 
 
 def possible(pair) -> list[str]:
-    """The specs of all drafters that a pair can have: without a model, by its first layers, with the heads and tables
-    that ship for it, with its draft model.
-    """
+    """The specs of all drafters that a pair can have, with the heads and tables that ship for its target."""
     specs = list(WITHOUT_MODEL)
     if not EarlyExitDrafter.refusal(pair.target):
         specs.append(f"early_exit:{max(1, len(pair.target.model.layers) // EXITS)}")
@@ -189,8 +185,7 @@ def static(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits:
     elif isinstance(entrant.drafter, TextDrafter):
         for label, tree in _fixed(limits).items():
             walk = simulated.rounds(recorded, entrant.drafter, prompts, tree)
-            yield _candidate(entrant, label, tree, [_tally(recorded, walk.rows, walk.starts, walk.accepted)],
-                             walk.drafted)
+            yield _candidate(entrant, label, tree, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted)
 
 
 def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
@@ -198,17 +193,15 @@ def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: 
     for rule in _rules(entrant.drafter, limits):
         walk = simulated.rounds(recorded, entrant.drafter, prompts, rule)
         calls = walk.draft_calls.mean() if len(walk.rows) else 0.0
-        yield _candidate(entrant, rule.name, rule, [_tally(recorded, walk.rows, walk.starts, walk.accepted)],
-                         walk.drafted, {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)})
+        yield _candidate(entrant, rule.name, rule, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted,
+                         {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)})
 
 
 def live(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, new_tokens: int, *,
          generate: Callable = loop.generate) -> Iterator[Candidate]:
-    """The drafter with static shapes within the limits, decoded with a new drafter each on some of the prompts, evenly
-    spread, in one batch.
-    """
+    """The drafter with static shapes within the limits, decoded in one batch on some prompts, evenly spread."""
     some = np.unique(np.linspace(0, len(prompts) - 1, LIVE_PROMPTS).astype(int))
-    for label, tree in _live_shapes(limits).items():
+    for label, tree in _fixed(limits, LIVE_CHAINS, LIVE_FAMILIES, LIVE_BUDGETS).items():
         drafter = make(entrant.spec, entrant.pair)
         done = ours(entrant.pair, drafter, tree, new_tokens, generate)([prompts[row] for row in some])
         if not done.rounds:
@@ -216,32 +209,30 @@ def live(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: L
         rows, starts, accepted, drafted, calls = (np.array(column, dtype=np.int64) for column in zip(*(
             (some[one.row], one.position - 1, one.accepted, one.drafted, one.draft_calls) for one in done.rounds)))
         passes = {1: float(calls.mean())} if calls.any() else {}
-        yield _candidate(entrant, label, tree, [_tally(recorded, rows, starts, accepted)], drafted, passes)
+        tally = acceptance.tally(recorded.prompts, recorded.kinds, rows, starts >= recorded.loops[rows],
+                                 accepted=accepted)
+        yield _candidate(entrant, label, tree, [tally], drafted, passes)
 
 
 def _by_ranks(entrant: Entrant, recorded: Trace, limits: Limits) -> Iterator[Candidate]:
-    whole = [(recorded, recorded)]
-    forest = {label: (lambda part, tree=tree: tree, whole) for label, tree in _fixed(limits).items()}
+    forest = [(label, tree, [(tree, recorded)]) for label, tree in _fixed(limits).items()]
     for budget in powers_of_two(limits.nodes):
         for family in (OPTIMAL, FREQUENT):
-            forest[f"{family}@{budget}"] = (
-                lambda part, family=family, n=budget: from_data(part, entrant.name, family, Limits(n, limits.depth)),
-                folds(recorded))
-    for label, (tree_of, parts) in forest.items():
-        tree, tallies = tree_of(recorded), []
-        for grow, judge in parts:
-            walk = acceptance.rounds_of(judge, tree_of(grow), entrant.name)
-            tallies.append(_tally(judge, walk.rows, walk.starts, walk.accepted))
+            tree, *grown = (from_data(part, entrant.name, family, Limits(budget, limits.depth))
+                            for part in (recorded, *(grow for grow, _ in folds(recorded))))
+            forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in folds(recorded)))))
+    for label, tree, judged in forest:
+        tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, own, entrant.name), own.budget)
+                   for own, part in judged]
         passes = {} if isinstance(entrant.drafter, TextDrafter) else Counter(widths(tree).tolist())
         yield _candidate(entrant, label, tree, tallies, np.array([tree.budget]), passes)
 
 
 def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:
-    """The tree of a family for a trace: the most frequent rank paths, or Sequoia's, with at most as many nodes and
-    levels.
-    """
+    """The tree of a family for a trace, within the limits: the most frequent rank paths, or Sequoia's."""
     if family == FREQUENT:
-        return Tree.from_choices(paths_within(part, limits, drafter))
+        found = most_frequent_paths(part, limits.nodes, drafter, most_depth=limits.depth)
+        return Tree.from_choices(path for path, _ in found)
     most = sum(acceptance.RANKS**level for level in range(1, limits.depth + 1))
     return shapes.optimal(acceptance.acceptance_by_rank(part, drafter), min(limits.nodes, most), limits.depth)
 
@@ -258,33 +249,17 @@ def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
     return [halves, halves[::-1]]
 
 
-def paths_within(trace: Trace, limits: Limits, drafter: str) -> list[Path]:
-    """The most frequent rank paths within the limits, the most frequent first."""
-    count = limits.nodes
-    while True:
-        paths = [path for path, _ in most_frequent_paths(trace, count, drafter)]
-        kept = [path for path in paths if len(path) <= limits.depth]
-        if len(kept) >= limits.nodes or len(paths) < count:
-            return kept[: limits.nodes]
-        count *= 2
-
-
 def powers_of_two(most: int) -> list[int]:
     """Budgets 1, 2, 4, .. and `most`."""
     return sorted({*(2**power for power in range(most.bit_length())), most})
 
 
-def _fixed(limits: Limits) -> dict[str, Tree]:
-    """Chains of every length, and the other families at every budget."""
-    trees = {f"chain:{length}": shapes.chain(length) for length in range(1, min(limits.depth, limits.nodes) + 1)}
-    trees |= {f"{family}@{n}": shapes.at_budget(family, n) for family in FAMILIES for n in powers_of_two(limits.nodes)}
-    return {label: tree for label, tree in trees.items()
-            if tree.max_depth <= limits.depth and (label.startswith("chain") or tree.max_depth < tree.budget)}
-
-
-def _live_shapes(limits: Limits) -> dict[str, Tree]:
-    trees = {f"chain:{length}": shapes.chain(length) for length in LIVE_CHAINS}
-    trees |= {f"{family}@{n}": shapes.at_budget(family, n) for family in LIVE_FAMILIES for n in LIVE_BUDGETS}
+def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] = FAMILIES,
+           budgets: Sequence[int] = ()) -> dict[str, Tree]:
+    """Chains of these lengths and families at these budgets, within the limits; by default all lengths and budgets."""
+    trees = {f"chain:{length}": shapes.chain(length) for length in lengths or range(1, limits.depth + 1)}
+    trees |= {f"{family}@{n}": tree for family in families for n in budgets or powers_of_two(limits.nodes)
+              if (tree := shapes.at_budget(family, n)).max_depth < n}  # else it is a chain
     return {label: tree for label, tree in trees.items()
             if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}
 
@@ -298,11 +273,6 @@ def _rules(drafter: Drafter, limits: Limits) -> list[Growth | DDTree]:
         return []
     names = f"opttree:{WIDTH},{limits.depth},{GAIN}", f"eagle2:{WIDTH},{limits.depth}"
     return [grown_at(name, budget) for name in names for budget in budgets]
-
-
-def _tally(recorded: Trace, rows: np.ndarray, starts: np.ndarray, accepted: np.ndarray) -> pd.DataFrame:
-    return acceptance.by_prompt(recorded.prompts, recorded.kinds, rows, starts >= recorded.loops[rows],
-                                rounds=np.ones(len(rows)), accepted=accepted.astype(float))
 
 
 def _candidate(entrant: Entrant, label: str, shape, tallies: Sequence[pd.DataFrame], drafted: np.ndarray,

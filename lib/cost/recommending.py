@@ -21,10 +21,9 @@ from lib.cost import candidates, ways
 from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.engines.registry import settings
-from lib.cost.fit import Costs
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
                                      Interval, Recommendation)
-from lib.cost.round_cost import Curve, RoundCost
+from lib.cost.round_cost import Costs, Curve, RoundCost
 from lib.decoding import loop
 from lib.drafters.controls import RandomDrafter
 from lib.drafters.drafter import ROOT_ALONE, NoDrafter
@@ -178,7 +177,7 @@ class _Procedure:
         """The rows of `calibrate` for one drafter and batch."""
         on_cpu = torch.device(pair.target.device).type == "cpu"
         fitting = [shape for shape in shapes if parse(shape).budget <= self.most_nodes(batch)] if on_cpu else shapes
-        rows = calibrate(pair, self.choosing.ids, batches=[batch], prefixes=[PREFIX], shapes=fitting, seconds=seconds,
+        rows = calibrate(pair, self.choosing.ids, batches=[batch], prefix=PREFIX, shapes=fitting, seconds=seconds,
                          generator=self.order, drafter=drafter, generate=self.generate)
         return rows.assign(drafter=name)
 

@@ -1,4 +1,6 @@
-"""The cost of one round: drafting by the tree's levels, the check by its nodes, both as curves that never fall."""
+"""The cost of one round: drafting by the tree's levels, the check by its nodes, both as curves that never fall, fitted
+to a table of timed rounds.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,14 @@ from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
-from scipy.optimize import isotonic_regression
+import pandas as pd
+from scipy.optimize import isotonic_regression, nnls
 
+from lib.trees.shapes import parse
 from lib.trees.tree import Tree
+
+PLAIN = "chain:0"  # the shape of plain decoding, which drafts nothing
+LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
 
 
 @dataclass(frozen=True)
@@ -26,12 +33,10 @@ class Curve:
     def through(cls, at: Sequence[float], seconds: Sequence[float]) -> Curve:
         """The non-decreasing curve closest to measured points in least squares; points at one place are averaged.
 
-        More work takes no less time, whatever the noise of the measurement. ValueError where there is no point, or one
-        that is no finite number.
+        More work takes no less time, whatever the noise of the measurement. ValueError where a number is not
+        finite.
         """
         at, seconds = np.asarray(at, dtype=float), np.asarray(seconds, dtype=float)
-        if at.ndim != 1 or at.shape != seconds.shape or not len(at):
-            raise ValueError(f"a curve through {at.shape} places and {seconds.shape} times: give one time per place")
         if not (np.isfinite(at).all() and np.isfinite(seconds).all()):
             raise ValueError("a curve through times of which one is missing: calibrate again with more seconds")
         places, where, counts = np.unique(at, return_inverse=True, return_counts=True)
@@ -50,28 +55,22 @@ class Curve:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """Seconds of a round of a whole batch at one prefix length.
+    """Seconds of a round of a whole batch.
 
     plain: a round that drafts nothing, which is plain decoding in the same loop. once: the part of drafting that does
     not depend on the shape. level: one forward pass of the drafter, by the nodes per row that it takes; for a drafter
     that fills all levels in one forward pass, `once` holds all of it. check: the target's forward pass, the rule and
-    the commit, by drafted nodes per row. cold: by how much the first rounds after a prefill, which has evicted the
-    weights from the caches, exceed as many later ones.
+    the commit, by drafted nodes per row.
     """
 
     plain: float
     once: float
     level: Curve
     check: Curve
-    cold: float = 0.0
 
     def draft(self, tree: Tree) -> float:
         """Seconds of drafting a tree: one forward pass per level that has children; leaves are never forwarded."""
         return self.once + float(np.sum(self.level(widths(tree)))) if tree.budget else 0.0
-
-    def round(self, tree: Tree) -> float:
-        """Seconds of a whole round; that of the root alone is plain decoding's."""
-        return self.draft(tree) + float(self.check(tree.budget)) if tree.budget else self.plain
 
 
 def widths(tree: Tree) -> np.ndarray:
@@ -80,15 +79,39 @@ def widths(tree: Tree) -> np.ndarray:
     return np.bincount(tree.depth[inner], minlength=1) if len(inner) else np.zeros(0, dtype=np.int64)
 
 
-def mix(first: RoundCost, second: RoundCost, share: float) -> RoundCost:
-    """Linear interpolation: `share` of the way from the first cost to the second, curves point by point."""
-    def between(a: float, b: float) -> float:
-        return (1 - share) * a + share * b
+class Costs:
+    """The table "costs" as functions: `at` gives the cost of rounds of a pair at a batch."""
 
-    def curve(a: Curve, b: Curve) -> Curve:
-        at = np.union1d(a.at, b.at)
-        return Curve(at, (1 - share) * a(at) + share * b(at))
+    def __init__(self, rows: pd.DataFrame):
+        self.rows = rows
+        self.cells = {cell: _fitted(group) for cell, group in rows.groupby(["target", "drafter", "batch"], sort=True)}
 
-    return RoundCost(between(first.plain, second.plain), between(first.once, second.once),
-                     curve(first.level, second.level), curve(first.check, second.check),
-                     between(first.cold, second.cold))
+    def at(self, target: str, drafter: str, *, batch: int = 1) -> RoundCost:
+        """The cost of a round. ValueError for a pair or batch that was not calibrated."""
+        if (target, drafter, batch) not in self.cells:
+            known = sorted({f"{one}/{other} at batch {size}" for one, other, size in self.cells})
+            raise ValueError(f"{target}/{drafter} was not calibrated at batch {batch}, but {', '.join(known)}: "
+                             "calibrate it too")
+        return self.cells[target, drafter, batch]
+
+
+def _fitted(rows: pd.DataFrame) -> RoundCost:
+    """The cost of rounds at one batch."""
+    plain, drafts = rows[rows["shape"] == PLAIN], rows[rows["nodes"] > 0]
+    if plain.empty or drafts.empty:
+        raise ValueError(f"costs hold the shapes {list(rows['shape'])} for one batch: calibrate {PLAIN!r}, plain "
+                         "decoding, and shapes that draft")
+    check = Curve.through(rows["nodes"], (rows["verify_ms"] + rows["commit_ms"]) / 1000)
+    seconds = drafts["draft_ms"].to_numpy() / 1000
+    once, level = _draft_model(list(drafts["shape"]), np.maximum(seconds, LEAST_SECONDS))
+    of_plain = float((plain["verify_ms"] + plain["commit_ms"] + plain["draft_ms"]).iloc[0] / 1000)
+    return RoundCost(of_plain, once, level, check)
+
+
+def _draft_model(shapes: list[str], seconds: np.ndarray) -> tuple[float, Curve]:
+    """seconds = once + sum over levels of level(width), by least squares of relative errors, without negative terms."""
+    widths_of = [widths(parse(shape)) for shape in shapes]
+    places = np.unique(np.concatenate(widths_of))
+    design = np.array([[1.0, *((own == place).sum() for place in places)] for own in widths_of])
+    once, *levels = nnls(design / seconds[:, None], np.ones(len(seconds)))[0]
+    return once, Curve.through(places, levels)

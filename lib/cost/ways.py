@@ -16,11 +16,11 @@ from transformers.utils import logging
 from lib.attention.registration import using_attention
 from lib.cost.calibration import full_rounds
 from lib.decoding import loop
-from lib.decoding.batch import in_batches
+from lib.decoding.loop import in_batches
 from lib.decoding.records import Round
 from lib.lab.timing import synchronise
-from lib.trees.growth.best_first import DDTree
 from lib.trees.growth.candidates import Growth
+from lib.trees.growth.rules import DDTree
 from lib.trees.tree import Tree
 
 GENERATE, LOOKUP = "generate", "prompt look-up"
@@ -111,9 +111,7 @@ def _as_transformers_runs(models: Sequence) -> Iterator[None]:
 
 
 def _schedule(config, schedule: str, draft: int) -> None:
-    """Sets the number of tokens that an assistant drafts: constant, changed by each round's acceptance, or limited by
-    its confidence.
-    """
+    """Sets how many tokens an assistant drafts: as many, adapted to acceptance, or limited by its confidence."""
     config.num_assistant_tokens = draft
     config.num_assistant_tokens_schedule = "heuristic" if schedule == "heuristic" else "constant"
     config.assistant_confidence_threshold = CONFIDENCE if schedule == "confident" else 0.0
@@ -137,9 +135,7 @@ def until_end(tokens: list[int], eos: Sequence[int]) -> list[int]:
 
 
 def groups(prompts, batch: int) -> list[Group]:
-    """The batches of `together`, each named by its first prompt. prompts: with names, kinds, ids, as in
-    `models.prompts.PromptSet`.
-    """
+    """The batches of `together`, each named by its first prompt; prompts: as in `models.prompts.PromptSet`."""
     return [(prompts.names[rows[0]], kind, [prompts.ids[row] for row in rows])
             for kind, rows in together(prompts.kinds, batch)]
 

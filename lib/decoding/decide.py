@@ -37,12 +37,9 @@ class Decider:
         if self.hooks.adjust:
             logits = self._adjusted(rows, written, drafts, logits)
         if self.rule == "greedy":
-            decided = [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token_list(logits))]
-        else:
-            probs = warp(logits, *self.warping)
-            decided = [verify(self.rule, draft, probs[i, : draft.tree.size], self.draws)
-                       for i, draft in enumerate(drafts)]
-        return self.hooks.revise(drafts, decided) if self.hooks.revise else decided
+            return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token_list(logits))]
+        probs = warp(logits, *self.warping)
+        return [verify(self.rule, draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
 
     def _adjusted(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> Tensor:
         adjusted = logits.clone()

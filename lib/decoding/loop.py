@@ -1,18 +1,20 @@
-"""The loop: draft a tree, verify it in one forward pass of the target, commit the accepted path; a record per round."""
+"""The loop: draft a tree, verify it in one forward pass of the target, commit the accepted path; a record per round.
+Plain decoding is the same loop with a tree that is a root alone.
+"""
 
 import time
 from functools import lru_cache
-from typing import Sequence
+from typing import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention.registration import tree_forward
-from lib.decoding.checks import check, token_set, unpadded
+from lib.decoding.checks import check, token_set, unpadded, within_limits
 from lib.decoding.decide import Decider
-from lib.decoding.limits import within_limits
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
-from lib.drafters.drafter import Drafter, refuse_nan
+from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, refuse_nan
 from lib.lab.counters import clocked
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
@@ -61,6 +63,29 @@ def generate(
     return Generation(torch.cat([input_ids.cpu(), new.reshape(len(prompts), width)], dim=1), loop.rounds, loop.written)
 
 
+def in_batches(prompts: Sequence[Tensor], rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Prompts int64[T] right-padded in batches of `rows` rows: tokens int64[B, T] and their mask bool[B, T]."""
+    for first in range(0, len(prompts), rows):
+        batch = list(prompts[first : first + rows])
+        padded = pad_sequence(batch, batch_first=True)
+        yield padded, torch.arange(padded.shape[1])[None] < torch.tensor([len(prompt) for prompt in batch])[:, None]
+
+
+def continuations(target, prompts: Sequence[Tensor], *, max_new_tokens: int, temperature: float = 0.0, rows: int = 32,
+                  eos_token_id: int | Sequence[int] | None = None,
+                  generator: torch.Generator | None = None) -> list[list[int]]:
+    """The target's own continuations of prompts int64[T], in batches of `rows` rows: plain decoding in the same loop,
+    with a tree that is a root alone.
+    """
+    written: list[list[int]] = []
+    for padded, mask in in_batches(prompts, rows):
+        done = generate(target, NoDrafter(), padded, attention_mask=mask, shape=ROOT_ALONE,
+                        rule="naive" if temperature else "greedy", temperature=temperature,
+                        max_new_tokens=max_new_tokens, eos_token_id=eos_token_id, generator=generator)
+        written += done.new_tokens
+    return written
+
+
 @lru_cache(maxsize=512)
 def geometry(tree: Tree, device: torch.device) -> tuple[Tensor, Tensor]:
     """A tree's depth int64[m] and mask bool[m, m] on a device."""
@@ -74,8 +99,6 @@ def stack(drafts: list[Draft], device: torch.device) -> tuple[Tensor, Tensor, Te
     Where all rows have the same tree, depth is [m] and the mask [m, m].
     """
     trees = [draft.tree for draft in drafts]
-    if len(drafts) == 1:
-        return drafts[0].tokens.to(device)[None], *geometry(trees[0], device)
     if all(tree is trees[0] or tree == trees[0] for tree in trees[1:]):
         return torch.stack([draft.tokens for draft in drafts]).to(device), *geometry(trees[0], device)
     size = max(tree.size for tree in trees)
@@ -119,7 +142,7 @@ class _Loop:
     def prefill(self, prompts: list[Tensor]) -> tuple[list[int], object]:
         """The first roots, the target's next token after each prompt; and its outputs."""
         lengths = torch.tensor([len(prompt) for prompt in prompts])
-        tokens = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self.target.device)
+        tokens = pad_sequence(prompts, batch_first=True).to(self.target.device)
         last, where = torch.unique(lengths - 1, return_inverse=True)
         depth = torch.arange(tokens.shape[1], device=tokens.device)
         keep = last.to(tokens.device)

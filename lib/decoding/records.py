@@ -18,13 +18,11 @@ class Hooks:
 
     adjust(row, contexts, logits): changes the logits [m, V] of m nodes of a row; contexts[i] holds the tokens before
     node i's next token: those generated in the row and those of the node's path, root and node included.
-    revise(drafts, decisions): changes the decisions of a round, for example shortens them.
     stop(row, written): whether the row ends with these generated tokens; called after each of them.
     emit(row, tokens): receives the tokens newly written to a row, at least one.
     """
 
     adjust: Callable[[int, list[list[int]], Tensor], Tensor] | None = None
-    revise: Callable[[list[Draft], list[Decision]], list[Decision]] | None = None
     stop: Callable[[int, list[int]], bool] | None = None
     emit: Callable[[int, list[int]], None] | None = None
 

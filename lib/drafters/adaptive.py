@@ -1,20 +1,187 @@
-"""A drafter whose draft length is chosen per row and round by a policy that learns from earlier rounds."""
+"""Drafters that choose while decoding how deep to draft: by a policy that learns from the rounds of each row, or by the
+model's confidence within a round.
+"""
 
 import math
-from typing import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Callable, ClassVar, Sequence
 
 import torch
 from torch import Tensor
 
-from lib.drafters.draft_length import POLICIES, Outcome, Policy
-from lib.drafters.drafter import Drafter, Wrapper, first_levels, levels_of
+from lib.drafters.drafter import Drafter, Wrapper, levels_of
+from lib.drafters.filling import Filling, plan
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
+FORGOTTEN = 0.3  # with fewer remembered tried tokens the estimate is the prior's
+State = Any  # of a row; a policy's own, immutable
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a row's round: levels drafted, tokens accepted, and the target's uncertainty along the path.
+
+    entropy: mean nats of the target's distributions at the root and the accepted nodes; nan where it was not measured.
+    """
+
+    drafted: int
+    accepted: int
+    entropy: float = math.nan
+
+
+class Policy:
+    """Pure functions of the rows' states; a state summarises a row's rounds so far.
+
+    A policy defines begin() -> State, before a row's first round; after(state, outcome) -> State, after a round; and
+    depth(state) -> int, the number of levels that a row drafts now (0 for none; the shape may have fewer), or `depths`
+    where rows depend on one another. reads_entropy: whether outcomes need it; it takes a pass over the vocabulary.
+    """
+
+    reads_entropy: ClassVar[bool] = False
+
+    def depths(self, states: Sequence[State], reach: Sequence[int] | None = None) -> list[int]:
+        """The number of levels that each row of a batch drafts now.
+
+        reach: levels of each row's draft, once they are known; look-up may find nothing for some rows.
+        """
+        return [self.depth(state) for state in states]
+
+
+def even_costs(each: float, once: float = 0.0, most: int = 16) -> tuple[float, ...]:
+    """Costs of rounds of 0 to `most` levels in rounds of plain decoding: `each` per level, and `once` for any draft."""
+    return 1.0, *(1 + once + levels * each for levels in range(1, most + 1))
+
+
+@dataclass(frozen=True)
+class Schedule(Policy):
+    """transformers' "heuristic" schedule: `up` more levels where all were accepted, else `down` fewer; from `first`.
+
+    A draft that was shallower than the state, by its shape or for lack of a match, does not raise it: levels that were
+    never drafted would have to be withdrawn one by one when the text changes.
+    """
+
+    first: int = 5
+    up: int = 2
+    down: int = 1
+
+    def begin(self) -> int:
+        return self.first
+
+    def after(self, state: int, outcome: Outcome) -> int:
+        if outcome.accepted < outcome.drafted:
+            return max(1, state - self.down)
+        return state + self.up if outcome.drafted >= state else state
+
+    def depth(self, state: int) -> int:
+        return state
+
+
+@dataclass(frozen=True)
+class WhereItPays(Policy):
+    """The best length for the acceptance of the last rounds, which may be 0.
+
+    The acceptance of a token is estimated as accepted / tried, where the rejected token counts as tried. Each round has
+    `memory` times the weight of the next; `prior`, with the weight of `weight` tokens, is the estimate before the
+    first.
+
+    All rows of a batch have one length, since a forward pass is as wide as its widest row. costs: those of rounds of 0,
+    1, 2, ... levels, in rounds of plain decoding (see `even_costs`). A round without a draft multiplies the weight of
+    the earlier ones by `patience`. Where the best length is 0, one token is drafted if for most rows that weight is
+    small or their last draft was accepted whole: so drafting is tried again, later with a patience closer to 1.
+    """
+
+    memory: float = 0.8
+    prior: float = 0.6
+    weight: float = 2.0
+    costs: tuple[float, ...] = even_costs(0.25)
+    patience: float = 0.95
+
+    def begin(self) -> tuple[float, float, bool]:
+        """Nothing accepted, nothing tried, and no draft accepted whole."""
+        return 0.0, 0.0, False
+
+    def after(self, state: tuple[float, float, bool], outcome: Outcome) -> tuple[float, float, bool]:
+        """Adds this round to the earlier ones, whose weight decreases; and whether the whole draft was accepted."""
+        accepted, tried, _ = state
+        if not outcome.drafted:
+            return self.patience * accepted, self.patience * tried, False
+        whole = outcome.accepted == outcome.drafted
+        return self.memory * accepted + outcome.accepted, self.memory * tried + outcome.accepted + (not whole), whole
+
+    def acceptance(self, state: tuple[float, float, bool]) -> float:
+        """The estimate, with the prior."""
+        return (state[0] + self.prior * self.weight) / (state[1] + self.weight)
+
+    def depths(self, states: Sequence[tuple[float, float, bool]], reach: Sequence[int] | None = None) -> list[int]:
+        """The best length for the estimates, 0 where every length would be slower than plain decoding."""
+        most = len(self.costs) - 1
+        reach = [most] * len(states) if reach is None else reach
+        tokens = []
+        for state, ends in zip(states, reach, strict=True):
+            own = tokens_of_chains(self.acceptance(state), ends)
+            tokens.append(own + own[-1:] * (most - ends))
+        speeds = [sum(own) / cost for *own, cost in zip(*tokens, self.costs)]
+        length = max(range(len(speeds)), key=speeds.__getitem__)
+        curious = sum(ends > 0 and (well or tried < FORGOTTEN) for (_, tried, well), ends in zip(states, reach))
+        return [1 if length == 0 and 2 * curious > len(states) else length] * len(states)
+
+
+@dataclass(frozen=True)
+class Complexity(Policy):
+    """The best length where the text's complexity, the target's recent entropy H, bounds a token's acceptance.
+
+    Acceptance is taken as 1 - sqrt(scale H), the bound by which Agrawal et al. 2024 (AdaEDL) stop drafting
+    within a round, there with the drafter's entropy. Each round's entropy has `memory` times the weight of the next.
+    """
+
+    reads_entropy: ClassVar[bool] = True
+    cost: float = 0.2
+    scale: float = 0.2
+    memory: float = 0.8
+    most: int = 16
+
+    def begin(self) -> tuple[float, float]:
+        """Sum and weight of the entropies so far: none."""
+        return 0.0, 0.0
+
+    def after(self, state: tuple[float, float], outcome: Outcome) -> tuple[float, float]:
+        """Adds this round to the earlier ones, whose weight decreases; a round of unknown entropy changes nothing."""
+        if math.isnan(outcome.entropy):
+            return state
+        return self.memory * state[0] + outcome.entropy, self.memory * state[1] + 1
+
+    def depth(self, state: tuple[float, float]) -> int:
+        """The best length for the bound; before any round, for an entropy of 1 nat."""
+        entropy = state[0] / state[1] if state[1] else 1.0
+        return best_length(max(0.0, 1 - math.sqrt(self.scale * entropy)), self.cost, self.most)
+
+
+def best_length(acceptance: float, cost: float, most: int) -> int:
+    """The chain's length, 1 to `most`, of the largest expected speedup (Leviathan et al. 2023, theorem 3.8).
+
+    acceptance: of each token, 0 to 1; cost: of drafting one, in forward passes of the target.
+    """
+    gains = [tokens / (1 + length * cost) for length, tokens in enumerate(tokens_of_chains(acceptance, most))]
+    return max(range(1, most + 1), key=gains.__getitem__)
+
+
+def tokens_of_chains(acceptance: float, most: int) -> list[float]:
+    """Expected tokens per round of chains of 0 to `most` tokens, the target's own included (Leviathan et al. 2023,
+    eq. 1).
+    """
+    return list(accumulate(acceptance**depth for depth in range(most + 1)))
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "schedule": Schedule, "complexity": Complexity, "pays": WhereItPays}
+
 
 class AdaptiveDrafter(Wrapper):
-    """Drafts the first levels of a shape, as many as the policy chooses (see `lib.drafters.draft_length`).
+    """Drafts the first levels of a shape, as many as the policy chooses (see `POLICIES`).
 
     The inner drafter fills as many levels as the deepest row needs; the other rows' drafts are cut, and all of them
     where too few rows have one. A draft depends on rejected tokens, so no trace replays it. A drafter that reads the
@@ -29,7 +196,7 @@ class AdaptiveDrafter(Wrapper):
 
     @classmethod
     def of(cls, pair, *, policy: str = "schedule", vocabulary: int | Tensor | None = None) -> "AdaptiveDrafter":
-        """The pair's draft model under a policy of `draft_length.POLICIES`."""
+        """The pair's draft model under a policy of `POLICIES`."""
         if policy not in POLICIES:
             raise ValueError(f"policy is {policy!r}; choose one of {', '.join(POLICIES)}")
         return cls(LanguageModelDrafter.of(pair, vocabulary=vocabulary), POLICIES[policy]())
@@ -86,3 +253,57 @@ def path_entropy(logits: Tensor, nodes: Sequence[int]) -> float:
     """
     chosen = torch.log_softmax(logits[[ROOT, *nodes]].double(), dim=-1)
     return float(-(chosen.exp() * chosen).nan_to_num().sum(-1).mean())
+
+
+def first_levels(draft: Draft, depth: int) -> tuple[Draft, list[int]]:
+    """The draft down to a depth, and for each of its nodes the node of the whole draft."""
+    if draft.tree.max_depth <= depth:
+        return draft, list(range(draft.tree.size))
+    tree, kept = levels_of(draft.tree, depth)
+    return draft.part(tree, kept), kept
+
+
+class ConfidentDrafter(LanguageModelDrafter):
+    """Fills a shape level by level, until the best of a level's tokens has a probability below the threshold, as
+    transformers does with assistant_confidence_threshold.
+
+    That level is still proposed, as in transformers, where a chain ends with the first token below the threshold. Each
+    row stops on its own; the model runs as long as one row continues. Children are the most likely tokens;
+    probabilities are the model's at `temperature`.
+    """
+
+    option = "threshold"
+
+    def __init__(self, model, *, threshold: float = 0.4, temperature: float = 1.0):
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold is {threshold}; give a probability, 0 to 1")
+        super().__init__(model, temperature=temperature, keep_probs=True)
+        self.threshold = threshold
+
+    def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
+        roots, planned = [tail[-1] for tail in self.tails], plan(shape)
+        filling = Filling(shape, roots, "top_k", self.temperature, keep_probs=True, output=self.output)
+        if shape.budget:
+            filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
+        depths = [min(1, shape.max_depth)] * len(roots)
+        for depth, level in enumerate(planned.levels, start=1):
+            sure = [depths[row] == depth and self._sure(filling, row, level.nodes) for row in range(len(roots))]
+            if not any(sure):
+                break
+            filling.grow(level.nodes, self._forward_planned(filling, level), draws)
+            depths = [depth + 1 if going else stopped for going, stopped in zip(sure, depths)]
+        self.levels = depths
+        cut = [first_levels(draft, own) for draft, own in zip(filling.drafts()[0], depths)]
+        forwarded = {slot: place for slot, place in planned.place.items() if shape.depth[slot] < max(depths)}
+        return ([draft for draft, _ in cut],
+                [{node: forwarded[slot] for node, slot in enumerate(slots) if slot in forwarded} for _, slots in cut])
+
+    def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
+        raise ValueError(f"{rule.name!r} decides itself where a tree ends, as the threshold does; give a static shape, "
+                         "or the rule to a drafter of kind 'model'")
+
+    def _sure(self, filling: Filling, row: int, nodes: Sequence[int]) -> bool:
+        """Whether the token of one of these nodes reaches the threshold's probability after its parent."""
+        parents = filling.shape.parents
+        return any(filling.probs[row][int(parents[node])][filling.tokens[row, node]] >= self.threshold
+                   for node in nodes)

@@ -1,19 +1,20 @@
-"""The base classes of drafters, the drafter that drafts nothing, and functions that cut trees to their first levels."""
+"""The base classes of drafters, the drafter that drafts nothing, and drafts from sequences or parts of a shape."""
 
 from functools import lru_cache
 from operator import attrgetter
-from typing import ClassVar, Sequence
+from typing import ClassVar, Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.trees.growth.best_first import DDTree
 from lib.trees.growth.candidates import Growth
-from lib.trees.tree import Tree
+from lib.trees.growth.rules import DDTree
+from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
-ROOT_ALONE = Tree([-1])
+ROOT_ALONE = Tree([NO_PARENT])
+UNKNOWN = -1  # in the place of a token that a drafter does not have
 
 
 class Drafter:
@@ -29,8 +30,6 @@ class Drafter:
     knows: size of the vocabulary that it drafts from; None where that is the target's.
     wants_hidden_states: whether `commit` reads `target_outputs.hidden_states`, [B, m, H] per layer of the target for
         the nodes of its drafts, and after `start` for the tokens of the prompts, right-padded.
-    leaves_out: whether its drafts leave out nodes of a shape, so that its rounds do not show the cost of verifying
-        the whole shape.
     levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
     name_or_path: the folder that its head or tables were read from; empty without one.
     remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
@@ -44,7 +43,6 @@ class Drafter:
     window: int | None = None
     knows: int | None = None
     wants_hidden_states: bool = False
-    leaves_out: bool = False
     levels: list[int] | None = None
     name_or_path: str = ""
     remembers: ClassVar[bool] = False
@@ -173,21 +171,49 @@ def static(shape: Tree | Growth | DDTree) -> Tree:
     return shape
 
 
-def first_levels(draft: Draft, depth: int) -> tuple[Draft, list[int]]:
-    """The draft down to a depth, and for each of its nodes the node of the whole draft."""
-    if draft.tree.max_depth <= depth:
-        return draft, list(range(draft.tree.size))
-    tree, kept = levels_of(draft.tree, depth)
-    return draft.part(tree, kept), kept
+def merge(root: int, sequences: Iterable[Sequence[int]], budget: int | None = None) -> Draft:
+    """The trie of sequences after one root, up to `budget` nodes; siblings are ranked in the order they came.
+
+    No more sequences are read than the budget takes.
+    """
+    parents, tokens, child = [NO_PARENT], [root], {}
+    for sequence in sequences if budget != 0 else ():
+        node = ROOT
+        for token in sequence:
+            if (node, token) not in child:
+                child[node, token] = len(parents)
+                parents.append(node)
+                tokens.append(token)
+            node = child[node, token]
+            if node == budget:
+                return Draft(_tree(tuple(parents)), torch.tensor(tokens), "top_k")
+    return Draft(_tree(tuple(parents)), torch.tensor(tokens), "top_k")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
+def _tree(parents: tuple[int, ...]) -> Tree:
+    """One object per shape, so that other caches find it without comparing trees."""
+    return Tree(parents)
+
+
+def partial_draft(shape: Tree, tokens: Sequence[int]) -> Draft:
+    """The nodes of a shape that have a token: `tokens`, the root's first, hold UNKNOWN at the others and below them."""
+    kept = [node for node, token in enumerate(tokens) if token != UNKNOWN]
+    tree = shape if len(kept) == len(tokens) else part_of(shape, tuple(kept))
+    return Draft(tree, torch.tensor([tokens[node] for node in kept]), "top_k")
+
+
 def levels_of(tree: Tree, depth: int) -> tuple[Tree, list[int]]:
-    """The tree down to a depth, and for each of its nodes the node of the whole tree; their order stays."""
-    kept = np.flatnonzero(tree.depth <= depth)
-    place = np.full(tree.size, -1)
-    place[kept] = np.arange(len(kept))
-    return Tree([-1, *place[tree.parents[kept[1:]]]], tree.rank[kept]), kept.tolist()
+    """The tree down to a depth, and for each of its nodes the node of the whole tree."""
+    kept = np.flatnonzero(tree.depth <= depth).tolist()
+    return part_of(tree, tuple(kept)), kept
+
+
+@lru_cache(maxsize=4096)
+def part_of(tree: Tree, kept: tuple[int, ...]) -> Tree:
+    """The tree of some nodes in their order, which include the parent of each; one object per part, as in `_tree`."""
+    place = {node: index for index, node in enumerate(kept)}
+    return Tree([NO_PARENT] + [place[int(tree.parents[node])] for node in kept[1:]], tree.rank[list(kept)])
 
 
 def refuse_nan(logits: Tensor, model) -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters.drafter import added_tokens
-from lib.drafters.fill_plan import plan
-from lib.drafters.filling import Filling, check_proposal
+from lib.drafters.filling import Filling, check_proposal, plan
 from lib.drafters.growing import Growing, by_node, grow_levels
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.eagle import FeatureHead, embed, unroll
@@ -30,7 +29,7 @@ def padded(rows: list[list[int]], width: int) -> Tensor:
 class EagleDrafter(HeadDrafter):
     """Drafts with an EAGLE head of either generation, with one forward pass of the head per level.
 
-    proposal, temperature, keep_probs: as for `LanguageModelDrafter`.
+    proposal, temperature: as for `LanguageModelDrafter`.
 
     The head's cache holds one entry for each token after a text's first, made of the target's own feature of the token
     before it. Entries of newly committed tokens wait for the next round, whose first forward pass takes them all and
@@ -40,11 +39,10 @@ class EagleDrafter(HeadDrafter):
     head_kind = "eagle"
     cache_bytes = property(attrgetter("cache.bytes"))
 
-    def __init__(self, target, head: FeatureHead, *, proposal: str = "top_k", temperature: float = 1.0,
-                 keep_probs: bool = False):
+    def __init__(self, target, head: FeatureHead, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)
         super().__init__(target, head)
-        self.proposal, self.temperature, self.keep_probs = proposal, temperature, keep_probs
+        self.proposal, self.temperature = proposal, temperature
         self.cache = TreeCache()
         self.made_of: tuple | None = None  # the weights that `layer` was made of
 
@@ -69,17 +67,17 @@ class EagleDrafter(HeadDrafter):
         return self.drafts
 
     def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
-        filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs)
+        filling = Filling(shape, roots, self.proposal, self.temperature)
         if shape.budget:
             filling.grow([ROOT], self._logits(self.outputs), draws)
         for level in plan(shape).levels:
-            features, tokens = self.outputs[:, level.above], filling.tokens[:, level.slots]
+            features, tokens = self.outputs[:, level.above], filling.tokens[:, level.nodes]
             filling.grow(level.nodes, self._forward_level(features, tokens, level.depth, level.sees), draws)
         return filling.drafts()[0]
 
     def _grow(self, rule: Growth, roots: list[int]) -> list[Draft]:
         by_node(rule, self.proposal, self.temperature)
-        rows = [Growing(rule, root, self.temperature, self.keep_probs) for root in roots]
+        rows = [Growing(rule, root, self.temperature) for root in roots]
 
         def forward_grown(levels: Sequence[np.ndarray], tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
             above = torch.zeros_like(tokens)

@@ -1,11 +1,20 @@
-"""A static shape while it is filled, and how the children of a node come from a distribution."""
+"""How a language model or a head fills a static shape: tokens from distributions, the nodes of each forward pass and
+their masks, and the shape while it is filled.
 
+Forward passes and masks depend on the shape and on the lengths of the uncommitted tails alone, and are made once for
+them. A row's tail holds the committed tokens that its cache lacks, the root last. Tails are right-aligned, so that
+every root has the same slot.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters.fill_plan import children
+from lib.models.native_blocks import Levels
 from lib.models.reduced import ReducedOutput
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -28,6 +37,13 @@ def top_tokens(scores: Tensor, count: int) -> Tensor:
     if tied.any():
         best[tied] = scores[tied].sort(dim=-1, descending=True, stable=True).indices[:, :count]
     return best
+
+
+def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
+    """The rank of tokens int64[S] in scores [S, V]: how many score higher, or as high with a lower index. int64[S]."""
+    own = scores.gather(1, tokens[:, None])
+    lower = torch.arange(scores.shape[1], device=scores.device) < tokens[:, None]
+    return (scores > own).sum(1) + ((scores == own) & lower).sum(1)
 
 
 def independent(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:
@@ -58,6 +74,120 @@ def check_proposal(proposal: str, temperature: float) -> None:
         raise ValueError(f"proposal is {proposal!r}; choose one of top_k, {', '.join(SAMPLERS)}")
     if proposal != "top_k" and temperature <= 0:
         raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One forward pass: the draft nodes of one depth that have children.
+
+    sees: bool[k, internal nodes above + k], which nodes each of them attends to. above: int64[k], places of their
+    parents among the root and the nodes forwarded before.
+    """
+
+    depth: int
+    nodes: tuple[int, ...]
+    sees: Tensor
+    above: Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Levels in order of depth, from depth 1; `place` maps a forwarded node to its place among all of them, from 0."""
+
+    levels: tuple[Level, ...]
+    place: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Children:
+    """Where the best tokens of some nodes go: entry `best[i]` of a table [len(nodes), most] goes to slot `slots[i]`."""
+
+    most: int
+    slots: Tensor
+    best: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Tails:
+    """The tails of B rows: their width W, depth int64[B, W] and mask bool[W, W] or [B, W, W].
+
+    offsets: int64[B], each root's distance from the end of its cache. visible: bool[B, W], False at padding.
+    """
+
+    width: int
+    depth: Tensor
+    mask: Tensor
+    offsets: Tensor
+    visible: Tensor
+
+
+@lru_cache(maxsize=256)
+def plan(tree: Tree) -> Plan:
+    """The forward passes after that of the root, which goes with the tail; leaves are never forwarded."""
+    parents = set(tree.parents[1:].tolist()) - {ROOT}
+    levels, place = [], {}
+    for depth in range(1, tree.max_depth):
+        nodes = [node for node in np.flatnonzero(tree.depth == depth).tolist() if node in parents]
+        above = [1 + place.get(int(tree.parents[node]), -1) for node in nodes]
+        for node in nodes:
+            place[node] = len(place)
+        sees = torch.tensor(tree.mask[np.ix_(nodes, list(place))])
+        levels.append(Level(depth, tuple(nodes), sees, torch.tensor(above)))
+    return Plan(tuple(levels), place)
+
+
+@lru_cache(maxsize=1024)
+def children(tree: Tree, nodes: tuple[int, ...]) -> Children:
+    """The slots of these nodes' children, each with its place among the best tokens of its parent."""
+    below = [(place, child) for place, node in enumerate(nodes) for child in tree.children(node)]
+    most = max(int(tree.rank[child]) for _, child in below) + 1
+    best = [place * most + int(tree.rank[child]) for place, child in below]
+    return Children(most, torch.tensor([child for _, child in below]), torch.tensor(best))
+
+
+@lru_cache(maxsize=1024)
+def tails(lengths: tuple[int, ...]) -> Tails:
+    """The layout of tails of these numbers of tokens, one per row."""
+    width, held = max(lengths), torch.tensor(lengths)
+    place, padding = torch.arange(width), width - held[:, None]
+    visible = place >= padding
+    itself = torch.eye(width, dtype=torch.bool)
+    mask = itself | torch.ones_like(itself).tril() & visible[:, None]
+    return Tails(width, (place - padding).clamp_min(0), _shared(mask), held - 1, visible)
+
+
+@lru_cache(maxsize=4096)
+def planned_block(waiting: Tails, planned: Level) -> tuple[Tensor, Tensor]:
+    """Depth and mask of a level of a static shape after such tails, as `block` makes them."""
+    return block(waiting, planned.depth, planned.sees.expand(len(waiting.offsets), -1, -1))
+
+
+def block(waiting: Tails, depth: int, sees: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions and mask of a forward pass of k nodes of one depth.
+
+    sees bool[B, k, forwarded + k]: which of the nodes forwarded before and of themselves the nodes attend to. Returns
+    depth int64[B, k] from the end of the cache, and the mask over tail, earlier nodes and themselves.
+    """
+    nodes = sees.shape[1]
+    tail = waiting.visible[:, None].expand(-1, nodes, -1)
+    return (waiting.offsets[:, None] + depth).expand(-1, nodes), _shared(torch.cat([tail, sees], dim=-1))
+
+
+def _shared(mask: Tensor) -> Tensor:
+    """The mask of a single row without its batch dimension, so that backends need not compare rows."""
+    return mask[0] if len(mask) == 1 else mask
+
+
+@lru_cache(maxsize=1024)
+def native_levels(shape: Tree, waiting: Tails) -> Levels:
+    """A shape's levels after such tails, its root's first, for a native call that fills them all."""
+    def below(nodes: Sequence[int]) -> Tensor:
+        return torch.tensor([(place, int(shape.rank[child]), child)
+                             for place, node in enumerate(nodes) for child in shape.children(node)])
+
+    root = torch.tensor([ROOT]), below([ROOT]), None, None
+    return Levels(shape.size, [root, *((torch.tensor(level.nodes), below(level.nodes), *planned_block(waiting, level))
+                                       for level in plan(shape).levels)])
 
 
 class Filling:

@@ -8,22 +8,11 @@ from torch import Tensor
 
 from lib.drafters.filling import top_tokens
 from lib.models.reduced import ReducedOutput
-from lib.trees.growth.best_first import DDTree
 from lib.trees.growth.candidates import Candidates, Growth, next_level
+from lib.trees.growth.rules import DDTree
 from lib.trees.tree import ROOT
 from lib.verify.draft import Draft
 from lib.verify.warping import warp
-
-
-def best_children(logits: Tensor, width: int, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-    """The best tokens of logits [k, V] int64[k, w] and their probabilities float64[k, w]; w = width, at most V.
-
-    Probabilities are those of the whole softmax at `temperature`; only the best ones are computed.
-    """
-    tokens = top_tokens(logits, min(width, logits.shape[-1]))
-    scaled = logits / temperature
-    log_probs = scaled.gather(-1, tokens).double() - torch.logsumexp(scaled, dim=-1, keepdim=True).double()
-    return tokens.cpu().numpy(), log_probs.exp().clamp_max(1.0).cpu().numpy()
 
 
 def by_node(rule: Growth, proposal: str = "top_k", temperature: float = 1.0) -> Growth:
@@ -47,7 +36,7 @@ class Growing:
     for `Filling`.
     """
 
-    def __init__(self, rule: Growth, root: int, temperature: float, keep_probs: bool,
+    def __init__(self, rule: Growth, root: int, temperature: float, keep_probs: bool = False,
                  output: ReducedOutput | None = None):
         self.rule, self.temperature, self.keep_probs, self.output = rule, temperature, keep_probs, output
         self.candidates = Candidates.root()
@@ -56,15 +45,15 @@ class Growing:
         self.probs: dict[int, Tensor] = {}  # expanded node -> float[V] that its children came from
         self.levels = 0
 
-    def next_level(self) -> np.ndarray:
-        """Nodes to forward next, int64[k]; none where the tree is complete."""
-        return next_level(self.rule, self.candidates)
-
     def grow(self, nodes: np.ndarray, logits: Tensor) -> None:
-        """Gives these nodes their best children, from logits [k, V], or [k, K] with an `output`."""
-        tokens, probs = best_children(logits, self.rule.width, self.temperature)
-        if self.output is not None:
-            tokens = self.output.tokens.numpy(force=True)[tokens]
+        """Gives these nodes their best children, from logits [k, V], or [k, K] with an `output`.
+
+        Probabilities are those of the whole softmax at the temperature; only the best ones are computed.
+        """
+        best, scaled = top_tokens(logits, min(self.rule.width, logits.shape[-1])), logits / self.temperature
+        log_probs = scaled.gather(-1, best).double() - torch.logsumexp(scaled, dim=-1, keepdim=True).double()
+        probs = log_probs.exp().clamp_max(1.0).cpu().numpy()
+        tokens = (best if self.output is None else self.output.tokens[best]).numpy(force=True)
         if self.keep_probs:
             warped = warp(logits, self.temperature)
             self.probs.update(zip(nodes.tolist(), warped if self.output is None else self.output.spread(warped)))
@@ -120,7 +109,7 @@ def grow_levels(rows: Sequence[Growing], roots: Callable[[], Tensor], forward: C
     nodes that `levels` holds for each row, as `level_block` gives them.
     """
     depth = forwarded = 0
-    while any(map(len, levels := [row.next_level() for row in rows])):
+    while any(map(len, levels := [next_level(row.rule, row.candidates) for row in rows])):
         if depth == 0:
             logits = roots()
         else:

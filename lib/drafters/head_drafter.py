@@ -1,4 +1,4 @@
-"""The base of drafters with a trained head, which reads the target's hidden states; ranks of known tokens."""
+"""The base of drafters with a trained head, which reads the target's hidden states."""
 
 from typing import Iterable, Sequence
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters.drafter import Drafter
+from lib.drafters.filling import rank_of
 from lib.drafters.heads import published
 from lib.drafters.heads.store import check_shipped
 from lib.models.fused import output_layer
@@ -66,10 +67,3 @@ def hidden_states(target_outputs) -> Sequence[Tensor]:
         raise ValueError("the drafter reads the target's hidden states, but `commit` was given none; call the target "
                          "with output_hidden_states=True where `drafter.wants_hidden_states`, its prefill included")
     return states
-
-
-def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
-    """The rank of tokens int64[S] in scores [S, V]: how many score higher, or as high with a lower index. int64[S]."""
-    own = scores.gather(1, tokens[:, None])
-    lower = torch.arange(scores.shape[1], device=scores.device) < tokens[:, None]
-    return (scores > own).sum(1) + ((scores == own) & lower).sum(1)

@@ -10,8 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention.registration import check_attention, tree_forward
 from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
-from lib.drafters.fill_plan import Level, block, fills_natively, native_levels, plan, planned_block, tails
-from lib.drafters.filling import Filling, check_proposal
+from lib.drafters.filling import Filling, Level, block, check_proposal, native_levels, plan, planned_block, tails
 from lib.drafters.growing import Growing, by_node, grow_levels
 from lib.drafters.vocabulary import drafting
 from lib.lab.counters import forward
@@ -91,11 +90,15 @@ class LanguageModelDrafter(Drafter):
         """
         if not isinstance(shape, Tree):
             self.drafts, self.places = self._grow(shape)
-        elif getattr(self.blocks, "fills", False) and fills_natively(self, shape, self.choices):
+        elif shape.budget and shape.last_rank < self.choices and self._fills_natively():
             self.drafts, self.places = self._fill_natively(shape)
         else:
             self.drafts, self.places = self._fill(shape, draws)
         return self.drafts
+
+    def _fills_natively(self) -> bool:
+        """Whether one native call can fill shapes: it gives no probabilities."""
+        return getattr(self.blocks, "fills", False) and self.proposal == "top_k" and not self.keep_probs
 
     def _fill_natively(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]]:
         tokens = self._tail_tokens(shape.max_depth)
@@ -174,7 +177,7 @@ class LanguageModelDrafter(Drafter):
     def _forward_planned(self, filling: Filling, level: Level) -> Tensor:
         """The logits [B, k, V] of a level of a static shape, the same nodes in every row."""
         depth, mask = planned_block(self.waiting, level)
-        return self._forward(filling.tokens[:, level.slots], depth, mask)
+        return self._forward(filling.tokens[:, level.nodes], depth, mask)
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.blocks.device

@@ -3,8 +3,7 @@
 from collections import Counter, defaultdict
 from typing import Iterable, Iterator, Sequence
 
-from lib.drafters.drafter import TextDrafter
-from lib.drafters.tries import merge
+from lib.drafters.drafter import TextDrafter, merge
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 

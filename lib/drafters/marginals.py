@@ -1,6 +1,6 @@
 """Drafters whose head gives one distribution for each depth ahead, the same for all nodes of that depth.
 
-For the heads see `lib.drafters.heads.marginals`, for the growth rule "ddtree@N" `lib.trees.growth.best_first`.
+For the heads see `lib.drafters.heads.marginals`, for the growth rule "ddtree@N" `lib.trees.growth.rules`.
 """
 
 from operator import attrgetter
@@ -17,7 +17,7 @@ from lib.drafters.heads.layers import CachedLayers
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
 from lib.models.fused import output_layer, weights_of
-from lib.trees.growth.best_first import DDTree
+from lib.trees.growth.rules import DDTree
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 

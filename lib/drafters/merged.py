@@ -5,9 +5,8 @@ from typing import Sequence
 
 from torch import Tensor
 
-from lib.drafters.drafter import Drafter
+from lib.drafters.drafter import Drafter, merge
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.tries import merge
 from lib.drafters.vocabulary import drafting
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws, merge_samples

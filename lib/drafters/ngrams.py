@@ -12,17 +12,13 @@ from pathlib import Path
 from typing import Iterator, Mapping, Sequence
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from lib.drafters.drafter import TextDrafter, static
-from lib.drafters.heads.store import NGRAMS, check_shipped
-from lib.drafters.tries import UNKNOWN, partial_draft
+from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
+from lib.drafters.heads.store import NGRAMS, check_shipped, read
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
-
-FILES = "config.json", "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -53,26 +49,19 @@ def save(tables: NgramTables, folder: Path, about: Mapping[str, object]) -> None
     """Writes the tables; `about` goes to config.json besides the settings by which `load` reads them."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"kind": NGRAMS, "vocab_size": tables.vocabulary, "orders": len(tables.orders), **about}
-    (folder / FILES[0]).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
+    (folder / "config.json").write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
     dtype = torch.uint16 if tables.vocabulary <= 2**16 else torch.int32
     tensors = {}
     for n, order in enumerate(tables.orders, start=1):
         keys, places = torch.tensor(sorted(order), dtype=torch.long), tables.vocabulary ** torch.arange(n - 1, -1, -1)
         tensors[f"context.{n}"] = (keys[:, None] // places % tables.vocabulary).to(dtype)
         tensors[f"said.{n}"] = torch.tensor([order[key] for key in keys.tolist()], dtype=torch.long).to(dtype)
-    save_file(tensors, folder / FILES[1])
+    save_file(tensors, folder / "model.safetensors")
 
 
 def load(folder: str | Path, target) -> NgramTables:
     """Tables that `save` wrote, context.N [E, N] and said.N [E]. ValueError where they do not fit the target."""
-    folder, vocabulary = Path(folder), target.config.get_text_config().vocab_size
-    if missing := [name for name in FILES if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} lacks {' and '.join(missing)}; count the tables with `python -m lib making "
-                         "ngrams --target TARGET`, or name the folder of others")
-    try:
-        settings, tensors = json.loads((folder / FILES[0]).read_text()), load_file(folder / FILES[1])
-    except (ValueError, SafetensorError) as error:
-        raise ValueError(f"{folder} cannot be read as tables of n-grams ({error}); count them anew") from error
+    vocabulary, (settings, tensors) = target.config.get_text_config().vocab_size, read(folder, Path(folder))
     if settings.get("kind") != NGRAMS or not isinstance(settings.get("orders"), int):
         raise ValueError(f"{folder} holds {settings.get('kind')!r}, not {NGRAMS!r} of some orders; name another folder")
     if settings.get("vocab_size") != vocabulary:
@@ -88,7 +77,7 @@ def load(folder: str | Path, target) -> NgramTables:
     return NgramTables(tuple(entries), vocabulary, str(folder))
 
 
-def _entries(folder: Path, n: int, context: Tensor, following: Tensor, vocabulary: int) -> dict[int, int]:
+def _entries(folder: str | Path, n: int, context: Tensor, following: Tensor, vocabulary: int) -> dict[int, int]:
     if context.shape != (len(following), n) or following.dim() != 1:
         raise ValueError(f"{folder}: context.{n} is {tuple(context.shape)} and said.{n} {tuple(following.shape)}, not "
                          f"[E, {n}] and [E]; count the tables anew")
@@ -110,7 +99,7 @@ class NgramDrafter(TextDrafter):
     """
 
     option, head_kind = "enough", NGRAMS
-    leaves_out = reads_ahead = True
+    reads_ahead = True
     name_or_path = property(attrgetter("tables.name_or_path"))
 
     def __init__(self, tables: NgramTables, enough: int = 2, longest: int = 4):

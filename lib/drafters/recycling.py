@@ -4,9 +4,8 @@ from operator import attrgetter
 
 import torch
 
-from lib.drafters.drafter import Drafter, static
+from lib.drafters.drafter import UNKNOWN, Drafter, partial_draft, static
 from lib.drafters.filling import top_tokens
-from lib.drafters.tries import UNKNOWN, partial_draft
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 

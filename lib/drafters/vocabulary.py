@@ -7,7 +7,6 @@ small one, is read in part.
 from typing import Iterable, Sequence
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -50,13 +49,3 @@ def most_frequent(texts: Iterable[Sequence[int]]) -> Tensor:
     """The distinct tokens int64 of texts, the most frequent first, of equals the lower one."""
     tokens, counts = np.unique(np.concatenate([np.asarray(text, dtype=np.int64) for text in texts]), return_counts=True)
     return torch.from_numpy(tokens[np.argsort(-counts, kind="stable")])
-
-
-def coverage(vocabulary: Tensor, texts: Sequence[Sequence[int]], names: Sequence[str],
-             kinds: Sequence[str]) -> pd.DataFrame:
-    """How many of the tokens of the target's own texts a vocabulary int64[K] has: prompt, kind, tokens and covered, one
-    row per text, as `lab.stats.summarise` takes them.
-    """
-    known = vocabulary.numpy(force=True)
-    return pd.DataFrame(dict(prompt=names, kind=kinds, tokens=list(map(len, texts)),
-                             covered=[int(np.isin(text, known).sum()) for text in texts]))

@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from scipy.optimize import isotonic_regression
 
 from lib.lab.theme import Style, shown, styles_of
 
@@ -26,12 +27,8 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
 
     order: the names in the order that gives them colours, for those without a style of their own. bound: a ceiling,
     drawn as a dotted line. Up to MOST_LABELS lines are named at their ends, in the last panel of each row; more have a
-    legend in the order in which they end. ValueError names a missing column.
+    legend in the order in which they end.
     """
-    wanted = [name for name in (x, y, by, lower, upper, panels) if name]
-    missing = [name for name in wanted if name not in rows]
-    if missing:
-        raise ValueError(f"columns {missing} are not in the table, which has {list(rows)}; name columns that it has")
     styles = styles_of(order if order is not None else rows[by])
     groups = [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
     ticks = _powers_of_two(np.unique(rows[x]))
@@ -65,9 +62,7 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
 
 
 def name_ends(axis: Axes) -> None:
-    """Writes the label of each line right of the panel, at the height of the line's end and in its colour; labels that
-    would overlap are moved apart. Lines without a label have none.
-    """
+    """Writes each line's label right of the panel, at the height of its end; labels do not overlap."""
     named = [line for line in axis.get_lines() if not line.get_label().startswith("_") and len(line.get_xdata())]
     inside = axis.get_xlim()[0]  # of the axis, which may be logarithmic
     heights = axis.transAxes.inverted().transform(axis.transData.transform(
@@ -80,11 +75,8 @@ def name_ends(axis: Axes) -> None:
 
 
 def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: str, title: str = "",
-             decimals: int = 2, best_of: str | None = None) -> Figure:
-    """A table as numbers on colours from light to dark; best_of="row" or "column" frames the largest of each, and ties.
-    """
-    if best_of not in (None, "row", "column"):
-        raise ValueError(f"best_of is {best_of!r}: give 'row', 'column' or None")
+             decimals: int = 2, frame_best: bool = False) -> Figure:
+    """A table as numbers on colours from light to dark; frame_best: frames the largest of each column, and ties."""
     table = table.rename(index=shown)
     rows, columns = table.shape
     size = 2.2 + 0.68 * columns + 0.08 * max(len(str(name)) for name in table.index), 1.3 + 0.36 * rows
@@ -92,9 +84,8 @@ def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: st
     sns.heatmap(table.astype(float), annot=True, fmt=f".{decimals}f", cmap="crest", linewidths=1.2, ax=axis,
                 annot_kws={"fontsize": 9}, cbar_kws={"label": value_label})
     values = table.to_numpy(dtype=float)
-    if best_of is not None:
-        best = np.nanmax(values, axis=1 if best_of == "row" else 0, keepdims=True)
-        for row, column in np.argwhere(np.isclose(values, best)):
+    if frame_best:
+        for row, column in np.argwhere(np.isclose(values, np.nanmax(values, axis=0, keepdims=True))):
             axis.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, edgecolor="black", linewidth=2, zorder=5))
     axis.set(xlabel=x_label, ylabel=y_label, title=title)
     axis.tick_params(length=0)
@@ -102,63 +93,43 @@ def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: st
     return figure
 
 
-def points(rows: pd.DataFrame, *, label: str, by: str, x_label: str, panels: str | None = None,
-           order: Sequence[str] = (), line: float | None = None, log_x: bool = False) -> Figure:
+def points(rows: pd.DataFrame, *, label: str, by: str, x_label: str, order: Sequence[str] = (),
+           line: float | None = None) -> Figure:
     """Estimates with their intervals side by side: a row for each value of column `label`, on it a point for each value
-    of `by`; a panel for each value of `panels`.
+    of `by`.
 
     rows: with the columns value, low and high. line: where a vertical line is drawn to compare with. order: the values
     of `by` in the order that gives them colours.
     """
     labels, names = list(dict.fromkeys(rows[label])), list(order) or list(dict.fromkeys(rows[by]))
-    groups = [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
-    styles = styles_of(names)
-    width = 2.2 + 3.1 * len(groups) + 0.06 * max(map(len, labels), default=0)
-    size = width, 1.4 + (0.2 + 0.08 * len(names)) * len(labels)
-    figure, axes = plt.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    size = 5.3 + 0.06 * max(map(len, labels), default=0), 1.4 + (0.2 + 0.08 * len(names)) * len(labels)
+    figure, axis = plt.subplots(figsize=size, layout="constrained")
     offsets = 0.5 * (np.arange(len(names)) - (len(names) - 1) / 2) / len(names)
-    for axis, (title, group) in zip(axes[0], groups):
-        for name, offset in zip(names, offsets):
-            own = group[group[by] == name]
-            height = np.array([labels.index(value) for value in own[label]]) + offset
-            around = np.clip([own["value"] - own["low"], own["high"] - own["value"]], 0, None)
-            style = styles[name]
-            axis.errorbar(own["value"], height, xerr=around, fmt=style.marker, color=style.colour, label=shown(name),
-                          markersize=5, elinewidth=1.4, capsize=0)
-        if line is not None:
-            axis.axvline(line, color="#666666", linestyle=":", linewidth=1)
-        if log_x:
-            axis.set_xscale("log")
-        axis.set(title=str(title), xlabel=x_label, yticks=range(len(labels)), yticklabels=list(map(shown, labels)))
-    axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
+    for (name, style), offset in zip(styles_of(names).items(), offsets):
+        own = rows[rows[by] == name]
+        height = np.array([labels.index(value) for value in own[label]]) + offset
+        around = np.clip([own["value"] - own["low"], own["high"] - own["value"]], 0, None)
+        axis.errorbar(own["value"], height, xerr=around, fmt=style.marker, color=style.colour, label=shown(name),
+                      markersize=5, elinewidth=1.4, capsize=0)
+    if line is not None:
+        axis.axvline(line, color="#666666", linestyle=":", linewidth=1)
+    axis.set(xlabel=x_label, yticks=range(len(labels)), yticklabels=list(map(shown, labels)),
+             ylim=(len(labels) - 0.5, -0.5))
     if len(names) > 1:
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
     return figure
 
 
 def _apart(heights: Sequence[float], sizes: Sequence[float]) -> list[float]:
     """The heights, moved as little as needed so that labels of these sizes around them do not overlap; in the same
-    order. Overlapping labels form a block around the mean of their heights (as in isotonic regression).
+    order. Less the room that the labels below them take, heights that do not overlap do not fall.
     """
     order = np.argsort(heights, kind="stable")
-    blocks: list[list] = []  # [members, sum of wished starts, total size], from below
-    for place in order:
-        blocks.append([[place], heights[place] - sizes[place] / 2, sizes[place]])
-        while len(blocks) > 1 and _start(blocks[-2]) + blocks[-2][2] > _start(blocks[-1]):
-            members, wished, size = blocks.pop()
-            below = blocks[-1]
-            blocks[-1] = [below[0] + members, below[1] + wished - len(members) * below[2], below[2] + size]
+    sizes = np.asarray(sizes)[order]
+    room = np.cumsum(sizes) - sizes / 2  # of the labels below, and of half the label itself
     moved = np.empty(len(heights))
-    for block in blocks:
-        at = _start(block)
-        for place in block[0]:
-            moved[place] = at + sizes[place] / 2
-            at += sizes[place]
+    moved[order] = isotonic_regression(np.asarray(heights)[order] - room).x + room
     return moved.tolist()
-
-
-def _start(block: list) -> float:
-    return block[1] / len(block[0])
 
 
 def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:

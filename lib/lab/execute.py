@@ -50,9 +50,7 @@ def run(plan: Plan, stage: Stage, show_progress: bool = False) -> None:
 
 
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
-    """Write a notebook with small figures, without paths and times of this machine, and without the state and views of
-    widgets, which other programs fail to render.
-    """
+    """Write a notebook with small figures, without widgets' views, and without paths and times of this machine."""
     notebook.metadata.pop("widgets", None)
     notebook.metadata.pop("papermill", None)
     for cell in notebook.cells:

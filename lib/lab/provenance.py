@@ -60,9 +60,7 @@ def file_digest(path: str | Path) -> str:
 
 
 def code_digest(modules: Iterable[str]) -> str:
-    """SHA-256 of the named modules of lib, of all of lib that they import, and of the other files beside these modules
-    (C++ sources, tables).
-    """
+    """SHA-256 of modules of lib, all that they import, and the other files beside these (C++ sources, tables)."""
     files = set(closure(modules))
     for folder in {path.parent for path in files}:
         files |= {path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc")}

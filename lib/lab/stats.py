@@ -190,9 +190,7 @@ def _estimate(value: np.ndarray, drawn: np.ndarray, prompts: int, rounds) -> Est
 
 
 def _tail(prompts: int) -> float:
-    """The probability to cut off at each end: Phi(-t sqrt(n / (n - 1))), with t the quantile of Student's distribution
-    with n - 1 degrees of freedom.
-    """
+    """The share to cut off at each end: Phi(-t sqrt(n / (n - 1))), t Student's quantile for n - 1 degrees."""
     return float(ndtr(-stdtrit(prompts - 1, (1 + LEVEL) / 2) * (prompts / (prompts - 1)) ** 0.5))
 
 

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
+import numpy as np
 import torch
 
 from lib.lab import processor
@@ -148,6 +149,5 @@ def flusher(device: str | torch.device = "cpu") -> Callable[[str], object]:
 
 
 def _quartiles(samples: list[float]) -> Timing:
-    quarters = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-    lower, median, upper = torch.tensor(samples, dtype=torch.float64).quantile(quarters).tolist()
+    lower, median, upper = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
     return Timing(median, lower, upper, len(samples))

@@ -8,16 +8,21 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Sequence
+from typing import Iterable, Sequence
 
+import torch
 from tokenizers import Tokenizer
 
-from lib.making import chat_answers, family, heads, nano, ngrams, own_text
+from lib.decoding.loop import continuations
+from lib.lab import atomic_file
+from lib.making import data, family, heads, loop, nano, ngrams, own_text
 from lib.making.corpus import mixture
+from lib.models import dialogue, prompts
 from lib.models.load import load_pair
-from lib.models.prompts import FAMILY as FAMILY_PROMPTS
 from lib.models.registry import SHIPPED, SMOLLM2
 
+LONGEST = 256  # tokens of an answer to a chat prompt
+ROWS = 16  # chat prompts of one forward pass
 COMMANDS = {
     "all": "train all members",
     "prepare": "make the tokenizer and the token streams",
@@ -48,8 +53,12 @@ def main(arguments: Sequence[str]) -> None:
                         help="the kind of head (default: %(default)s)")
     given = parser.parse_args(arguments)
     given.target = given.target or (SMOLLM2 if given.command in ("own_text", "nano") else "base")
+
+    def planned(plan: loop.Plan) -> loop.Plan:
+        return replace(plan, steps=given.steps) if given.steps else plan
+
     if given.command == "prepare":
-        family.prepare(given.folder)
+        data.prepare(given.folder)
     elif given.command == "losses":
         publish(given.folder, Path("data/models"))
     elif given.command == "ngrams":
@@ -59,21 +68,17 @@ def main(arguments: Sequence[str]) -> None:
         own_text.publish(own_text.make(pair.target, pair.tokenizer, given.folder / "own_text" / pair.target_name,
                                        tokens=given.tokens), pair.target_name)
     elif given.command == "nano":
-        plan = replace(nano.PLAN, steps=given.steps) if given.steps else nano.PLAN
-        nano.make(given.target, given.folder, plan=plan, device=given.device)
+        nano.make(given.target, given.folder, plan=planned(nano.PLAN), device=given.device)
     elif given.command == "prompts":
-        cut_prompts(SHIPPED / "base" / "tokenizer.json", FAMILY_PROMPTS)
+        cut_prompts(SHIPPED / "base" / "tokenizer.json", prompts.FAMILY)
     elif given.command == "chat_answers":
-        chat_answers.make()
+        answer_chat_prompts()
     elif given.command == "heads":
-        plan = heads.PLANS[given.kind]
-        plan = replace(plan, steps=given.steps) if given.steps else plan
-        heads.make(given.target, given.kind, given.folder, plan=plan, device=given.device)
+        heads.make(given.target, given.kind, given.folder, plan=planned(heads.PLANS[given.kind]), device=given.device)
     else:
         for name in family.FAMILY if given.command == "all" else [given.command]:
             member = family.FAMILY[name]
-            if given.steps:
-                member = replace(member, plan=replace(member.plan, steps=given.steps), further=None)
+            member = replace(member, plan=planned(member.plan), further=None if given.steps else member.further)
             family.make(name, given.folder, member=member, device=given.device)
 
 
@@ -93,8 +98,25 @@ def publish(folder: Path, shipped: Path) -> None:
     print(table.pivot(index="kind", columns="member", values="nats_a_token")[trained].round(2).to_string())
 
 
-def cut_prompts(tokenizer: Path, target: Path, per_kind: int = 40) -> None:
-    """Writes held-out prompts of each kind of text, one per line."""
+def cut_prompts(tokenizer: Path, path: Path, per_kind: int = 40) -> None:
+    """Writes held-out prompts of each kind of text."""
     count = Tokenizer.from_file(str(tokenizer)).encode
-    lines = [json.dumps(row) for row in mixture.prompts(lambda text: len(count(text)), per_kind)]
-    target.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _write(path, mixture.prompts(lambda text: len(count(text)), per_kind))
+
+
+@torch.inference_mode()
+def answer_chat_prompts(path: Path = prompts.CHAT, target: str = SMOLLM2) -> None:
+    """Writes the target's greedy answer to the first turn into each row with a second turn, as answers: [text]."""
+    pair = load_pair(target, dtype="auto")
+    rows = [json.loads(line) for line in path.read_bytes().split(b"\n") if line.strip()]
+    answered = [row for row in rows if len(row["turns"]) == 2]
+    first = [dialogue.tokenise(dialogue.of_user(row["turns"][0]), pair.tokenizer) for row in answered]
+    written = continuations(pair.target, first, max_new_tokens=LONGEST, rows=ROWS, eos_token_id=pair.eos_token_ids)
+    for row, answer in zip(answered, written):
+        row["answers"] = [pair.tokenizer.decode(answer, skip_special_tokens=True)]
+    _write(path, rows)
+
+
+def _write(path: Path, rows: Iterable[dict]) -> None:
+    """Writes rows, one per line."""
+    atomic_file.replace(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())

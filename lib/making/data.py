@@ -1,21 +1,24 @@
-"""The tokenizer, the token streams from which seeded windows are drawn, and text that a target writes itself."""
+"""The family's tokenizer and token streams, the seeded windows of a training, and text that a target writes itself."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable
+from typing import Sequence
 
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from lib.decoding.batch import continuations
+from lib.decoding.loop import continuations
 from lib.making.corpus import mixture
+from lib.making.loop import Plan
 
 VOCABULARY = 4096
 END = "<|end|>"  # token 0: between documents, and the end of a text
+CHARACTERS = 70_000_000  # of all text, of which `mixture.SHARES` gives the size of the generated kinds
 TOKENIZER_SAMPLE = 24_000_000  # characters of the mixture that the tokenizer is trained on
-HELD_OUT_SHARE = 0.02
+HELD_OUT_SHARE, HELD_OUT_LEAST = 0.02, 120_000  # of the characters of a generated kind
+OWN_TEXT_SHARE = 0.5  # of the windows of a distilled member or a head: text that its target wrote
+OWN_TEXT_MOST = 400_000  # tokens of a training of which a target writes this share; of longer ones it writes no more
 PROMPT_TOKENS, NEW_TOKENS, ROWS = 96, 160, 64  # of text that a target writes itself
 # Words with their leading space, single digits (so that arithmetic can be learned), runs of signs, line breaks with
 # indentation.
@@ -30,21 +33,35 @@ class Streams:
     held_out: dict[str, np.ndarray]
 
 
-def documents(characters: int, seed: int = 0) -> dict[tuple[str, bool], list[str]]:
-    """All documents by (kind, held out): the real ones, and generated ones in proportion to `mixture.SHARES`."""
-    files = mixture.sources()
-    texts = {(kind, held): list(mixture.real(files, kind, held))
-             for kind in mixture.REAL_KINDS for held in (False, True)}
-    for kind in mixture.GENERATORS:
-        size = int(mixture.SHARES[kind] * characters)
-        texts[kind, False] = list(mixture.generated(kind, False, seed, size))
-        texts[kind, True] = list(mixture.generated(kind, True, seed, int(max(HELD_OUT_SHARE * size, 120_000))))
-    return texts
+def prepare(folder: Path) -> Streams:
+    """The streams, memory-mapped; they and tokenizer.json are made once under `folder`."""
+    files = {split: {kind: folder / f"{split}-{kind}.npy" for kind in mixture.KINDS} for split in ("train", "held_out")}
+    if not (folder / "tokenizer.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        sources = mixture.sources()
+        texts = {split: {kind: documents(sources, kind, split == "held_out") for kind in mixture.KINDS}
+                 for split in files}
+        tokenizer = train_tokenizer(texts["train"])
+        for split, by_kind in files.items():
+            for kind, path in by_kind.items():
+                np.save(path, encode(tokenizer, texts[split][kind]), allow_pickle=False)
+        tokenizer.save(str(folder / "tokenizer.json"))  # last, as the sign that all is there
+    return Streams(**{split: {kind: np.load(path, mmap_mode="r", allow_pickle=False) for kind, path in by_kind.items()}
+                      for split, by_kind in files.items()})
 
 
-def train_tokenizer(texts: dict[str, list[str]], seed: int = 0) -> Tokenizer:
+def documents(sources: list[mixture.Source], kind: str, held_out: bool) -> list[str]:
+    """All documents of a kind: those of the sources, or generated ones in proportion to `mixture.SHARES`."""
+    if kind in mixture.REAL_KINDS:
+        return list(mixture.real(sources, kind, held_out))
+    size = int(mixture.SHARES[kind] * CHARACTERS)
+    size = int(max(HELD_OUT_SHARE * size, HELD_OUT_LEAST)) if held_out else size
+    return list(mixture.generated(kind, held_out, seed=0, characters=size))
+
+
+def train_tokenizer(texts: dict[str, list[str]]) -> Tokenizer:
     """A byte-level BPE of 4,096 tokens, from a sample of each kind's training documents."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     sample: list[str] = []
     for kind, listed in texts.items():
         budget = mixture.SHARES[kind] * TOKENIZER_SAMPLE
@@ -65,26 +82,10 @@ def train_tokenizer(texts: dict[str, list[str]], seed: int = 0) -> Tokenizer:
     return tokenizer
 
 
-def encode(tokenizer: Tokenizer, texts: Iterable[str]) -> np.ndarray:
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
     """One uint16 stream of the documents, each followed by token 0."""
-    encoded = tokenizer.encode_batch_fast(list(texts))
+    encoded = tokenizer.encode_batch_fast(texts)
     return np.concatenate([np.array([*document.ids, 0], dtype=np.uint16) for document in encoded])
-
-
-def save_streams(streams: Streams, folder: Path) -> None:
-    """Writes the streams as .npy files and an index of their lengths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for split in ("train", "held_out"):
-        for kind, stream in getattr(streams, split).items():
-            np.save(folder / f"{split}-{kind}.npy", stream, allow_pickle=False)
-    lengths = {split: {kind: len(s) for kind, s in getattr(streams, split).items()} for split in ("train", "held_out")}
-    (folder / "lengths.json").write_text(json.dumps(lengths, indent=1))
-
-
-def load_streams(folder: Path) -> Streams:
-    """Opens the streams of `save_streams`, memory-mapped."""
-    return Streams(**{split: {kind: np.load(folder / f"{split}-{kind}.npy", mmap_mode="r", allow_pickle=False)
-                              for kind in mixture.KINDS} for split in ("train", "held_out")})
 
 
 def windows(
@@ -101,21 +102,23 @@ def windows(
     return torch.from_numpy(np.stack(cut).astype(np.int64))
 
 
-def own_text(target, folder: Path, name: str, *, tokens: int, seed: int) -> np.ndarray:
-    """A stream uint16[N] of training prompts, each continued by the target at temperature 1; made once under `folder`.
+def with_own_text(target, name: str, streams: Streams, folder: Path,
+                  plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """The training streams and their shares, with text that the target wrote, which is made once under `folder`.
 
-    A drafter should learn its target on text that the target writes (Zhou et al. 2024, DistillSpec, on-policy data).
-    `target` has attn_implementation "tree". Prompts are windows of the training streams, in the mixture's shares.
+    A drafter should learn its target on text that the target writes (Zhou et al. 2024, DistillSpec, on-policy data):
+    prompts from the training streams, in the mixture's shares, each continued at temperature 1. `target` has
+    attn_implementation "tree".
     """
-    path = folder / f"own-{name}.npy"
-    if path.exists():
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    streams = load_streams(folder)
-    count = -(-tokens // (PROMPT_TOKENS + NEW_TOKENS))
-    prompts = windows(streams.train, mixture.SHARES, count, PROMPT_TOKENS, seed, step=0)
-    written = continuations(target, list(prompts), max_new_tokens=NEW_TOKENS, temperature=1.0, rows=ROWS,
-                            eos_token_id=0, generator=torch.Generator().manual_seed(seed))
-    stream = np.concatenate([np.array([*prompt.tolist(), *row, 0], dtype=np.uint16)
-                             for prompt, row in zip(prompts, written)])
-    np.save(path, stream, allow_pickle=False)
-    return stream
+    path = folder / f"own-{Path(name).name}.npy"
+    if not path.exists():
+        tokens = int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST))
+        count = -(-tokens // (PROMPT_TOKENS + NEW_TOKENS))
+        prompts = windows(streams.train, mixture.SHARES, count, PROMPT_TOKENS, plan.seed, step=0)
+        written = continuations(target, list(prompts), max_new_tokens=NEW_TOKENS, temperature=1.0, rows=ROWS,
+                                eos_token_id=0, generator=torch.Generator().manual_seed(plan.seed))
+        np.save(path, np.concatenate([np.array([*prompt.tolist(), *row, 0], dtype=np.uint16)
+                                      for prompt, row in zip(prompts, written)]), allow_pickle=False)
+    shares = {kind: share * (1 - OWN_TEXT_SHARE) for kind, share in mixture.SHARES.items()}
+    return ({**streams.train, "own": np.load(path, mmap_mode="r", allow_pickle=False)},
+            {**shares, "own": OWN_TEXT_SHARE})

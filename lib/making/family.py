@@ -15,9 +15,6 @@ from lib.making.corpus import mixture
 from lib.models.load import load_pair
 
 WINDOW = 512
-OWN_TEXT_SHARE = 0.5  # of a distilled member's windows: text that its teacher wrote
-OWN_TEXT_MOST = 400_000  # the most tokens that a teacher writes; windows are drawn from them more than once
-CHARACTERS = 70_000_000  # of all text, of which `mixture.SHARES` gives the size of the generated kinds
 
 
 @dataclass(frozen=True)
@@ -35,16 +32,6 @@ class Member:
     plan: loop.Plan
     further: loop.Plan | None = None
     teacher: str | None = None
-
-    @property
-    def plans(self) -> tuple[loop.Plan, ...]:
-        """Its schedules, in order."""
-        return (self.plan, self.further) if self.further else (self.plan,)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens seen over all schedules."""
-        return sum(plan.tokens for plan in self.plans)
 
     def config(self) -> LlamaConfig:
         """The transformers configuration."""
@@ -69,20 +56,6 @@ FAMILY = {
 }
 
 
-def prepare(folder: Path) -> Tokenizer:
-    """The tokenizer; it and the token streams are made once under `folder`."""
-    path = folder / "tokenizer.json"
-    if path.exists() and (folder / "lengths.json").exists():
-        return Tokenizer.from_file(str(path))
-    texts = data.documents(CHARACTERS)
-    tokenizer = data.train_tokenizer({kind: texts[kind, False] for kind in mixture.KINDS})
-    encoded = {split: {kind: data.encode(tokenizer, texts[kind, split == "held_out"]) for kind in mixture.KINDS}
-               for split in ("train", "held_out")}
-    data.save_streams(data.Streams(**encoded), folder)
-    tokenizer.save(str(path))
-    return tokenizer
-
-
 def make(name: str, folder: Path, *, member: Member | None = None, device: str = "cpu") -> LlamaForCausalLM:
     """Trains a member (plain, or by distillation from its trained teacher under `folder`) and saves it in bfloat16.
 
@@ -90,32 +63,26 @@ def make(name: str, folder: Path, *, member: Member | None = None, device: str =
     the first, with a warm-up and new momenta.
     """
     member = member or FAMILY[name]
-    plan = member.plan
-    tokenizer = prepare(folder)
-    streams = data.load_streams(folder)
-    torch.manual_seed(plan.seed)  # for the initial weights; each window is a function of seed and step
+    streams = data.prepare(folder)
+    torch.manual_seed(member.plan.seed)  # for the initial weights; each window is a function of seed and step
     model = LlamaForCausalLM(member.config()).to(device)
     loss, texts, shares = loop.plain_loss, streams.train, mixture.SHARES
     if member.teacher:
         teacher = frozen_target(member.teacher, folder, device)
         loss = loop.distilling_loss(teacher)
-        texts, shares = with_own_text(teacher, member.teacher, streams, folder, plan)
-    for part, plan in enumerate(member.plans):
-        loop.train(
-            model,
-            partial(windows, texts, shares, plan),
-            plan,
-            loss,
-            folder / "checkpoints" / (f"{name}-further" if part else name),
-            report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True),
-        )
-    save(model, folder / name, tokenizer)
+        texts, shares = data.with_own_text(teacher, member.teacher, streams, folder, member.plan)
+    for part, plan in ((name, member.plan), (f"{name}-further", member.further)):
+        if plan:
+            loop.train(
+                model,
+                partial(data.windows, texts, shares, plan.rows, plan.length + 1, plan.seed),
+                plan,
+                loss,
+                folder / "checkpoints" / part,
+                report=lambda record: print(name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True),
+            )
+    save(model, folder / name, Tokenizer.from_file(str(folder / "tokenizer.json")))
     return model
-
-
-def windows(texts, shares, plan: loop.Plan, step: int) -> torch.Tensor:
-    """The windows of a plan's step, int64[rows, length + 1], each with the token after its last."""
-    return data.windows(texts, shares, plan.rows, plan.length + 1, plan.seed, step)
 
 
 def frozen_target(name: str, folder: Path, device: str):
@@ -126,18 +93,6 @@ def frozen_target(name: str, folder: Path, device: str):
     trained = (folder / name / "model.safetensors").exists()
     where = str(folder / name) if trained else name
     return load_pair(where, dtype="float32", device=device).target.requires_grad_(False)
-
-
-def with_own_text(target, name: str, streams: data.Streams, folder: Path, plan: loop.Plan):
-    """The training streams and their shares, with text that the target wrote itself (see `data.own_text`)."""
-    own = data.own_text(target, folder, Path(name).name, tokens=own_tokens(plan), seed=plan.seed)
-    shares = {kind: share * (1 - OWN_TEXT_SHARE) for kind, share in mixture.SHARES.items()}
-    return {**streams.train, "own": own}, {**shares, "own": OWN_TEXT_SHARE}
-
-
-def own_tokens(plan: loop.Plan) -> int:
-    """The tokens that a teacher writes for a student or head with this plan."""
-    return int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST))
 
 
 def save(model: LlamaForCausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> None:
@@ -156,8 +111,7 @@ def save(model: LlamaForCausalLM, folder: Path, tokenizer: Tokenizer | None = No
 
 def losses(names: Sequence[str], folder: Path, windows: int = 48) -> pd.DataFrame:
     """Held-out loss of members under `folder` by kind of text: member, kind, nats_a_token, tokens (of the mean)."""
-    streams = data.load_streams(folder)
-    rows = []
+    streams, rows = data.prepare(folder), []
     for name in names:
         model = LlamaForCausalLM.from_pretrained(folder / name, dtype=torch.float32).eval()
         rows += [dict(member=name, kind=kind,

@@ -77,7 +77,7 @@ def medusa(head, target, tokens: Tensor, generator: torch.Generator) -> HeadLoss
     states = head.states(last).unbind(-2)
     lengths = [last.shape[1] - 1 - depth for depth in range(len(states))]
     return HeadLoss([state[:, :length] for state, length in zip(states, lengths)],
-                  [last[:, depth + 1 :] for depth in range(len(states))])
+                    [last[:, depth + 1 :] for depth in range(len(states))])
 
 
 def eagle(head, target, tokens: Tensor, generator: torch.Generator) -> HeadLoss:
@@ -99,7 +99,7 @@ def unrolled(head, target, tokens: Tensor, generator: torch.Generator) -> HeadLo
     length = tokens.shape[1] - 1 - UNROLLED
     made = unroll(head, target, head.read(hidden)[:, :length], tokens[:, 1:], UNROLLED)
     return HeadLoss([head.states(features) for features in made],
-                  [hidden[-1][:, step + 1 : step + 1 + length] for step in range(UNROLLED)])
+                    [hidden[-1][:, step + 1 : step + 1 + length] for step in range(UNROLLED)])
 
 
 def block(head, target, tokens: Tensor, generator: torch.Generator) -> HeadLoss:
@@ -147,13 +147,13 @@ def make(target_name: str, kind: str, folder: Path, *, plan: loop.Plan | None = 
         raise ValueError(f"the head's kind is {kind!r}; choose one of {', '.join(PLANS)}")
     plan = plan or PLANS[kind]
     target = family.frozen_target(target_name, folder, device)
-    family.prepare(folder)
-    streams = data.load_streams(folder)
+    streams = data.prepare(folder)
     torch.manual_seed(plan.seed)  # for the initial weights; each window is a function of seed and step
     head = heads.KINDS[kind](heads.settings(kind, target.config)).to(device)
     into = folder / "heads" / Path(target_name).name / kind
-    texts = family.with_own_text(target, target_name, streams, folder, plan)
-    train(head, target, kind, partial(family.windows, *texts, plan), plan, into, streams.held_out, compiled=compiled)
+    texts = data.with_own_text(target, target_name, streams, folder, plan)
+    draw = partial(data.windows, *texts, plan.rows, plan.length + 1, plan.seed)
+    train(head, target, kind, draw, plan, into, streams.held_out, compiled=compiled)
     heads.save(head, into)
     return head
 

@@ -78,8 +78,7 @@ def written(tokens: np.ndarray, writers: np.ndarray, by: Sequence[int]) -> Place
 def _corpus(target_name: str, folder: Path, windows: int) -> tuple[int, Places, dict[str, Places]]:
     """The target's vocabulary, and the places in windows of the corpus: of training, and held out by kind of text."""
     target = family.frozen_target(target_name, folder, "cpu")
-    family.prepare(folder)
-    streams = data.load_streams(folder)
+    streams = data.prepare(folder)
 
     def drawn(texts: dict[str, np.ndarray], shares: dict[str, float], count: int, step: int) -> Places:
         rows = data.windows(texts, shares, count, LENGTH, SEED, step)

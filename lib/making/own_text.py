@@ -13,7 +13,7 @@ from typing import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from lib.decoding.batch import continuations
+from lib.decoding.loop import continuations
 from lib.drafters import vocabulary
 from lib.drafters.vocabulary import most_frequent
 from lib.models.dialogue import has_template, of_user

@@ -16,14 +16,6 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 SMALLEST = 128  # slots of the first allocation; a full buffer then doubles
 
 
-def capacity_for(slots: int) -> int:
-    """The capacity of a buffer that grew one token at a time to hold so many slots."""
-    capacity = SMALLEST
-    while capacity < slots:
-        capacity *= 2
-    return capacity
-
-
 class Rows:
     """The committed lengths, which the layers share: as a list, and on request as a tensor int64[B]."""
 
@@ -139,12 +131,6 @@ class TreeLayer(CacheLayerMixin):
         """Keeps these rows, int64 indices or bool[B], in this order."""
         self._hold([buffer[:, rows] for buffer in self.buffers])
 
-    def reset(self) -> None:
-        """Releases the buffers."""
-        self.keys = self.values = None
-        self.buffers = []
-        self.is_initialized, self.pending, self.bytes = False, 0, 0
-
     def get_seq_length(self) -> int:
         """Tokens of the longest row, pending nodes included; transformers appends after them."""
         return self.rows.longest + self.pending
@@ -196,7 +182,7 @@ class TreeCache(Cache):
 
     def set_lengths(self, lengths: Tensor) -> None:
         """Commits lengths int64[B]: after a right-padded prefill, those of the prompts."""
-        lengths = torch.as_tensor(lengths, dtype=torch.long).reshape(-1).tolist()
+        lengths = torch.as_tensor(lengths).tolist()
         stored = [length + self.pending for length in self.rows.as_list]
         if len(lengths) != len(stored) or any(not 0 <= new <= old for new, old in zip(lengths, stored)):
             raise ValueError(f"lengths {lengths} for rows that hold {stored} tokens; give one per row, none longer")
@@ -207,10 +193,6 @@ class TreeCache(Cache):
         """Drops the nodes that were appended since the last commit."""
         for layer in self.layers:
             layer.pending = 0
-
-    def crop(self, lengths: Tensor | int) -> None:
-        """Drops all but the first lengths[b] tokens of row b (an int: of each row), pending nodes included."""
-        self.set_lengths(torch.as_tensor(lengths).expand(len(self.rows.as_list)).clone())
 
     def commit(self, lists: list[list[int]]) -> None:
         """Commits some of the nodes that were appended since the last commit, a list per row: an accepted path, from
@@ -243,8 +225,3 @@ class TreeCache(Cache):
         self.rows.set(self.lengths[rows].tolist(), self.rows.device)
         for layer in self.layers:
             layer.select(rows)
-
-    def reset(self) -> None:
-        """Drops all rows; the next forward pass may bring another batch."""
-        self.rows.set([])
-        super().reset()

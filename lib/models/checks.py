@@ -1,10 +1,13 @@
-"""What can be wrong with a pair, each with its own message: the thing, its value and the remedy."""
+"""What can be wrong with a pair, or with reading a model, each with its own message: the thing, its value and the
+remedy.
+"""
 
 import json
 from pathlib import Path
-from typing import Collection
+from typing import Collection, Iterator
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from lib.attention.registration import can_host_tree
 from lib.lab.processor import free_memory, has_bfloat16_units
@@ -13,6 +16,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 AUTO = "auto"  # the number format that is fastest on the device
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+UNREACHABLE = ("is not on this machine and the hub cannot be reached; check the network, set HF_HUB_OFFLINE=0 to allow "
+               "it, or take a folder or a shipped model")
 SAVE_AGAIN = "load it where you trust it, save it with `model.save_pretrained(FOLDER)` and give that folder"
 
 
@@ -90,21 +95,14 @@ def _weight_files(source, folder: Path) -> list[Path]:
 
 
 def _broken(path: Path) -> str | None:
-    """What is wrong with a safetensors file: 8 bytes with the header's length, the header in JSON, then the numbers."""
+    """What is wrong with a safetensors file, from its header and its size."""
     if not path.is_file():
         return f"is missing, but {INDEX} names it"
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            return f"is cut off, or no safetensors file: it has {size:,} bytes and no whole header"
-        try:
-            header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, LookupError, TypeError, AttributeError):
-            return "is no safetensors file: its header cannot be read"
-    whole = 8 + length + max(ends, default=0)
-    return f"is cut off: it has {size:,} of {whole:,} bytes" if size < whole else None
+    try:
+        with safe_open(path, "np"):
+            return None
+    except SafetensorError as error:
+        return f"is cut off, or no safetensors file ({first_line(error)})"
 
 
 def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, int]) -> None:
@@ -145,6 +143,54 @@ def no_memory(source, device: str | torch.device) -> PairError:
     """The PairError for a model that ran out of memory although the estimate said that it fits."""
     return PairError(f"{source} did not fit into the memory of {device}, {gib(free_memory(device))} are free now; "
                      "take a smaller dtype, a smaller model or another device")
+
+
+def why_not(source, error: BaseException) -> PairError:
+    """The PairError for a failed reading of config, tokenizer or weights, from the errors that caused it."""
+    causes = list(_chain(error))
+    texts = " ".join(str(cause) for cause in causes)
+    refused, first = meaning(error), first_line(error)
+    if "trust_remote_code" in texts:
+        reason = "brings code of its own, which never runs here; choose a model that transformers supports"
+    elif "does not recognize this architecture" in texts or "Unrecognized model" in texts:
+        reason = (f"is of no type that this version of transformers supports ({first}); check its config.json, or "
+                  "choose another model")
+    elif refused:
+        reason = refused
+    elif "ignore_mismatched_sizes" in texts:
+        reason = "has weights of other shapes than its config.json says; fetch or save both again"
+    elif "safetensors" in texts or any(type(cause).__name__ == "SafetensorError" for cause in causes):
+        reason = (f"holds no readable safetensors ({first}), and no other format is read here; if you trust it, save "
+                  "it again with `model.save_pretrained(FOLDER)` and give that folder")
+    else:
+        reason = (f"cannot be read as a model ({first}); check that it has config.json, model.safetensors and "
+                  "tokenizer files")
+    return PairError(f"{source} {reason}")
+
+
+def meaning(error: BaseException) -> str:
+    """The rest of a sentence that begins with the model's name; empty where the error did not come from the hub."""
+    from huggingface_hub import errors
+
+    causes = list(_chain(error))
+    by_kind = {
+        (errors.GatedRepoError,): "is gated; accept its licence on the hub, then log in with `hf auth login`",
+        (errors.RevisionNotFoundError,):
+            "is no revision that the hub has of this model; leave @REVISION out, or name one that its page lists",
+        (errors.RepositoryNotFoundError, errors.HFValidationError):
+            "is neither a folder here nor a public model on the hub; check the spelling, and if it is private log in "
+            "with `hf auth login`",
+        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): UNREACHABLE,
+    }
+    reasons = (reason for kinds, reason in by_kind.items() if any(isinstance(cause, kinds) for cause in causes))
+    return next(reasons, "")
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and its causes, the last error first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def first_line(error: BaseException) -> str:

@@ -4,10 +4,6 @@ Query, key and value are one product over joined and packed weights, gate and up
 together, and the attention backend is chosen once per forward pass. The joined weights are a second copy.
 """
 
-from dataclasses import dataclass
-from itertools import chain
-from types import MappingProxyType
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,37 +14,22 @@ from lib.attention.operator import auto
 from lib.models.packed import Linear, joined, joined_bytes
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The parts of a decoder layer; norms of queries and keys where it has them (Qwen3)."""
-
-    input_norm: nn.Module
-    query_key_value: Linear
-    query_norm: nn.Module | None
-    key_norm: nn.Module | None
-    out: Linear
-    middle_norm: nn.Module
-    gate_up: Linear
-    down: Linear
-    heads: tuple[int, int, int]  # query heads, key heads, their size
-    scale: float
-
-
 class JoinedBlocks:
     """A causal language model's layers, last norm and output layer over a block after a cache's rows.
 
-    copied_bytes: of weights that are held a second time. The other attributes are those of `NativeBlocks`: no paired
-    weights, no prompts, no tree filled in one call.
+    copied_bytes: of weights that are held a second time. The other attributes are those of `NativeBlocks`: no prompts,
+    no tree filled in one call.
     """
 
-    pairs, most_rows, fills = MappingProxyType({}), 0, False
+    most_rows, fills = 0, False
 
     def __init__(self, model, output: Linear):
-        groups = chain.from_iterable(map(_groups, model.model.layers))
+        decoder = model.model
+        groups = [group for layer in decoder.layers for group in _groups(layer)]
         self.copied_bytes = sum(map(joined_bytes, (*groups, [model.lm_head])))
-        self.layers = tuple(map(_layer, model.model.layers))
-        self.embedding, self.output = model.model.embed_tokens, output
-        self.rotary, self.norm = model.model.rotary_emb, model.model.norm
+        self.layers = [(layer, *map(joined, _groups(layer))) for layer in decoder.layers]
+        self.embedding, self.output = decoder.embed_tokens, output
+        self.rotary, self.norm = decoder.rotary_emb, decoder.norm
 
     def __call__(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
                  all_states: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
@@ -62,15 +43,16 @@ class JoinedBlocks:
         half = sin.shape[-1] // 2
         rotation = cos[:, :, None], torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)[:, :, None]
         states, attend = [state], None
-        for layer, stored in zip(self.layers, cache.layers):
-            query, key, value = _projected(layer, state, rotation)
+        for (layer, query_key_value, out, gate_up, down), stored in zip(self.layers, cache.layers):
+            every = query_key_value(_normed(layer.input_layernorm, state))
+            query, key, value = _rotated(layer.self_attn, every, rotation)
             key, value = stored.update(key, value)
             if attend is None:
                 attend = implementation(auto(query, key, value, max(prefix)))
-            seen, _ = attend(query, key, value, mask, prefix, layer.scale, False)
-            state = state + layer.out(seen.transpose(1, 2).flatten(2))
-            gate, up = layer.gate_up(_normed(layer.middle_norm, state)).chunk(2, dim=-1)
-            state = state + layer.down(F.silu(gate) * up)
+            seen, _ = attend(query, key, value, mask, prefix, layer.self_attn.scaling, False)
+            state = state + out(seen.transpose(1, 2).flatten(2))
+            gate, up = gate_up(_normed(layer.post_attention_layernorm, state)).chunk(2, dim=-1)
+            state = state + down(F.silu(gate) * up)
             if all_states:
                 states.append(state)
         kept = slice(-keep or None, None) if isinstance(keep, int) else keep  # 0 is all
@@ -80,14 +62,14 @@ class JoinedBlocks:
         return self.output(states[-1][:, kept]), tuple(states)
 
 
-def _projected(layer: Layer, state: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotated query [B, Hq, m, d] and key, and value [B, Hkv, m, d]."""
-    queries, keys, size = layer.heads
-    every = layer.query_key_value(_normed(layer.input_norm, state)).unflatten(-1, (queries + 2 * keys, size))
-    turned, value = every[:, :, : queries + keys], every[:, :, queries + keys :]
-    if layer.query_norm is not None:
-        turned = torch.cat([_normed(layer.query_norm, turned[:, :, :queries]),
-                            _normed(layer.key_norm, turned[:, :, queries:])], dim=2)
+def _rotated(attention, every: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated query [B, Hq, m, d] and key, and value [B, Hkv, m, d], from all three, [B, m, (Hq + 2 Hkv) d]."""
+    size = attention.head_dim
+    queries, keys = (projection.weight.shape[0] // size for projection in (attention.q_proj, attention.k_proj))
+    turned, value = every.unflatten(-1, (-1, size)).split([queries + keys, keys], dim=2)
+    if hasattr(attention, "q_norm"):  # of Qwen3
+        turned = torch.cat([_normed(attention.q_norm, turned[:, :, :queries]),
+                            _normed(attention.k_norm, turned[:, :, queries:])], dim=2)
     cos, signed_sin = rotation  # x cos + (-x2, x1) sin: rolled by half a head, the sign in the sine
     turned = (turned * cos + turned.roll(size // 2, -1) * signed_sin).transpose(1, 2)
     return turned[:, :queries], turned[:, queries:], value.transpose(1, 2)
@@ -102,13 +84,3 @@ def _groups(layer) -> list[list[nn.Module]]:
     attention, mlp = layer.self_attn, layer.mlp
     return [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj], [mlp.gate_proj, mlp.up_proj],
             [mlp.down_proj]]
-
-
-def _layer(layer) -> Layer:
-    attention, size = layer.self_attn, layer.self_attn.head_dim
-    query_key_value, out, gate_up, down = map(joined, _groups(layer))
-    heads = tuple(projection.weight.shape[0] // size for projection in (attention.q_proj, attention.k_proj))
-    return Layer(input_norm=layer.input_layernorm, query_key_value=query_key_value,
-                 query_norm=getattr(attention, "q_norm", None), key_norm=getattr(attention, "k_norm", None), out=out,
-                 middle_norm=layer.post_attention_layernorm, gate_up=gate_up, down=down, heads=(*heads, size),
-                 scale=attention.scaling)

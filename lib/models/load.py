@@ -86,17 +86,16 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, 
 
     dtype: of both models, or of each as "float32|bfloat16", which drafts in bfloat16 and verifies in float32; "auto" is
         the processor's own (see `checks.own_dtype`).
-    quantize: "none", "int8" or "int4" (see `lib.models.quantize`) for both models, or for each as "int8|none"; lossless
-        then means the text of the quantised target.
+    quantize: "none" or "int8" (see `lib.models.quantize`) for both models, or for each as "int8|none"; lossless then
+        means the text of the quantised target.
 
     Vocabularies that differ by padding are cut to the smaller. PairError (a ValueError) says which model is missing or
     gated, has no whole weights, cannot verify a tree, does not fit into memory, or has another tokenizer than its
     partner; all of that is checked before any weights are read.
     """
-    dtypes, kinds = checks.dtypes_of(dtype, device), bits.kinds_of(quantize)
-    for own, kind in zip(dtypes, kinds):
+    dtypes, kinds = checks.dtypes_of(dtype, device), checks.each_of("quantize", quantize, bits.KINDS)
+    for own in dtypes:
         checks.check_device(device, own)
-        bits.check(kind, device)
     named = _named(names)
     config, tokenizer = cache(_config), cache(_tokenizer)
     for pair in named:
@@ -188,14 +187,12 @@ def _folder(source: Source) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    from lib.models import hub_errors
-
     try:
         path = try_to_load_from_cache(source.where, "config.json", revision=source.revision)
     except HFValidationError as error:
-        raise hub_errors.why_not(source, error) from error
+        raise checks.why_not(source, error) from error
     if not isinstance(path, str):
-        raise checks.PairError(f"{source} {hub_errors.UNREACHABLE}")
+        raise checks.PairError(f"{source} {checks.UNREACHABLE}")
     return Path(path).parent
 
 
@@ -216,28 +213,24 @@ def _read(kind, source: Source, **keywords):
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        from lib.models.hub_errors import why_not
-
-        raise why_not(source, error) from error
+        raise checks.why_not(source, error) from error
 
 
 def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind: str):
     """A model that verifies trees. PairError where files lack weights, which transformers would fill at random."""
     register()
-    on_cpu = torch.device(device).type == "cpu"
-    quantized = {} if kind == bits.NONE or on_cpu else bits.gpu_keywords(kind) | {"device_map": device}
     try:
         if source.is_random:
             return _random(source, dtype, device, kind)
         with _silence(bars=source.is_folder):
             model, info = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=TREE,
-                                use_safetensors=True, output_loading_info=True, **quantized)
+                                use_safetensors=True, output_loading_info=True)
         if info["missing_keys"]:
             raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; its "
                                    "files are incomplete or belong to another config.json: fetch or save them again")
-        if kind != bits.NONE and on_cpu:
+        if kind == bits.INT8:
             bits.quantize_int8(model)
-        return (model if quantized else model.to(device)).eval()
+        return model.to(device).eval()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error
 

@@ -3,7 +3,6 @@
 PyTorch's own linear layer packs weights in each call of few rows, which takes longer than the product itself.
 """
 
-import copy
 from typing import Callable, Sequence
 
 import torch
@@ -74,9 +73,6 @@ class _Packed:
         if torch.is_grad_enabled() or self.made_of != self._weight(self.layer):
             return F.linear(x, self.layer.weight, self.layer.bias)
         return self.run(x)
-
-    def __deepcopy__(self, memo: dict) -> "_Packed":
-        return _Packed(copy.deepcopy(self.layer, memo))
 
     @staticmethod
     def _weight(layer: nn.Linear) -> tuple:

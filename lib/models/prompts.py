@@ -1,74 +1,91 @@
-"""Tokenised prompts of a file, through a tokenizer's chat template if it has one. Errors name file and line."""
+"""Prompts of a file, tokenised through a tokenizer's chat template if it has one. Errors name file and line.
 
+A file has JSON Lines as benchmarks publish them and as people write them. A row is read by its fields, the first of
+these that it has:
+    turns: of Spec-Bench and MT-bench, with question_id and category. If `answers` holds an answer to each turn but the
+        last, the prompt is the dialogue up to the last turn; otherwise, as for published files, the first turn alone.
+    messages: of OpenAI, with role and content. Earlier answers and the system message are kept.
+    source: of the shipped family, with question_id and category: the recipe of a text in a package.
+    prompt: of HumanEval, with task_id.
+Without a name (question_id or task_id) a row has its line's number, without a category "code" if it has a task_id, else
+"chat".
+"""
+
+import gzip
 import json
+import zlib
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Iterable, Sequence
+from typing import Sequence
 
 from torch import Tensor
 
 from lib.models import dialogue, held_out
-from lib.models.prompt_files import Row, rows
 
 FAMILY, CHAT = (Path(__file__).parents[2] / "data" / "prompts" / name for name in ("family.jsonl", "chat.jsonl"))
-TOO_LONG = ("refuse", "shorten", "skip")
+GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
+FORMS = {"turns": ("question_id", "category"), "messages": (), "source": ("question_id", "category"), "prompt": ()}
+ROLES = ("system", "user", "assistant")
+
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt: messages, of which the last is the user's, or the recipe of a text. where: its file and line."""
+
+    where: str
+    name: str
+    kind: str
+    messages: Sequence[dialogue.Message] = ()
+    source: dict | None = None
 
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Tokenised prompts: names, kinds of text, ids int64[T] each, and a digest of all three.
-
-    too_long: the names of prompts that did not fit and were shortened or left out.
-    """
+    """Tokenised prompts: names, kinds of text, and ids int64[T] each."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     ids: tuple[Tensor, ...]
-    digest: str
-    too_long: tuple[str, ...] = ()
 
-    def select(self, rows: Iterable[int]) -> "PromptSet":
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the prompts as a model reads them."""
+        whole = [list(self.names), list(self.kinds), [row.tolist() for row in self.ids]]
+        return sha256(json.dumps(whole).encode()).hexdigest()
+
+    def select(self, rows: Sequence[int]) -> "PromptSet":
         """The prompts of these rows, in this order."""
-        rows = list(rows)
-        names, kinds, ids = (tuple(values[row] for row in rows) for values in (self.names, self.kinds, self.ids))
-        return PromptSet(names, kinds, ids, digest_of(names, kinds, ids), self.too_long)
+        return PromptSet(*(tuple(values[row] for row in rows) for values in (self.names, self.kinds, self.ids)))
 
 
-def load(path: str | Path, tokenizer, limit: int | None = None, *, too_long: str = "refuse",
-         first: int | None = None) -> PromptSet:
+def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | None = None) -> PromptSet:
     """The prompts of a file, in its order: a path, "chat" or "family" for the shipped files, or "" for "chat" where the
-    tokenizer has a chat template and "family" elsewhere. `prompt_files` says which rows it may hold, and which turn
-    of a dialogue is measured.
+    tokenizer has a chat template and "family" elsewhere.
 
     Prompts go through the tokenizer's chat template if it has one, with the system prompt that the template may insert;
     the family's are plain text. The text of a control token in a prompt is tokenised as text.
 
     limit: tokens that a prompt may have: the models' window less the generated tokens.
-    too_long: a prompt beyond the limit is an error ("refuse"), loses its beginning ("shorten") or is left out ("skip").
     first: the number of prompts of each kind; None for all.
     ValueError names file and line.
     """
-    if too_long not in TOO_LONG:
-        raise ValueError(f"too_long is {too_long!r}; choose one of {', '.join(TOO_LONG)}")
     if first is not None and first < 1:
         raise ValueError(f"first is {first}; give 1 or more prompts of each kind, or None for all")
     path = place(path, dialogue.has_template(tokenizer))
-    names, kinds, ids, long = [], [], [], []
+    names, kinds, ids = [], [], []
     for row in rows(path):
         if first is not None and kinds.count(row.kind) >= first:
             continue
         tokens = _tokens(row, tokenizer, is_plain=path.resolve() == FAMILY.resolve())
         if limit is not None and len(tokens) > limit:
-            long.append(row.name)
-            tokens = _fitted(tokens, limit, too_long, row.where)
-        if tokens is not None:
-            names.append(row.name)
-            kinds.append(row.kind)
-            ids.append(tokens)
-    if not names:
-        raise ValueError(f"{path}: none of its prompts has {limit} tokens or fewer; shorten them, or generate less")
-    return PromptSet(tuple(names), tuple(kinds), tuple(ids), digest_of(names, kinds, ids), tuple(long))
+            raise ValueError(f"{row.where}: the prompt has {len(tokens)} tokens, {limit} fit beside what is generated; "
+                             "shorten it, or generate less")
+        names.append(row.name)
+        kinds.append(row.kind)
+        ids.append(tokens)
+    return PromptSet(tuple(names), tuple(kinds), tuple(ids))
 
 
 def check(path: str | Path, chat: bool) -> tuple[list[str], list[str]]:
@@ -99,13 +116,84 @@ def _tokens(row: Row, tokenizer, is_plain: bool) -> Tensor:
     return tokens
 
 
-def digest_of(names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tensor]) -> str:
-    """SHA-256 of prompts as a model reads them."""
-    return sha256(json.dumps([list(names), list(kinds), [row.tolist() for row in ids]]).encode()).hexdigest()
+def rows(path: Path) -> list[Row]:
+    """The rows of a file; blank lines are skipped."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines with question_id, category "
+                                "and turns")
+    found, seen = [], {}
+    for number, line in enumerate(_content(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if not line.strip():
+            continue
+        found.append(row := _parse(line, f"{path}, line {number}", number))
+        if seen.setdefault(row.name, number) != number:
+            raise ValueError(f"{row.where}: {row.name!r} is the name of line {seen[row.name]} already; give it another")
+    if not found:
+        raise ValueError(f"{path} holds no prompt; give at least one line")
+    return found
 
 
-def _fitted(tokens: Tensor, limit: int, too_long: str, where: str) -> Tensor | None:
-    if limit < 1 or too_long == "refuse":
-        raise ValueError(f"{where}: the prompt has {len(tokens)} tokens, {limit} fit beside what is generated; shorten "
-                         "it, generate less, or load with too_long='shorten' or 'skip'")
-    return tokens[-limit:] if too_long == "shorten" else None
+def _content(path: Path) -> bytes:
+    content = path.read_bytes()
+    try:
+        return gzip.decompress(content) if content.startswith(GZIP) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked as gzip ({error}); fetch it again") from None
+
+
+def _parse(line: bytes, where: str, number: int) -> Row:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is no UTF-8 (byte {error.start}); save the file as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is no JSON ({error.msg} at column {error.colno}); write one object per "
+                         "line") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{where} is a {type(row).__name__}; write an object with question_id, category and turns")
+    form = next((field for field in FORMS if field in row), "turns")
+    missing = [field for field in (*FORMS[form], form) if field not in row]
+    if missing:
+        raise ValueError(f"{where} lacks {', '.join(missing)}; it has {', '.join(row) or 'nothing'}; give question_id, "
+                         "category and turns, or messages, or task_id and prompt")
+    name = row.get("question_id", row.get("task_id", number))
+    kind = row.get("category", "code" if "task_id" in row else "chat")
+    if not isinstance(name, (str, int)) or not isinstance(kind, str):
+        raise ValueError(f"{where}: question_id or task_id is {name!r}, category {kind!r}; give a number or text, and "
+                         "a text")
+    if form != "source":
+        return Row(where, str(name), kind, messages=_messages(row, form, where))
+    source = row["source"]
+    if not (isinstance(source, dict) and held_out.PARTS <= source.keys()):
+        raise ValueError(f"{where}: source is {source!r}; give {', '.join(sorted(held_out.PARTS))}, or turns")
+    return Row(where, str(name), kind, source=source)
+
+
+def _messages(row: dict, form: str, where: str) -> list[dialogue.Message]:
+    """The dialogue of a row, up to the user's message that the model answers."""
+    messages = row[form] if form == "messages" else _of_turns(row, form, where)
+    good = isinstance(messages, list) and all(map(_is_message, messages))
+    if not good or [message["role"] for message in messages[-1:]] != ["user"]:
+        raise ValueError(f"{where}: messages is {messages!r:.200}; give objects with role (system, user or assistant) "
+                         "and content (a text), the last of the user")
+    said = "".join(message["content"] for message in messages)
+    if unpaired := [letter for letter in said if "\ud800" <= letter <= "\udfff"]:
+        raise ValueError(f"{where}: {form} holds {unpaired[0]!r}, half of a character; write whole characters")
+    if not messages[-1]["content"].strip():
+        raise ValueError(f"{where}: the prompt is empty; write one, or remove the line")
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _is_message(message) -> bool:
+    return isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
+
+
+def _of_turns(row: dict, form: str, where: str) -> list[dialogue.Message]:
+    """The user's turns with the answers between them if the row has those, else the first; a `prompt` is one turn."""
+    turns, answers = row[form] if form == "turns" else [row[form]], row.get("answers")
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise ValueError(f"{where}: {form} is {row[form]!r}; give {'a list of texts' if form == 'turns' else 'a text'}")
+    if not isinstance(answers, list) or len(answers) != len(turns) - 1:
+        return dialogue.of_user(turns[0])
+    contents = [text for pair in zip(turns, answers) for text in pair] + turns[-1:]
+    return [{"role": ROLES[1 + place % 2], "content": text} for place, text in enumerate(contents)]

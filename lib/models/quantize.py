@@ -1,16 +1,11 @@
-"""Weights in fewer bits: int8 on a CPU by `Int8Linear`, 8 or 4 bit on a GPU by a package that transformers supports."""
-
-import importlib.util
+"""Weights in int8, one byte each."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.models.checks import PairError, each_of
-
-NONE, INT8, INT4 = "none", "int8", "int4"
-KINDS = (NONE, INT8, INT4)
-GPU_PACKAGE = "bitsandbytes"
+NONE, INT8 = "none", "int8"
+KINDS = (NONE, INT8)
 LARGEST = 127  # of int8, symmetric
 
 
@@ -53,24 +48,3 @@ def quantize_int8(model) -> None:
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear) and child is not output:
                 setattr(parent, name, Int8Linear(child))
-
-
-def kinds_of(quantize: str) -> tuple[str, str]:
-    """Target's and drafter's kind from "int8" (both) or "int8|none". PairError for anything else."""
-    return each_of("quantize", quantize, KINDS)
-
-
-def gpu_keywords(kind: str) -> dict[str, object]:
-    """The keywords of `from_pretrained` that load in 8 or 4 bit on a GPU. PairError where the package is missing."""
-    if importlib.util.find_spec(GPU_PACKAGE) is None:
-        raise PairError(f"quantize {kind!r} on a GPU needs the package {GPU_PACKAGE}; install it, or load unquantised")
-    from transformers import BitsAndBytesConfig
-
-    bits = {"load_in_8bit": True} if kind == INT8 else {"load_in_4bit": True}
-    return {"quantization_config": BitsAndBytesConfig(**bits)}
-
-
-def check(kind: str, device: str | torch.device) -> None:
-    """PairError where weights of this kind cannot be on the device."""
-    if kind == INT4 and torch.device(device).type == "cpu":
-        raise PairError(f"quantize {kind!r} is for GPUs; on device {str(device)!r} take {INT8!r} or {NONE!r}")

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lib.replay.exact import Walk, chained, rounds
-from lib.replay.rank_paths import windows
-from lib.replay.search import frequent
+from lib.replay.rank_paths import frequent, windows
 from lib.replay.trace import Trace
 from lib.trees import shapes
 from lib.trees.tree import Tree
@@ -90,9 +89,7 @@ def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
 
 
 def by_node(tree: Tree, walk: Walk, loops: np.ndarray) -> pd.DataFrame:
-    """One row per drafted node: its path of ranks ("0.0.1"), its depth, all rounds before a loop, and how many of
-    them accepted it. `loops` int64[N] is the trace's.
-    """
+    """One row per drafted node: its path of ranks ("0.0.1"), depth, rounds before a loop, and how many accepted it."""
     ends = walk.nodes[walk.starts < loops[walk.rows]]
     accepted = np.bincount(ends, minlength=tree.size) @ tree.mask.astype(np.int64)
     paths = [".".join(map(str, path)) for path in tree.choices()]
@@ -100,9 +97,7 @@ def by_node(tree: Tree, walk: Walk, loops: np.ndarray) -> pd.DataFrame:
 
 
 def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
-    """One row per prompt: positions before a loop, how many had the target's token at rank 0 .. 15, and the sum of
-    alpha.
-    """
+    """One row per prompt: positions before a loop, how many have rank 0 .. 15, and the sum of alpha."""
     ranks, valid = trace.next_ranks(drafter), trace.before_loops
     names = np.array(trace.prompts)
     kinds = dict(zip(trace.prompts, trace.kinds))

@@ -24,7 +24,7 @@ from torch import Tensor
 from lib.replay.acceptance import by_prompt, in_real_text
 from lib.replay.trace import Trace
 from lib.trees.tree import Tree
-from lib.verify import k_seq as spectr
+from lib.verify.residual_rules import k_seq_scale
 
 SAMPLES = 4  # samples of the rejected tokens at a position, for siblings that are drawn without replacement
 
@@ -66,8 +66,7 @@ def k_seq(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
     """A_j(token) float[S, k] of SpecTr's K-SEQ (Sun et al. 2023), in closed form: each draw is x and accepted with
     probability min(p / rho, q)(x), b summed over all x, independently of the other draws.
     """
-    rho = torch.tensor([spectr.scale(spectr.Overlap(*pair), k)[0] for pair in zip(p, q)], dtype=p.dtype,
-                       device=p.device)
+    rho = torch.tensor([k_seq_scale(*pair, k) for pair in zip(p, q)], dtype=p.dtype, device=p.device)
     shared = torch.minimum(p / rho[:, None], q)
     own, rejection = _at(shared, tokens), (1 - shared.sum(-1)).clamp_min(0)
     rejected_x = (_at(q, tokens) - own) / rejection.clamp_min(1e-30)  # that a rejected draw is x
@@ -191,9 +190,7 @@ def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
 
 
 def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
-    """One row per prompt and stretch, as `acceptance.tally`, in expectation: the rounds of the trace's protocol, and
-    their accepted tokens.
-    """
+    """`acceptance.tally` in expectation: the rounds of the trace's protocol, and their accepted tokens."""
     rows, width, depths = survive.shape
     starts = np.zeros((rows, width)) if in_real_text(trace) else _chained_starts(survive)
     starts[:, 0] = 1

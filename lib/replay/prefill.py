@@ -44,9 +44,7 @@ def alike(lengths: Sequence[int]) -> list[slice]:
 
 
 def prefill(model, texts: Sequence[Tensor]) -> tuple[TreeCache, Tensor]:
-    """A cache that holds each text int64[T], and the logits [B, V] after it; only trunks are forwarded, those of
-    similar lengths together.
-    """
+    """A cache that holds each text int64[T], and the logits [B, V] after it; only trunks are forwarded."""
     kept, place = trunks(texts)
     lengths, place = torch.tensor([len(text) for text in texts]), torch.tensor(place)
     caches, after = [], []

@@ -1,9 +1,12 @@
-"""The rank paths of a trace as a trie that is expanded on demand: how often each path occurs, and at which starts.
+"""The rank paths of a trace as a trie that is expanded on demand: how often each path occurs, and at which starts; and
+the tree of the most frequent ones.
 
 A round follows the path of ranks from its start. After sorting, the starts that share a path are adjacent, so a node of
 the trie is an interval of starts: replaying a tree costs time in its own nodes, not in the number of starts.
 """
 
+import heapq
+from math import inf
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,6 +15,8 @@ from lib.replay.trace import Trace
 from lib.trees.tree import Tree
 
 ROOT = 0
+MOST_RANK = 64  # ranks below it are offered to trees
+Path = tuple[int, ...]
 
 
 class RankPaths:
@@ -82,9 +87,7 @@ _CACHE: WeakKeyDictionary[Trace, dict[tuple[str | None, bool], RankPaths]] = Wea
 
 
 def rank_paths(trace: Trace, drafter: str | None = None, *, before_loops: bool = False) -> RankPaths:
-    """The paths of all starts before the limit of a trace, row by row, or only of those before a loop; cached with the
-    trace.
-    """
+    """The paths of all starts before the limit, row by row, or of those before a loop; cached with the trace."""
     cached = _CACHE.setdefault(trace, {})
     key = drafter, before_loops
     if key not in cached:
@@ -95,9 +98,7 @@ def rank_paths(trace: Trace, drafter: str | None = None, *, before_loops: bool =
 
 
 def windows(ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks [N, L] or [N, L, D] as one row with a -1 after each path, and the index in it at which each start's path
-    begins, int64[N, L].
-    """
+    """Ranks [N, L] or [N, L, D] in one row, -1 after each path, and where each start's path begins, int64[N, L]."""
     rows, length = ranks.shape[:2]
     path = ranks if ranks.ndim == 2 else ranks.reshape(rows * length, -1)
     flat = np.pad(path, ((0, 0), (0, 1)), constant_values=-1)
@@ -122,3 +123,51 @@ def _sorted_starts(flat: np.ndarray, first: np.ndarray) -> np.ndarray:
             break
         place, span = finer, 2 * span
     return np.argsort(place[first], kind="stable")
+
+
+# ------------------------------------------------------------------------------------------------------- the best tree
+
+
+def most_frequent_paths(trace: Trace, budget: int, drafter: str | None = None, *,
+                        most_depth: float = inf) -> list[tuple[Path, int]]:
+    """Up to `budget` rank paths of at most `most_depth` ranks, with the number of starts that match each, the most
+    frequent first.
+
+    Only starts before a loop count. Ties go to the shallower path, then to the better ranks. Paths that no start
+    matches and ranks from MOST_RANK on are left out.
+    """
+    trie = rank_paths(trace, drafter, before_loops=True)
+    frontier: list[tuple[int, int, Path, int]] = []
+
+    def offer_children(path: Path, node: int) -> None:
+        for rank, child in trie.children(node).items():
+            if rank < MOST_RANK and len(path) < most_depth:
+                heapq.heappush(frontier, (-trie.count(child), len(path) + 1, (*path, rank), child))
+
+    offer_children((), ROOT)
+    chosen: list[tuple[Path, int]] = []
+    while frontier and len(chosen) < budget:
+        negative_count, _, path, node = heapq.heappop(frontier)
+        chosen.append((path, -negative_count))
+        offer_children(path, node)
+    return chosen
+
+
+def frequent(trace: Trace, budget: int, drafter: str | None = None) -> Tree:
+    """The tree of the `budget` most frequent rank paths; if the trace has fewer, chains of favourites fill it up.
+
+    It is the best static tree where rounds start uniformly over the transitions: the mean accepted length is the sum,
+    over the tree's nodes, of the frequency of the node's rank path, and a child's path is never more frequent than its
+    parent's. The trees of all budgets are nested. The gain is in sample, so it has to be judged on other prompts.
+
+    Chained rounds weigh starts differently, since the tree decides where rounds start: on the ranks 0, 0, 1, repeated,
+    the trees {0, 0.0} and {0, 1} gain the same from uniform starts, but a chained round of the first yields 3 tokens,
+    of the second 2.
+    """
+    paths = [path for path, _ in most_frequent_paths(trace, budget, drafter)]
+    chosen = set(paths)
+    while len(paths) < budget:  # the favourite below the deepest favourite is always free
+        chain = (0,) * next(depth for depth in range(1, budget + 1) if (0,) * depth not in chosen)
+        paths.append(chain)
+        chosen.add(chain)
+    return Tree.from_choices(paths)

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.attention.registration import check_attention, tree_forward
 from lib.decoding.checks import token_set
 from lib.drafters.drafter import Drafter
-from lib.drafters.head_drafter import rank_of
+from lib.drafters.filling import rank_of
 from lib.replay.expectation import chances
 from lib.replay.prefill import prefill
 from lib.replay.trace import BY_DRAFTER, PADDING, Trace, join, loop_start
@@ -171,13 +171,11 @@ def _read(
         proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
         arrays["ranks"][name] = spread(rank_of(scores, true), PADDING["ranks"], np.int32)
         arrays["probs"][name] = spread(_at(proposal, true))
-        arrays["entropy"][name] = spread(_entropy(proposal))
         arrays["alpha"][name] = spread(torch.minimum(warped, warp(scores, temperature)).sum(-1))
         if siblings:
             by_rule = chances(warped, proposal, true, siblings, generator)
             arrays["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
-    of_target = {"target_probs": spread(_at(target_law, true)), "target_entropy": spread(_entropy(target_law))}
-    return {"tokens": tokens, **of_target, **arrays}
+    return {"tokens": tokens, "target_probs": spread(_at(target_law, true)), **arrays}
 
 
 def _ahead(drafter: Drafter, target, texts: Sequence[Tensor], starts: Sequence[int],
@@ -194,11 +192,6 @@ def _ahead(drafter: Drafter, target, texts: Sequence[Tensor], starts: Sequence[i
         raise ValueError(f"read_ahead of {type(drafter).__name__} must give rank -1 after a row's end and nowhere "
                          "else; give a token that the drafter cannot propose a rank beyond all others")
     return ranks.astype(np.int32), probs.astype(np.float32)
-
-
-def _entropy(probs: Tensor) -> Tensor:
-    """Nats, float[S], of distributions [S, V]."""
-    return -(probs * probs.clamp_min(1e-30).log()).sum(-1)
 
 
 def _at(values: Tensor, tokens: Tensor) -> Tensor:

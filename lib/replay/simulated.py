@@ -23,8 +23,8 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.replay.acceptance import in_real_text
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
-from lib.trees.growth.best_first import DDTree
 from lib.trees.growth.candidates import Growth
+from lib.trees.growth.rules import DDTree
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draws import GeneratorDraws
 

@@ -2,17 +2,18 @@
 """
 
 import json
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Mapping, Sequence
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save as to_bytes
 
-BY_ROW = ("tokens", "lengths", "ended", "loops", "target_probs", "target_entropy")
-BY_DRAFTER = ("ranks", "probs", "entropy", "alpha", "chances")
+from lib.lab import atomic_file
+
+BY_ROW = ("tokens", "lengths", "ended", "loops", "target_probs")
+BY_DRAFTER = ("ranks", "probs", "alpha", "chances")
 PADDING = {"tokens": -1, "ranks": -1}  # values after a row's end; 0 elsewhere
 INTEGERS = {"tokens": np.int32, "lengths": np.int64, "ended": bool, "loops": np.int64, "ranks": np.int32}
 SHORTEST_LOOP_REPEATS = 3
@@ -29,11 +30,10 @@ class Trace:
     whether EOS ended the text, and with it the round that reached it. loops: int64[N], the transition at which a row
     begins to repeat itself to the limit, or its length.
     By transition, float[N, L], at the trace's temperature, and at temperature 1 for a greedy trace: `target_probs` of
-    c_{i+1} and `target_entropy` (nats); by drafter `ranks` (int32; -1 after the end), `probs` and `entropy`; by drafter
-    `alpha` = sum min(p, q) of the warped distributions, one-hot for a greedy trace (Leviathan et al. 2023, corollary
-    3.6).
+    c_{i+1}; by drafter `ranks` (int32; -1 after the end) and `probs`, and `alpha` = sum min(p, q) of the warped
+    distributions, one-hot for a greedy trace (Leviathan et al. 2023, corollary 3.6).
     Where a proposal depends on where the round started, `ranks` and `probs` are [N, L, D]: entry [n, i, d] is of
-    c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i, without entropy and alpha.
+    c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i, without alpha.
     `chances`: float[N, L, K] by "drafter|rule|k", the input of `expectation`. `prompts` and `kinds` name the rows;
     `about` has protocol, temperature, models and versions.
     """
@@ -43,7 +43,6 @@ class Trace:
     ended: np.ndarray
     loops: np.ndarray
     target_probs: np.ndarray
-    target_entropy: np.ndarray
     ranks: Mapping[str, np.ndarray]
     probs: Mapping[str, np.ndarray]
     alpha: Mapping[str, np.ndarray]
@@ -51,7 +50,6 @@ class Trace:
     kinds: tuple[str, ...]
     about: Mapping[str, object] = field(default_factory=dict)
     chances: Mapping[str, np.ndarray] = field(default_factory=dict)
-    entropy: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def positions(self) -> int:
@@ -116,8 +114,12 @@ def join(parts: Sequence[Trace]) -> Trace:
                              "traces of the same drafters that were recorded with the same options")
 
     def stacked(name: str, arrays: list[np.ndarray]) -> np.ndarray:
-        width = max(array.shape[1] for array in arrays) if arrays[0].ndim > 1 else 0
-        return np.concatenate([_widened(array, width, PADDING.get(name, 0)) for array in arrays])
+        if arrays[0].ndim == 1:
+            return np.concatenate(arrays)
+        width = max(array.shape[1] for array in arrays)
+        return np.concatenate([
+            np.pad(array, [(0, 0), (0, width - array.shape[1]), *[(0, 0)] * (array.ndim - 2)],
+                   constant_values=PADDING.get(name, 0)) for array in arrays])
 
     return replace(
         parts[0],
@@ -129,27 +131,15 @@ def join(parts: Sequence[Trace]) -> Trace:
     )
 
 
-def _widened(array: np.ndarray, width: int, fill: int) -> np.ndarray:
-    if array.ndim == 1 or array.shape[1] == width:
-        return array
-    wide = np.full((len(array), width, *array.shape[2:]), fill, array.dtype)
-    wide[:, : array.shape[1]] = array
-    return wide
-
-
 def save(trace: Trace, path: str | Path) -> None:
-    """Writes a trace to one safetensors file, atomically: integers in the smallest type that holds them, other numbers
-    in half precision.
-    """
+    """Writes a trace to one safetensors file, in one step: small integers, other numbers in half precision."""
     path = Path(path)
     arrays = {name: getattr(trace, name) for name in BY_ROW}
     arrays |= {f"{kind}.{name}": array for kind in BY_DRAFTER for name, array in getattr(trace, kind).items()}
     packed = {name: np.ascontiguousarray(_packed(array)) for name, array in arrays.items()}
     about = {name: json.dumps(getattr(trace, name)) for name in ("about", "prompts", "kinds")}
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(packed, partial, metadata=about)
-    os.replace(partial, path)
+    atomic_file.replace(path, to_bytes(packed, metadata=about))
 
 
 def load(path: str | Path) -> Trace:

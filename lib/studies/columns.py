@@ -37,7 +37,7 @@ SETTING = "target drafter protocol temperature"
 ROUNDS = "stretch rounds drafted accepted"
 LIVE = f"""
     pair
-    drafter text kind of drafter: top_k, iid, without_replacement, lookup, merged, random, oracle
+    drafter text proposal of the draft model: top_k, iid, without_replacement
     rule shape temperature budget prompt kind {ROUNDS}
     """
 ROUND_COSTS = """
@@ -51,7 +51,6 @@ ROUND_COSTS = """
     commit_ms real median milliseconds of keeping the accepted path
     round_ms real median milliseconds of the whole round
     lower_ms upper_ms
-    cold_ms real milliseconds by which the first rounds after a prefill, left out above, exceed as many others
     """
 
 

@@ -6,6 +6,7 @@ values of its notebook, and raises ValueError, LookupError or OSError. No weight
 
 import re
 from contextlib import chdir
+from math import inf
 from typing import Callable, Mapping
 
 from lib.lab.plan import Plan, UsageError, Value
@@ -14,7 +15,7 @@ Values = Mapping[str, Value]
 Check = Callable[[str, Values], None]
 MOST_NODES = 512  # draft nodes: more than a forward pass can verify at a gain; curves over more take hours
 MAY_BE_EMPTY = ("drafters", "other_drafters", "more_shapes", "larger_pairs")
-MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "forward_prefix", "most_kinds", "format_prompts")
+MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "most_kinds", "format_prompts")
 
 
 def check(plan: Plan, checks: Mapping[str, Mapping[str, Check]]) -> None:
@@ -59,24 +60,21 @@ def _members(value: Value) -> list:
     return value if isinstance(value, list) else [value]
 
 
-def nodes(name: str, values: Values) -> None:
-    """Numbers of draft nodes, each at most MOST_NODES."""
-    if max(_members(values[name]), default=0) > MOST_NODES:
-        raise ValueError(f"{name} is {max(_members(values[name]))}; give at most {MOST_NODES} draft nodes")
+def bounded(fits: Callable[[float], bool], wanted: str) -> Check:
+    """A check that each number fits; wanted: what to give, in words."""
+
+    def numbers(name: str, values: Values) -> None:
+        """Refuse the first number that does not fit."""
+        for value in _members(values[name]):
+            if not fits(value):
+                raise ValueError(f"{name} is {value}; give {wanted}")
+
+    return numbers
 
 
-def temperatures(name: str, values: Values) -> None:
-    """Temperatures of 0 (greedy) or more."""
-    for value in _members(values[name]):
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{name} is {value}; give 0 (greedy) or more")
-
-
-def above_zero(name: str, values: Values) -> None:
-    """Temperatures at which tokens are sampled."""
-    for value in _members(values[name]):
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name} is {value}; give more than 0, where tokens are sampled")
+nodes = bounded(lambda value: value <= MOST_NODES, f"at most {MOST_NODES} draft nodes")
+temperatures = bounded(lambda value: 0 <= value < inf, "0 (greedy) or more")
+above_zero = bounded(lambda value: 0 < value < inf, "more than 0, where tokens are sampled")
 
 
 def each_name(read: Callable[[str, Values], None]) -> Check:

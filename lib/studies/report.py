@@ -20,7 +20,7 @@ import pandas as pd
 from lib.cost import recommendation
 from lib.lab import atomic_file, provenance, tables
 from lib.lab.findings import Finding, Part, Results
-from lib.studies import STUDIES, background, material, published
+from lib.studies import STUDIES, material, published
 from lib.studies.acceptance import summary
 from lib.studies.advice import answer
 
@@ -75,7 +75,7 @@ def parts(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
     """All parts of the report in order, with numbered headings; the table of contents follows the answer."""
     studies = [import_module(f"lib.studies.{study}.findings") for study in STUDIES]
     opening = list(answer.opening(run))
-    main = [*background.report(run), *material.report(run)]
+    main = [*material.report(run)]
     main += [part for study in studies for part in study.report(run, ask, rng)]
     main += [*published.report(run, ask, rng)]
     appended = [part for study in studies for part in study.appendix(run, ask, rng)]
@@ -127,8 +127,7 @@ def made_by(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
 
 
 def beside_reference(run: Results, reference: Results, ask: Ask, rng: np.random.Generator) -> Finding:
-    """Acceptance lengths of the chain and Sequoia's tree in this run and in the reference, where both have the setting.
-    """
+    """Acceptance lengths of chain and Sequoia's tree here and in the reference, where both have the setting."""
     rows, others = (summary.clean(each["acceptance"]) for each in (run, reference))
     own = summary.lengths(rows, np.random.default_rng(ask.seed))
     both = own.merge(summary.lengths(others, rng), on=summary.SETTING, suffixes=(" (this run)", " (reference)"))

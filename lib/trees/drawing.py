@@ -30,8 +30,9 @@ def draw_tree(tree: Tree, *, labels: Sequence[str] | None = None, accepted: Iter
     numbered: nodes show their index if it is legible.
     """
     if axis is None:
-        width, height = _text_size(tree, labels, bonus) if labels else _plain_size(tree)
-        size = max(width, 0.1 * len(title) + 0.5), height  # a title wider than its figure would leave the axes no room
+        wide, deep = np.ptp(positions(tree)) + 1, tree.max_depth + 1
+        size = np.clip(0.42 * wide + 1, 3, 11), np.clip(0.5 * deep + 0.8, 2, 8)
+        size = max(size[0], 0.1 * len(title) + 0.5), size[1]  # a wider title would leave the axes no room
         axis = plt.subplots(figsize=size, layout="constrained")[1]
     drawn, labels = _with_bonus(tree, labels, accepted, bonus)
     across, depth = positions(drawn), drawn.depth.astype(float)
@@ -72,12 +73,11 @@ def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None 
     return axis.figure
 
 
-def shape_card(tree: Tree, *, prefix_length: int, node: int | None = None, title: str = "",
-               colour: str = ROLES["drafted"]) -> Figure:
+def shape_card(tree: Tree, *, prefix_length: int, node: int | None = None, title: str = "") -> Figure:
     """A tree beside its mask; `node` highlights the path to one node and that node's row."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.6), width_ratios=(1.25, 1), layout="constrained")
     path = None if node is None else tree.path(node)[1:]
-    draw_tree(tree, accepted=path, prefix_length=prefix_length, colour=colour, axis=left, title=title or describe(tree))
+    draw_tree(tree, accepted=path, prefix_length=prefix_length, axis=left, title=title or describe(tree))
     row = "which nodes attend to which" if node is None else f"node {node} attends to its ancestors"
     draw_mask(tree, prefix_length=prefix_length, node=node, axis=right, title=f"Mask: {row}")
     return figure
@@ -109,17 +109,6 @@ def gallery(trees: Mapping[str, Tree], *, weights: Mapping[str, Sequence[float]]
         axis.text(0, 1.0, (notes or {}).get(name, ""), transform=axis.transAxes, fontsize=8.5, color="#444444")
         axis.set_title(shown(name), color=styles[name].colour, pad=16 if notes else 6)
     return figure
-
-
-def _plain_size(tree: Tree) -> tuple[float, float]:
-    wide, deep = np.ptp(positions(tree)) + 1, tree.max_depth + 1
-    return float(np.clip(0.42 * wide + 1, 3, 11)), float(np.clip(0.5 * deep + 0.8, 2, 8))
-
-
-def _text_size(tree: Tree, labels: Sequence[str], bonus: str | None) -> tuple[float, float]:
-    longest = max(len(line) for label in [*labels, bonus or ""] for line in str(label).split("\n"))
-    wide, deep = np.ptp(positions(tree)) + 1, tree.max_depth + 1 + (bonus is not None)
-    return float(np.clip((0.5 + 0.085 * longest) * deep + 0.6, 4, 16)), float(np.clip(0.42 * wide + 0.9, 1.6, 16))
 
 
 def _with_bonus(tree, labels, accepted, bonus):

@@ -1,7 +1,7 @@
 """Verification rules: draft, warped target probabilities and random draws in; accepted path and bonus token out.
 
 Start at `plain` (the definition of every rule), `rules` (the registry and `verify`) and `draft` (the input of a rule).
-`residual_rules` and `k_seq` have the fast forms. `warping` makes the target's distribution at a temperature,
+`residual_rules` has the fast forms. `warping` makes the target's distribution at a temperature,
 `draws` draws from it, `proof` checks the rules by enumeration.
 """
 

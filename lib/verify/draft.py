@@ -4,13 +4,12 @@ descent through a draft."""
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Callable, Collection, Iterable, Protocol, Sequence
+from typing import Callable, Iterable, Protocol, Sequence
 
 import torch
 from torch import Tensor
 
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draws import Masses
 
 PROPOSALS = ("top_k", "iid", "without_replacement")
 
@@ -188,12 +187,9 @@ class Draws(Protocol):
     def uniform(self):
         """A number in [0, 1) that can be compared with <, <=, > and >=."""
 
-    def categorical(
-        self, probs: Tensor | Masses, *, without: Collection[int] = (), otherwise: Tensor | None = None
-    ) -> int:
-        """An index of probs float[V], with chances in proportion to probs (any sum), but none of `without`.
-
-        Where no mass is left, an index of `otherwise` float[V].
+    def categorical(self, probs: Tensor, *, otherwise: Tensor | None = None) -> int:
+        """An index of probs float[V], with chances in proportion to probs (any sum); of `otherwise` float[V] where
+        probs has no mass.
         """
 
 

@@ -39,7 +39,7 @@ def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     def decide(node, children):
         p, left = target_probs[node], draft.samples(node)  # every draw x ~ q_s, with the q_s of its drafter s
         while left:
-            child, q = _take_any(left, draws)
+            child, q = take_any(left, draws)
             x, q = draft.token_list[child], q.to(p)
             if draws.uniform() < p[x] / q[x]:  # accept if U < p(x) / q_s(x)
                 return child, None
@@ -60,7 +60,7 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 
         rho = _root(lambda rho: 1 - (1 - b(rho)) ** k <= rho * b(rho), 1.0, k)  # 1 - (1 - b)^k = rho b
         while left:
-            child, _ = _take_any(left, draws)
+            child, _ = take_any(left, draws)
             x = draft.token_list[child]
             if draws.uniform() < p[x] / (rho * q[x]):  # accept if U < p(x) / (rho q(x))
                 return child, None
@@ -193,8 +193,8 @@ def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float
 # ------------------------------------------------------------------------------------------------- what rules share
 
 
-def _take_any(left: list, draws: Draws):
-    """Removes one of the entries that are left, each equally likely."""
+def take_any(left: list, draws: Draws):
+    """Removes and returns one of the entries that are left, each equally likely."""
     return left.pop(int(draws.categorical(torch.ones(len(left), dtype=torch.float64))) if len(left) > 1 else 0)
 
 

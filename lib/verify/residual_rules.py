@@ -1,12 +1,15 @@
 """Rules that accept a sampled child with a probability, and continue with the target's residual after a rejection.
 
-`multi_step` and `without_replacement` decide about siblings, from the root down. `block` and `traversal` decide about
-whole paths, from the leaves up, and may keep a long path that single steps would have cut.
+`multi_step`, `without_replacement` and `k_seq` decide about siblings, from the root down. `block` and `traversal`
+decide about whole paths, from the leaves up, and may keep a long path that single steps would have cut.
 """
 
+import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from lib.trees.tree import ROOT
+from lib.verify import plain
 from lib.verify.draft import Draft, Draws, MergedDraft, descend
 from lib.verify.residual import Distinct, Independent, at_nodes
 
@@ -18,34 +21,19 @@ def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[i
     normalised (p - q)+ and one draw of x is used up. If none is left, the bonus token is drawn from p.
     """
     if isinstance(draft, MergedDraft):  # each draw has a q of its own, which one multiple of q cannot stand for
-        from lib.verify import plain
-
         return plain.multi_step(draft, target_probs, draws)
-    counts, residual_at = draft.times_drawn(), at_nodes(draft, target_probs, Independent)
+    residual_at = at_nodes(draft, target_probs, Independent)
 
     def decide(node: int, children: tuple[int, ...]):
-        residual, left = residual_at(node), {child: counts[child] for child in children}
+        residual, left = residual_at(node), draft.samples(node)
         while left:
-            child = take_any(left, draws)
+            child, _ = plain.take_any(left, draws)
             if draws.uniform() < residual.ratio(child):
                 return child, None
             residual.reject(child)
         return None, residual.draw(draws)
 
     return descend(draft, target_probs, draws, decide)
-
-
-def take_any(left: dict[int, int], draws: Draws) -> int:
-    """Removes one of the remaining draws (child -> times drawn), each equally likely, and returns its child."""
-    number, whole, seen = draws.uniform() if len(left) > 1 else 0.0, sum(left.values()), 0
-    for child, times in left.items():
-        seen += times
-        if number < seen / whole:
-            break
-    left[child] -= 1
-    if not left[child]:
-        del left[child]
-    return child
 
 
 def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
@@ -68,26 +56,52 @@ def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> tup
     return descend(draft, target_probs, draws, decide)
 
 
-def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
-    """Block verification of a chain x_1 .. x_L (Sun et al. 2024); no lossless rule accepts more of a sampled chain.
+def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
+    """SpecTr's K-SEQ (Sun et al. 2023) among the k draws of each family of siblings, repeats included.
 
-    w_0 = 1, w_i = min(1, w_(i-1) p(x_i) / q(x_i)). With S_i = sum (w_i p - q)+ after x_i: h_i = S_i / (S_i + 1 - w_i),
-    and h_L = w_L. Accept up to the last i with U_i < h_i, or nothing. The bonus token is drawn from the normalised
-    (w_i p - q)+, or from p if i = L.
+    A draw of x is accepted if U < p(x) / (rho q(x)), see `k_seq_scale`. If none is, the bonus token is drawn from
+    p - min(p / rho, q) (1 - (1 - b)^k) / b, normalised.
     """
-    residual_at = at_nodes(draft, target_probs, Distinct)
-    path, residuals, weights = [ROOT], [], [1.0]
-    while children := draft.tree.children(path[-1]):
-        residuals.append(residual_at(path[-1]))
-        path.append(children[0])
-        weights.append(min(1.0, weights[-1] * residuals[-1].ratio(path[-1])))
-    if len(path) == 1 or draws.uniform() < weights[-1]:
-        return path[1:], draws.categorical(target_probs[path[-1]])
-    for length in reversed(range(len(path) - 1)):
-        residual, w = residuals[length], weights[length]
-        residual.reject(path[length + 1], w)
-        if length == 0 or draws.uniform() < stop_weight(w * residual.mass, w):
-            return path[1 : length + 1], residual.draw(draws)
+    p_at, q_at = draft.entries(target_probs), draft.entries(draft.proposal_probs())
+
+    def decide(node: int, children: tuple[int, ...]):
+        p, q, left = target_probs[node], draft.probs[node].to(target_probs), draft.samples(node)
+        k = len(left)
+        rho = k_seq_scale(p, q, k)
+        while left:
+            child, _ = plain.take_any(left, draws)
+            # A drawn token has q > 0; if rounding made it 0, the draw is rejected.
+            if q_at(child) > 0 and draws.uniform() < p_at(child) / q_at(child) / rho:
+                return child, None
+        shared = torch.minimum(p / rho, q)
+        b = min(1.0, float(shared.sum()))
+        share = (1 - (1 - b) ** k) / b if b > 0 else 1.0
+        return None, draws.categorical((p - share * shared).clamp_min(0), otherwise=p)
+
+    return descend(draft, target_probs, draws, decide)
+
+
+def k_seq_scale(p: Tensor, q: Tensor, k: int) -> float:
+    """The rho in [1, k] with 1 - (1 - b)^k = rho b, where b = sum min(p / rho, q); p, q float[V].
+
+    Any rho that is not below the solution is lossless, and this one is rounded up until half of the digits of the
+    chance of acceptance are right.
+    """
+    close = torch.finfo(p.dtype).eps ** 0.5
+
+    def over(rho: float) -> float:
+        """Above 0 where rho is at least close / 2 too large; its slope is at most k + 1."""
+        b = min(1.0, float(torch.minimum(p / rho, q).sum()))
+        return rho * b - (1 - (1 - b) ** k) - close / 2
+
+    return brentq(over, 1.0, float(k), xtol=close / (4 * (k + 1))) if over(k) > 0 else float(k)
+
+
+def block(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
+    """Block verification of a chain (Sun et al. 2024), which is traversal verification of a tree without branches; no
+    lossless rule accepts more of a sampled chain.
+    """
+    return traversal(draft, target_probs, draws)
 
 
 def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[int], int]:
@@ -102,27 +116,20 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> tuple[list[in
     drawn, are draws without replacement, whatever their counts.
     """
     residual_at = at_nodes(draft, target_probs, Distinct)
-
-    def visit(node: int, w: float) -> tuple[int, int] | None:
-        """The accepted node at or below this one, and the bonus token; None if all are deleted."""
-        children = draft.tree.children(node)
-        if not children:
-            accepted = node == ROOT or draws.uniform() < w
-            return (node, draws.categorical(target_probs[node])) if accepted else None
-        residual = residual_at(node)
-        for child in children:
-            end = visit(child, min(1.0, w * residual.ratio(child)))
-            if end is not None:
-                return end
-            before = residual.mass
-            residual.reject(child, w)
-            w = stop_weight(w * residual.mass / before if before > 0 else 0.0, w)
-        return (node, residual.draw(draws)) if node == ROOT or draws.uniform() < w else None
-
-    node, bonus = visit(ROOT, 1.0)
-    return list(draft.tree.path(node)[1:]), bonus
-
-
-def stop_weight(mass: float, w: float) -> float:
-    """S / (S + 1 - w): the weight of a path after everything below it has been rejected."""
-    return mass / (mass + (1 - w)) if mass > 0 else 0.0  # the brackets matter where w = 1 and S is tiny
+    # Of the path from the root to the present node: its nodes, their w, residuals, and children not yet visited.
+    path, weights, residuals, remaining = [ROOT], [1.0], [residual_at(ROOT)], [iter(draft.tree.children(ROOT))]
+    while True:
+        child = next(remaining[-1], None)
+        if child is not None:
+            weights.append(min(1.0, weights[-1] * residuals[-1].ratio(child)))
+            path.append(child)
+            residuals.append(residual_at(child))
+            remaining.append(iter(draft.tree.children(child)))
+        elif len(path) == 1 or draws.uniform() < weights[-1]:
+            return path[1:], residuals[-1].draw(draws)
+        else:
+            leaf, *_ = (each.pop() for each in (path, weights, residuals, remaining))
+            residual, w, before = residuals[-1], weights[-1], residuals[-1].mass
+            residual.reject(leaf, w)
+            s = w * residual.mass / before if before > 0 else 0.0
+            weights[-1] = s / (s + (1 - w)) if s > 0 else 0.0  # the brackets matter where w = 1 and S is tiny

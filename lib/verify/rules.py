@@ -9,7 +9,7 @@ from torch import Tensor
 from lib.verify.draft import PROPOSALS, Draft, Draws
 
 if TYPE_CHECKING:  # for readers of the source, such as fingerprints of code; a rule's module is loaded when it is used
-    from lib.verify import k_seq, plain, residual_rules  # noqa: F401
+    from lib.verify import plain, residual_rules  # noqa: F401
 
 Verify = Callable[[Draft, Tensor, Draws], tuple[list[int], int]]
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])
@@ -54,7 +54,7 @@ _RULES = (
     Rule("greedy", "plain", True, ANY, "top_k", "any", "Leviathan et al. 2023, temperature 0"),
     Rule("naive", "plain", True, ANY, "top_k", "any", "Miao et al. 2024, naive sampling"),
     Rule("multi_step", "residual_rules", True, IID, "iid", "any", "Miao et al. 2024, Alg. 2"),
-    Rule("k_seq", "k_seq", True, IID, "iid", "any", "Sun et al. 2023 (SpecTr), K-SEQ"),
+    Rule("k_seq", "residual_rules", True, IID, "iid", "any", "Sun et al. 2023 (SpecTr), K-SEQ"),
     Rule("without_replacement", "residual_rules", True, DISTINCT, "without_replacement", "any",
          "Chen et al. 2024, Alg. 2"),
     Rule("block", "residual_rules", True, ANY, "iid", "chain", "Sun et al. 2024, block verification"),

@@ -14,7 +14,7 @@ from typing import Callable
 from torch import Tensor
 
 BACKENDS = ("reference", "folded", "split", "onepass", "flex", "triton")
-ELSEWHERE = {"split": "folded", "triton": "triton_backend"}  # modules of another name than their backend
+ELSEWHERE = {"reference": "folded", "split": "folded", "triton": "triton_backend"}  # modules of another name
 
 
 @cache

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Callable, Mapping
 
-from lib.cost.engines import choices, servers
-from lib.cost.engines.forms import ANY_RANK, CHAIN, DYNAMIC, LEVELS, TREE, Dynamic, equal_levels
+from lib.cost.engines import writers
+from lib.cost.engines.writers import ANY_RANK, CHAIN, DYNAMIC, LEVELS, MOST_RANK, TREE, Dynamic, equal_levels
 from lib.trees.tree import Tree
 
 Setting = Tree | Dynamic
@@ -45,28 +45,28 @@ ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
 ANY_VERSION = "any version"
 
 ENGINES: dict[str, Engine] = {
-    "transformers, look-up": Engine(CHAIN, choices.write_transformers_lookup, {"lookup": {}},
+    "transformers, look-up": Engine(CHAIN, writers.write_transformers_lookup, {"lookup": {}},
                                     "4.37 and later, batch 1"),
-    "transformers": Engine(CHAIN, choices.write_transformers, {"model": {}}, "4.45 and later, batch 1"),
-    "vLLM, chain": Engine(CHAIN, servers.write_vllm, {"model": {}, **METHODS},
+    "transformers": Engine(CHAIN, writers.write_transformers, {"model": {}}, "4.45 and later, batch 1"),
+    "vLLM, chain": Engine(CHAIN, writers.write_vllm, {"model": {}, **METHODS},
                           "0.8 and later; draft models not in 0.10 to 0.14"),
-    "vLLM, n-gram": Engine(CHAIN, servers.write_vllm_ngram, {"lookup": {}}, "0.8 and later"),
-    "vLLM, suffix": Engine(CHAIN, servers.write_vllm_suffix, {"sam": {}}, "0.12 and later, with arctic-inference"),
-    "vLLM, token tree": Engine(LEVELS, servers.write_vllm_tree, {kind: METHODS[kind] for kind in EAGLES},
+    "vLLM, n-gram": Engine(CHAIN, writers.write_vllm_ngram, {"lookup": {}}, "0.8 and later"),
+    "vLLM, suffix": Engine(CHAIN, writers.write_vllm_suffix, {"sam": {}}, "0.12 and later, with arctic-inference"),
+    "vLLM, token tree": Engine(LEVELS, writers.write_vllm_tree, {kind: METHODS[kind] for kind in EAGLES},
                                "0.11 to May 2026, with tree attention"),
-    "SGLang, chain": Engine(CHAIN, servers.write_sglang, {"model": {}, **ALGORITHMS}, ANY_VERSION),
-    "SGLang, n-gram": Engine(CHAIN, servers.write_sglang_ngram, {"lookup": {}, "sam": {}}, "0.5.4 and later, on CUDA"),
-    "SGLang, dynamic tree": Engine(DYNAMIC, servers.write_sglang_dynamic, ALGORITHMS, ANY_VERSION),
-    "llama.cpp": Engine(CHAIN, servers.write_llama_cpp, {"model": {}, "eagle3": {"kind": "draft-eagle3"}},
+    "SGLang, chain": Engine(CHAIN, writers.write_sglang, {"model": {}, **ALGORITHMS}, ANY_VERSION),
+    "SGLang, n-gram": Engine(CHAIN, writers.write_sglang_ngram, {"lookup": {}, "sam": {}}, "0.5.4 and later, on CUDA"),
+    "SGLang, dynamic tree": Engine(DYNAMIC, writers.write_sglang_dynamic, ALGORITHMS, ANY_VERSION),
+    "llama.cpp": Engine(CHAIN, writers.write_llama_cpp, {"model": {}, "eagle3": {"kind": "draft-eagle3"}},
                         "builds since May 2026"),
-    "llama.cpp, n-gram": Engine(CHAIN, servers.write_llama_cpp_ngram, {"lookup": {}}, "builds since May 2026"),
-    "Medusa": Engine(TREE, choices.write_medusa, {"medusa": {}}, ANY_VERSION, choices.MOST_RANK),
-    "EAGLE-1": Engine(TREE, choices.write_eagle, {"eagle": {}}, ANY_VERSION, choices.MOST_RANK),
-    "EAGLE-2, EAGLE-3": Engine(DYNAMIC, choices.write_eagle_dynamic, {kind: {} for kind in EAGLES}, ANY_VERSION),
-    "TensorRT-LLM, Medusa": Engine(TREE, choices.write_tensorrt_medusa, {"medusa": {}},
-                                   "versions with an engine backend (until mid-2026)", choices.MOST_RANK),
-    "TensorRT-LLM, EAGLE": Engine(TREE, choices.write_tensorrt_eagle, {"eagle": {}}, "until 1.3", choices.MOST_RANK),
-    "TensorRT-LLM, dynamic tree": Engine(DYNAMIC, choices.write_tensorrt_dynamic, {"eagle3": {}}, "1.0 and later"),
+    "llama.cpp, n-gram": Engine(CHAIN, writers.write_llama_cpp_ngram, {"lookup": {}}, "builds since May 2026"),
+    "Medusa": Engine(TREE, writers.write_medusa, {"medusa": {}}, ANY_VERSION, MOST_RANK),
+    "EAGLE-1": Engine(TREE, writers.write_eagle, {"eagle": {}}, ANY_VERSION, MOST_RANK),
+    "EAGLE-2, EAGLE-3": Engine(DYNAMIC, writers.write_eagle_dynamic, {kind: {} for kind in EAGLES}, ANY_VERSION),
+    "TensorRT-LLM, Medusa": Engine(TREE, writers.write_tensorrt_medusa, {"medusa": {}},
+                                   "versions with an engine backend (until mid-2026)", MOST_RANK),
+    "TensorRT-LLM, EAGLE": Engine(TREE, writers.write_tensorrt_eagle, {"eagle": {}}, "until 1.3", MOST_RANK),
+    "TensorRT-LLM, dynamic tree": Engine(DYNAMIC, writers.write_tensorrt_dynamic, {"eagle3": {}}, "1.0 and later"),
 }
 SAME, CHAINED, GROWN = "the recommended tree", "the best chain", "as deep and as large, grown anew in each round"
 

@@ -1,6 +1,6 @@
 """Heads: small modules that read the target's hidden states, and the files that hold them.
 
-Start at `store` (files of this project) and `published` (files of others); `eagle` and `marginals` are the modules.
+Start at `published` (`load`) and `store` (the files of this project); `eagle` and `marginals` are the modules.
 """
 
 from lib import lazy_exports
@@ -9,5 +9,6 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     eagle=("Eagle3Head", "EagleHead", "FeatureHead"),
     marginals=("BlockHead", "MedusaHeads"),
-    store=("KINDS", "check_shipped", "load", "save", "settings", "shipped"),
+    published=("load",),
+    store=("KINDS", "check_shipped", "save", "settings", "shipped"),
 )

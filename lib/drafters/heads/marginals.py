@@ -103,12 +103,6 @@ class BlockHead(nn.Module):
         places = self.place_embeddings.expand(*roots.shape[:-1], -1, -1)
         return torch.cat([roots[..., None, :], places], dim=-2) + newest[..., None, :]
 
-    def states(self, block: Tensor, positions: Tensor, attends: Callable[[int, BlockLayer], Attend]) -> Tensor:
-        """The inputs [B, T, H] of the output layer, from block inputs [B, T, H]; attends: the attention of a layer."""
-        for index, layer in enumerate(self.layers):
-            block = layer(block, positions, attends(index, layer))
-        return self.norm(block)
-
     def states_along(self, features: Tensor, roots: Tensor, before: Tensor) -> Tensor:
         """The blocks of S rounds that start along known texts, in one forward: [B, S, D, H].
 
@@ -121,15 +115,16 @@ class BlockHead(nn.Module):
         ahead = torch.arange(self.depth, device=features.device)
         own = torch.arange(count, device=features.device).repeat_interleave(self.depth)
         mask = torch.cat([place < before[own, None], own[:, None] == own[None]], dim=1)
-
-        def attends(index: int, layer: BlockLayer) -> Attend:
-            context = layer.self_attn.context(features, place)
-
-            def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-                keys, values = (torch.cat(parts, dim=2) for parts in zip(context, (key, value)))
-                return tree_attention(query, keys, values, mask, 0).transpose(1, 2)
-
-            return attend
-
         positions = (before[:, None] + ahead).flatten()[None]
-        return self.states(block, positions, attends).view(batch, count, self.depth, -1)
+        for layer in self.layers:
+            block = layer(block, positions, after(layer.self_attn.context(features, place), mask))
+        return self.norm(block).view(batch, count, self.depth, -1)
+
+
+def after(context: tuple[Tensor, Tensor], mask: Tensor) -> Attend:
+    """Attention to the keys and values [B, Hkv, T, d] of a text, and to those of the block; mask bool[m, T + m]."""
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        keys, values = (torch.cat(parts, dim=2) for parts in zip(context, (key, value)))
+        return tree_attention(query, keys, values, mask, 0).transpose(1, 2)
+
+    return attend

@@ -1,4 +1,4 @@
-"""Heads as others publish them: Medusa's and EAGLE's layouts, from a folder or a hub id, read without unpickling.
+"""Heads from a folder or a hub id: those of this project, and Medusa's and EAGLE's as others publish them.
 
 Medusa's tensors are "HEAD.BLOCK.linear.weight" and ".bias", and "HEAD.BLOCKS.weight": head and block count from 0;
 after the blocks comes the head's own output layer, which heads of the layout's version "2" leave out, as they share the
@@ -11,50 +11,53 @@ vLLM's speculators write, `midlayer` is called `layers.0`, and the layer's sizes
 `transformer_layer_config`.
 """
 
-import json
 import re
 from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from lib.drafters.heads import store
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.marginals import MedusaHeads
-from lib.drafters.heads.store import check_features, check_fits, fill, ready
-from lib.models import hub_errors
+from lib.drafters.heads.store import check_features, check_fits, filled, layer_config
+from lib.models import checks
+from lib.models.packed import pack
 
 READ = ("config.json", "*.safetensors")
-PICKLES = (".pt", ".pth", ".bin", ".pkl")
 PREFIX = "medusa_head."
 NESTED = "transformer_layer_config"
 FEATURES = "eagle_aux_hidden_state_layer_ids"
 
 
 def load(kind: str, where: str | Path, target) -> nn.Module:
-    """A head of a kind for a target: one of this project's, or a published one of kind medusa, eagle or eagle3.
+    """A head of a kind for a target, with its dtype and on its device: one of this project's, or a published one of
+    kind medusa, eagle or eagle3.
 
     where: a folder, or a hub id with "@REVISION" if wanted. ValueError says what is missing, unexpected or unreadable.
     """
     layouts = {"medusa": load_medusa, "eagle": load_eagle, "eagle3": load_eagle3}
     folder = folder_of(where)
-    if kind not in layouts or "kind" in config_of(where, folder):
-        return store.load(kind, folder, target)
-    return layouts[kind](where, folder, target)
+    settings, tensors = store.read(where, folder)
+    if "kind" in settings:
+        head = store.load(kind, where, settings, tensors, target)
+    elif kind in layouts:
+        head = layouts[kind](where, settings, tensors, target)
+    else:
+        raise ValueError(f"config.json of {where} names no kind of head, and {kind!r} heads have no published layout; "
+                         "name the folder of a head that this project trained")
+    head.name_or_path = str(folder)
+    return pack(head.to(device=target.device, dtype=target.dtype).eval())
 
 
-def load_medusa(where, folder: Path, target) -> nn.Module:
-    """Medusa heads for a target. ValueError lists what is missing, unexpected or of another shape.
+def load_medusa(where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
+    """Medusa heads for a target.
 
     Of config.json medusa_num_layers counts, and medusa_num_heads as the least number of heads: some published ones say
     2 and hold 5.
     """
-    settings, tensors = _read(where, folder)
     heads_alone = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
     tensors = heads_alone or tensors
     check_counts(where, settings, "medusa_num_heads", "medusa_num_layers")
@@ -66,9 +69,7 @@ def load_medusa(where, folder: Path, target) -> nn.Module:
                          medusa_num_layers=layers, medusa_vocab_size=ours.vocab_size if own_output else None)
     if {"hidden_size", "vocab_size"} <= settings.keys():
         check_fits(where, settings["hidden_size"], settings["vocab_size"], target)
-    made = MedusaHeads(config)
-    fill(where, made, tensors, lambda name: published_name(name, config.medusa_num_layers))
-    return ready(made, folder, target)
+    return filled(where, MedusaHeads, config, tensors, lambda name: published_name(name, layers))
 
 
 def published_name(name: str, layers: int) -> str:
@@ -77,19 +78,17 @@ def published_name(name: str, layers: int) -> str:
     return ".".join([head, *rest] if part == "stacks" else [head, str(layers), *rest])
 
 
-def load_eagle(where, folder: Path, target) -> nn.Module:
-    """An EAGLE-1 head for a target. ValueError lists what is missing, unexpected or of another shape."""
-    settings, tensors = _read(where, folder)
+def load_eagle(where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
+    """An EAGLE-1 head for a target."""
     config = _config(where, settings, tensors, kind="eagle", bias=settings.get("bias", True))
     check_fits(where, config.hidden_size, config.vocab_size, target)
-    return _filled(where, folder, EagleHead, config, tensors, target)
+    return filled(where, EagleHead, config, _weights(tensors))
 
 
-def load_eagle3(where, folder: Path, target) -> nn.Module:
-    """An EAGLE-3 head for a target. ValueError as for `load_eagle`, for features that the target has not, and where
-    `t2d` and `d2t` contradict one another.
+def load_eagle3(where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
+    """An EAGLE-3 head for a target. ValueError also for features that the target has not, and where `t2d` and `d2t`
+    contradict one another.
     """
-    settings, tensors = _read(where, folder)
     _check_parts(where, settings)
     settings = {**(settings.get(NESTED) or {}), **settings}
     tensors = _with_midlayer(where, tensors)
@@ -102,7 +101,7 @@ def load_eagle3(where, folder: Path, target) -> nn.Module:
         config.own_embedding = True  # the target's would not fit
     if config.draft_vocab_size == config.vocab_size:
         tensors.setdefault("d2t", torch.zeros(config.vocab_size, dtype=torch.long))
-    head = _filled(where, folder, Eagle3Head, config, tensors, target)
+    head = filled(where, Eagle3Head, config, _weights(tensors))
     _check_map(where, tensors, config.vocab_size)
     return head
 
@@ -129,18 +128,10 @@ def _config(where, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaC
              "own_embedding": "embed_tokens.weight" in tensors}
     present = {name: value for name, value in {**settings, **more}.items() if value is not None}
     check_counts(where, present, *needed, "num_key_value_heads", "num_hidden_layers", "draft_vocab_size")
-    try:
-        config = LlamaConfig.from_dict({"num_hidden_layers": 1, **settings, **more})
-    except StrictDataclassError as error:
-        raise _no_layer(where, error) from error
+    config = layer_config(where, {"num_hidden_layers": 1, **settings, **more})
     if config.num_hidden_layers != 1:
         raise ValueError(f"{where} has {config.num_hidden_layers} layers; EAGLE heads of one layer are read here")
     return config
-
-
-def _no_layer(where, error: Exception) -> ValueError:
-    return ValueError(f"config.json of {where} is not that of a Llama layer ({' '.join(str(error).split())}); fetch "
-                      "the folder again, or name another")
 
 
 def _check_parts(where, settings: dict) -> None:
@@ -163,28 +154,19 @@ def _with_midlayer(where, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {ours[name]: tensor for name, tensor in tensors.items()}
 
 
-def _filled(where, folder: Path, kind: type[nn.Module], config: LlamaConfig, tensors: dict[str, Tensor],
-            target) -> nn.Module:
-    try:
-        head = kind(config)
-    except (KeyError, TypeError) as error:  # an activation or a rotation that transformers does not know
-        raise _no_layer(where, error) from error
-    weights = {name: tensor for name, tensor in tensors.items()
-             if name != "t2d" and not name.endswith("rotary_emb.inv_freq")}  # both follow from the rest
-    fill(where, head, weights)
-    return ready(head, folder, target)
+def _weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without those that follow from the others."""
+    return {name: tensor for name, tensor in tensors.items()
+            if name != "t2d" and not name.endswith("rotary_emb.inv_freq")}
 
 
 def _check_map(where, tensors: dict[str, Tensor], vocabulary: int) -> None:
     """d2t int64[draft] and t2d bool[V] must name the same tokens, each once."""
     if "d2t" not in tensors:
         return
-    tokens = torch.arange(len(tensors["d2t"])) + tensors["d2t"]
-    drafted = torch.zeros(vocabulary, dtype=torch.bool)
-    within = bool(((tokens >= 0) & (tokens < vocabulary)).all())
-    if within:
-        drafted[tokens] = True
-    if not within or int(drafted.sum()) != len(tokens) or not torch.equal(drafted, tensors.get("t2d", drafted).bool()):
+    tokens = (torch.arange(len(tensors["d2t"])) + tensors["d2t"]).sort().values
+    known = tensors["t2d"].nonzero().flatten() if "t2d" in tensors else tokens.unique()
+    if not torch.equal(tokens, known) or tokens[0] < 0 or tokens[-1] >= vocabulary:
         raise ValueError(f"the draft vocabulary of {where} is no part of the target's {vocabulary} tokens, or its d2t "
                          "and t2d differ; fetch the folder again, or take the head of this target")
 
@@ -203,35 +185,10 @@ def folder_of(where: str | Path) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(READ)))
     except Exception as error:
-        refused = hub_errors.meaning(error)
+        refused = checks.meaning(error)
         if not refused:
             raise
         raise ValueError(f"{where} {refused}") from error
-
-
-def config_of(where, folder: Path) -> dict:
-    """What config.json holds. ValueError where it is missing or holds no JSON object."""
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"{where} has no config.json; fetch the folder again, or name another")
-    try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"config.json of {where} is no JSON ({error}); fetch the folder again") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"config.json of {where} holds a {type(settings).__name__}, no object; fetch the folder again")
-    return settings
-
-
-def _read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
-    """config.json, and all tensors of the folder's safetensors by name. ValueError for pickles and what is missing."""
-    settings = config_of(where, folder)
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{where} {_instead(folder)}")
-    try:
-        return settings, {name: tensor for path in files for name, tensor in load_file(path).items()}
-    except SafetensorError as error:
-        raise ValueError(f"{where} holds a broken safetensors file ({error}); fetch it again") from error
 
 
 def check_counts(where, settings: dict, *names: str) -> None:
@@ -241,14 +198,3 @@ def check_counts(where, settings: dict, *names: str) -> None:
     if wrong:
         listed = ", ".join(f"{name} {value!r}" for name, value in wrong.items())
         raise ValueError(f"config.json of {where} has {listed}, which must count from 1 on; fetch the folder again")
-
-
-def _instead(folder: Path) -> str:
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-    if not pickles:
-        return ("has no safetensors; if its page lists .bin or .pt files, those are pickles, which can run code when "
-                "they are read, and are not fetched here: name a repository or a revision with safetensors, such as "
-                "NAME@refs/pr/1 where its page shows a conversion to them")
-    return (f"holds its weights in {', '.join(pickles)}: a pickle, which can run code when it is read, so that only "
-            "safetensors are read here; if you trust it, read it with torch.load(..., weights_only=True), write it "
-            "with safetensors.torch.save_file, and give the folder of that")

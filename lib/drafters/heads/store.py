@@ -13,10 +13,10 @@ from transformers import LlamaConfig
 
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.marginals import BlockHead, MedusaHeads
-from lib.models.packed import pack
 
 KINDS = {"medusa": MedusaHeads, "eagle": EagleHead, "eagle3": Eagle3Head, "block": BlockHead}
 NGRAMS = "ngrams"  # the kind of tables that stand in a folder as heads do
+PICKLES = (".pt", ".pth", ".bin", ".pkl")
 SHIPPED = Path(__file__).parents[3] / "data" / "models" / "heads"
 # Settings of each kind besides sizes, with their values in a new head.
 OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle": {"bias": True}, "eagle3": {},
@@ -29,7 +29,6 @@ def settings(kind: str, target_config) -> LlamaConfig:
     Two thirds of the target's query heads over one key head, and a feed-forward layer of the hidden size. Features are
     fused from the first, the middle and the last hidden states.
     """
-    _check_kind(kind)
     config = target_config.get_text_config()
     layers = config.num_hidden_layers
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -50,41 +49,94 @@ def save(head: nn.Module, folder: Path) -> None:
                for name, tensor in tensors.items()}, folder / "model.safetensors")
 
 
-def load(kind: str, folder: str | Path, target) -> nn.Module:
-    """A head that `save` wrote, with the target's dtype and on its device. ValueError where it does not fit."""
-    _check_kind(kind)
-    folder = Path(folder)
-    if missing := [name for name in ("config.json", "model.safetensors") if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} lacks {' and '.join(missing)}; train the head with `python -m lib making heads "
-                         f"--target TARGET --kind {kind}`, or name the folder of another")
-    try:
-        config = LlamaConfig.from_dict(json.loads((folder / "config.json").read_text()))
-        tensors = load_file(folder / "model.safetensors")
-    except (ValueError, TypeError, StrictDataclassError, SafetensorError) as error:
-        raise ValueError(f"{folder} cannot be read as a head ({' '.join(str(error).split())}); fetch it again, or "
-                         "train the head anew") from error
-    _check_settings(folder, kind, config, target)
-    head = KINDS[kind](config)
-    fill(folder, head, tensors)
-    return ready(head, folder, target)
-
-
-def _check_settings(folder: Path, kind: str, config: LlamaConfig, target) -> None:
-    """ValueError where the configuration is another kind's or target's, or lacks a setting of the kind."""
-    held = getattr(config, "kind", None)
-    if held != kind:
-        raise ValueError(f"{folder} holds a head of kind {held!r}, not {kind!r}; name the folder of the other")
-    if missing := [name for name in ("feature_layers", *OPTIONS[kind]) if not hasattr(config, name)]:
-        raise ValueError(f"config.json of {folder} lacks {', '.join(missing)}; fetch the folder again, or train the "
+def load(kind: str, where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
+    """A head that `save` wrote, of what `read` gives. ValueError where it is another kind's or does not fit."""
+    if (held := settings["kind"]) != kind:
+        raise ValueError(f"{where} holds a head of kind {held!r}, not {kind!r}; name the folder of the other")
+    if missing := [name for name in ("feature_layers", *OPTIONS[kind]) if name not in settings]:
+        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}; fetch the folder again, or train the "
                          "head anew")
-    check_fits(folder, config.hidden_size, config.vocab_size, target)
-    check_features(folder, config.feature_layers, target)
+    config = layer_config(where, settings)
+    check_fits(where, config.hidden_size, config.vocab_size, target)
+    check_features(where, config.feature_layers, target)
+    return filled(where, KINDS[kind], config, tensors)
 
 
-def ready(head: nn.Module, folder: Path, target) -> nn.Module:
-    """The head with the target's dtype and device, ready for its drafter; it remembers its folder."""
-    head.name_or_path = str(folder)
-    return pack(head.to(device=target.device, dtype=target.dtype).eval())
+def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
+    """config.json, and all tensors of the folder's safetensors by name; nothing is unpickled.
+
+    where: the folder as a user named it. ValueError says what is missing or broken.
+    """
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{where} has no config.json; fetch the folder again, or name another")
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"config.json of {where} is no JSON ({error}); fetch the folder again") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"config.json of {where} holds a {type(settings).__name__}, no object; fetch the folder again")
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{where} {_instead(folder)}")
+    try:
+        return settings, {name: tensor for path in files for name, tensor in load_file(path).items()}
+    except SafetensorError as error:
+        raise ValueError(f"{where} holds a broken safetensors file ({error}); fetch it again") from error
+
+
+def _instead(folder: Path) -> str:
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    if not pickles:
+        return ("has no safetensors; if its page lists .bin or .pt files, those are pickles, which can run code when "
+                "they are read, and are not fetched here: name a repository or a revision with safetensors, such as "
+                "NAME@refs/pr/1 where its page shows a conversion to them")
+    return (f"holds its weights in {', '.join(pickles)}: a pickle, which can run code when it is read, so that only "
+            "safetensors are read here; if you trust it, read it with torch.load(..., weights_only=True), write it "
+            "with safetensors.torch.save_file, and give the folder of that")
+
+
+def layer_config(where, settings: dict) -> LlamaConfig:
+    """The configuration of a head's layers. ValueError where the settings are not those of a Llama layer."""
+    try:
+        return LlamaConfig.from_dict(settings)
+    except StrictDataclassError as error:
+        raise _no_layer(where, error) from error
+
+
+def filled(where, kind: type[nn.Module], config: LlamaConfig, tensors: dict[str, Tensor],
+           called: Callable[[str], str] = str) -> nn.Module:
+    """A head with these tensors; `called` gives the name in the file of each of the head's.
+
+    ValueError lists what is missing, unexpected, of another shape or kind of number, or holds NaN; and names an
+    activation or a rotation that transformers does not know.
+    """
+    try:
+        head = kind(config)
+    except (KeyError, TypeError) as error:
+        raise _no_layer(where, error) from error
+    wanted = {called(name): tensor for name, tensor in head.state_dict().items()}
+    both = sorted(wanted.keys() & tensors.keys())
+    faults = {
+        "missing": sorted(wanted.keys() - tensors.keys()),
+        "unexpected": sorted(tensors.keys() - wanted.keys()),
+        "of another shape": [f"{name} {tuple(tensors[name].shape)} for {tuple(wanted[name].shape)}"
+                             for name in both if tensors[name].shape != wanted[name].shape],
+        "of another kind of number": [  # weights of fewer bits, for example, whose scales are not read
+            f"{name} {tensors[name].dtype} for {wanted[name].dtype}" for name in both
+            if tensors[name].is_floating_point() != wanted[name].is_floating_point()],
+        "with NaN": [name for name in both if bool(tensors[name].isnan().any())],
+    }
+    if any(faults.values()):
+        listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
+        raise ValueError(f"the tensors of {where} are not those of its config.json ({listed}); "
+                         "fetch the folder again, or name one whose files belong together")
+    head.load_state_dict({name: tensors[called(name)] for name in head.state_dict()})
+    return head
+
+
+def _no_layer(where, error: Exception) -> ValueError:
+    return ValueError(f"config.json of {where} is not that of a Llama layer ({' '.join(str(error).split())}); fetch "
+                      "the folder again, or name another")
 
 
 def shipped(target: str, kind: str) -> Path:
@@ -103,49 +155,20 @@ def check_shipped(target: str, kind: str) -> Path:
     return folder
 
 
-def fill(source, head: nn.Module, tensors: dict[str, Tensor], called: Callable[[str], str] = str) -> None:
-    """Copies tensors into a head; `called` gives the name in the file of each of the head's.
-
-    ValueError lists what is missing, unexpected, of another shape or kind of number, or holds NaN.
-    """
-    wanted = {called(name): tensor for name, tensor in head.state_dict().items()}
-    both = sorted(wanted.keys() & tensors.keys())
-    faults = {
-        "missing": sorted(wanted.keys() - tensors.keys()),
-        "unexpected": sorted(tensors.keys() - wanted.keys()),
-        "of another shape": [f"{name} {tuple(tensors[name].shape)} for {tuple(wanted[name].shape)}"
-                             for name in both if tensors[name].shape != wanted[name].shape],
-        "of another kind of number": [  # weights of fewer bits, for example, whose scales are not read
-            f"{name} {tensors[name].dtype} for {wanted[name].dtype}" for name in both
-            if tensors[name].is_floating_point() != wanted[name].is_floating_point()],
-        "with NaN": [name for name in both if bool(tensors[name].isnan().any())],
-    }
-    if any(faults.values()):
-        listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
-        raise ValueError(f"the tensors of {source} are not those of its config.json ({listed}); "
-                         "fetch the folder again, or name one whose files belong together")
-    head.load_state_dict({name: tensors[called(name)] for name in head.state_dict()})
-
-
-def check_fits(source, hidden: int, vocabulary: int, target) -> None:
+def check_fits(where, hidden: int, vocabulary: int, target) -> None:
     """ValueError where a head was made for a target of another hidden size or vocabulary."""
     ours = target.config.get_text_config()
     for name, wanted in (("hidden_size", hidden), ("vocab_size", vocabulary)):
         if getattr(ours, name) != wanted:
-            raise ValueError(f"{source} was made for a target with {name} {wanted}, this one has "
+            raise ValueError(f"{where} was made for a target with {name} {wanted}, this one has "
                              f"{getattr(ours, name)}; take the head of this target")
 
 
-def check_features(source, layers: list[int], target) -> None:
+def check_features(where, layers: list[int], target) -> None:
     """ValueError where a head reads hidden states that the target has not: 0, before its first layer, to L, after its
     last.
     """
     deepest = target.config.get_text_config().num_hidden_layers
     if not all(0 <= layer <= deepest for layer in layers):
-        raise ValueError(f"{source} reads the hidden states {layers}, this target of {deepest} layers has 0 to "
+        raise ValueError(f"{where} reads the hidden states {layers}, this target of {deepest} layers has 0 to "
                          f"{deepest}; take the head of this target")
-
-
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"head is of kind {kind!r}; choose one of {', '.join(KINDS)}")

@@ -1,4 +1,4 @@
-"""The words of the generators: English stems, their regular inflection, and the words and rules of each split.
+"""The words of the generators (`language.yaml`), their regular inflection, and the words and rules of each split.
 
 Held-out text is made of held-out words and rules, not only of another seed.
 """
@@ -6,58 +6,21 @@ Held-out text is made of held-out words and rules, not only of another seed.
 import hashlib
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Sequence
 
-NOUNS = """anchor apple arch archive armchair arrow badge bakery balcony ballad bank barge barn barrel basin basket
-battery beacon bell bench bicycle blanket boat book boot bottle boulder bowl bracelet branch brick bridge broom bucket
-button cabin cable candle canal canvas captain carpet cart castle cellar chain chapel chart chest chimney circus clock
-cloud coat coin compass copper corridor cottage counter cradle crate creek crown cupboard curtain desk diary dome door
-drawer drum engine falcon farm feather fence ferry fiddle field flag flask flute forest fountain fox furnace garden gate
-glove goat guitar hammer harbour harp hatch hedge helmet hill horse hotel island jacket jar journal kettle key kitchen
-kite ladder lamp lantern lawyer ledger lemon lens letter library lighthouse loaf lock lorry magnet map market mast
-meadow medal melon mill mine mirror monument motor mountain museum needle nest net notebook oar office onion orchard
-oven owl package paddle palace paper parcel path pearl pedal pencil piano pigeon pillar pillow pipe plank planet plate
-plough pocket pond porch portrait pump puzzle quarry quilt rabbit radio raft railway recipe ribbon ring river road robe
-rocket roof rope rowboat ruler sack saddle sail scarf school scissor scroll shed shelter ship shop shovel signal sketch
-sledge spade spoon stable stair statue stove street sword table tailor tank telescope temple tent theatre ticket tile
-tower tractor train treasure tunnel turbine valley vase vault village violin wagon wall wallet warehouse watch waterfall
-well wheel whistle willow window wing workshop yard zebra""".split()
-
-VERBS = """add admire answer arrange ask assemble attach balance bake borrow boil bolt brush bundle call carry check
-chase clean climb close collect colour compare connect cook copy count cover deliver describe design discover divide
-drag dry empty enter examine explain explore fasten fetch fill film finish fix fold follow gather greet guard guide
-hammer hand heat help hide hire imagine inspect invent join juggle kick label land lift light list load lock look map
-mark measure melt mend mention move name need notice obtain offer open order own pack paint pass paste pick plant play
-point polish pour praise prepare present press print protect pull push raise reach record remember remove rent repair
-replace rescue return roll sail scan scratch search serve sew shape share shift show sign sketch smell sort stack start
-stitch store study supply surprise test thank tie touch trace trade train trust turn visit wait wash watch water weigh
-wrap""".split()
-
-ADJECTIVES = """ancient amber bitter blank bold brave brief bright brittle broad calm careful cheap clean clear clever
-cold common cool crisp curious damp dark deep distant dry dull dusty early eager empty faint fair famous fierce final
-fine firm flat foreign formal fragile free fresh gentle giant golden grand grave green grey hasty heavy hollow honest
-humble humid idle iron keen large late light little lively local lonely long loose loud lucky merry mild modern modest
-narrow neat new noble odd old open pale patient plain polite proud public pure quick quiet rapid rare red rich rough
-round royal rusty sad scarlet secret sharp short shy silent silver simple slender slow small smooth soft solid sour
-stern stiff strange strong sturdy sudden sweet swift tall tame thick thin tidy tiny tired tough vast violet warm weak
-wide wild wise wooden young""".split()
-
-TRADES = """archivist baker barber botanist builder butcher carpenter cartographer chemist clerk cobbler cook dentist
-doctor driver editor electrician engineer farmer fisher florist gardener geologist glazier goldsmith grocer guide
-historian interpreter jeweller judge librarian locksmith mason mechanic midwife miller musician nurse optician painter
-pilot plumber porter potter printer sailor sculptor singer smith surgeon surveyor tanner teacher translator vet weaver
-welder""".split()
-
-TIMES = """at dawn|before breakfast|in the early morning|around noon|after lunch|in the late afternoon|at dusk|
-near midnight|on Monday|on Tuesday|on Wednesday|on Thursday|on Friday|on Saturday|on Sunday|
-in January|in March|in April|in June|in July|in September|in October|in December|last winter|
-last spring|two summers ago|three weeks ago|the day before|a year later|without warning|
-for the first time|once again|by accident|on purpose|in silence|with great care|
-in a hurry""".replace("\n", "").split("|")
+import yaml
 
 PAST_IRREGULAR = {"hide": "hid", "sew": "sewed", "show": "showed", "light": "lit"}
 VOWELS = "aeiou"
+
+
+@cache
+def language() -> dict:
+    """Lists of English words, and the sentence frames of each kind of text."""
+    content = yaml.safe_load((Path(__file__).parent / "language.yaml").read_text(encoding="utf-8"))
+    return {name: value.split() if isinstance(value, str) else value for name, value in content.items()}
 
 
 def plural(noun: str) -> str:
@@ -128,23 +91,23 @@ class Lexicon:
 
     def noun(self, rng: Random) -> str:
         """A noun stem of this split."""
-        return self._draw(rng, "noun", NOUNS)
+        return rng.choice(_own("noun", self.held_out))
 
     def trade(self, rng: Random) -> str:
         """A trade (a person's occupation) of this split."""
-        return self._draw(rng, "trade", TRADES)
+        return rng.choice(_own("trade", self.held_out))
 
     def verb(self, rng: Random) -> str:
         """A transitive verb stem."""
-        return rng.choice(VERBS)
+        return rng.choice(language()["verbs"])
 
     def adjective(self, rng: Random) -> str:
         """An adjective."""
-        return rng.choice(ADJECTIVES)
+        return rng.choice(language()["adjectives"])
 
     def time(self, rng: Random) -> str:
         """An adverbial of time or manner."""
-        return rng.choice(TIMES)
+        return rng.choice(language()["times"])
 
     def name(self, rng: Random) -> str:
         """An invented name of one to three syllables, of this split."""
@@ -165,7 +128,7 @@ class Lexicon:
 
     def nouns(self, rng: Random, count: int) -> list[str]:
         """`count` different nouns."""
-        return rng.sample(_own("noun", tuple(NOUNS), self.held_out), count)
+        return rng.sample(_own("noun", self.held_out), count)
 
     def rule(self, rng: Random, family: str, *choices: Sequence):
         """One combination of the choices (a rule of the family) of this split."""
@@ -174,13 +137,10 @@ class Lexicon:
             if is_held_out("rule", family, *rule) == self.held_out:
                 return rule
 
-    def _draw(self, rng: Random, kind: str, stems: Sequence[str]) -> str:
-        return rng.choice(_own(kind, tuple(stems), self.held_out))
-
 
 @cache
-def _own(kind: str, stems: tuple[str, ...], held_out: bool) -> list[str]:
-    return [stem for stem in stems if is_held_out(kind, stem) == held_out]
+def _own(kind: str, held_out: bool) -> list[str]:
+    return [stem for stem in language()[f"{kind}s"] if is_held_out(kind, stem) == held_out]
 
 
 TRAIN = Lexicon(held_out=False)

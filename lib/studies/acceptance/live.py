@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib import replay
-from lib.decoding.batch import in_batches
+from lib.decoding.loop import in_batches
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters.merged import MergedDrafter, Sharing, node_bytes

@@ -29,9 +29,7 @@ COMMAND = """
 
 
 def opening(run: Results) -> Iterator[Part]:
-    """The answer in a few sentences, with a figure of speeds, and the recommendation as a table; one sentence where the
-    run made no recommendation.
-    """
+    """The answer in a few sentences, a figure of speeds, and the recommendation as a table; or that there is none."""
     path = run.run_dir / recommendation.FILE
     if not path.exists():
         yield "**In short** This run made no recommendation: notebook 06 is not part of it."

@@ -6,9 +6,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib.cost.fit import Costs
 from lib.cost.recommendation import Recommendation
-from lib.cost.recommending import PREFIX, RULER
+from lib.cost.recommending import RULER
+from lib.cost.round_cost import Costs
 from lib.lab import charts, theme
 from lib.lab.theme import Style
 from lib.studies.advice import measure
@@ -23,13 +23,11 @@ COLOURS = (theme.VERMILLION, theme.BLUE, theme.GREEN, theme.PURPLE, theme.ORANGE
 
 
 def check_curves(costs: Costs, target: str) -> Figure:
-    """The check over draft nodes in plain rounds, one line per batch: points are measured medians, lines the fitted
-    curves.
-    """
+    """The check over draft nodes in plain rounds, a line per batch: points are measured, lines are fitted."""
     rows = costs.rows[(costs.rows["target"] == target) & (costs.rows["drafter"] == RULER) & (costs.rows["nodes"] > 0)]
     figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     for (batch, own), colour, marker in zip(rows.groupby("batch"), COLOURS, MARKERS):
-        price = costs.at(target, RULER, batch=batch, prefix=PREFIX)
+        price = costs.at(target, RULER, batch=batch)
         nodes = np.arange(1, own["nodes"].max() + 1)
         axis.plot(nodes, price.check(nodes) / price.plain, color=colour, label=f"batch {batch}")
         axis.scatter(own["nodes"], (own["verify_ms"] + own["commit_ms"]) / (1000 * price.plain), color=colour,
@@ -47,9 +45,9 @@ def speed_over_budget(candidates: pd.DataFrame, made: Recommendation) -> Figure:
 
     candidates: the table "advice_candidates".
     """
-    batches, drafters = sorted(candidates["batch"].unique()), list(dict.fromkeys(candidates["drafter"]))
-    figure, axes = _panels(len(batches), 2.4)
-    for axis, batch in zip(axes, batches):
+    drafters = list(dict.fromkeys(candidates["drafter"]))
+    figure, axes = _panels(candidates, 2.4, "budget (draft nodes)", "predicted speedup\nover plain decoding")
+    for batch, axis in axes.items():
         rows, own = candidates[candidates["batch"] == batch], made.at(batch)
         for at, drafter in enumerate(drafters):
             line = fastest(rows[rows["drafter"] == drafter])
@@ -63,16 +61,12 @@ def speed_over_budget(candidates: pd.DataFrame, made: Recommendation) -> Figure:
             axis.vlines(own.budget, own.speedup.low, own.speedup.high, color="black", linewidth=1.5, zorder=4)
             axis.plot(own.budget, own.speedup.value, "*", color="black", markersize=13, zorder=5)
         _budget_axis(axis, rows["budget"])
-        axis.set(title=f"batch {batch}", xlabel="budget (draft nodes)")
-    axes[0].set_ylabel("predicted speedup\nover plain decoding")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper")
     return figure
 
 
 def predicted_and_measured(both: pd.DataFrame) -> Figure:
-    """Measured over predicted time of a round, one point per timed candidate and a colour per batch; both:
-    `measure.beside`.
-    """
+    """Measured over predicted time of a round, a point per timed candidate; both: `measure.beside`."""
     figure, axis = plt.subplots(figsize=(5.4, 4.2), layout="constrained")
     ends = 0.92 * both[["predicted", "measured"]].min().min(), 1.06 * both[["predicted", "measured"]].max().max()
     axis.plot(ends, ends, color="#666666", linewidth=1, linestyle=":")
@@ -93,9 +87,8 @@ def speed_by_size(rows: pd.DataFrame) -> Figure:
     """One panel per batch: predicted speedup over budget with the costs of each pair, of the fastest drafter's shapes
     (solid, with 95 % bands) and chains (dotted). rows: the table "advice_sizes".
     """
-    batches = sorted(rows["batch"].unique())
-    figure, axes = _panels(len(batches), 3.2)
-    for axis, batch in zip(axes, batches):
+    figure, axes = _panels(rows, 3.2, "budget (draft nodes)", "predicted speedup\nover plain decoding")
+    for batch, axis in axes.items():
         for at, (name, own) in enumerate(rows[rows["batch"] == batch].groupby("costs", sort=False)):
             look = dict(color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)])
             own = own[own["drafter"] == own.loc[own["speedup"].idxmax(), "drafter"]]
@@ -105,32 +98,31 @@ def speed_by_size(rows: pd.DataFrame) -> Figure:
             axis.fill_between(tree["budget"], tree["speedup_low"], tree["speedup_high"], color=look["color"],
                               alpha=0.13, linewidth=0)
         _budget_axis(axis, rows["budget"])
-        axis.set(title=f"batch {batch}", xlabel="budget (draft nodes)")
-    axes[0].set_ylabel("predicted speedup\nover plain decoding")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper")
     return figure
 
 
 def formulas(rows: pd.DataFrame) -> Figure:
     """One panel per batch: the speedup of chains over their length by source. rows: the table "advice_formulas"."""
-    batches = sorted(rows["batch"].unique())
-    figure, axes = _panels(len(batches), 2.2)
-    for axis, batch in zip(axes, batches):
+    figure, axes = _panels(rows, 2.2, "length of the chain (tokens)", "speedup over plain decoding")
+    for batch, axis in axes.items():
         for by, style in BY.items():
             line = rows[(rows["batch"] == batch) & (rows["by"] == by)].sort_values("length").dropna(subset="speedup")
             axis.plot(line["length"], line["speedup"], **style.line, label=by)
         axis.axhline(1.0, color="#666666", linewidth=1, linestyle=":")
-        axis.set(title=f"batch {batch}", xlabel="length of the chain (tokens)")
-    axes[0].set_ylabel("speedup over plain decoding")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper")
     return figure
 
 
-def _panels(count: int, beside: float) -> tuple[Figure, list[Axes]]:
-    """A row of panels with a common speed axis, and room of this many inches for the legend."""
-    figure, axes = plt.subplots(1, count, figsize=(3.7 * count + beside, 3.8), squeeze=False, sharey=True,
+def _panels(rows: pd.DataFrame, beside: float, x_label: str, y_label: str) -> tuple[Figure, dict[int, Axes]]:
+    """A row of panels with a common speed axis, by batch, and room of this many inches for the legend."""
+    batches = sorted(rows["batch"].unique())
+    figure, axes = plt.subplots(1, len(batches), figsize=(3.7 * len(batches) + beside, 3.8), squeeze=False, sharey=True,
                                 layout="constrained")
-    return figure, list(axes.flat)
+    for axis, batch in zip(axes[0], batches):
+        axis.set(title=f"batch {batch}", xlabel=x_label)
+    axes[0, 0].set_ylabel(y_label)
+    return figure, dict(zip(batches, axes[0]))
 
 
 def _budget_axis(axis: Axes, budgets: pd.Series) -> None:

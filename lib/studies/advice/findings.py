@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from lib.cost import formulas, recommendation
-from lib.cost.fit import Costs
 from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Recommendation
 from lib.cost.recommending import PREFIX, RULER
+from lib.cost.round_cost import Costs
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import figures, measure
 from lib.trees import drawing
@@ -68,7 +68,7 @@ def predicted_and_measured(candidates: pd.DataFrame, timed: pd.DataFrame) -> Fin
 def check_costs(costs: Costs, target: str, nodes: int) -> Finding:
     """What checking this many nodes costs at each calibrated batch."""
     batches = sorted(costs.rows.loc[costs.rows["drafter"] == RULER, "batch"].unique())
-    price = {batch: costs.at(target, RULER, batch=batch, prefix=PREFIX) for batch in batches}
+    price = {batch: costs.at(target, RULER, batch=batch) for batch in batches}
     checks = ", ".join(f"{own.check(nodes) / own.plain:.2f} at batch {batch}" for batch, own in price.items())
     return Finding(f"A check of {nodes} nodes takes {checks} times a plain round.", "Points: measured; lines: the "
                    "fitted costs between them.", figures.check_curves(costs, target), "costs")
@@ -98,9 +98,7 @@ def larger_pairs(rows: pd.DataFrame) -> Finding:
 
 
 def terms(rows: pd.DataFrame) -> pd.DataFrame:
-    """By costs and batch, the terms of the speed: a plain round, a drafter's level, a check, and the fastest shape;
-    rows: the table "advice_sizes".
-    """
+    """By costs and batch, the terms of the speed of the fastest shape; rows: the table "advice_sizes"."""
     best = _fastest(rows).set_index(["costs", "batch"])
     chains = rows[rows["chain"]].groupby(["costs", "batch"])["speedup"].max()
     return pd.DataFrame({

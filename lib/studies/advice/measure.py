@@ -11,10 +11,9 @@ import torch
 from lib import cost
 from lib.cost import formulas
 from lib.cost.candidates import Candidate
-from lib.cost.fit import Costs
 from lib.cost.recommendation import PLAIN
 from lib.cost.recommending import row
-from lib.cost.round_cost import RoundCost
+from lib.cost.round_cost import Costs, RoundCost
 from lib.lab import processor
 from lib.models.checks import dtypes_of
 from lib.models.load import load_pair

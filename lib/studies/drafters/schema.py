@@ -8,7 +8,7 @@ PARAMETERS = {**MODELS, "drafters": drafter, "other_drafters": drafter, "shapes"
 
 TABLES = (
     table("drafters", "greedy decoding of one prompt with one drafter and shape; the drafter `none` is plain decoding",
-          "target drafter shape prompt stretch", "\n".join(["""
+          "target drafter shape prompt stretch", """
           target dtype
           drafter text kind of drafter with its option, or name of a model
           shape text name of the draft tree's shape, the largest that the drafter may fill
@@ -20,13 +20,11 @@ TABLES = (
           draft_ms real milliseconds of drafting in them
           verify_ms real milliseconds of the target's forward passes and the rule in them
           commit_ms real milliseconds of keeping the accepted paths in caches and drafter
-          """, *(f"reached_{depth} integer rounds that could accept depth {depth}\n"
-                 f"accepted_{depth} integer rounds that accepted depth {depth}" for depth in range(1, 9)), """
           weight_bytes integer bytes of the drafter's weights that are not the target's
           held_bytes integer bytes that the drafter holds at the end: caches, texts, tables; single numbers excluded
           target_bytes integer bytes of the target's weights
           identical flag whether the output is plain decoding's, token for token
-          """]), compressed=True),
+          """, compressed=True),
     table("head_curves", "quality of a head on held-out text during its training, from the head's own curve.csv",
           "target head step kind depth", """
           target text frozen model whose hidden states the head reads
@@ -38,16 +36,4 @@ TABLES = (
           agreement real share of tokens at which head and target have the same most probable token
           tokens integer tokens that both means are taken over
           """, compressed=True),
-    table("head_memory", "peak memory of the losses of one training step and their backward pass",
-          "target kind way", """
-          target text frozen model
-          dtype
-          kind text kind of head
-          way text together: logits of all depths exist at once; apart: those of one depth at a time
-          depths integer depths that the head learns
-          rows integer windows per step
-          length integer tokens per window
-          logit_bytes integer bytes of the logits of one depth
-          peak_bytes integer largest number of bytes in use at once, weights and earlier activations excluded
-          """),
 )

@@ -11,7 +11,7 @@ import pandas as pd
 from lib.cost import formulas
 from lib.lab import stats
 from lib.models.held_out import REAL_KINDS
-from lib.studies.drafters.measure import CONTROLS, DEPTHS, MODEL, PLAIN
+from lib.studies.drafters.measure import CONTROLS, MODEL, PLAIN
 
 GENERATED = " (generated)"  # after the name of a kind whose text a program wrote
 # The tables of the weblog that this study began with; `lib.cost.formulas` has the one by draft length.
@@ -32,7 +32,8 @@ _ORDERS = (("eagle3", "eagle", "Li et al. 2025, EAGLE-3"), ("eagle", "medusa", "
 def clean(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows before a loop, with `setting` (drafter and shape in one name) and `ms`, the milliseconds of their rounds."""
     kept = rows[(rows["stretch"] == "before") & (rows["rounds"] > 0)]
-    return kept.assign(setting=_setting(kept), ms=kept["draft_ms"] + kept["verify_ms"] + kept["commit_ms"])
+    setting = kept["drafter"].where(kept["drafter"] == PLAIN, kept["drafter"] + ", " + kept["shape"])
+    return kept.assign(setting=setting, ms=kept["draft_ms"] + kept["verify_ms"] + kept["commit_ms"])
 
 
 def labelled(rows: pd.DataFrame, prompts: str) -> pd.Series:
@@ -62,41 +63,25 @@ def lengths(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator) -> 
 
 def speedups(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
     """Tokens per second over plain decoding's on the same prompts, with its interval, for every drafter and shape."""
-    found = stats.compare(rows, by, "setting", _plain_name(rows), "tokens", "ms", rng, relative=True)
+    found = stats.compare(rows, by, "setting", PLAIN, "tokens", "ms", rng, relative=True)
     return found.merge(rows[["setting", "drafter", "shape"]].drop_duplicates(), on="setting")
-
-
-def by_depth(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
-    """Conditional acceptance at each depth: of the rounds that could accept it, the share that did."""
-    drafted = rows[rows["drafter"] != PLAIN]
-    long = pd.concat([
-        drafted[[*by, "prompt"]].assign(depth=depth, reached=drafted[f"reached_{depth}"],
-                                        accepted=drafted[f"accepted_{depth}"]) for depth in range(1, DEPTHS + 1)])
-    return stats.summarise(long[long["reached"] > 0], [*by, "depth"], "accepted", "reached", rng,
-                           rounds="reached")
 
 
 def costs(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per target, drafter and shape, times in target steps (a round of plain decoding).
 
-    tokens: per round; rate: accepted / drafted; draft, verify: times per round (verify with commit); saved: the share
-    of target calls saved; expected: tokens / (1 + draft), the speedup if verifying a tree took one step; memory: the
-    drafter's weights and what it holds, over the target's weights.
+    draft, verify: times per round (verify with commit); memory: the drafter's weights and what it holds, over the
+    target's weights.
     """
-    sums = ["rounds", "tokens", "accepted", "drafted", "draft_ms", "verify_ms", "commit_ms"]
     grouped = rows.groupby(["target", "drafter", "shape"], sort=False)
-    found = grouped[sums].sum()
+    found = grouped[["rounds", "draft_ms", "verify_ms", "commit_ms"]].sum()
     plain = found.xs(PLAIN, level="drafter").droplevel("shape")
     step = found.index.get_level_values("target").map((plain["verify_ms"] + plain["commit_ms"]) / plain["rounds"])
     most = grouped[["weight_bytes", "held_bytes", "target_bytes"]].max()
-    made = pd.DataFrame({
-        "tokens": found["tokens"] / found["rounds"],
-        "rate": found["accepted"] / found["drafted"].where(found["drafted"] > 0),
+    return pd.DataFrame({
         "draft": found["draft_ms"] / found["rounds"] / step,
         "verify": (found["verify_ms"] + found["commit_ms"]) / found["rounds"] / step,
-        "saved": 1 - found["rounds"] / found["tokens"],
-        "memory": (most["weight_bytes"] + most["held_bytes"]) / most["target_bytes"]})
-    return made.assign(expected=made["tokens"] / (1 + made["draft"])).reset_index()
+        "memory": (most["weight_bytes"] + most["held_bytes"]) / most["target_bytes"]}).reset_index()
 
 
 def advice(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
@@ -105,19 +90,18 @@ def advice(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     kind, setting, drafter, shape, value, low, high (the speedup), n_prompts. With one prompt of a kind, the drafter is
     chosen and judged on that one, and the interval is missing. Plain decoding is a choice, controls are not.
     """
-    real = rows[~rows["drafter"].isin(CONTROLS)]
-    plain, found = _plain_name(rows), []
-    for kind, own in real.groupby("kind", sort=False):
+    found = []
+    for kind, own in rows[~rows["drafter"].isin(CONTROLS)].groupby("kind", sort=False):
         prompts = list(own["prompt"].unique())
         sums = own[own["prompt"].isin(prompts[::2])].groupby("setting", sort=False)[["tokens", "ms"]].sum()
         best = (sums["tokens"] / sums["ms"]).idxmax()
-        judged = own[own["prompt"].isin(prompts[1::2] or prompts) & own["setting"].isin([best, plain])]
+        judged = own[own["prompt"].isin(prompts[1::2] or prompts) & own["setting"].isin([best, PLAIN])]
         chosen = own[own["setting"] == best].iloc[0]
         row = {"kind": kind, "setting": best, "drafter": chosen["drafter"], "shape": chosen["shape"]}
-        if best == plain:
+        if best == PLAIN:
             row |= {"value": 1.0, "low": 1.0, "high": 1.0, "n_prompts": judged["prompt"].nunique()}
         else:
-            gain = stats.compare(judged, [], "setting", plain, "tokens", "ms", rng, relative=True)
+            gain = stats.compare(judged, [], "setting", PLAIN, "tokens", "ms", rng, relative=True)
             row |= gain[["value", "low", "high", "n_prompts"]].iloc[0].to_dict()
         found.append(row)
     return pd.DataFrame(found).astype({"n_prompts": int})
@@ -146,16 +130,9 @@ def with_best_shape(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFram
     return pd.DataFrame(found)
 
 
-def beside_eagle(rows: pd.DataFrame, model: str) -> str:
-    """The drafter to compare with the source's EAGLE: a head of that kind where one was measured, else this model,
-    which may be empty for none.
-    """
-    return "eagle" if rows["drafter"].eq("eagle").any() else model
-
-
 def task_table(rows: pd.DataFrame, model: str, lookup: str, rng: np.random.Generator) -> pd.DataFrame:
     """By kind of text the measured speedup of two settings, and the claimed speedups where the source has that task."""
-    found = speedups(rows[rows["setting"].isin([model, lookup, _plain_name(rows)])], ["kind"], rng)
+    found = speedups(rows[rows["setting"].isin([model, lookup, PLAIN])], ["kind"], rng)
     found["speedup"] = stats.format_estimates(found)
     wide = found.pivot(index="kind", columns="setting", values="speedup")[[model, lookup]]
     wide.columns = [f"measured {model}", f"measured {lookup}"]
@@ -199,9 +176,9 @@ def length_table(rows: pd.DataFrame, drafter: str, rng: np.random.Generator) -> 
         "rate": pd.Series(stats.format_estimates(rate), rate["length"]),
         "speedup": pd.Series(stats.format_estimates(speed), speed["length"]),
         "calls saved": 1 - saved["rounds"] / saved["tokens"]})
-    claimed = pd.DataFrame({claim.length: {"claimed rate": claim.acceptance, "claimed speedup": claim.speedup,
-                                           "claimed calls saved": claim.saved} for claim in formulas.CLAIMS}).T
-    return measured.join(claimed.rename_axis("length"), how="outer").sort_index()
+    claimed = pd.DataFrame(formulas.CLAIMS).set_index("length").add_prefix("claimed ")
+    claimed = claimed.rename(columns={"claimed acceptance": "claimed rate", "claimed saved": "claimed calls saved"})
+    return measured.join(claimed, how="outer").sort_index()
 
 
 def orders(rows: pd.DataFrame, model: str, rng: np.random.Generator) -> pd.DataFrame:
@@ -236,13 +213,3 @@ def learning(points: pd.DataFrame) -> pd.DataFrame:
         half = near[near.index >= near.index.max() / 2].iloc[0]
         found[head] = {"near": near.iloc[-1], "far": far.iloc[-1], "late": near.iloc[-1] - half}
     return pd.DataFrame.from_dict(found, orient="index")
-
-
-def _setting(rows: pd.DataFrame) -> pd.Series:
-    return rows["drafter"].where(rows["drafter"] == PLAIN, rows["drafter"] + ", " + rows["shape"])
-
-
-def _plain_name(rows: pd.DataFrame) -> str:
-    if not (rows["drafter"] == PLAIN).any():
-        raise ValueError(f"the table has no plain decoding to compare with, only {sorted(rows['drafter'].unique())}")
-    return PLAIN

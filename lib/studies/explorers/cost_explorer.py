@@ -10,9 +10,8 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from lib.cost.fit import Costs
-from lib.cost.recommending import PREFIX, RULER
-from lib.cost.round_cost import Curve
+from lib.cost.recommending import RULER
+from lib.cost.round_cost import Costs, Curve
 from lib.lab import charts, theme
 
 
@@ -49,7 +48,7 @@ class CostExplorer:
         a cost that cannot be read.
         """
         typed = curve_of(self.check.value)
-        own = self.costs.at(self.target, RULER, batch=self.batch.value, prefix=PREFIX)
+        own = self.costs.at(self.target, RULER, batch=self.batch.value)
         rows = self.candidates[self.candidates["batch"] == self.batch.value]
         drafting = (rows["round_ms"] - 1000 * own.check(rows["budget"])).clip(lower=0)
         # A drafter that often finds nothing checks fewer nodes than its tree has: as many as its rounds' time says.

@@ -118,25 +118,13 @@ def worth(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
         f"{own['language'].nunique()} languages.", figure, "rules_by_temperature")
 
 
-def share_of_bound(rows: pd.DataFrame) -> Finding:
-    """From exact rows of one agreement: accepted length of each lossless rule, as a share of its proposal's bound."""
-    own = against_bounds(rows)
-    sums = own.groupby(["label", "shape"], sort=False)[["accepted", "best"]].sum()
-    share = (sums["accepted"] / sums["best"]).unstack()
-    figure = charts.heat_map(share[list(rows["shape"].unique())], value_label="share of the bound", x_label="",
-                             y_label="", decimals=3, title="Accepted length over its bound")
-    sampled = share.drop(label("naive")).stack()
-    return Finding(
-        f"Rules for samples accept between {sampled.min():.1%} and {sampled.max():.1%} of what is possible.",
-        f"`{sampled.idxmin()[0]}` on `{sampled.idxmin()[1]}` accepts least. Naive sampling of top-k children has at "
-        f"least {share.loc[label('naive')].min():.1%}, traversal at least {share.loc[label('traversal')].min():.1%}.",
-        figure, "share_of_bound")
-
-
 def on_real_models(live: pd.DataFrame, rng: np.random.Generator) -> Finding:
     """From the table "rules_live": tokens per round of each lossless rule with the proposal that it was made for."""
     rows = live[live["stretch"] == "before"]
-    table = in_tokens(rows, ["pair", "shape", "temperature", "rule"], rng, prompt="prompt").loc[list(LOSSLESS)]
+    means = stats.summarise(rows, ["pair", "shape", "temperature", "rule"], "accepted", "rounds", rng)
+    means[["value", "low", "high"]] += 1
+    means["tokens"] = stats.format_estimates(means)
+    table = means.pivot(index="rule", columns=["pair", "shape", "temperature"], values="tokens").loc[list(LOSSLESS)]
     ends = stats.summarise(rows, ["pair", "rule"], "accepted", "rounds", rng).sort_values("value").groupby("pair")
     by_pair = "; ".join(f"on `{name}` most with `{each['rule'].iloc[-1]}` ({1 + each['value'].iloc[-1]:.2f}), least "
                         f"with `{each['rule'].iloc[0]}` ({1 + each['value'].iloc[0]:.2f})" for name, each in ends)
@@ -156,14 +144,6 @@ def replacement(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
         "Drawing without replacement instead of independently",
         f"changes the tokens per round by {least['value']:+.1f} % to {stats.format_estimate(most, '+.1f')} %, "
         f"most on `{most['shape']}` at temperature {most['temperature']:g}.", table=table)
-
-
-def lost_to_repeats(rows: pd.DataFrame) -> Finding:
-    """From exact rows of trees that branch: the nodes that independent samples lose because repeats share a node."""
-    drafted = rows.groupby(["rule", "shape"])["drafted"].mean().unstack()
-    lost = 1 - drafted.loc["multi_step"] / drafted.loc["without_replacement"]
-    return Finding(f"Repeats cost independent samples up to {lost.max():.0%} of a tree's nodes",
-                   f"(`{lost.idxmax()}`).")
 
 
 def by_path(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
@@ -192,20 +172,6 @@ def lossy(rows: pd.DataFrame) -> Finding:
         "More tokens, or another text.", f"Relative to {BASE[0]} verification (dotted: its accepted length at each "
         f"temperature; larger markers are higher temperatures): {by_rule}.",
         figures.accepted_over_distance(beside, BASE[0]), "lossy")
-
-
-def lossy_by_length(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
-    """From exact rows of lossy rules on chains: the distance over the length of the chain."""
-    distances = stats.summarise(rows.assign(length=_lengths(rows)), ["length", "rule"], "distance", "rounds", rng,
-                                prompt="language")
-    figure = charts.lines(distances, x="length", y="value", by="rule", lower="low", upper="high", log_x=True,
-                          x_label="drafted chain (tokens)", y_label="distance from the target's law")
-    ends = distances.pivot(index="rule", columns="length", values="value")
-    first, last = ends.columns.min(), ends.columns.max()
-    each = "; ".join(f"`{name}` {row[first]:.2f} and {row[last]:.2f}" for name, row in ends.iterrows())
-    return Finding(
-        f"With longer drafts the error of {(ends[last] > ends[first]).sum()} of {len(ends)} lossy rules grows.",
-        f"On chains of {first} and of {last}: {each}.", figure, "lossy_by_length")
 
 
 def which_rule(rows: pd.DataFrame) -> Finding:
@@ -321,15 +287,6 @@ def directions(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     ]
     table = pd.DataFrame(found, columns=["from", "finding", "published", "here", "agrees"])
     return table.assign(here=table["here"].map(_range), agrees=table["agrees"].map({True: "yes", False: "no"}))
-
-
-def in_tokens(rows: pd.DataFrame, by: Sequence[str], rng: np.random.Generator, prompt: str) -> pd.DataFrame:
-    """Expected tokens per round, bonus token included, as text with their intervals; one row for each value of the last
-    of `by`."""
-    means = stats.summarise(rows, list(by), "accepted", "rounds", rng, prompt=prompt)
-    means[["value", "low", "high"]] += 1
-    means["tokens"] = stats.format_estimates(means)
-    return means.pivot(index=by[-1], columns=list(by[:-1]), values="tokens")
 
 
 def _lengths(rows: pd.DataFrame) -> pd.Series:

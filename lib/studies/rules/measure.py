@@ -14,7 +14,7 @@ from scipy.special import xlogy
 from scipy.stats import chi2, norm
 from torch import Tensor
 
-from lib.drafters.early_exit import first_layers
+from lib.drafters.self_speculation import first_layers
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.tables import Table
 from lib.studies.acceptance import live
@@ -75,10 +75,10 @@ def _rows(setting: tuple, cases: Pairs) -> list[dict]:
     for rule, proposal in cases:
         if rule == BOUND:
             best = bounds.best_accepted_length(target, drafter, tree, proposal)
-            values = {"lossless": True, "accepted": best, "drafted": float("nan"), "distance": 0.0}
+            values = {"lossless": True, "accepted": best, "distance": 0.0}
         else:
             law = enumeration.law(rule, target, drafter, tree, proposal)
-            values = {"lossless": RULES[rule].lossless, "accepted": law.accepted_length, "drafted": law.drafted,
+            values = {"lossless": RULES[rule].lossless, "accepted": law.accepted_length,
                       "distance": enumeration.distance(law, target, tree.max_depth + 1)}
         rows.append(dict(zip(SETTING, setting)) | {"rule": rule, "proposal": proposal} | values)
     return rows

@@ -19,7 +19,6 @@ TABLES = (
           shape rule proposal
           lossless flag whether the rule is meant to keep the target's distribution
           accepted real expected accepted length: draft tokens per round, bonus token excluded
-          drafted real expected draft nodes per round; missing for a bound
           distance real total variation between the emitted tokens, continued to depth + 1 tokens, and the target
           """, compressed=True),
     table("rules_proof", "distance of one rule from the target's distribution over small languages, by enumeration",

@@ -9,8 +9,7 @@ from lib.cost.candidates import NEED_DRAFT_MODEL
 from lib.cost.recommendation import NO_DRAFTER, ForBatch
 from lib.cost.round_cost import RoundCost
 from lib.cost.ways import ASSISTED, GENERATE, LOOKUP, Run, ours, theirs
-from lib.drafters.adaptive import AdaptiveDrafter
-from lib.drafters.draft_length import WhereItPays
+from lib.drafters.adaptive import AdaptiveDrafter, WhereItPays
 from lib.drafters.drafter import ROOT_ALONE
 from lib.drafters.heads.store import shipped
 from lib.drafters.registry import DRAFTERS, make, parse

@@ -8,9 +8,8 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 
-from lib.cost.engines.choices import MOST_RANK
-from lib.cost.engines.forms import ANY_RANK, Dynamic, within
-from lib.cost.engines.servers import CONFIG, NUM_TOKENS, STEPS, TOKEN_TREE, TOKENS, TOP_K
+from lib.cost.engines.writers import (ANY_RANK, CONFIG, MOST_RANK, NUM_TOKENS, STEPS, TOKEN_TREE, TOKENS, TOP_K,
+                                      Dynamic, within)
 from lib.trees.shapes import chain
 from lib.trees.tree import Tree
 

@@ -1,4 +1,4 @@
-"""Costs: monotone curves against brute force, what calibration recovers, predictions against counting, formulas."""
+"""Costs: monotone curves against brute force, what calibration recovers, formulas."""
 
 import itertools
 from dataclasses import replace
@@ -11,15 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import cost, replay
-from lib.cost import calibration, fit, formulas
-from lib.decoding import generate, in_batches
+from lib import cost
+from lib.cost import calibration, formulas, round_cost
+from lib.decoding import generate
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import tables
-from lib.replay import Trace
 from lib.tests import small_models
-from lib.tests.replay.test_replay import synthetic, trees
-from lib.trees import Tree, shapes
+from lib.tests.replay.test_replay import trees
+from lib.trees import shapes
 
 
 @settings(deadline=None)
@@ -61,6 +60,11 @@ TRUE = cost.RoundCost(2.0, 0.3, cost.Curve.through([1, 4, 16], [0.5, 0.6, 1.0]),
                       cost.Curve.through([0, 8, 64], [2.0, 3.0, 6.0]))
 
 
+def whole(price, tree):
+    """Seconds of a whole round."""
+    return price.draft(tree) + float(price.check(tree.budget)) if tree.budget else price.plain
+
+
 def table(truth=TRUE, batch=1, prefix=64, scale=1.0, noise=0.0, seed=0):
     """Rows as calibration makes them, of a machine that is `truth`, in milliseconds."""
     rng, rows = np.random.default_rng(seed), []
@@ -69,44 +73,40 @@ def table(truth=TRUE, batch=1, prefix=64, scale=1.0, noise=0.0, seed=0):
         rows.append(dict(target="t", drafter="d", dtype="float64", batch=batch, prefix=prefix, shape=name,
                          nodes=tree.budget, rounds=9, draft_ms=1000 * scale * truth.draft(tree) * jitter[0],
                          verify_ms=1000 * scale * truth.check(tree.budget) * jitter[1], commit_ms=0.0,
-                         round_ms=0.0, lower_ms=0.0, upper_ms=0.0, cold_ms=0.0))
+                         round_ms=0.0, lower_ms=0.0, upper_ms=0.0))
     return pd.DataFrame(rows)
 
 
 def test_calibration_without_noise_gives_every_tree_its_cost():
-    found = cost.Costs(table()).at("t", "d", batch=1, prefix=64)
+    found = cost.Costs(table()).at("t", "d", batch=1)
     for name in ("chain:0", "chain:3", "kary:2,3", "independent:4x6", "expansion:4,2,1", "comb:3,5"):
         tree = shapes.parse(name)  # n above 8 lies between points of other places than the truth's, but on its lines
-        assert found.round(tree) == pytest.approx(TRUE.round(tree), rel=0.02), name
-    noisy = cost.Costs(table(noise=0.03)).at("t", "d", batch=1, prefix=64)
-    assert noisy.round(shapes.parse("kary:2,3")) == pytest.approx(TRUE.round(shapes.parse("kary:2,3")), rel=0.1)
+        assert whole(found, tree) == pytest.approx(whole(TRUE, tree), rel=0.02), name
+    noisy = cost.Costs(table(noise=0.03)).at("t", "d", batch=1)
+    assert whole(noisy, shapes.parse("kary:2,3")) == pytest.approx(whole(TRUE, shapes.parse("kary:2,3")), rel=0.1)
 
 
-def test_costs_lie_between_those_of_the_nearest_batches_and_prefixes():
-    costs = cost.Costs(pd.concat([table(batch=batch, prefix=prefix, scale=batch + prefix / 64)
-                                  for batch in (1, 5) for prefix in (64, 192)]))
-    tree = shapes.parse("kary:2,3")
-    middle = costs.at("t", "d", batch=3, prefix=128).round(tree)
-    corners = [costs.at("t", "d", batch=batch, prefix=prefix).round(tree) for batch in (1, 5) for prefix in (64, 192)]
-    assert middle == pytest.approx(np.mean(corners))
-    assert costs.at("t", "d", batch=1, prefix=9999).round(tree) == pytest.approx(corners[1])
-    with pytest.raises(ValueError, match="batch 8 is outside"):
-        costs.at("t", "d", batch=8)
+def test_what_was_not_calibrated_is_named():
+    costs = cost.Costs(pd.concat([table(batch=batch, scale=batch) for batch in (1, 5)]))
+    assert costs.at("t", "d", batch=5).plain == pytest.approx(5 * costs.at("t", "d").plain)
+    with pytest.raises(ValueError, match="t/d was not calibrated at batch 3, but t/d at batch 1, t/d at batch 5"):
+        costs.at("t", "d", batch=3)
     with pytest.raises(ValueError, match="t/other was not calibrated"):
         costs.at("t", "other")
-    with pytest.raises(ValueError, match="chain:0"):
-        cost.Costs(table()[1:])
+    for rows in (table()[1:], table()[:1]):
+        with pytest.raises(ValueError, match="calibrate 'chain:0', plain decoding, and shapes that draft"):
+            cost.Costs(rows)
 
 
 def test_a_drafter_that_a_clock_cannot_see_costs_nothing():
-    found = cost.Costs(table().assign(draft_ms=0.0)).at("t", "d", prefix=64)
+    found = cost.Costs(table().assign(draft_ms=0.0)).at("t", "d")
     assert found.draft(shapes.parse("kary:2,3")) < 1e-6
 
 
 def test_the_cost_of_drafting_is_plain_least_squares_where_no_term_is_negative():
     names = ["chain:1", "chain:4", "chain:8", "independent:2x4", "independent:4x4"]
     seconds = np.array([1.3, 2.7, 4.6, 2.9, 3.4])
-    once, level = fit._draft_model(names, seconds)
+    once, level = round_cost._draft_model(names, seconds)
     counts = [cost.widths(shapes.parse(name)) for name in names]
     design = np.array([[1.0, *((widths == width).sum() for width in (1, 2, 4))] for widths in counts])
     terms = np.linalg.lstsq(design / seconds[:, None], np.ones(5), rcond=None)[0]
@@ -118,15 +118,15 @@ def test_calibration_reads_the_loop(tmp_path):
     target = small_models.llama(0, dtype=torch.float32)
     pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
                            draft_model=small_models.related(target, 1, 0.3))
-    rows = cost.calibrate(pair, small_models.prompts(0, [30, 40]), batches=(1, 2), prefixes=(20,), seconds=1.0,
+    rows = cost.calibrate(pair, small_models.prompts(0, [30, 40]), batches=(1, 2), prefix=20, seconds=1.0,
                           shapes=("chain:0", "chain:2", "independent:2x2"), repeats=1,
                           generator=torch.Generator().manual_seed(0))
     assert len(rows) == 6 and (rows["round_ms"] > 0).all() and (rows["rounds"] > 0).all()
     assert (rows["draft_ms"][rows["nodes"] == 0] < rows["verify_ms"][rows["nodes"] == 0]).all()
     tables.write(tmp_path, "costs", rows, "mark")
-    again = cost.Costs(tables.read(tmp_path, "costs")).at("t", "d", batch=2, prefix=20)
-    assert again.round(shapes.parse("chain:1")) == pytest.approx(
-        cost.Costs(rows).at("t", "d", batch=2, prefix=20).round(shapes.parse("chain:1")))
+    again = cost.Costs(tables.read(tmp_path, "costs")).at("t", "d", batch=2)
+    other = cost.Costs(rows).at("t", "d", batch=2)
+    assert whole(again, shapes.chain(1)) == pytest.approx(whole(other, shapes.chain(1)))
     with pytest.raises(ValueError, match="chain:0"):
         cost.calibrate(pair, [], shapes=("chain:1",), generator=torch.Generator())
 
@@ -142,14 +142,14 @@ def test_calls_have_as_many_rounds_as_the_time_allows_whatever_the_shape(seconds
         asked.append((len(done.rounds), given[2].shape[1] + len(done.rounds) // 2))
         return done
 
-    cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefixes=(20,), seconds=seconds,
+    cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefix=20, seconds=seconds,
                    shapes=("chain:0", "chain:2"), repeats=1, generator=torch.Generator().manual_seed(0), generate=spied)
     assert asked[-1][0] == rounds and {middle for _, middle in asked} == {20}
     assert [length for length, _ in asked].count(rounds) == len(asked) - 2 * (rounds == calibration.LONG)
 
 
-def test_cold_rounds_are_no_part_of_a_rounds_cost_and_are_predicted_once_per_prefill():
-    """A clock whose first rounds after a prefill take longer: prediction tells the whole time of a text."""
+def test_cold_rounds_are_no_part_of_a_rounds_cost():
+    """A clock whose first rounds after a prefill take longer."""
     target = small_models.llama(0)
     pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
                            draft_model=small_models.related(target, 1, 0.3))
@@ -162,17 +162,10 @@ def test_cold_rounds_are_no_part_of_a_rounds_cost_and_are_predicted_once_per_pre
                   for one, extra in zip(done.rounds, cold)]
         return replace(done, rounds=rounds)
 
-    costs = cost.Costs(cost.calibrate(pair, prompts, prefixes=(20,), seconds=1e-3, shapes=("chain:0", "chain:2"),
+    costs = cost.Costs(cost.calibrate(pair, prompts, prefix=20, seconds=1e-3, shapes=("chain:0", "chain:2"),
                                       repeats=1, generator=torch.Generator().manual_seed(0), generate=clocked))
-    found = costs.at("t", "d", prefix=20)
-    assert found.plain == pytest.approx(1.0) and found.round(shapes.chain(2)) == pytest.approx(1.25)
-    assert found.cold == pytest.approx(6.0)
-    made = replay.record(target, {"d": pair.draft_model}, prompts, names="ab", kinds="kk", max_new_tokens=19, beyond=3,
-                         about={"target": "t"})
-    for tree in (shapes.chain(2), shapes.chain(0)):
-        done = clocked(target, LanguageModelDrafter(pair.draft_model), prompts[0][None], shape=tree, max_new_tokens=20)
-        predicted = cost.decoded(made, costs, "d", tree, [[0]], 20)
-        assert predicted["seconds"][0] == pytest.approx(sum(one.seconds for one in done.rounds))
+    found = costs.at("t", "d")
+    assert found.plain == pytest.approx(1.0) and whole(found, shapes.chain(2)) == pytest.approx(1.25)
 
 
 def test_only_rounds_of_the_whole_batch_count():
@@ -182,47 +175,6 @@ def test_only_rounds_of_the_whole_batch_count():
     done = generate(target, LanguageModelDrafter(small_models.related(target, 1, 0.5)), ids, shape="chain:3",
                     max_new_tokens=14, observe=lambda alive, *_: running.append(len(alive)))
     assert len(calibration.full_rounds(done.rounds, 3)) == sum(rows == 3 for rows in running)
-
-
-def recorded(seed=0, rows=6):
-    made = synthetic(np.random.default_rng(seed), rows=rows, width=20, ranks=3)
-    about = {"protocol": "continuation", "target": "t", "temperature": 0.0}
-    return Trace(**{**vars(made), "about": about})
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
-def test_rows_leave_a_batch_one_by_one(rounds):
-    """Every row runs in its own rounds and in no other."""
-    found = cost.running(rounds)
-    assert found.sum() == sum(rounds) and len(found) == max(rounds)
-    assert found.tolist() == [sum(at < own for own in rounds) for at in range(max(rounds))]
-
-
-def test_a_batch_that_empties_is_what_the_loop_does_at_the_costs_of_the_rows_that_run():
-    """A clock that says of every round of the loop what calibration says of so many rows."""
-    target = small_models.llama(0)
-    model = small_models.related(target, 1, 0.5)
-    ids, groups, tree = small_models.prompts(0, [6, 9, 1, 7]), [[0, 1, 2], [3, 0, 1]], shapes.kary(2, 2)
-    eos = 5  # ends some rows long before the others
-    made = replay.record(target, {"d": model}, ids, names="abcd", kinds="kkkk", max_new_tokens=13, eos_token_id=eos,
-                        about={"target": "t"})
-    costs = cost.Costs(pd.concat([table(batch=1), table(batch=3, scale=2.0)]))
-    tokens = seconds = 0
-    for rows in groups:
-        batch, mask = next(in_batches([ids[row] for row in rows], 3))
-        alive = []
-        done = generate(target, LanguageModelDrafter(model), batch, attention_mask=mask, shape=tree, max_new_tokens=14,
-                        eos_token_id=eos, observe=lambda running, *_: alive.append(len(running)))
-        tokens += sum(map(len, done.new_tokens)) - 3
-        seconds += sum(costs.at("t", "d", batch=rows, prefix=64).round(tree) for rows in alive)
-    found = cost.predict(made, costs, "d", tree, groups, 64, np.random.default_rng(0))
-    assert len(set(alive)) > 1 and found["predicted"] == pytest.approx(tokens / seconds)
-    rows = cost.decoded(made, costs, "d", Tree([-1]), groups, 64)
-    assert rows["tokens"].sum() == rows["rounds"].sum() == tokens
-    assert found["speedup"] == pytest.approx(rows["seconds"].sum() / seconds)
-    with pytest.raises(ValueError, match="batch 1 is outside"):
-        cost.predict(made, cost.Costs(table(batch=3)), "d", tree, groups, 64, np.random.default_rng(0))
 
 
 # ------------------------------------------------------------------------------------------------------------ formulas

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from lib.cost import engines
-from lib.cost.engines import choices, servers
-from lib.cost.engines.forms import CHAIN, DYNAMIC, LEVELS, LONGEST, TREE, Dynamic
+from lib.cost.engines import writers
 from lib.cost.engines.registry import CHAINED, ENGINES, GROWN, SAME
+from lib.cost.engines.writers import CHAIN, DYNAMIC, LEVELS, LONGEST, TREE, Dynamic
 from lib.drafters.lookup import LookupDrafter
 from lib.tests.cost.engine_readers import READERS
 from lib.tests.replay.test_replay import trees
@@ -55,14 +55,14 @@ def test_what_an_engine_cannot_express_is_refused(name):
 
 def test_the_texts_are_those_of_the_engines():
     assert ENGINES["Medusa"].write(shapes.kary(2, 1)) == "medusa_choices = [(0,), (1,)]"
-    assert choices.write_eagle(shapes.chain(2)) == "tree_choices = [[0], [0, 0]]"
+    assert writers.write_eagle(shapes.chain(2)) == "tree_choices = [[0], [0, 0]]"
     dynamic = Dynamic(8, 10, 59)
-    assert choices.write_eagle_dynamic(dynamic) == "EaModel.from_pretrained(total_token=60, depth=7, top_k=10)"
-    flag, value = shlex.split(servers.write_vllm(shapes.chain(5), "org/drafter"))
+    assert writers.write_eagle_dynamic(dynamic) == "EaModel.from_pretrained(total_token=60, depth=7, top_k=10)"
+    flag, value = shlex.split(writers.write_vllm(shapes.chain(5), "org/drafter"))
     assert flag == "--speculative-config"
     assert json.loads(value) == {"method": "draft_model", "model": "org/drafter", "num_speculative_tokens": 5}
-    assert '"speculative_token_tree": "[(0,), (1,)]"' in servers.write_vllm_tree(shapes.star(2))
-    assert servers.write_sglang(shapes.chain(3)).endswith(
+    assert '"speculative_token_tree": "[(0,), (1,)]"' in writers.write_vllm_tree(shapes.star(2))
+    assert writers.write_sglang(shapes.chain(3)).endswith(
         "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4")
     assert ENGINES["TensorRT-LLM, dynamic tree"].write(Dynamic(4, 10, 59)).startswith(
         "Eagle3DecodingConfig(max_draft_len=4, max_total_draft_tokens=59, ")
@@ -70,13 +70,13 @@ def test_the_texts_are_those_of_the_engines():
         "-md DRAFTER --spec-type draft-simple --spec-draft-n-max 3 --spec-draft-p-min 0")
     assert "--speculative-algorithm EAGLE3 " in ENGINES["SGLang, chain"].line(shapes.chain(3), "eagle3")
     assert '"method": "medusa"' in ENGINES["vLLM, chain"].line(shapes.chain(3), "medusa")
-    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "model") == servers.write_vllm(shapes.chain(3))
-    assert json.loads(shlex.split(servers.write_vllm_ngram(shapes.chain(4)))[1]) == {
+    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "model") == writers.write_vllm(shapes.chain(3))
+    assert json.loads(shlex.split(writers.write_vllm_ngram(shapes.chain(4)))[1]) == {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
-    assert servers.write_llama_cpp_ngram(shapes.chain(4)).startswith("--spec-type ngram-simple ")
+    assert writers.write_llama_cpp_ngram(shapes.chain(4)).startswith("--spec-type ngram-simple ")
     assert READERS["llama.cpp"]("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
     with pytest.raises(ValueError, match="dynamic tree and no chain"):
-        READERS["SGLang, chain"](servers.write_sglang_dynamic(Dynamic(3, 2, 6)))
+        READERS["SGLang, chain"](writers.write_sglang_dynamic(Dynamic(3, 2, 6)))
     with pytest.raises(ValueError, match="10 best"):
         ENGINES["Medusa"].write(Tree.from_choices([(10,)]))
 
@@ -133,7 +133,8 @@ def test_sglangs_chain_is_as_long_as_its_steps_whatever_is_said_of_tokens():
 @given(trees().filter(lambda tree: tree.budget))
 def test_a_dynamic_tree_can_grow_what_the_static_one_holds(tree):
     dynamic = Dynamic.like(tree)
-    assert dynamic.nodes == tree.budget <= dynamic.candidates and dynamic.steps == tree.max_depth
+    assert dynamic.nodes == tree.budget and dynamic.steps == tree.max_depth
+    assert dynamic.nodes <= dynamic.top_k + (dynamic.steps - 1) * dynamic.top_k**2, "as many as it can choose from"
     assert max(len(tree.children(node)) for node in range(tree.size)) <= dynamic.top_k
 
 

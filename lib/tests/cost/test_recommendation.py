@@ -18,7 +18,7 @@ from lib.decoding import loop
 from lib.drafters.drafter import NoDrafter
 from lib.models import Pair
 from lib.models.prompts import PromptSet
-from lib.replay.search import most_frequent_paths
+from lib.replay.rank_paths import most_frequent_paths
 from lib.tests import small_models
 from lib.tests.cost import test_cost
 from lib.tests.replay.test_replay import synthetic
@@ -39,7 +39,7 @@ def pair_of(draft_model, name="d"):
 
 def prompts_of(rows):
     return PromptSet(tuple(f"p{row}" for row in rows), tuple("ab"[row % 2] for row in rows),
-                     tuple(IDS[row] for row in rows), "digest")
+                     tuple(IDS[row] for row in rows))
 
 
 def costing(level, node):
@@ -226,7 +226,7 @@ def test_trees_grown_from_text_are_judged_on_other_prompts_and_hold_the_most_fre
     assert not set(halves[0][0].prompts) & set(halves[0][1].prompts)
     assert candidates.folds(recorded.select(np.arange(8) < 1))[0][0].prompts == ("0",)
     shallow = [path for path, _ in most_frequent_paths(recorded, 500, "d") if len(path) <= 2]
-    assert candidates.paths_within(recorded, Limits(5, 2), "d") == shallow[:5]
+    assert [path for path, _ in most_frequent_paths(recorded, 5, "d", most_depth=2)] == shallow[:5]
     for family in (candidates.OPTIMAL, candidates.FREQUENT):
         tree = candidates.from_data(recorded, "d", family, Limits(6, 2))
         assert tree.budget == 6 and tree.max_depth <= 2

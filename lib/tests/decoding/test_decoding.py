@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from lib import replay
 from lib.attention import hosting_trees
-from lib.decoding import generate, limits
-from lib.drafters.adaptive import AdaptiveDrafter
-from lib.drafters.draft_length import Schedule
+from lib.decoding import checks, generate
+from lib.drafters.adaptive import AdaptiveDrafter, Schedule
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.studies.acceptance import live
@@ -106,9 +105,9 @@ def test_a_shape_of_thousands_of_levels_is_cut_to_the_same_tree_in_every_round()
     for prompts, new in ((PROMPTS, 4), (PROMPTS[:1], 66)):
         done = live.decode(TARGET, LanguageModelDrafter(TARGET), prompts, shape="chain:60000", max_new_tokens=new)
         assert done.new_tokens == [own_greedy(prompt, new) for prompt in prompts]
-        assert {found.drafted for found in done.rounds} == {max(limits.DEEPEST, new)}
+        assert {found.drafted for found in done.rounds} == {max(checks.DEEPEST, new)}
     rule = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[:1], shape="dyspec:900@900", max_new_tokens=2)
-    assert max(found.draft_calls for found in rule.rounds) <= limits.DEEPEST
+    assert max(found.draft_calls for found in rule.rounds) <= checks.DEEPEST
 
 
 @pytest.mark.parametrize("new", [0, 1, 2])

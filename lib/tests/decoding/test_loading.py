@@ -26,4 +26,4 @@ def test_a_call_with_a_language_model_loads_few_modules():
     assert modules <= 70 and lines <= 6_500, f"{modules} modules of {lines} lines: {names}"
     drafters = {name for name in names.split() if name.startswith("lib.drafters.")}
     assert drafters == {f"lib.drafters.{name}" for name in (
-        "drafter", "fill_plan", "filling", "growing", "language_model", "registry", "vocabulary")}
+        "drafter", "filling", "growing", "language_model", "registry", "vocabulary")}

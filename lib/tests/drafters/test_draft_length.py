@@ -11,21 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.drafters import make
-from lib.drafters.adaptive import AdaptiveDrafter, path_entropy
-from lib.drafters.combined import CombinedDrafter
-from lib.drafters.confident import ConfidentDrafter
-from lib.drafters.draft_length import (
+from lib.drafters.adaptive import (
     POLICIES,
+    AdaptiveDrafter,
     Complexity,
+    ConfidentDrafter,
     Outcome,
     Policy,
     Schedule,
     WhereItPays,
     best_length,
     even_costs,
+    first_levels,
+    path_entropy,
     tokens_of_chains,
 )
-from lib.drafters.drafter import first_levels, levels_of
+from lib.drafters.combined import CombinedDrafter
+from lib.drafters.drafter import levels_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter

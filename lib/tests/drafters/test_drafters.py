@@ -14,12 +14,12 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.drafters import DRAFTERS, Drafter, Kind, filling, make, parse
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.controls import OracleDrafter, RandomDrafter
+from lib.drafters.drafter import merge
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter, by_frequency
 from lib.drafters.merged import MergedDrafter, merge_chosen, node_bytes
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
-from lib.drafters.tries import merge
 from lib.models.reduced import first_tokens
 from lib.studies.acceptance import live
 from lib.tests import small_heads, small_models

@@ -16,7 +16,7 @@ from lib.tests import small_models
 from lib.tests.decoding.test_decoding import own_greedy
 from lib.tests.drafters.test_drafters import a_path, assert_cache_is_a_fresh_prefill, begin, draws
 from lib.trees import growth, shapes
-from lib.trees.growth.smart import Costs
+from lib.trees.growth.rules import Costs
 from lib.verify import warp
 
 TARGET = small_models.llama(0)

@@ -375,7 +375,7 @@ def test_a_saved_head_comes_back(kind, tmp_path):
     with pytest.raises(ValueError, match="hidden_size 32, this one has 48"):
         heads.load(kind, tmp_path / kind, small_models.llama(0, hidden=48))
     (tmp_path / kind / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="lacks model.safetensors; train the head"):
+    with pytest.raises(ValueError, match="has no safetensors"):
         heads.load(kind, tmp_path / kind, TARGET)
 
 
@@ -385,8 +385,8 @@ def test_what_is_broken_of_a_saved_head_is_named(kind, tmp_path):
     whole = json.loads((tmp_path / "config.json").read_text())
     needed = {"medusa": "medusa_num_layers", "block": "block_size"}.get(kind, "feature_layers")
     for config, message in (({name: value for name, value in whole.items() if name != needed}, f"lacks {needed}"),
-                            (whole | {"hidden_size": "x"}, "cannot be read as a head .*'hidden_size' expected int"),
-                            ([], "cannot be read as a head"), (whole, "cannot be read as a head .*header")):
+                            (whole | {"hidden_size": "x"}, "not that of a Llama layer .*'hidden_size' expected int"),
+                            ([], "holds a list, no object"), (whole, "broken safetensors file .*header")):
         (tmp_path / "config.json").write_text(json.dumps(config))
         if config == whole:
             (tmp_path / "model.safetensors").write_bytes(b"no header")

@@ -15,8 +15,7 @@ from lib import replay
 from lib.drafters import DRAFTERS, make, parse, vocabulary
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
-from lib.drafters.vocabulary import coverage, most_frequent
-from lib.lab import stats
+from lib.drafters.vocabulary import most_frequent
 from lib.models.fused import FusedBlocks, fused
 from lib.models.reduced import first_tokens, narrow, reduced
 from lib.replay.recording import model_digest
@@ -136,7 +135,7 @@ def law_of(rule, proposal, shape):
         for share, (accepted, bonus) in outcomes(lambda forks: verify(rule, draft, probs, forks)):
             for token, part in settle(bonus):
                 emitted[(*(paths[accepted[-1]] if accepted else ()), token)] += chance * share * part
-    return Law(dict(emitted), 0.0, 0.0)
+    return Law(dict(emitted), 0.0)
 
 
 @pytest.mark.parametrize("rule, shape", [
@@ -154,13 +153,6 @@ def test_a_round_leaves_the_targets_law(rule, shape):
 
 def test_the_most_frequent_tokens_come_first_and_of_equals_the_lower():
     assert most_frequent([[5, 5, 1], np.array([9, 1, 5, 2], dtype=np.uint16)]).tolist() == [5, 1, 2, 9]
-
-
-def test_coverage_counts_each_text_and_can_be_summarised():
-    rows = coverage(torch.tensor([1, 5]), [[1, 2, 5], [2], [5, 5]], ["a", "b", "c"], ["x", "x", "y"])
-    assert rows["covered"].tolist() == [2, 0, 2] and rows["tokens"].tolist() == [3, 1, 2]
-    shares = stats.summarise(rows, ["kind"], "covered", "tokens", np.random.default_rng(0), rounds="tokens")
-    assert dict(zip(shares["kind"], shares["value"])) == {"x": 0.5, "y": 1.0}
 
 
 def test_a_number_means_the_targets_own_most_frequent_tokens(tmp_path, monkeypatch):

@@ -118,17 +118,10 @@ def test_lines_show_each_strategy_with_its_interval_and_its_name_at_its_end():
     assert not figure.axes[0].texts and [text.get_text() for text in figure.axes[1].texts] == ["chain", "mine"]
 
 
-def test_a_missing_column_is_named():
-    with pytest.raises(ValueError, match=r"columns \['median'\] are not in the table"):
-        charts.lines(table(), x="budget", y="median", by="family", x_label="", y_label="")
-
-
 def test_a_heat_map_frames_the_best_of_each_column_ties_too():
     values = pd.DataFrame({1: [0.5, 0.5], 2: [0.7, 0.9]}, index=["chain", "optimal"])
-    axis = charts.heat_map(values, value_label="", x_label="", y_label="", best_of="column").axes[0]
+    axis = charts.heat_map(values, value_label="", x_label="", y_label="", frame_best=True).axes[0]
     assert sorted(patch.get_xy() for patch in axis.patches) == [(0, 0), (0, 1), (1, 1)]
-    with pytest.raises(ValueError, match="best_of is 'all'"):
-        charts.heat_map(values, value_label="", x_label="", y_label="", best_of="all")
 
 
 def test_a_figure_is_written_twice_alike_and_only_into_a_run(tmp_path, monkeypatch):

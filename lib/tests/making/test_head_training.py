@@ -9,13 +9,13 @@ import torch
 
 from lib.drafters import heads
 from lib.lab import tables
-from lib.lab.counters import CountedBytes
 from lib.making import command, data, loop
 from lib.making import heads as training
 from lib.making.corpus import mixture
 from lib.models import SHIPPED, PairError
-from lib.studies.drafters import figures
+from lib.studies.drafters import findings
 from lib.tests import small_heads, small_models
+from lib.tests.making.counted_bytes import CountedBytes
 
 TARGET = small_models.llama(3, layers=3, dtype=torch.float32).requires_grad_(False)
 KINDS = tuple(heads.KINDS)
@@ -125,7 +125,8 @@ def test_counted_bytes_are_those_alive_at_once():
 def test_curves_are_drawn_and_fit_their_table():
     points = training.evaluate(small_heads.head("medusa", TARGET), TARGET, "medusa", streams(), 24).assign(step=20)
     curve = pd.concat([points, points.assign(step=40)])
-    figure = figures.head_curves(pd.concat([curve.assign(head=head) for head in ("medusa", "block")]))
+    both = pd.concat([curve.assign(target="t", head=head) for head in ("medusa", "block")])
+    figure = findings.heads_learning(both).figure
     titles = [axis.get_title() or axis.get_title("left") for axis in figure.axes]  # the theme puts them at the left
     assert titles == ["block", "medusa"]
     assert all(len(axis.lines) == 4 for axis in figure.axes)
@@ -161,8 +162,9 @@ def test_a_curve_forgets_what_a_stopped_run_had_said_beyond(tmp_path):
 
 
 def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, capsys):
-    made = {kind: streams()["a"] for kind in mixture.KINDS}
-    data.save_streams(data.Streams(made, made), tmp_path)
+    for split in ("train", "held_out"):
+        for kind in mixture.KINDS:
+            np.save(tmp_path / f"{split}-{kind}.npy", streams()["a"])
     shutil.copy(SHIPPED / "base" / "tokenizer.json", tmp_path / "tokenizer.json")
     TARGET.save_pretrained(tmp_path / "little")
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -132,7 +132,7 @@ def test_direct_calls_need_no_helper_and_ignore_what_lies_beyond():
             block = dict(input_ids=torch.tensor([[1, 2, 3], [4, 5, 6]]), prefix_length=cache.lengths)
             positions = cache.lengths[:, None] + torch.arange(3)
             answers.append(model(**block, position_ids=positions, past_key_values=cache, **keyword).logits)
-            cache.crop(cache.lengths)
+            cache.forget()
     for answer in answers[1:]:
         torch.testing.assert_close(answer, answers[0], rtol=0, atol=1e-12)
 
@@ -152,12 +152,12 @@ def test_the_layers_of_a_forward_share_one_additive_mask_and_no_two_forwards_do(
     for visible in (mask, torch.eye(6, dtype=torch.bool)):  # another tree of the same size behind the same prefix
         shared = tree_forward(model, tokens, torch.arange(6), visible, cache).logits
         assert len(made) == 1
-        cache.crop(cache.lengths)
+        cache.forget()
         positions = cache.lengths[:, None] + torch.arange(6)
         block = dict(tree_mask=visible, prefix_length=cache.lengths, position_ids=positions, past_key_values=cache)
         assert torch.equal(model(input_ids=tokens, **block).logits, shared)
         assert len(made) == 1 + SMALL["num_hidden_layers"]
-        cache.crop(cache.lengths)
+        cache.forget()
         made.clear()
 
 
@@ -182,7 +182,7 @@ def numbered(batch, nodes, start):
 
 
 def test_the_cache_holds_exactly_the_kept_tokens_through_growth_and_selection():
-    """Against a plain list of lists: random appends, keeps, crops and selections."""
+    """Against a plain list of lists: random appends, keeps and selections."""
     rng = np.random.default_rng(0)
     cache, rows, number = TreeCache(), [[], [], []], 0
     for _ in range(60):
@@ -199,7 +199,7 @@ def test_the_cache_holds_exactly_the_kept_tokens_through_growth_and_selection():
         for row, tokens in enumerate(rows):
             assert cache.layers[0].keys[row, 0, : len(tokens), 0].tolist() == tokens
     cache.select(torch.tensor([2, 0]))
-    cache.crop([4, 5])
+    cache.set_lengths([4, 5])
     assert cache.layers[0].keys[:, 0, :4, 0].tolist() == [rows[2][:4], rows[0][:4]] and cache.lengths.tolist() == [4, 5]
     capacity = cache.layers[0].keys.shape[2]
     assert cache.bytes == 2 * 2 * capacity * 8

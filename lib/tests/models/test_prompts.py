@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.models import prompts
-from lib.models.prompts import PromptSet, digest_of
+from lib.models.prompts import PromptSet
 from lib.studies import parameters
 from lib.tests.real_model import needs_real_model
 
@@ -53,7 +53,6 @@ def test_spec_benchs_form_is_read_in_its_order(tmp_path):
     read = prompts.load(path, Letters())
     assert (read.names, read.kinds) == (("81", "b"), ("writing", "math"))
     assert [text(ids) for ids in read.ids] == ["one", "hello"] and read.ids[0].dtype == torch.long
-    assert read.too_long == ()
 
 
 @settings(deadline=None)
@@ -195,16 +194,6 @@ def test_prompts_longer_than_the_window(tmp_path):
     path = written(tmp_path / "p.jsonl", row("short"), row("long", turns=["a much longer one"]))
     with pytest.raises(ValueError, match="line 2: the prompt has 17 tokens, 6 fit beside what is generated"):
         prompts.load(path, Letters(), 6)
-    shorter = prompts.load(path, Letters(), 6, too_long="shorten")
-    assert [text(ids) for ids in shorter.ids] == ["hello", "er one"] and shorter.too_long == ("long",)
-    fewer = prompts.load(path, Letters(), 6, too_long="skip")
-    assert (fewer.names, fewer.too_long) == (("short",), ("long",))
-    with pytest.raises(ValueError, match="none of its prompts has 2 tokens or fewer"):
-        prompts.load(path, Letters(), 2, too_long="skip")
-    with pytest.raises(ValueError, match="0 fit"):
-        prompts.load(path, Letters(), 0, too_long="shorten")
-    with pytest.raises(ValueError, match="too_long is 'drop'"):
-        prompts.load(path, Letters(), too_long="drop")
 
 
 def test_the_first_of_each_kind(tmp_path):
@@ -222,9 +211,8 @@ def test_none_of_each_kind_is_no_choice(first):
 
 
 def made(kinds, shift=0):
-    names = [f"p{i}" for i in range(len(kinds))]
-    ids = [torch.tensor([i + shift, 7]) for i in range(len(kinds))]
-    return PromptSet(tuple(names), tuple(kinds), tuple(ids), digest_of(names, kinds, ids))
+    names = tuple(f"p{i}" for i in range(len(kinds)))
+    return PromptSet(names, tuple(kinds), tuple(torch.tensor([i + shift, 7]) for i in range(len(kinds))))
 
 
 def test_the_digest_tells_sets_apart():

@@ -22,7 +22,7 @@ def recorded(beyond, protocol=acceptance.CONTINUATION):
     rng, width = np.random.default_rng(0), LIMIT + beyond
     zeros, limits = np.zeros((ROWS, width), np.float32), np.full(ROWS, LIMIT)
     ranks = (rng.random((ROWS, width)) >= AGREES).astype(np.int32)
-    return replay.Trace(np.zeros((ROWS, width + 1), np.int32), limits, np.zeros(ROWS, bool), limits, zeros, zeros,
+    return replay.Trace(np.zeros((ROWS, width + 1), np.int32), limits, np.zeros(ROWS, bool), limits, zeros,
                         {"d": ranks}, {}, {}, tuple(map(str, range(ROWS))), ("k",) * ROWS,
                         {"target": "t", "protocol": protocol, "temperature": 0.0})
 

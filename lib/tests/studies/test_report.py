@@ -13,8 +13,6 @@ from lib.cost.recommendation import ONE, Interval
 from lib.lab import provenance, theme
 from lib.lab.findings import Finding, Results
 from lib.studies import report
-from lib.studies.acceptance import summary
-from lib.studies.acceptance.shape_findings import Shapes, at_budget
 from lib.studies.advice import answer
 from lib.studies.report import Ask
 
@@ -27,11 +25,6 @@ def run():
     return Results(REFERENCE)
 
 
-@pytest.fixture(scope="module")
-def shapes(run):
-    return Shapes(run, "base/small", 16, np.random.default_rng(0))
-
-
 def study(main=(), appended=()):
     return SimpleNamespace(report=lambda run, ask, rng: iter(main), appendix=lambda run, ask, rng: iter(appended))
 
@@ -42,7 +35,7 @@ def test_a_new_study_is_in_the_report_by_its_name_alone(monkeypatch):
                "new": study(["## Two", "### Part"], ["text", "## More"])}
     monkeypatch.setattr(report, "STUDIES", tuple(studies))
     monkeypatch.setattr(report, "import_module", lambda name: studies[name.split(".")[2]])
-    for module, given in ((report.answer, "opening"), (report.background, "report"), (report.material, "report"),
+    for module, given in ((report.answer, "opening"), (report.material, "report"),
                           (report.published, "report"), (report, "made_by")):
         monkeypatch.setattr(module, given, lambda *_: iter(()))
     contents, *parts = report.parts(None, None, None)
@@ -85,18 +78,6 @@ def test_the_columns_of_a_run_are_a_file_of_it(run, tmp_path):
     report.write_columns(Results(tmp_path))
     listed = pd.read_csv(tmp_path / "columns.csv")
     assert set(listed["table"]) == {"ceilings"} and listed["meaning"].notna().all()
-
-
-def test_the_depth_of_a_tree_is_that_of_its_own_protocol(run, shapes):
-    """Of each family and budget a run has one tree per protocol and temperature; the first row need not be the one."""
-    rows = pd.DataFrame([dict(pair="t/d", protocol=protocol, temperature=heat, family="frequent", budget=8, depth=depth)
-                         for protocol, heat, depth in (("x", 0.0, 7), ("y", 0.0, 4), ("y", 1.0, 2))])
-    estimates = rows[rows["temperature"] == 0].drop(columns="depth").assign(value=2.0)
-    found = summary.of_oracle(estimates, rows)
-    assert list(found["depth"]) == [7, 4] and list(found["share"]) == [2 / 7, 2 / 4]
-    nodes = shapes.nodes[shapes.nodes["family"] == "frequent"]
-    table = at_budget(shapes, np.random.default_rng(0)).table
-    assert table.loc["frequent paths", "depth"] == nodes["depth"].max()
 
 
 def test_the_first_page_says_what_recommendation_json_says(run, tmp_path):

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from lib.trees import Tree, growth, shapes
 from lib.trees.grown_shapes import best_first
-from lib.trees.growth.best_first import DDTree
 from lib.trees.growth.candidates import Candidates
-from lib.trees.growth.smart import Costs, Smart
+from lib.trees.growth.rules import Costs, DDTree, Smart
 
 SEEDS = st.integers(0, 2**32 - 1)
 VOCABULARY = 5

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lib.decoding import generate
-from lib.drafters.drafter import first_levels
+from lib.drafters.adaptive import first_levels
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.lab import tables
@@ -44,7 +44,7 @@ def law_of(rule, target, sources, shape):
             length += chance * share * len(accepted)
             for token, part in settle(bonus):
                 emitted[(*(paths[accepted[-1]] if accepted else ()), token)] += chance * share * part
-    return Law(dict(emitted), length, 0.0)
+    return Law(dict(emitted), length)
 
 
 @pytest.mark.parametrize("shape", [shapes.chain(2), shapes.star(2)])

@@ -17,11 +17,11 @@ from lib.decoding.records import Hooks
 from lib.lab import provenance
 from lib.studies.rules import verification_cost
 from lib.trees import Tree, shapes
-from lib.verify import RULES, Draft, GeneratorDraws, k_seq, verify, warp
+from lib.verify import RULES, Draft, GeneratorDraws, verify, warp
 from lib.verify.draft import PROPOSALS
-from lib.verify.draws import BLOCK, Masses
 from lib.verify.proof import enumeration
 from lib.verify.proof.languages import HARD, random_pair
+from lib.verify.residual_rules import k_seq_scale
 from lib.verify.rules import simplest_rule
 from lib.verify.warping import best_token
 
@@ -37,10 +37,8 @@ class Listed:
     def uniform(self):
         return self.numbers.pop(0)
 
-    def categorical(self, probs, *, without=(), otherwise=None):
-        probs = probs if isinstance(probs, torch.Tensor) else probs.dense()
-        left = probs.index_fill(0, torch.tensor(without, dtype=torch.long), 0)
-        left = left if left.sum() > 0 else otherwise
+    def categorical(self, probs, *, otherwise=None):
+        left = probs if probs.sum() > 0 else otherwise
         return int(torch.searchsorted(left.cumsum(-1), self.numbers.pop(0) * left.sum(), right=True))
 
 
@@ -62,9 +60,9 @@ def random_round(seed, shape, proposal, vocabulary=40):
 def test_the_scale_of_k_seq_solves_its_equation_from_above(vocabulary, k, seed):
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.softmax(2 * torch.randn(2, vocabulary, dtype=torch.float64, generator=generator), -1)
-    rho, shared = k_seq.scale(k_seq.Overlap(p, q), k)
-    assert 1 <= rho <= k and shared == pytest.approx(float(torch.minimum(p, rho * q).sum()), abs=1e-12)
-    assert -1e-12 <= k_seq.excess(rho, shared, k) <= 2e-8
+    rho = k_seq_scale(p, q, k)
+    b = float(torch.minimum(p / rho, q).sum())
+    assert 1 <= rho <= k and -1e-12 <= rho * b - (1 - (1 - b) ** k) <= 2e-8
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -248,59 +246,6 @@ def test_the_last_number_below_one_still_draws_a_token():
     draws.uniform = lambda: 1 - 2**-53
     assert draws.categorical(torch.tensor([0.1] * 10 + [0.0] * 3)) == 9
     assert draws.categorical(torch.tensor([1e-3] * 2047 + [0.0])) == 2046
-
-
-@settings(deadline=None, max_examples=40)
-@given(VOCABULARIES, st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
-def test_tokens_left_out_are_not_drawn_and_the_others_as_if_they_had_no_mass(vocabulary, seed, share):
-    generator = torch.Generator().manual_seed(seed)
-    probs = torch.rand(vocabulary, dtype=torch.float64, generator=generator)
-    left_out = torch.randperm(vocabulary, generator=generator)[: min(5, vocabulary - 1)].tolist()
-    before, draws = probs.clone(), GeneratorDraws(None)
-    draws.uniform = lambda: share
-    token = draws.categorical(probs, without=left_out)
-    assert token not in left_out and torch.equal(probs, before)
-    assert token == draws.categorical(probs.index_fill(0, torch.tensor(left_out), 0))
-    everything = draws.categorical(probs, without=range(vocabulary), otherwise=probs)
-    assert everything == draws.categorical(probs)
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(2, 60), st.integers(0, 10_000), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
-def test_an_overlap_is_the_sum_of_the_smaller_ones_in_any_order_of_scales(vocabulary, seed, scales):
-    generator = torch.Generator().manual_seed(seed)
-    p, q = torch.softmax(3 * torch.randn(2, vocabulary, dtype=torch.float64, generator=generator), -1)
-    for zeros, one in zip(torch.rand(2, vocabulary, generator=generator) < 0.3, (p, q)):
-        one[zeros] = 0
-    overlap = k_seq.Overlap(p, q)
-    for rho in scales:
-        assert overlap.at(rho) == pytest.approx(float(torch.minimum(p, rho * q).sum()), abs=1e-12)
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.sampled_from([2, 511, 512, 1300, 20_000, 20_480]), st.integers(0, 10_000),
-       st.sampled_from([torch.float32, torch.float64]), st.floats(0, 30), st.sampled_from([0.0, 0.3]), st.booleans())
-def test_masses_are_what_they_say_by_block_and_in_all(vocabulary, seed, dtype, times, share, alone):
-    generator = torch.Generator().manual_seed(seed)
-    p, q = torch.softmax(3 * torch.randn(2, vocabulary, dtype=dtype, generator=generator), -1)
-    instead = {int(token): 0.5 * int(token) for token in torch.randint(vocabulary, (3,), generator=generator)}
-    wide = p.double().numpy()
-    expected = wide.copy() if alone else np.maximum(wide - times * q.double().numpy(), share * wide)
-    expected[list(instead)] = list(instead.values())
-    found = Masses(p, None, instead=instead) if alone else Masses(p, q, times, share, instead)
-    close = 1e-6 if dtype == torch.float32 else 1e-14
-    blocks = [expected[first : first + BLOCK] for first in range(0, vocabulary + 1, BLOCK)]
-    assert np.allclose(found.sums, [block.sum() for block in blocks], rtol=close, atol=close)
-    assert all(np.allclose(found.block(place), block, rtol=close, atol=close) for place, block in enumerate(blocks))
-    assert np.allclose(found.tolist(), expected, rtol=close, atol=close)
-
-
-def test_a_block_whose_sum_was_rounding_is_not_drawn_from():
-    masses = Masses(torch.tensor([0.0] * BLOCK + [1.0]))
-    masses.sums[0] = 1e-3
-    draws = GeneratorDraws(None)
-    draws.uniform = lambda: 0.0
-    assert draws.categorical(masses) == BLOCK
 
 
 SAMPLED = [(name, how) for name, rule in RULES.items() for how in rule.proposals if rule.lossless and rule.sampled]

@@ -9,10 +9,8 @@ from functools import lru_cache
 
 from lib.trees import shapes
 from lib.trees.grown_shapes import whole_number
-from lib.trees.growth.best_first import DDTree, DySpec
 from lib.trees.growth.candidates import Growth
-from lib.trees.growth.layered import Beam, Eagle2, OptTree
-from lib.trees.growth.smart import Costs, Smart
+from lib.trees.growth.rules import Beam, Costs, DDTree, DySpec, Eagle2, OptTree, Smart
 from lib.trees.tree import Tree
 
 DEPTH = 16  # the most levels, if a name does not give them
@@ -22,8 +20,7 @@ DEPTH = 16  # the most levels, if a name does not give them
 class Rule:
     """A family of rules: `build(budget, *numbers)`, the count of numbers that its name takes, an example, a summary.
 
-    costs: whether `build` also takes costs=. by_depth: whether it grows over one distribution per depth, and so is for
-    drafters that give these.
+    costs: whether `build` also takes costs=.
     """
 
     build: Callable[..., Growth | DDTree]
@@ -31,26 +28,24 @@ class Rule:
     example: str
     about: str
     costs: bool = False
-    by_depth: bool = False
 
 
 def _opttree(budget: int, most: float | None = None, depth: float = DEPTH, delta: float = 0.0) -> OptTree:
-    return OptTree(budget if most is None else _width(most), _depth(depth, budget), budget, delta)
+    return OptTree(budget if most is None else whole_number(most, "width"), _depth(depth, budget), budget, delta)
 
 
 RULES: dict[str, Rule] = {
-    "eagle2": Rule(lambda budget, width, depth: Eagle2(_width(width), _depth(depth, budget), budget), range(2, 3),
-                   "eagle2:4,6@32", "best WIDTH of each of DEPTH levels expanded, all reranked (EAGLE-2)"),
+    "eagle2": Rule(lambda budget, width, depth: Eagle2(whole_number(width, "width"), _depth(depth, budget), budget),
+                   range(2, 3), "eagle2:4,6@32", "best WIDTH of each of DEPTH levels expanded, all reranked (EAGLE-2)"),
     "opttree": Rule(_opttree, range(4), "opttree@32 or opttree:32,8,0.1@64",
                     "best WIDTH of each level expanded until a level gains at most DELTA (OPT-Tree)"),
     "dyspec": Rule(lambda budget, depth=DEPTH: DySpec(_depth(depth, budget), budget), range(2), "dyspec@32",
                    "largest path products, best first (DySpec)"),
-    "beam": Rule(lambda budget, width: Beam(_width(width), budget), range(1, 2), "beam:4@32",
+    "beam": Rule(lambda budget, width: Beam(whole_number(width, "width"), budget), range(1, 2), "beam:4@32",
                  "best WIDTH paths of each level"),
     "smart": Rule(lambda budget, depth=DEPTH, *, costs: Smart(_depth(depth, budget), budget, costs), range(2),
                   "smart@32", "grown while it makes a round faster (SMART)", costs=True),
-    "ddtree": Rule(DDTree, range(1), "ddtree@32", "largest products of one distribution per depth (DDTree)",
-                   by_depth=True),
+    "ddtree": Rule(DDTree, range(1), "ddtree@32", "largest products of one distribution per depth (DDTree)"),
 }
 
 
@@ -103,21 +98,8 @@ def _static(name: str) -> Tree:
 
 
 def at_most(rule: Growth | DDTree, depth: int) -> Growth | DDTree:
-    """The rule with trees of at most `depth` levels, under its name: for a text that is near the end of a window."""
-    if rule.max_depth <= depth:
-        return rule
-    return replace(rule, max_depth=depth) if isinstance(rule, DDTree) else _Shallower(rule, depth)
-
-
-@dataclass(frozen=True)
-class _Shallower:
-    """A rule over one distribution per node, for fewer levels; everything else is the whole rule's."""
-
-    rule: Growth
-    max_depth: int
-
-    def __getattr__(self, name: str):
-        return getattr(self.__dict__["rule"], name)
+    """The rule with trees of at most `depth` levels: for a text that is near the end of a window."""
+    return rule if rule.max_depth <= depth else replace(rule, max_depth=depth)
 
 
 def _split(name: str) -> tuple[str, list[float]]:
@@ -132,10 +114,6 @@ def _split(name: str) -> tuple[str, list[float]]:
     if not all(map(math.isfinite, numbers)):
         raise ValueError(f"growth rule {name!r} has numbers {text!r}: write {RULES[family].example!r}")
     return family, numbers
-
-
-def _width(number: float) -> int:
-    return whole_number(number, "width")
 
 
 def _depth(number: float, budget: int) -> int:

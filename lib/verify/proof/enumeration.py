@@ -24,14 +24,12 @@ ROOT_TOKEN = 0  # any token: conditional distributions depend on the path after 
 
 @dataclass(frozen=True)
 class Law:
-    """The law of a round: the probability of each tuple of accepted tokens and bonus token.
-
-    `accepted_length` is the mean number of accepted nodes, `drafted` that of drafted nodes (repeats share a node).
+    """The law of a round: the probability of each tuple of accepted tokens and bonus token, and the mean number of
+    accepted nodes.
     """
 
     emitted: dict[Path, float]
     accepted_length: float
-    drafted: float
 
     def extended(self, target: Language, length: int) -> Tensor:
         """float64[V, ..., V]: the joint law of the first `length` tokens if the target continues after the round."""
@@ -49,17 +47,16 @@ def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree, 
     """
     run = rule if callable(rule) else lambda *given: verify(rule, *given, **settings)
     emitted: dict[Path, float] = defaultdict(float)
-    accepted_length = drafted = 0.0
+    accepted_length = 0.0
     for chance, draft in drafts(drafter, shape, proposal):
         paths = tokens_of(draft)
         probs = torch.stack([target(path) for path in paths])
-        drafted += chance * draft.tree.budget
         for share, (accepted, bonus) in outcomes(lambda draws: run(draft, probs, draws)):
             path = paths[accepted[-1]] if accepted else ()
             accepted_length += chance * share * len(accepted)
             for token, part in settle(bonus):
                 emitted[(*path, token)] += chance * share * part
-    return Law(dict(emitted), accepted_length, drafted)
+    return Law(dict(emitted), accepted_length)
 
 
 def drafts(drafter: Language, shape: Tree, proposal: str) -> Iterator[tuple[float, Draft]]:

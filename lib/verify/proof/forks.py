@@ -1,10 +1,8 @@
 """Enumerated randomness: a function runs once for every combination of outcomes of its random draws."""
 
-from typing import Callable, Collection, Iterator, TypeVar
+from typing import Callable, Iterator, TypeVar
 
 from torch import Tensor
-
-from lib.verify.draws import Masses
 
 Result = TypeVar("Result")
 
@@ -34,11 +32,9 @@ class Forks:
         """A number that can only be compared."""
         return Uniform(self)
 
-    def categorical(
-        self, probs: Tensor | Masses, *, without: Collection[int] = (), otherwise: Tensor | None = None
-    ) -> "Token":
+    def categorical(self, probs: Tensor, *, otherwise: Tensor | None = None) -> "Token":
         """An index as `Draws` defines it, decided when it is used. ValueError if nothing can be drawn."""
-        weights = {index: weight for index, weight in enumerate(probs.tolist()) if weight > 0 and index not in without}
+        weights = {index: weight for index, weight in enumerate(probs.tolist()) if weight > 0}
         if not weights and otherwise is not None:
             return self.categorical(otherwise)
         if not weights:

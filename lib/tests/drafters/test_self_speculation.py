@@ -6,8 +6,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lib.drafters.early_exit import EarlyExitDrafter, first_layers
-from lib.drafters.int8_self import int8_self
+from lib.drafters.self_speculation import EarlyExitDrafter, first_layers, int8_self
 from lib.models.quantize import Int8Linear
 from lib.studies.drafters.measure import candidates
 from lib.tests import small_models

@@ -1,0 +1,246 @@
+"""The growth rules: best-first trees, trees with a fixed number of expanded nodes per level, and trees that pay."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.trees.growth.candidates import Candidates, Growth
+from lib.trees.tree import Tree
+
+NOTHING = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class DySpec(Growth):
+    """DySpec (Xiong et al. 2024): greedily the node of largest reach, for top-k children, down to `max_depth`.
+
+    The heap (`grown_shapes.best_first`) would need one distribution at a time; here one forward pass serves a level, and
+    the tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the heap
+    takes the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will its
+    descendants; and no node below the last of the best can enter, since its reach would have to be larger. So only
+    better candidates have to be expanded, and growth ends when none of the newest level is among the best.
+    """
+
+    max_depth: int
+    budget: int
+
+    @property
+    def name(self) -> str:
+        return f"dyspec:{self.max_depth}@{self.budget}"
+
+    @property
+    def width(self) -> int:
+        return self.budget
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        """The nodes of the newest level that may still have a child in the tree."""
+        first = candidates.newest[0]
+        full = len(candidates.reach) > self.budget
+        growing = candidates.best(self.budget - full)
+        return np.sort(growing[growing >= first])
+
+
+@dataclass(frozen=True)
+class DDTree:
+    """DDTree (arXiv 2604.12989): best first by path product over one distribution per depth, such as block drafters and
+    Medusa heads give, which does not depend on the branch.
+
+    The drafter calls `tree` once per round. max_depth: the most depths that are used; the budget if None.
+    """
+
+    budget: int
+    max_depth: int = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "max_depth", self.budget if self.max_depth is None else self.max_depth)
+
+    @property
+    def name(self) -> str:
+        return f"ddtree@{self.budget}"
+
+    def tree(self, marginals: np.ndarray) -> Tree:
+        """The tree of the `budget` rank paths with the largest products.
+
+        marginals float[D, K]: row d has the probabilities of the best tokens d + 1 ahead, non-increasing along K (K >=
+        budget, or the vocabulary, so that no path is missed). A node offers its next sibling and its first child when
+        it is taken, so the cost is budget x log(budget). Ties go to the shallower node, then to the better ranks. The
+        tree is smaller than the budget if D and K leave too few nodes. ValueError for marginals that increase.
+        """
+        marginals = np.asarray(marginals, dtype=np.float64)[: self.max_depth]
+        if marginals.ndim != 2 or (np.diff(marginals, axis=1) > 0).any():
+            raise ValueError(f"marginals of shape {marginals.shape} must be float[depths, ranks] and must not increase "
+                             "along the ranks; sort the probabilities of each depth in descending order")
+        depths, ranks = marginals.shape
+        chosen: list[tuple[int, ...]] = []  # nodes, as the ranks that lead to them
+        frontier = [(-marginals[0, 0], 1, (0,), 1.0)] if marginals.size else []  # with the reach of the parent
+        while frontier and len(chosen) < self.budget:
+            negative_reach, depth, path, above = heapq.heappop(frontier)
+            chosen.append(path)
+            if path[-1] + 1 < ranks:
+                sibling = path[:-1] + (path[-1] + 1,)
+                heapq.heappush(frontier, (-above * marginals[depth - 1, sibling[-1]], depth, sibling, above))
+            if depth < depths:
+                child = negative_reach * marginals[depth, 0]
+                heapq.heappush(frontier, (child, depth + 1, path + (0,), -negative_reach))
+        return Tree.from_choices(chosen)
+
+
+@dataclass(frozen=True)
+class Eagle2(Growth):
+    """Expand and rerank (EAGLE-2, Li et al. 2024, section 4): the `width` nodes of a level with the largest reach get
+    `width` children each, and the `budget` candidates with the largest reach are kept; ties go to the shallower node.
+
+    If there are few candidates (width + (depth - 1) width^2), the tree is smaller than its budget.
+    """
+
+    width: int
+    max_depth: int
+    budget: int
+
+    @property
+    def name(self) -> str:
+        return f"eagle2:{self.width},{self.max_depth}@{self.budget}"
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        return candidates.best_of(candidates.newest, self.width)
+
+
+@dataclass(frozen=True)
+class OptTree(Growth):
+    """OPT-Tree (Wang et al. 2025, Alg. 1): the `most` best nodes of every level are expanded, until a level adds no
+    more than `delta` to the summed reach of the `budget` best candidates; these are kept.
+
+    That sum is the drafter's estimate of the accepted length. The paper has most = budget; with delta = 0 the tree is
+    then the best-first tree (see `DySpec`), with wider levels.
+    """
+
+    most: int
+    max_depth: int
+    budget: int
+    delta: float = 0.0
+
+    @property
+    def name(self) -> str:
+        delta = f",{self.delta:g}" if self.delta else ""
+        return f"opttree:{self.most},{self.max_depth}{delta}@{self.budget}"
+
+    @property
+    def width(self) -> int:
+        return self.budget
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        """The best nodes of the level, unless the level gained too little."""
+        before = np.sort(candidates.reach[1 : candidates.newest[0]])[::-1][: self.budget].sum()
+        gained = candidates.reach[candidates.best(self.budget)].sum() - before
+        return candidates.best_of(candidates.newest, self.most) if gained > self.delta else NOTHING
+
+
+@dataclass(frozen=True)
+class Beam(Growth):
+    """Beam search that keeps all levels: the `width` best paths of each level continue, up to `budget` nodes.
+
+    The last level may be narrower. max_depth: the levels that the budget allows if None; the rule chooses only which
+    nodes a level has.
+    """
+
+    width: int
+    budget: int
+    max_depth: int = None
+
+    def __post_init__(self):
+        levels = -(-self.budget // self.width)
+        object.__setattr__(self, "max_depth", levels if self.max_depth is None else self.max_depth)
+
+    @property
+    def name(self) -> str:
+        return f"beam:{self.width}@{self.budget}"
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        return candidates.best_of(candidates.newest, self.width)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """The first `budget` nodes of all levels' beams."""
+        levels = [candidates.best_of(np.flatnonzero(candidates.depth == depth), self.width)
+                  for depth in range(1, int(candidates.depth[-1]) + 1)]
+        if not levels:
+            return NOTHING
+        room = self.budget - sum(map(len, levels[:-1]))
+        return np.concatenate([*levels[:-1], candidates.best_of(levels[-1], room)])
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The cost of a round, in any unit of time: target[n] to verify n draft nodes, draft per forward pass of a level.
+
+    target: float[N + 1], from n = 0, the root alone; must not decrease. ValueError names the values that do not fit.
+    """
+
+    target: tuple[float, ...]
+    draft: float
+
+    def __post_init__(self):
+        steps = np.diff(self.target)
+        finite = np.isfinite([*self.target, self.draft]).all()
+        if len(self.target) < 2 or not finite or min(self.target) <= 0 or (steps < 0).any() or self.draft < 0:
+            raise ValueError(f"costs target {self.target[:4]}... and draft {self.draft}: give positive times for 0, 1, "
+                             "2, ... draft nodes that do not decrease (take their running maximum), and a draft >= 0")
+
+    def best_prefix(self, gains: np.ndarray, nodes: int, tokens: float, levels: float) -> tuple[int, float]:
+        """How many nodes to add to a tree for the most tokens per unit of time, and that speed.
+
+        gains: float[k], the expected tokens that each further node adds, in order. nodes, tokens, levels: the tree's
+        nodes, expected tokens and forward passes. A node pays as long as its gain / cost exceeds tokens / cost of the
+        tree without it (the ratio of the sums lies between the two); with evenly rising costs that ends at the largest
+        ratio. Taking the largest ratio also steps over a single costly node, such as the first of a wider matrix
+        product.
+        """
+        gains = gains[: len(self.target) - 1 - nodes]
+        tokens = tokens + np.concatenate([[0.0], np.cumsum(gains)])
+        seconds = levels * self.draft + np.asarray(self.target)[nodes : nodes + len(tokens)]
+        speed = tokens / seconds
+        return int(speed.argmax()), float(speed.max())
+
+
+@dataclass(frozen=True)
+class Smart(Growth):
+    """SMART (arXiv 2604.09731): a node is added while its gain over its cost exceeds the tree's present speed.
+
+    Speed is (1 + summed reach) / (levels x draft + target[nodes]). The probabilities of a level are unknown before it
+    is drafted. Our choice, not the paper's, is to estimate them from above: each node of the newest level counts as a
+    child of its own reach, and the level is drafted for those nodes that, best first, make the round faster.
+    """
+
+    max_depth: int
+    budget: int
+    costs: Costs
+
+    def __post_init__(self):
+        if len(self.costs.target) <= self.budget:
+            raise ValueError(f"the costs cover {len(self.costs.target) - 1} draft nodes, the budget is {self.budget}; "
+                             "give the target's cost up to the budget, or a smaller budget")
+
+    @property
+    def name(self) -> str:
+        return f"smart:{self.max_depth}@{self.budget}"
+
+    @property
+    def width(self) -> int:
+        return self.budget
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        """The best nodes of the newest level, if another level is expected to make the round faster."""
+        kept, levels = self.keep(candidates), int(candidates.depth[-1])
+        tokens = 1 + candidates.reach[kept].sum()
+        present = tokens / (levels * self.costs.draft + self.costs.target[len(kept)])
+        growing = kept[kept >= candidates.newest[0]][: self.budget - len(kept)]
+        count, speed = self.costs.best_prefix(candidates.reach[growing], len(kept), tokens, levels + 1)
+        return np.sort(growing[:count]) if speed > present else growing[:0]
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """The best candidates, as many as make the round fastest."""
+        best = candidates.best(self.budget)
+        count, _ = self.costs.best_prefix(candidates.reach[best], 0, 1.0, int(candidates.depth[-1]))
+        return best[:count]
