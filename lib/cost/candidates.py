@@ -16,6 +16,7 @@ from torch import Tensor
 from lib.cost.round_cost import RoundCost, widths
 from lib.cost.ways import ours, together
 from lib.decoding import loop
+from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters.heads.store import shipped
 from lib.drafters.language_model import LanguageModelDrafter
@@ -152,13 +153,16 @@ def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
 
 
 def possible(pair) -> list[str]:
-    """The specs of all drafters that a pair can have, with the heads and tables that ship for its target."""
+    """The specs of all drafters that a pair can have, with the heads and tables that ship for its target; a draft model
+    over the target's most frequent tokens where a list of them ships.
+    """
     specs = list(WITHOUT_MODEL)
     if not EarlyExitDrafter.refusal(pair.target):
         specs.append(f"early_exit:{max(1, len(pair.target.model.layers) // EXITS)}")
     heads = {name: kind.drafter.head_kind for name, kind in DRAFTERS.items()}
     specs += [name for name, head in heads.items() if head and shipped(pair.target_name, head).is_dir()]
-    return specs + (list(OF_DRAFT_MODEL) if pair.draft_model is not None else [])
+    known = f":vocabulary={vocabulary.REDUCED}" if vocabulary.ships(pair.target_name) else ""
+    return specs + ([kind + known for kind in OF_DRAFT_MODEL] if pair.draft_model is not None else [])
 
 
 def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest: int) -> Trace:

@@ -32,9 +32,9 @@ MIXED = "mixed"  # in place of a kind of text
 
 @dataclass(frozen=True)
 class Continued:
-    """New tokens of each prompt, EOS included; the loop's rounds, none where transformers decoded.
+    """New tokens of each prompt, EOS included; the loop's rounds, none where another program decoded.
 
-    prefilled: the clock when `generate` chose its first tokens; NaN for every other way.
+    prefilled: the clock when `generate` or llama.cpp chose the first tokens; NaN for every other way.
     """
 
     tokens: list[list[int]]

@@ -1,6 +1,5 @@
 """Several language models' drafts merged into one token tree (SpecInfer, section 3)."""
 
-from dataclasses import dataclass
 from typing import Sequence
 
 from torch import Tensor
@@ -12,30 +11,10 @@ from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws, merge_samples
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """Drafted nodes, over all rounds so far, in three ways of verifying the same drafts.
-
-    sequences: each root-to-leaf sequence of each drafter apart; trees: each drafter's tree apart; merged: one tree.
-    """
-
-    rounds: int = 0
-    sequences: int = 0
-    trees: int = 0
-    merged: int = 0
-
-    def and_round(self, own: Sequence[Draft], merged: Draft) -> "Sharing":
-        """With one more row's round."""
-        sequences = sum(len(path) - 1 for draft in own for path in draft.tree.paths())
-        trees = sum(draft.tree.budget for draft in own)
-        return Sharing(self.rounds + 1, self.sequences + sequences, self.trees + trees,
-                       self.merged + merged.tree.budget)
-
-
 class MergedDrafter(Drafter):
     """Lets every drafter fill the shape and merges the results: paths that they share are verified once.
 
-    The merged tree has at most the shape's nodes for each drafter; `sharing` counts the nodes that merging saves.
+    The merged tree has at most the shape's nodes for each drafter.
     Drafters that sample do so independently ("iid"), and the merged draft keeps each one's proposal apart.
     """
 
@@ -53,7 +32,6 @@ class MergedDrafter(Drafter):
             raise ValueError(f"proposals of the drafters to merge are {', '.join(sorted(proposals))}; give drafters "
                              "that are all \"top_k\" or all \"iid\"")
         self.drafters = list(drafters)
-        self.sharing = Sharing()
 
     @classmethod
     def of(cls, pair, *, models: Sequence, proposal: str = "top_k", temperature: float = 1.0,
@@ -72,7 +50,6 @@ class MergedDrafter(Drafter):
         self.drafts = []
         for own in zip(*(drafter.propose(shape, draws) for drafter in self.drafters)):
             self.drafts.append(merge_samples(own) if own[0].proposal == "iid" else merge_chosen(own))
-            self.sharing = self.sharing.and_round(own, self.drafts[-1])
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -97,11 +74,3 @@ def merge_chosen(drafts: Sequence[Draft]) -> Draft:
 def by_rank(tree: Tree) -> list[tuple[int, ...]]:
     """The tree's paths, root to leaf, those through siblings of better rank first."""
     return sorted(tree.paths(), key=lambda path: tuple(tree.rank[list(path)]))
-
-
-def node_bytes(model) -> int:
-    """Bytes that one token takes in a model's cache: key and value of every layer."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize

@@ -14,6 +14,7 @@ from lib.models.reduced import first_tokens, reduced
 from lib.models.registry import SHIPPED
 
 FILE = "vocabulary.npy"  # in the folder of a target's drafters: its tokens, the most frequent in its own text first
+REDUCED = 8192  # tokens of a reduced vocabulary where a list of them ships
 
 
 def drafting(model, pair, vocabulary: int | Tensor | None):
@@ -43,6 +44,11 @@ def shipped(target: str, count: int) -> Tensor:
         raise ValueError(f"vocabulary is {count}; the list of target {target!r} has {len(tokens)} tokens: give 1 to "
                          f"{len(tokens)}")
     return tokens[:count]
+
+
+def ships(target: str) -> bool:
+    """Whether a list of frequent tokens ships for a target."""
+    return (SHIPPED / target / FILE).is_file()
 
 
 def most_frequent(texts: Iterable[Sequence[int]]) -> Tensor:

@@ -1,11 +1,9 @@
-"""The acceptance study in the report: the section "Acceptance", and three appendices.
+"""The acceptance study in the report: the section "Acceptance", and its appendices.
 
-`main_findings` has the findings of the section, `shape_findings` those on all static shapes, `further_findings` the
-others.
+`main_findings` has the findings of the section, `shape_findings` those of the appendices.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +11,7 @@ import pandas as pd
 
 from lib.lab import provenance
 from lib.lab.findings import Part, Results
-from lib.studies.acceptance import further_findings, main_findings, shape_findings, summary
+from lib.studies.acceptance import main_findings, shape_findings, summary
 from lib.studies.acceptance.shape_findings import Shapes
 
 if TYPE_CHECKING:
@@ -51,14 +49,14 @@ CHOICE = """
 ## How stable the choice of a tree is
 
 A tree is grown from 1, 2, 4, … of the choosing prompts and judged on the others, and compared prompt by prompt with the
-tree of all choosing prompts. Replay makes this affordable.
+tree of all choosing prompts.
 """
 
 LIVE = """
-## Other drafters and sampled children
+## Sampled children
 
-Replay covers top-k children. Sampled children and drafters that look up text were decoded live on the same prompts. A
-lossless rule does not change the target's text, so its expected acceptance can also be computed from recorded text.
+Replay covers top-k children. Sampled children were decoded live on the same prompts. A lossless rule does not change
+the target's text, so its expected acceptance can also be computed from recorded text.
 """
 
 
@@ -80,23 +78,19 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
     yield SHAPES
     yield shape_findings.drawn_shapes(shapes)
     yield shape_findings.over_budget(shapes)
-    yield shape_findings.at_budget(shapes, rng)
     yield shape_findings.by_depth(shapes, rng)
     yield shape_findings.coverage(summary.clean(run["rank"]), shapes.pairs, rng)
+    yield shape_findings.agreement(summary.clean(run["rank"]), rng)
+    if "vocabulary" in run and (run["vocabulary"]["target"] == ask.target).any():
+        yield shape_findings.vocabulary(summary.where(run["vocabulary"], target=ask.target), rng)
     yield CHOICE
     by_text = summary.by_text(run["choices"], rng)
     if (by_text["pair"] == ask.pair).any():
-        yield further_findings.text_needed(by_text[by_text["pair"] == ask.pair])
+        yield shape_findings.text_needed(by_text[by_text["pair"] == ask.pair])
     yield shape_findings.against_optimal(shapes, rng)
-    yield replace(further_findings.chained_rounds(run["choices"], rng), table=None)
-    yield further_findings.replay_speed(run["replay_speed"])
-    yield LIVE
-    yield shape_findings.agreement(summary.clean(run["rank"]), rng)
-    yield further_findings.other_drafters(run["live"], rng)
-    if len(run["merging"]):
-        yield further_findings.merging(run["merging"], rng)
     if len(run["expected"]):
-        yield further_findings.expected_and_live(run["expected"], run["live"], rng)
+        yield LIVE
+        yield shape_findings.expected_and_live(run["expected"], run["live"], rng)
 
 
 def _shapes(run: Results, ask: "Ask", rng: np.random.Generator) -> Shapes:

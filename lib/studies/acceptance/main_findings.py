@@ -1,4 +1,6 @@
-"""The findings of the report's section "Acceptance": few shapes by budget, kind of text, temperature and pair."""
+"""The findings of the report's main part: few shapes by budget, kind of text, temperature and pair, and one round with
+real tokens.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,10 +14,14 @@ from lib.lab.theme import shown
 from lib.studies.acceptance import summary
 from lib.studies.acceptance.shape_findings import BUDGET, LENGTH, Shapes
 from lib.studies.acceptance.summary import where
+from lib.studies.explorers.round_figures import FONTS, visible
+from lib.studies.explorers.walkthrough import Step
 from lib.trees import drawing
+from lib.trees.tree import Tree
 
 FEW = ("chain", "independent:4", "optimal", "frequent")  # static shapes that the main part compares
 TWO = ("chain", "optimal")
+CONTEXT = 60  # characters of the text before the root that are kept
 
 
 def by_budget(shapes: Shapes, grown: pd.DataFrame, rng: np.random.Generator) -> Finding:
@@ -36,7 +42,8 @@ def by_budget(shapes: Shapes, grown: pd.DataFrame, rng: np.random.Generator) -> 
     gains["text"] = gains["text"].mask(same, "the same")
     table = gains[gains["budget"] > 1].pivot(index="family", columns="budget", values="text")
     table = table.loc[[name for name in [*few, best] if name in table.index]].fillna("")
-    told = [f"{shown(name)} {_at_most(over[over['family'] == name])}" for name in ("optimal", best) if name]
+    at_most = over.sort_values("budget").groupby("family").tail(1).set_index("family")
+    told = [f"{shown(name)} {stats.format_estimate(at_most.loc[name], '+.2f')}" for name in ("optimal", best) if name]
     ends = over.loc[(over["family"] == "optimal") & (over["low"] > 0), "budget"]
     ahead = f"at {', '.join(map(str, ends))} nodes" if len(ends) else "at no budget"
     judged = shapes.judged["prompt"].nunique()
@@ -46,7 +53,7 @@ def by_budget(shapes: Shapes, grown: pd.DataFrame, rng: np.random.Generator) -> 
         "prompts; the table has the differences, paired by prompt. Band: 95 % interval of the chain over prompts, "
         "which differ more than shapes do."
         + (" The growth rule is the best of those measured on these prompts, which favours it." if best else ""),
-        figure(shapes, few, lines), "acceptance_by_budget", table.rename(index=shown))
+        _over_budget(shapes, few, lines), "acceptance_by_budget", table.rename(index=shown))
 
 
 def _best_grown(grown: pd.DataFrame) -> str:
@@ -58,12 +65,7 @@ def _best_grown(grown: pd.DataFrame) -> str:
     return (sums["accepted"] / sums["rounds"]).idxmax()
 
 
-def _at_most(over: pd.DataFrame) -> str:
-    """The difference at the largest budget, with its interval."""
-    return stats.format_estimate(over.sort_values("budget").iloc[-1], "+.2f")
-
-
-def figure(shapes: Shapes, few: list[str], lines: pd.DataFrame) -> Figure:
+def _over_budget(shapes: Shapes, few: list[str], lines: pd.DataFrame) -> Figure:
     """Above, the drawing of each static shape in its colour; below, acceptance length over the budget."""
     made = plt.figure(figsize=(8.6, 6.0), layout="constrained")
     rows = made.add_gridspec(2, 1, height_ratios=(1, 2.3))
@@ -81,11 +83,8 @@ def figure(shapes: Shapes, few: list[str], lines: pd.DataFrame) -> Figure:
         axis.plot(line["budget"], line["value"], **styles[name].line, label=shown(name), markeredgecolor="white")
         if name == "chain":
             axis.fill_between(line["budget"], line["low"], line["high"], color=theme.BLACK, alpha=0.1, linewidth=0)
-    budgets = sorted(lines["budget"].unique())
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
-    axis.minorticks_off()
-    axis.set(xlabel=BUDGET, ylabel=LENGTH)
+    _budgets(axis, lines["budget"])
+    axis.set_ylabel(LENGTH)
     charts.name_ends(axis)
     return made
 
@@ -149,3 +148,47 @@ def _budgets(axis: Axes, budgets: pd.Series) -> None:
     axis.set_xticks(ticks, [f"{budget:g}" for budget in ticks])
     axis.minorticks_off()
     axis.set_xlabel(BUDGET)
+
+
+# ----------------------------------------------------------------------------------------------------------- one round
+
+
+def worked_rows(step: Step, pair: str, drafter: str, shape: str) -> pd.DataFrame:
+    """The round of a step: a row for each node in order, and one for the bonus token, whose parent is the last accepted
+    node. Tokens and context show white space by signs.
+    """
+    before = visible("".join(text for text, _ in step.text[: len(step.text) - step.fresh])[-CONTEXT:], CONTEXT)
+    return pd.DataFrame({
+        "pair": pair, "drafter": drafter, "shape": shape, "node": range(step.tree.size + 1), "parent": step.parents,
+        "rank": [*step.tree.rank.tolist(), 0], "token": [visible(token) for token in (*step.tokens, step.bonus)],
+        "role": step.roles, "context": before})
+
+
+def worked_round(rows: pd.DataFrame) -> Finding:
+    """The round as a figure, and in words. rows: the table "worked_round"."""
+    nodes, first = rows[rows["role"] != "bonus"], rows.iloc[0]
+    kept, bonus = nodes.loc[nodes["role"] == "accepted", "token"], rows["token"].iloc[-1]
+    tree = Tree(nodes["parent"].to_numpy(), nodes["rank"].to_numpy())
+    accepted = nodes.loc[nodes["role"] == "accepted", "node"].tolist()
+    words = " ".join(f"`{token}`" for token in kept)
+    return Finding(
+        f"A round that yields {len(kept) + 1} tokens.", f"`{first.drafter}` drafts `{first['shape']}` for "
+        f"`{first.pair.partition('/')[0]}` after the text “…{first.context}”. The target accepts "
+        f"{words or 'no draft token'} and adds `{bonus}`. Right: the mask of the forward pass; a filled cell means "
+        "that the node of the row attends to the node of the column.",
+        _picture(tree, nodes["token"].tolist(), accepted, bonus), "worked_round")
+
+
+def _picture(tree: Tree, tokens: list[str], accepted: list[int], bonus: str) -> Figure:
+    """The tree with its tokens (root left, accepted path and bonus token coloured) beside its mask."""
+    wide = np.ptp(drawing.positions(tree)) + 1
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 1.6 + 0.38 * wide), width_ratios=(1.7, 1),
+                                         layout="constrained")
+    drawing.draw_tree(tree, labels=tokens, accepted=accepted, bonus=bonus, axis=left)
+    left.set_xlim(-0.5, tree.max_depth + 1.5)
+    drawing.draw_mask(tree, axis=right, node=accepted[-1] if accepted else None)
+    named = [f"{label} {node}" for node, label in enumerate(tokens)]
+    right.set_yticks(range(tree.size), named)
+    for text in (*left.texts, *right.get_yticklabels()):
+        text.set_fontfamily(FONTS)
+    return figure

@@ -7,7 +7,6 @@ differences can be paired and have intervals.
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -15,13 +14,14 @@ import torch
 from torch import Tensor
 
 from lib.drafters.drafter import Drafter, TextDrafter
+from lib.drafters import vocabulary as reduced
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.vocabulary import REDUCED
 from lib.models.reduced import first_tokens
 from lib.replay import acceptance, expectation, simulated
 from lib.replay.acceptance import CONTINUATION, FREQUENT
-from lib.replay.search import frequent, improve
 from lib.replay.trace import Trace
-from lib.studies.acceptance import ALL, AS_FEW, CHAINED, OWN, UNIFORM, recording
+from lib.studies.acceptance import recording
 from lib.studies.acceptance.recording import halves
 from lib.studies.acceptance.summary import GROWN
 from lib.trees import growth, shapes
@@ -77,7 +77,7 @@ def forest(choosing: Trace, drafter: str, families: Sequence[str],
 
 
 def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int], depth_budget: int,
-               of_text: Mapping[str, Drafter] = MappingProxyType({}),
+               of_text: Mapping[str, Drafter] = {},
                prompts: recording.Prompts | None = None) -> dict[str, pd.DataFrame]:
     """Tables of one trace, for all its drafters: `acceptance`, `rank`, and at one budget `depth` and `nodes`.
 
@@ -121,6 +121,22 @@ def repetition(traces: Sequence[Trace]) -> pd.DataFrame:
                      ignore_index=True)
 
 
+def vocabulary(traces: Sequence[Trace]) -> pd.DataFrame:
+    """The table `vocabulary`: for each continuation of a target whose frequent tokens ship, how many of its tokens
+    before a loop are among the first REDUCED of them.
+    """
+    frames = []
+    for recorded in traces:
+        if recorded.about["protocol"] == CONTINUATION and reduced.ships(recorded.about["target"]):
+            known = reduced.shipped(recorded.about["target"], REDUCED).numpy()
+            written = [row[1 : end + 1] for row, end in zip(recorded.tokens, recorded.loops)]
+            frames.append(pd.DataFrame(dict(
+                prompt=recorded.prompts, kind=recorded.kinds, size=REDUCED, tokens=list(map(len, written)),
+                covered=[int(np.isin(row, known).sum()) for row in written])).assign(
+                    target=recorded.about["target"], temperature=recorded.about["temperature"]))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
 def headline(traces: Sequence[Trace], target: str) -> Trace:
     """The target's first trace by the protocol of headlines: real-text starts, or for chat models continuation."""
     own = [recorded for recorded in traces if recorded.about["target"] == target]
@@ -134,98 +150,39 @@ def _about(trace: Trace) -> dict[str, object]:
 # ------------------------------------------------------------------------------------------------------------- choices
 
 
-def choices(traces: Sequence[Trace], budget: int, budgets: Sequence[int],
-            generator: np.random.Generator) -> pd.DataFrame:
-    """The table `choices`, for all drafters: how much text a tree of `budget` nodes needs and what one tree for all
-    kinds loses, by the protocol of headlines, and from continuations what chained rounds change at each of `budgets`.
+def choices(traces: Sequence[Trace], budget: int, generator: np.random.Generator) -> pd.DataFrame:
+    """The table `choices`: how much text a tree of `budget` nodes needs, for the drafters of each target's headline
+    trace and each of CHOSEN_FAMILIES.
     """
     frames = []
-    for recorded in traces:
-        choosing, judged = halves(recorded)
-        for drafter in recorded.ranks:
-            if recorded is headline(traces, recorded.about["target"]):
-                frames.append(choose_from_prompts(choosing, judged, drafter, CHOSEN_FAMILIES, budget, generator))
-                frames.append(choose_by_kind(choosing, judged, drafter, budget, generator))
-            if recorded.about["protocol"] == CONTINUATION:
-                frames.append(choose_by_objective(choosing, judged, drafter, budgets))
+    for target in dict.fromkeys(recorded.about["target"] for recorded in traces):
+        recorded = headline(traces, target)
+        frames += [choose_from_prompts(*halves(recorded), drafter, budget, generator) for drafter in recorded.ranks]
     return pd.concat(frames, ignore_index=True)
 
 
-def choose_from_prompts(choosing: Trace, judged: Trace, drafter: str, families: Sequence[str], budget: int,
-                        generator: np.random.Generator, *, draws: int = DRAWS) -> pd.DataFrame:
+def choose_from_prompts(choosing: Trace, judged: Trace, drafter: str, budget: int, generator: np.random.Generator, *,
+                        draws: int = DRAWS) -> pd.DataFrame:
     """Rows of each family's tree grown from 1, 2, 4, ... and all choosing prompts, `draws` nested draws of them each.
 
-    A draw puts the prompts in random order, and its subsets are the beginnings; all prompts give one tree only. The
-    column `shared` is the share of the tree of all prompts that is there already. Rows of one judged prompt stay
-    together in all draws, so that intervals from resampling prompts hold for the mean of the draws.
+    A draw puts the prompts in random order, and its subsets are the beginnings; all prompts give one tree only. Rows of
+    one judged prompt stay together in all draws, so that intervals from resampling prompts hold for the mean of the
+    draws. positions: of the text that the tree was chosen from, before a loop.
     """
-    names = sorted(set(choosing.prompts))
-    whole = {family: acceptance.family_tree(family, budget, choosing, drafter) for family in families}
-    frames = []
+    names, frames = sorted(set(choosing.prompts)), []
     for draw in range(draws):
         order = generator.permutation(names)
         for count in doubled(len(names)) if draw == 0 else doubled(len(names))[:-1]:
-            text = _of_prompts(choosing, order[:count])
-            for family in families:
-                tree = acceptance.family_tree(family, budget, text, drafter)
-                frames.append(_judged(judged, drafter, text, tree, whole[family], family=family, draw=draw))
-    rows = pd.concat(frames, ignore_index=True)
-    return rows.assign(question="prompts", arm=rows["prompts"].astype(str))
-
-
-def choose_by_kind(choosing: Trace, judged: Trace, drafter: str, budget: int, generator: np.random.Generator,
-                   draws: int = DRAWS) -> pd.DataFrame:
-    """One tree of most frequent rank paths for each kind of text, against one for all kinds, judged on that kind.
-
-    The tree for all kinds has seen more text. So a third arm draws as many prompts as a kind has from all kinds,
-    `draws` times: what it loses against the tree of its own kind is due to the mixture only.
-    """
-    everything, names = frequent(choosing, budget, drafter), sorted(set(choosing.prompts))
-    frames = []
-    for kind in sorted(set(judged.kinds)):
-        own = choosing.select(np.array(choosing.kinds) == kind)
-        of_kind = judged.select(np.array(judged.kinds) == kind)
-        drawn = [generator.choice(names, len(set(own.prompts)), replace=False) for _ in range(draws)]
-        arms = [(OWN, 0, own), (ALL, 0, choosing),
-                *((AS_FEW, draw, _of_prompts(choosing, few)) for draw, few in enumerate(drawn))]
-        for arm, draw, text in arms:
-            tree = frequent(text, budget, drafter)
-            frames.append(_judged(of_kind, drafter, text, tree, everything, arm=arm, draw=draw))
-    return pd.concat(frames, ignore_index=True).assign(family=FREQUENT, question="kinds")
-
-
-def choose_by_objective(choosing: Trace, judged: Trace, drafter: str, budgets: Sequence[int]) -> pd.DataFrame:
-    """The most frequent rank paths, best for uniform starts, against the same tree improved on chained rounds."""
-    frames = []
-    for budget in budgets:
-        uniform = frequent(choosing, budget, drafter)
-        for arm, tree in ((UNIFORM, uniform), (CHAINED, improve(choosing, uniform, drafter))):
-            frames.append(_judged(judged, drafter, choosing, tree, uniform, arm=arm, draw=0))
-    return pd.concat(frames, ignore_index=True).assign(family=FREQUENT, question="objective")
+            text = choosing.select(np.isin(np.array(choosing.prompts), order[:count]))
+            rows = acceptance.evaluate(judged, drafter, forest(text, drafter, CHOSEN_FAMILIES, [budget]))
+            frames.append(rows.drop(columns="depth").assign(
+                draw=draw, prompts=count, positions=int(np.minimum(text.loops, text.lengths).sum())))
+    return pd.concat(frames, ignore_index=True)
 
 
 def doubled(prompts: int) -> list[int]:
     """1, 2, 4, ... below the number of prompts, and that number."""
     return [2**step for step in range(prompts.bit_length()) if 2**step < prompts] + [prompts]
-
-
-def shared(tree: Tree, other: Tree) -> float:
-    """The share of a tree's nodes that another has too."""
-    return len(set(tree.choices()) & set(other.choices())) / max(1, tree.budget)
-
-
-def _judged(judged: Trace, drafter: str, text: Trace, tree: Tree, whole: Tree, **columns) -> pd.DataFrame:
-    """`acceptance.tally` of a tree chosen from a text, with these columns, how much text that was (positions before a
-    loop), and the share of the tree that `whole` has.
-    """
-    rows = acceptance.tally_walk(judged, acceptance.rounds_of(judged, tree, drafter), tree.budget)
-    return rows.assign(drafter=drafter, budget=tree.budget, prompts=len(set(text.prompts)),
-                       positions=int(np.minimum(text.loops, text.lengths).sum()), shared=shared(tree, whole),
-                       **_about(judged), **columns)
-
-
-def _of_prompts(trace: Trace, prompts: Sequence[str]) -> Trace:
-    return trace.select(np.isin(np.array(trace.prompts), list(prompts)))
 
 
 # --------------------------------------------------------------------------------------------------------- grown trees
@@ -239,15 +196,14 @@ def as_drafter(model, vocabulary: int | None = None, temperature: float = 1.0) -
 
 
 def evaluate_grown(trace: Trace, name: str, model, prompts: Sequence[Tensor], rules: Sequence[tuple[str, int, Growth]],
-             vocabulary: int | None = None, confidence: float | None = None) -> pd.DataFrame:
+                   vocabulary: int | None = None, confidence: float = 1.0) -> pd.DataFrame:
     """The columns of `acceptance.evaluate`, `calls` and `confidence` for each (family, budget, rule) of one drafter.
 
     calls: the drafter's forward passes in the rounds; depth: that of the deepest tree that grew.
     name: the drafter's in the trace. model: a language model, or a drafter of heads as it is. prompts int64[T]: the
     texts that the trace's rows continue. vocabulary: the target's, where the model's is larger. confidence: the
-    temperature of the probabilities by which trees grow; None: the trace's, or 1 where that is greedy.
+    temperature of the probabilities by which trees grow.
     """
-    confidence = confidence or trace.about["temperature"] or 1.0
     drafter = as_drafter(model, vocabulary, confidence)
     frames = []
     for family, budget, rule in rules:
@@ -266,34 +222,33 @@ def evaluate_static(trace: Trace, name: str, trees: Sequence[tuple[str, int, Tre
 
 
 def compare_grown(recorded: Trace, name: str, model, prompts: recording.Prompts, *, families: Sequence[str],
-            rules: Sequence[str], budgets: Sequence[int], vocabulary: int | None = None,
-            confidences: Sequence[float] = ()) -> pd.DataFrame:
+                  rules: Sequence[str], budgets: Sequence[int], vocabulary: int | None = None,
+                  confidences: Sequence[float] = CONFIDENCES) -> pd.DataFrame:
     """Static families and growth rules (names without a budget) at each budget, on the trace's judged prompts.
 
     prompts: those that the trace was recorded of (see `recording.texts_of`). No rows for drafters without
     probabilities over which trees grow.
     confidences: temperatures of the drafter's probabilities, of which each rule and budget takes the best on the
-    choosing prompts, from which static trees are grown too; none: as `evaluate_grown` has it.
+    choosing prompts, from which static trees are grown too.
     """
     if isinstance(model, TextDrafter):
         return pd.DataFrame()
     choosing, judged = halves(recorded)
     texts = {half: [prompts.ids[row] for row in np.flatnonzero(prompts.choosing == half)] for half in (True, False)}
     frames = [evaluate_static(judged, name, forest(choosing, name, families, budgets))]
-    for rule in rules:
-        for budget in budgets:
-            wanted = [(rule, budget, growth.at_budget(rule, budget))]
-            tried = [evaluate_grown(choosing, name, model, texts[True], wanted, vocabulary, confidence)
-                     for confidence in confidences]
-            best = _longest(tried)["confidence"].iloc[0] if tried else None
-            frames.append(evaluate_grown(judged, name, model, texts[False], wanted, vocabulary, best))
+    for rule, budget in product(rules, budgets):
+        wanted = [(rule, budget, growth.at_budget(rule, budget))]
+        tried = (evaluate_grown(choosing, name, model, texts[True], wanted, vocabulary, confidence)
+                 for confidence in confidences)
+        best = max(tried, key=_length)["confidence"].iloc[0]
+        frames.append(evaluate_grown(judged, name, model, texts[False], wanted, vocabulary, best))
     return pd.concat(frames, ignore_index=True)
 
 
-def _longest(tried: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The rows of the largest acceptance length before loops, the first of equals."""
-    before = [rows[rows["stretch"] == "before"] for rows in tried]
-    return tried[int(np.argmax([rows["accepted"].sum() / max(1, rows["rounds"].sum()) for rows in before]))]
+def _length(rows: pd.DataFrame) -> float:
+    """The acceptance length before loops."""
+    before = rows[rows["stretch"] == "before"]
+    return before["accepted"].sum() / max(1, before["rounds"].sum())
 
 
 # --------------------------------------------------------------------------------------------------------- expectation

@@ -1,4 +1,4 @@
-"""Tables of acceptance: static shapes, growth rules, depths and ranks, live rounds, chosen trees, speed of replay."""
+"""Tables of acceptance: static shapes, growth rules, depths and ranks, live rounds, chosen trees."""
 
 from lib.studies.columns import LIVE, ROUNDS, SETTING, table
 from lib.studies.parameters import MODELS, drafter, family, growth_rule, nodes, temperatures, tree
@@ -47,30 +47,21 @@ TABLES = (
           loops flag whether it loops
           loop_start integer position at which the first loop starts; beyond the last token if there is none
           """, compressed=True),
-    table("live", "rounds of live decoding on one prompt, for rules and drafters without exact replay",
+    table("vocabulary", "how much of one continuation of a target a reduced draft vocabulary covers",
+          "target temperature prompt", """
+          target temperature prompt kind
+          size integer tokens of the vocabulary, those that the target writes most often
+          tokens integer tokens of the continuation before a loop
+          covered integer of these, tokens in the vocabulary
+          """),
+    table("live", "rounds of live decoding with sampled children on one prompt",
           "pair drafter rule shape temperature prompt stretch", LIVE, compressed=True),
-    table("merging", "nodes of the trees that the first two, three, ... drafters of a target draft for one prompt",
-          "target shape drafters prompt", """
-          target
-          shape text name of the tree that each drafter fills
-          drafters integer number of drafters
-          prompt kind
-          rounds integer rounds
-          sequences integer nodes if every root-to-leaf sequence of every drafter is stored separately
-          trees integer nodes if the tree of every drafter is stored separately
-          merged integer nodes of the one tree that all are merged into
-          node_bytes integer bytes per node in the target's cache
-          """, compressed=True),
-    table("choices", "rounds on one judged prompt of a tree that was chosen from few prompts, from other kinds of text "
-          "or for another objective", f"{SETTING} question family budget arm draw prompt stretch", f"""
-          {SETTING}
-          question text what varies: prompts (how many), kinds (of text), or objective
-          family budget
-          arm text value of what varies
-          draw integer number of the random draw of choosing prompts; 0 where there is only one
+    table("choices", "rounds on one judged prompt of a tree that was chosen from few prompts",
+          f"{SETTING} family budget prompts draw prompt stretch", f"""
+          {SETTING} family budget
           prompts integer prompts that the tree was chosen from
+          draw integer number of the random draw of these prompts; 0 where there is only one
           positions integer positions before a loop in these prompts
-          shared real share of the tree's nodes that are also in the tree chosen from all prompts for uniform starts
           prompt kind {ROUNDS}
           """, compressed=True),
     table("expected", "expected acceptance of one rule in chained rounds along a text that the target wrote",
@@ -81,19 +72,6 @@ TABLES = (
           rounds real expected rounds
           accepted real expected accepted draft tokens in them, bonus tokens excluded
           """, compressed=True),
-    table("replay_speed", "time to compute what one tree accepts at all positions of a trace, by replay and live",
-          "pair way", """
-          pair
-          way text replay at every start or of chained rounds, the index that replay makes once, or live decoding
-          nodes
-          positions integer positions of the trace
-          repeats
-          seconds real median seconds per tree
-          lower real lower quartile of the same
-          upper real upper quartile of the same
-          trees_a_second real trees per second
-          times_live real how many times faster than live decoding
-          """),
     table("models", "a model of the run's pairs", "model", """
           model text name of the model
           parameters integer numbers of the model, tied embeddings once

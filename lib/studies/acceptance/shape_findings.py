@@ -1,5 +1,5 @@
-"""Findings on all static shapes: which ones gain at which budgets and where rounds end; and on the texts that they rest
-on.
+"""Findings of the appendices and of notebook 2: all static shapes, where rounds end, what drafters agree on, the choice
+of a tree, grown trees, and rules for sampled children.
 
 Estimates that several findings share are attributes of `Shapes`. The other functions take tables, and a generator where
 they resample.
@@ -10,10 +10,10 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from lib.lab import charts, stats
 from lib.lab.findings import Finding
+from lib.lab.stats import format_estimate
 from lib.lab.theme import shown
 from lib.replay.acceptance import CONTINUATION
 from lib.studies.acceptance import summary
@@ -22,6 +22,7 @@ from lib.trees import drawing
 from lib.trees.tree import Tree
 
 BUDGET, LENGTH = "budget (draft nodes)", "acceptance length (tokens per round)"
+TOLERANCE = 0.1  # tokens per round: a smaller loss, its interval included, is negligible
 LOOKED_AT = ("chain", "independent:4", "kary:2", "comb:3", "optimal")  # shapes shown by depth
 DEEPEST, FEWEST_ROUNDS = 8, 30  # depths that are shown, and rounds that a depth needs to be shown
 
@@ -40,15 +41,12 @@ class Shapes:
         self.temperature, self.left_out = temperature, list(left_out)
         self.rows = summary.clean(run["acceptance"])
         self.families, self.pairs = list(self.rows["family"].unique()), list(self.rows["pair"].unique())
-        self.budgets = sorted(self.rows["budget"].unique())
-        self.largest, self.protocol = max(self.budgets), summary.protocol_of(self.rows, pair)
-        self.smallest = min((each for each in self.budgets if each > 2), default=self.largest)
+        self.largest, self.protocol = self.rows["budget"].max(), summary.protocol_of(self.rows, pair)
         self.lengths = summary.lengths(self.rows, rng)
         self.judged = self.of_pair(self.rows)
         self.over_chain = stats.compare(self.judged, ["budget"], "family", "chain", "accepted", "rounds", rng)
         self.own = self.of_pair(self.lengths)
-        self.by_family = self.own.set_index(["family", "budget"])
-        self.fixed = summary.best_fixed(self.own).set_index("budget")
+        self.fixed = summary.best_fixed(self.own)
 
     def of_pair(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of the pair and temperature, by the protocol of headlines."""
@@ -84,13 +82,6 @@ def drawn_shapes(shapes: Shapes) -> Finding:
                    f"{max(depths)} tokens ahead.", text, figure, "shapes")
 
 
-def mask(tree: Tree, node: int, prefix_length: int, title: str) -> Finding:
-    """A tree beside the attention mask of its forward pass, with the path to one node marked."""
-    figure = drawing.shape_card(tree, prefix_length=prefix_length, node=node, title=title)
-    return Finding("The mask of a tree is its ancestry.", f"{tree.size} tokens of one forward pass represent "
-                   f"{len(tree.leaves)} paths; the marked path is what its last node attends to.", figure, "mask")
-
-
 def loops(repetition: pd.DataFrame) -> Finding:
     """How many continuations end in a loop, by target and temperature."""
     table = repetition.groupby(["target", "temperature"])["loops"].agg(["mean", "size"])
@@ -100,41 +91,51 @@ def loops(repetition: pd.DataFrame) -> Finding:
     return Finding("Share of continuations that end in a loop:", f"{'; '.join(shares)}.", table=table.round(2))
 
 
+def vocabulary(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """The share of the target's own tokens that a reduced draft vocabulary covers, by kind of text; from the table
+    "vocabulary" of one target.
+    """
+    rows = rows[rows["temperature"] == rows["temperature"].min()]
+    whole = stats.summarise(rows, ["target"], "covered", "tokens", rng, rounds="tokens").iloc[0]
+    kinds = stats.summarise(rows, ["kind"], "covered", "tokens", rng, rounds="tokens").sort_values("value")
+    least, most = kinds.iloc[0], kinds.iloc[-1]
+    table = pd.DataFrame({"share covered": stats.format_estimates(kinds, 3), "tokens": kinds["n_rounds"]})
+    return Finding(
+        f"The {rows['size'].iloc[0]:,} tokens that `{whole.target}` writes most often cover "
+        f"{stats.format_estimate(whole, '.1%')} of what it writes here,", f"least for {least.kind} ({least.value:.1%}), "
+        f"most for {most.kind} ({most.value:.1%}); {int(whole.n_prompts)} greedy continuations, before a loop. A "
+        "drafter with this vocabulary proposes no other token; verification keeps the whole vocabulary.",
+        table=table.set_axis(kinds["kind"], axis=0))
+
+
 def agreement(ranks: pd.DataFrame, rng: np.random.Generator) -> Finding:
-    """How often the models of each pair agree in continuations before a loop: greedily, and by Leviathan's alpha at the
-    highest temperature. Drafters without a distribution are left out.
+    """Leviathan's alpha of each pair in continuations before a loop, at the highest temperature. Drafters without a
+    distribution are left out.
     """
     ranks = ranks[(ranks["protocol"] == CONTINUATION) & ranks["alpha_sum"].notna()]
     if not len(ranks):
         return Finding("Agreement is not measured:", "no drafter of this run has a distribution.")
-    hottest, pairs = ranks["temperature"].max(), list(ranks["pair"].unique())
-    columns = (("the drafter's favourite is the target's", 0, "rank_0"), ("α", hottest, "alpha_sum"))
-    estimates = {
-        name: stats.summarise(ranks[ranks["temperature"] == heat], ["pair"], column, "positions", rng,
-                              rounds="positions").set_index("pair").loc[list(pairs)] for name, heat, column in columns}
-    same, alpha = (each["value"] for each in estimates.values())
-    table = pd.DataFrame({name: stats.format_estimates(each, 3) for name, each in estimates.items()}, index=pairs)
+    hottest = ranks["temperature"].max()
+    alpha = stats.summarise(where(ranks, temperature=hottest), ["pair"], "alpha_sum", "positions", rng,
+                            rounds="positions").set_index("pair")
     return Finding(
-        "Agreement of the models of a pair:", f"greedily, the drafter's favourite is the target's next token at "
-        f"{same.min():.0%} (`{same.idxmin()}`) to {same.max():.0%} (`{same.idxmax()}`) of positions. At temperature "
-        f"{hottest:g} Leviathan's α, the probability mass that both distributions share, is {alpha.min():.2f} to "
-        f"{alpha.max():.2f}.", table=table)
+        f"At temperature {hottest:g} Leviathan's α is {alpha['value'].min():.2f} (`{alpha['value'].idxmin()}`) to "
+        f"{alpha['value'].max():.2f} (`{alpha['value'].idxmax()}`).", "It is the probability mass that the "
+        "distributions of target and drafter share.",
+        table=pd.DataFrame({"α": stats.format_estimates(alpha, 3)}, index=alpha.index))
 
 
 # ------------------------------------------------------------------------------------------------------ over the budget
 
 
-def _by_family(shapes: Shapes, estimates: pd.DataFrame, y_label: str, **settings) -> Figure:
-    """Estimates of each family over the budget; bands for the chain and Sequoia's tree, as others would hide them."""
-    bands = estimates["family"].isin(["chain", "optimal"])
-    rows = estimates.assign(low=estimates["low"].where(bands), high=estimates["high"].where(bands))
-    return charts.lines(rows, x="budget", y="value", lower="low", upper="high", by="family", log_x=True,
-                        order=shapes.families, x_label=BUDGET, y_label=y_label, **settings)
-
-
 def over_budget(shapes: Shapes) -> Finding:
     """Acceptance length of each family over the budget."""
-    figure = _by_family(shapes, shapes.own, LENGTH, title=shapes.pair)
+    banded = shapes.own["family"].isin(["chain", "optimal"])  # more bands would hide each other
+    rows = shapes.own.assign(low=shapes.own["low"].where(banded), high=shapes.own["high"].where(banded))
+    figure = charts.lines(rows, x="budget", y="value", lower="low", upper="high", by="family", log_x=True,
+                          order=shapes.families, x_label=BUDGET, y_label=LENGTH, title=shapes.pair)
+    text = shapes.own.assign(text=stats.format_estimates(shapes.own))
+    table = text.pivot(index="family", columns="budget", values="text")
     flat = {name: summary.exhausted(shapes.own, name) for name in ("chain", "optimal")}
     wins = shapes.fixed[shapes.fixed.index > 2].reset_index()
     best = ", ".join(f"`{row.family}` at {row.budget} ({row.of_optimal:.0%} of Sequoia's tree)"
@@ -143,39 +144,8 @@ def over_budget(shapes: Shapes) -> Finding:
     return Finding(
         f"A chain reaches 99 % of its largest acceptance length at {flat['chain']} nodes, Sequoia's tree at "
         f"{flat['optimal']}.", f"{best}Up to {shapes.largest} nodes were tested. Bands (chain, Sequoia) are 95 % "
-        "intervals over prompts, which differ more than shapes do.", figure, "all_shapes")
-
-
-def against_chain(shapes: Shapes) -> Finding:
-    """Paired differences from a chain of the same budget."""
-    text = shapes.over_chain.assign(text=[stats.format_estimate(row, "+.2f") for row in shapes.over_chain.itertuples()])
-    table = text[text["budget"] >= min(4, shapes.largest)].pivot(index="family", columns="budget", values="text")
-    at_largest = shapes.over_chain[shapes.over_chain["budget"] == shapes.largest]
-    ahead, below = (", ".join(f"`{name}`" for name in at_largest[side]["family"]) or "none"
-                    for side in (at_largest["low"] > 0, at_largest["high"] < 0))
-    return Finding(
-        "Difference from a chain of the same budget, in tokens per round, paired by prompt.",
-        f"At {shapes.largest} nodes these shapes gain beyond their interval: {ahead}; these lose: {below}.",
-        table=table.loc[[name for name in shapes.families if name != "chain"]].rename(index=shown))
-
-
-def at_budget(shapes: Shapes, rng: np.random.Generator) -> Finding:
-    """All families at one budget in the terms of cost."""
-    order = [name for name in shapes.families if (name, shapes.budget) in shapes.by_family.index]
-    ends = ["value", "low", "high"]
-    kept = stats.summarise(shapes.judged, ["family", "budget"], "accepted", "drafted", rng)
-    oracle = summary.of_oracle(shapes.own, shapes.rows)
-    length, kept, oracle = (each[each["budget"] == shapes.budget].set_index("family").loc[order]
-                            for each in (shapes.own, kept, oracle))
-    saved = length.assign(**1 - 1 / (1 + length[ends]))
-    columns = {"acceptance length": length, "block efficiency": length.assign(**1 + length[ends]),
-               "acceptance rate": kept, "target calls saved": saved}
-    table = pd.DataFrame({name: stats.format_estimates(each) for name, each in columns.items()}, index=order)
-    return Finding(
-        f"At {shapes.budget} nodes Sequoia's tree saves {saved.value['optimal']:.0%} of the target's forward passes, "
-        f"a chain {saved.value['chain']:.0%}.", f"They keep {kept.value['optimal']:.0%} and {kept.value['chain']:.0%} "
-        "of their draft tokens.", table=table.assign(depth=oracle["depth"], **{"of the oracle":
-        oracle["share"].round(2)}).rename(index=shown))
+        "intervals over prompts, which differ more than shapes do.", figure, "all_shapes",
+        table.loc[shapes.own["family"].unique()].rename(index=shown))
 
 
 def against_optimal(shapes: Shapes, rng: np.random.Generator) -> Finding:
@@ -183,7 +153,7 @@ def against_optimal(shapes: Shapes, rng: np.random.Generator) -> Finding:
     against = stats.compare(shapes.judged, ["budget"], "family", "optimal", "accepted", "rounds", rng)
     widest = against[against["budget"] == shapes.largest].sort_values("value", ascending=False).assign(pair=shapes.pair)
     figure = charts.points(widest, label="family", by="pair", line=0.0, x_label="tokens per round, less Sequoia's tree")
-    grown = "; ".join(f"`{row.family}` {stats.format_estimate(row, '+.2f')}"
+    grown = "; ".join(f"`{row.family}` {format_estimate(row, '+.2f')}"
                       for row in widest[widest["family"].isin(GROWN)].itertuples())
     return Finding(
         f"Differences from Sequoia's tree at {shapes.largest} nodes,", f"in tokens per round: "
@@ -211,8 +181,8 @@ def by_depth(shapes: Shapes, rng: np.random.Generator) -> Finding:
     return Finding(
         f"At depth 1 a chain is accepted {first['chain']:.0%} of the time, `{first.idxmax()}` {first.max():.0%}.",
         f"Of the rounds that accepted a chain's token at the depth before, {start['value']:.0%} accept the one at "
-        f"depth 1 and {end['value']:.0%} the one at depth {int(end['depth'])}. *Conditional*: of the rounds that reached "
-        "a depth at a node with children; *unconditional*: of all rounds.", figure, "depth")
+        f"depth 1 and {end['value']:.0%} the one at depth {int(end['depth'])}. *Conditional*: of the rounds that "
+        "reached a depth at a node with children; *unconditional*: of all rounds.", figure, "depth")
 
 
 def coverage(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator, temperature: float = 0.0) -> Finding:
@@ -228,3 +198,65 @@ def coverage(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator
     each = "; ".join(f"`{name}`: {row[1]:.0%} for the favourite, {row[2] - row[1]:+.0%} for the second, "
                      f"{row[4] - row[2]:+.0%} for the next two" for name, row in wide.iterrows())
     return Finding("Share of positions covered by the drafter's best tokens.", f"{each}.", figure, "coverage")
+
+
+# ---------------------------------------------------------------------------------------- the choice of a tree, growth
+
+
+def text_needed(by_text: pd.DataFrame) -> Finding:
+    """How much text the choice of a tree needs, from `summary.by_text`."""
+    figure = charts.lines(by_text, x="prompts", y="value", lower="low", upper="high", by="pair", panels="family",
+                          log_x=True, bound=0.0, x_label="prompts that the tree was chosen from",
+                          y_label="tokens per round,\nagainst all prompts")
+    sentences = []
+    for (pair, family), lost in by_text.groupby(["pair", "family"], sort=False):
+        first = lost.sort_values("prompts").iloc[0]
+        loss = f"{-first['value']:.2f} [{-first['high']:.2f}, {-first['low']:.2f}]"
+        enough, end = summary.stable_from(lost, TOLERANCE), "only all prompts come"
+        if enough is not None:
+            positions = lost.loc[lost["prompts"] == enough, "positions"].iloc[0]
+            end = f"from {positions:,.0f} positions on (prompts: {enough}) the choice stays"
+        sentences.append(f"{pair}, `{family}`: one prompt loses {loss}, and {end} within {TOLERANCE} of all")
+    return Finding("How much text the choice of a tree needs.", f"{'; '.join(sentences)}.", figure, "stability")
+
+
+def grown_trees(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """Each growth rule against the best static family, paired by prompt, and what drafting costs, from rows of the
+    table `growth` of one setting.
+    """
+    if not len(rows):
+        return Finding("Grown trees are not compared:", "the drafter has no probabilities over which trees grow.")
+    lead = summary.growth_differences(rows, rng)
+    largest = lead.loc[lead["value"].idxmax()]
+    figure = charts.points(lead.assign(nodes=lead["budget"].map("{} nodes".format)), label="nodes", by="family",
+                           line=0.0, x_label="tokens per round, against the best static family")
+    calls = stats.summarise(rows, ["family", "budget"], "calls", "rounds", rng)
+    calls["text"] = stats.format_estimates(calls, 1)
+    return Finding(
+        f"Of {len(lead)} comparisons with the best static tree {(lead['low'] > 0).sum()} are gains beyond their "
+        f"interval and {(lead['high'] < 0).sum()} are losses.", f"The largest difference is that of `{largest.family}` "
+        f"at {largest.budget} nodes: {format_estimate(largest, '+.2f')} tokens per round over {largest.n_prompts} "
+        "prompts. The static family is chosen on the same prompts, which favours it. The table has the drafter's "
+        "forward passes per round, by budget.", figure, "growth",
+        calls.pivot(index="family", columns="budget", values="text"))
+
+
+# ----------------------------------------------------------------------------------------------------- sampled children
+
+
+def expected_and_live(expected: pd.DataFrame, decoded: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """Expected acceptance of rules for sampled children beside live decoding, from the tables `expected` and `live`."""
+    if not len(expected):
+        return Finding("Expected and live acceptance are not compared:",
+                       "this run has no temperature above 0, or no draft model.")
+    both = summary.expected_and_live(expected, decoded)
+    lengths = stats.summarise(both, ["label", "how"], "accepted", "rounds", rng)
+    figure = charts.points(lengths, label="label", by="how", x_label=LENGTH)
+    apart = stats.compare(both, ["label"], "how", "live", "accepted", "rounds", rng)
+    beyond = ((apart["low"] > 0) | (apart["high"] < 0)).sum()
+    whole = stats.compare(both.assign(all=""), ["all"], "how", "live", "accepted", "rounds", rng).iloc[0]
+    return Finding(
+        "Expected and live acceptance:", f"over all settings together, paired by prompt, they differ by "
+        f"{format_estimate(whole, '+.3f')} tokens per round; setting by setting, beyond the interval in {beyond} of "
+        f"{len(apart)}. The expectations of all settings at one temperature are on the same texts, so that their "
+        "differences tend to have the same sign.", figure, "expected")

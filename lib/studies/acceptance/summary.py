@@ -1,5 +1,5 @@
-"""What the acceptance tables add up to: acceptance lengths with intervals, shapes compared with each other, with the
-optimal tree and with an oracle; choices of a tree; grown trees; merged drafts; expected acceptance.
+"""What the acceptance tables add up to: acceptance lengths with intervals, shapes compared with the optimal tree;
+choices of a tree; grown trees; expected acceptance.
 
 Every function takes tables (see `schema`) and returns a table or a number; those that resample take a generator.
 """
@@ -11,16 +11,12 @@ import pandas as pd
 
 from lib.lab import stats
 from lib.replay.acceptance import CONTINUATION, RANKS, REAL_TEXT
-from lib.studies.acceptance import OWN, UNIFORM
-from lib.trees import growth
 from lib.trees.tree import Tree
 
 GROWN = ("sparse", "optimal", "frequent")  # families grown from data; the others are fixed in advance
 SETTING = ["pair", "protocol", "temperature", "family", "budget"]
 MEMORISED = 0.3  # nats per token: a kind of text on which the target's loss is lower says nothing about tasks
 BEST_STATIC = "best static"
-GROWTH_SETTING = ["target", "drafter", "protocol", "temperature", "budget"]
-MERGING_SETTING = ["shape", "drafters"]
 
 
 def where(rows: pd.DataFrame, **wanted) -> pd.DataFrame:
@@ -63,31 +59,19 @@ def lengths(rows: pd.DataFrame, generator: np.random.Generator, by: Sequence[str
 
 
 def best_fixed(estimates: pd.DataFrame) -> pd.DataFrame:
-    """For each pair, protocol, temperature and budget the fixed family of the largest acceptance length, with
-    `of_optimal`, its share of the optimal tree's.
+    """For each budget of one setting the fixed family of the largest acceptance length, with `of_optimal`, its share of
+    the optimal tree's.
     """
-    group = ["pair", "protocol", "temperature", "budget"]
     fixed = estimates[~estimates["family"].isin(GROWN)]
-    best = fixed.loc[fixed.groupby(group, sort=False)["value"].idxmax()]
-    top = estimates.loc[estimates["family"] == "optimal", [*group, "value"]].rename(columns={"value": "optimal"})
-    joined = best.merge(top, on=group)
-    return joined.assign(of_optimal=joined["value"] / joined["optimal"])
+    best = fixed.loc[fixed.groupby("budget", sort=False)["value"].idxmax()].set_index("budget")
+    optimal = estimates[estimates["family"] == "optimal"].set_index("budget")["value"]
+    return best.assign(of_optimal=best["value"] / optimal)
 
 
 def exhausted(estimates: pd.DataFrame, family: str, share: float = 0.99) -> int:
     """The smallest budget at which a family has this share of its largest acceptance length."""
     own = estimates[estimates["family"] == family].sort_values("budget").set_index("budget")["value"]
     return int((own >= share * own.max()).idxmax())
-
-
-def of_oracle(estimates: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """With the tree's `depth` and `share`: of the depth, which a drafter that knew the future would gain.
-
-    rows: of the table `acceptance`, with the pair. The depth is that of the same setting: a family that is grown from a
-    trace has another tree for each protocol and temperature.
-    """
-    joined = estimates.merge(rows[[*SETTING, "depth"]].drop_duplicates(SETTING), on=SETTING)
-    return joined.assign(share=joined["value"] / joined["depth"])
 
 
 def memorised(losses: pd.DataFrame, target: str) -> list[str]:
@@ -125,83 +109,40 @@ def coverage(ranks: pd.DataFrame, by: Sequence[str], generator: np.random.Genera
 
 def by_text(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     """For each pair and family: what a tree from fewer prompts loses against the tree from all (tokens per round,
-    paired), with `positions`, the mean number it was chosen from, and `shared`, the mean share of the final tree.
+    paired), with `positions`, the mean number it was chosen from.
     """
-    own = _of_question(rows, "prompts")
-    lost = losses(own, ["pair", "family"], "prompts", own["prompts"].max(), generator)
-    about = own.groupby(["pair", "family", "prompts"], as_index=False)[["positions", "shared"]].mean()
+    own = clean(rows)
+    lost = stats.compare(own, ["pair", "family"], "prompts", own["prompts"].max(), "accepted", "rounds", generator)
+    about = own.groupby(["pair", "family", "prompts"], as_index=False)["positions"].mean()
     return lost.merge(about, on=["pair", "family", "prompts"])
-
-
-def by_kind(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
-    """For each pair and kind of text, and over all kinds: what other trees lose against the tree of the kind itself."""
-    own = _of_question(rows, "kinds")
-    each = losses(own, ["pair", "kind"], "arm", OWN, generator)
-    together = losses(own, ["pair"], "arm", OWN, generator).assign(kind="all together")
-    return pd.concat([each, together], ignore_index=True)
-
-
-def by_objective(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
-    """For each pair and budget: what a tree improved on chained rounds gains against the most frequent rank paths."""
-    return losses(_of_question(rows, "objective"), ["pair", "budget"], "arm", UNIFORM, generator)
-
-
-def losses(rows: pd.DataFrame, by: Sequence[str], between: str, base: object,
-           generator: np.random.Generator) -> pd.DataFrame:
-    """The paired difference in acceptance length of each choice from `base`, before loops, with intervals."""
-    return stats.compare(rows[rows["stretch"] == "before"], by, between, base, "accepted", "rounds", generator)
 
 
 def stable_from(lost: pd.DataFrame, tolerance: float) -> int | None:
     """The fewest prompts from which on the loss against all prompts stays above -`tolerance` tokens per round, its
     interval included; None where only all prompts do.
 
-    lost: `losses` of one family by the column `prompts`.
+    lost: the rows of one pair and family of `by_text`.
     """
     ordered = lost.sort_values("prompts", ascending=False)
     near = (ordered["low"] > -tolerance).cumprod().astype(bool)
     return int(ordered.loc[near, "prompts"].min()) if near.any() else None
 
 
-def _of_question(rows: pd.DataFrame, question: str) -> pd.DataFrame:
-    own = where(rows, question=question)
-    return own.assign(pair=own["target"] + "/" + own["drafter"])
-
-
 # ----------------------------------------------------------------------------------------------------------- the others
 
 
-def with_best_static(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of the table `growth` the rows of growth rules, and as family `BEST_STATIC` the static family that gained most on
-    the same rows.
-
-    It is chosen for each setting and budget after the fact, which favours the static trees: a rule that is ahead of it
-    is ahead of all of them.
-    """
-    is_grown = rows["family"].map(lambda family: family.partition(":")[0] in growth.RULES)
-    static = rows[~is_grown]
-    sums = static.groupby([*GROWTH_SETTING, "family"], sort=False)[["accepted", "rounds"]].sum()
-    length = (sums["accepted"] / sums["rounds"]).rename("length").reset_index()
-    best = length.loc[length.groupby(GROWTH_SETTING)["length"].idxmax(), [*GROWTH_SETTING, "family"]]
-    return pd.concat([static.merge(best, on=[*GROWTH_SETTING, "family"]).assign(family=BEST_STATIC), rows[is_grown]])
-
-
 def growth_differences(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
-    """Acceptance length of each growth rule less that of the best static family, paired by prompt."""
-    return stats.compare(
-        with_best_static(rows), GROWTH_SETTING, "family", BEST_STATIC, "accepted", "rounds", generator)
+    """Acceptance length of each growth rule less that of the best static family, for each budget, paired by prompt.
 
-
-def merging(rows: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
-    """For each shape and number of merged drafters: nodes per round in the three ways, the share of the sequences'
-    nodes that one tree saves (value, low, high), and the KiB of the target's cache that a round saves.
+    rows: of the table `growth`, of one setting. The static family of the largest acceptance length is taken for each
+    budget after the fact, which favours static trees: a rule that is ahead of it is ahead of all of them.
     """
-    nodes = rows.groupby(MERGING_SETTING)[["rounds", "sequences", "trees", "merged"]].sum()
-    each = nodes[["sequences", "trees", "merged"]].div(nodes["rounds"], axis=0)
-    share = stats.summarise(rows, MERGING_SETTING, "merged", "sequences", generator).set_index(MERGING_SETTING)
-    saved = (1 - share[["value", "high", "low"]]).set_axis(["value", "low", "high"], axis=1)
-    kib = (each["sequences"] - each["merged"]) * rows["node_bytes"].iloc[0] / 1024
-    return each.join(saved).assign(kib=kib)
+    is_static = rows["confidence"].isna()
+    sums = rows[is_static].groupby(["budget", "family"])[["accepted", "rounds"]].sum()
+    best = (sums["accepted"] / sums["rounds"]).groupby("budget").idxmax()
+    static = rows[[pair in set(best) for pair in zip(rows["budget"], rows["family"])]]
+    both = pd.concat([static.assign(family=BEST_STATIC), rows[~is_static]])
+    return stats.compare(both, ["budget"], "family", BEST_STATIC, "accepted", "rounds", generator)
 
 
 def expected_and_live(expected: pd.DataFrame, live: pd.DataFrame) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from lib.cost.candidates import Candidate
 from lib.cost.recommendation import PLAIN
 from lib.cost.recommending import row
 from lib.cost.round_cost import Costs, RoundCost
+from lib.drafters.registry import parse
 from lib.lab import processor
 from lib.models.checks import dtypes_of
 from lib.models.load import load_pair
@@ -44,7 +45,7 @@ def with_costs_of(tried: Sequence[Candidate], target: str, costs: Mapping[str, p
     costs: rows of one pair each. Only candidates take part that draft with the pair's draft model,
     which take the cost of the named pair's, or without a model. The acceptance of the larger pair is not known.
     """
-    rows, tried = [], [each for each in tried if not each.passes or each.entrant.spec == "model"]
+    rows, tried = [], [each for each in tried if not each.passes or parse(each.entrant.spec)[0] == "model"]
     for name, own in costs.items():
         known, (owner, drafter, dtype) = Costs(own), own[["target", "drafter", "dtype"]].iloc[0]
         for batch in batches:

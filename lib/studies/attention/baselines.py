@@ -19,8 +19,6 @@ from lib.attention.backends import refusal as backend_refusal
 from lib.attention.operator import tree_attention
 
 AUTO = "auto"  # one of the project's own backends under another name
-CHAIN = "as a chain"  # `auto` on a chain of as many nodes
-NO_RIVALS = AUTO, CHAIN
 COMPILED = "flex"  # takes many seconds to compile, so that not every run wants it
 OURS = tuple(name for name in BACKENDS if name != "reference")
 SEQUENTIAL = ("path by path", "node by node")
@@ -69,12 +67,6 @@ def compiled(problem: Problem) -> Call:
     run = in_backend(COMPILED)(problem)
     run()
     return run
-
-
-def as_chain(problem: Problem) -> Call:
-    """`auto` on as many nodes under a causal mask: the cost of a tree beyond a chain. Its result is another one."""
-    p, causal = problem, torch.ones_like(problem.tree_mask).tril()
-    return lambda: tree_attention(p.query, p.key, p.value, causal, p.prefix)
 
 
 def sequential_nodes(problem: Problem) -> Call:
@@ -173,10 +165,9 @@ PREPARE: dict[str, Callable[[Problem], Call]] = {
     "branch batch": branch_batch,
     "path by path": sequential_paths,
     "node by node": sequential_nodes,
-    CHAIN: as_chain,
 }
 COLD = (*OURS, "dense mask")  # the alternatives that are also timed with flushed caches
-QUICK = tuple(name for name in PREPARE if name not in (COMPILED, CHAIN))  # those of every run
+QUICK = tuple(name for name in PREPARE if name != COMPILED)  # those of every run
 
 
 def copies(name: str, problem: Problem) -> int:

@@ -9,7 +9,7 @@ import pandas as pd
 from lib.lab import provenance
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.attention import figures, summary
-from lib.studies.attention.baselines import AUTO, NO_RIVALS, OURS
+from lib.studies.attention.baselines import AUTO, OURS
 from lib.studies.attention.schema import NOTEBOOK
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
     yield alternatives(timings)
     yield ROOFLINE
     yield roofline(run["attention_cold"], run["attention_roofline"], run["peaks"])
-    yield whole_forward(run["attention_forward"])
 
 
 def times(timings: pd.DataFrame, dtype: str, machine: str) -> Finding:
@@ -70,18 +69,6 @@ def free_nodes(timings: pd.DataFrame) -> Finding:
         table=free.pivot_table(index=["dtype", "batch"], columns="prefix", values="free").round(1))
 
 
-def tree_tax(timings: pd.DataFrame) -> Finding:
-    """What a tree costs beyond a chain of as many nodes."""
-    tax = summary.tree_tax(timings)["ratio"]
-    if tax.empty:
-        return Finding("No draft of two nodes or more was timed beside a chain.")
-    low, middle, high = tax.quantile([0.25, 0.5, 0.75])
-    return Finding(
-        f"A tree takes {middle:.2f} times as long as a chain of as many nodes",
-        f"(median of {len(tax)} cells, half of them between {low:.2f} and {high:.2f}). The mask covers the tree's own "
-        "keys alone, whatever its shape.")
-
-
 def alternatives(timings: pd.DataFrame) -> Finding:
     """The alternatives' times over that of folded attention, and how often each is the fastest."""
     means = summary.geometric_means(timings)
@@ -90,7 +77,7 @@ def alternatives(timings: pd.DataFrame) -> Finding:
         "Times as long as folded attention (geometric means over cells in which both were timed).",
         f"Share of the cells in which each is fastest: {share}. The dense mask takes "
         f"{means.loc['dense mask'].mean():.1f} times as long as folded.",
-        table=means.drop(index=[summary.BASE, *NO_RIVALS], errors="ignore").round(1))
+        table=means.drop(index=[summary.BASE, AUTO], errors="ignore").round(1))
 
 
 def auto(timings: pd.DataFrame) -> Finding:
@@ -105,9 +92,10 @@ def auto(timings: pd.DataFrame) -> Finding:
 
 def skipped(timings: pd.DataFrame) -> Finding:
     """How many times were measured, how far they scatter, and which were skipped."""
-    timed = summary.timed(timings)
-    reasons = "; ".join(f"{row.alternative}: {row.cells} for {row.reason}"
-                        for row in summary.skipped(timings).itertuples())
+    timed, skipped = summary.timed(timings), timings[timings["repeats"] == 0]
+    kinds = skipped["skipped"].str.split(":").str[0]
+    reasons = "; ".join(f"{name}: {count} for {kind}"
+                        for (name, kind), count in skipped.groupby(["alternative", kinds]).size().items())
     spread = ((timed["upper_ms"] - timed["lower_ms"]) / timed["median_ms"]).median()
     busy = " They are far apart: other programs were running, and single cells mean little." if spread > 0.2 else ""
     formats = timings.loc[timings["skipped"].str.contains("no units for", regex=False), "dtype"].unique()
@@ -131,17 +119,6 @@ def roofline(flushed: pd.DataFrame, least: pd.DataFrame, peaks: pd.DataFrame) ->
         f"Share of the roofline, median over prefixes of at least {prefix:,} and drafts of at least {draft}: "
         f"{text or 'none was timed'}.",
         figure=figures.roofline(shares, peaks.set_index("what")["value"].to_dict(), SHOWN), name="attention_roofline")
-
-
-def whole_forward(forward: pd.DataFrame) -> Finding:
-    """What a prefix adds to a whole forward pass."""
-    above = summary.prefix_cost(forward).dropna()
-    ratio = " and ".join(f"{row.ratio:.2f} in {row.dtype}" for row in above.itertuples())
-    part = f"{ratio} of the time that it adds on transformers' own path" if ratio else "too little to be timed"
-    return Finding(
-        "A whole forward pass.",
-        f"Through {forward['layers'].iloc[0]} layers, a prefix of {forward['prefix'].max():,} tokens adds to a forward "
-        f"pass of {forward['draft'].iloc[0]} nodes {part}.")
 
 
 def _main(timings: pd.DataFrame) -> str:

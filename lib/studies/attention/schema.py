@@ -7,19 +7,14 @@ NOTEBOOK = "03_attention_timing"
 PARAMETERS = {"dtypes": dtype, "shape": family, "drafts": nodes}
 
 CELL = "batch prefix draft dtype query_heads kv_heads head_dim shape"
-HEADS = """
-    query_heads integer attention heads of the queries
-    kv_heads integer heads of the keys and values, each shared by query_heads / kv_heads query heads
-    head_dim integer numbers per head and token
-    """
-TREE = """
+PROBLEM = """
+    batch integer sequences verified together
     prefix integer committed tokens before the tree, per sequence
     draft integer tree nodes in the call, root included; 1 is plain one-token decoding
     dtype text number format of queries, keys and values
-    """
-PROBLEM = f"""
-    batch integer sequences verified together
-    {TREE} {HEADS}
+    query_heads integer attention heads of the queries
+    kv_heads integer heads of the keys and values, each shared by query_heads / kv_heads query heads
+    head_dim integer numbers per head and token
     shape text family of the draft tree
     """
 MEDIAN = "median_ms real median milliseconds per call"
@@ -60,14 +55,6 @@ TABLES = (
           operations integer floating-point operations over the visible pairs of nodes and keys
           least_ms real least milliseconds, with keys and values in memory
           """, compressed=True),
-    table("attention_forward", "time of a verifying forward pass of a whole model",
-          "what prefix draft dtype layers query_heads kv_heads head_dim", f"""
-          what text forward, tree; or forward, transformers
-          {TREE}
-          layers integer layers of the model
-          {HEADS} {MEDIAN}
-          lower_ms upper_ms repeats
-          """),
     table("attention_cold", "as attention, with the processor's caches flushed before each call", f"{CELL} alternative",
           TIMES, compressed=True),
 )

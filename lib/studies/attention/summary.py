@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from lib.studies.attention.baselines import AUTO, CHAIN, NO_RIVALS
+from lib.studies.attention.baselines import AUTO
 
 SETTING = ["dtype", "batch", "prefix", "draft"]  # two rows of one run with equal values are comparable
 BASE = "folded"
@@ -16,24 +16,18 @@ def timed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["repeats"] > 0].reset_index(drop=True)
 
 
-def ratios(rows: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
-    """Each timed row with `ratio`: its median over that of `base` in the same cell (2 = twice the time)."""
-    own = timed(rows)
-    reference = own.loc[own["alternative"] == base, [*SETTING, "median_ms"]]
-    joined = own.merge(reference, on=SETTING, suffixes=("", "_base"))
-    return joined.assign(ratio=joined["median_ms"] / joined["median_ms_base"])
-
-
 def geometric_means(rows: pd.DataFrame) -> pd.DataFrame:
-    """By alternative and dtype: the geometric mean of the ratios to `BASE`."""
-    logarithms = ratios(rows).assign(log=lambda own: np.log(own["ratio"]))
-    return np.exp(logarithms.pivot_table(index="alternative", columns="dtype", values="log"))
+    """By alternative and dtype: the geometric mean of its times over those of `BASE` in the same cells."""
+    own = timed(rows)
+    base = own.loc[own["alternative"] == BASE, [*SETTING, "median_ms"]]
+    joined = own.merge(base, on=SETTING, suffixes=("", "_base"))
+    joined["log"] = np.log(joined["median_ms"] / joined["median_ms_base"])
+    return np.exp(joined.pivot_table(index="alternative", columns="dtype", values="log"))
 
 
 def winners(rows: pd.DataFrame) -> pd.DataFrame:
     """The fastest alternative of each cell."""
-    own = timed(rows)
-    own = own[~own["alternative"].isin(NO_RIVALS)]
+    own = timed(rows[rows["alternative"] != AUTO])
     return own.loc[own.groupby(SETTING)["median_ms"].idxmin()].reset_index(drop=True)
 
 
@@ -72,13 +66,6 @@ def _crossing(own: pd.DataFrame) -> float:
     return float(np.exp(np.interp(limit, times[pair], draft[pair])))
 
 
-def skipped(rows: pd.DataFrame) -> pd.DataFrame:
-    """The number of skipped cells of each alternative, by the kind of reason (its first word)."""
-    left_out = rows[rows["repeats"] == 0]
-    kinds = left_out["skipped"].str.split(":").str[0].rename("reason")
-    return left_out.groupby(["alternative", kinds]).size().rename("cells").reset_index()
-
-
 def regret(rows: pd.DataFrame) -> pd.DataFrame:
     """By cell: `ratio`, the median of `auto` over the fastest alternative's; `within`: whether it is at most NEAR.
 
@@ -91,12 +78,6 @@ def regret(rows: pd.DataFrame) -> pd.DataFrame:
     return own.assign(ratio=ratio, within=ratio <= NEAR).reset_index(drop=True)
 
 
-def tree_tax(rows: pd.DataFrame) -> pd.DataFrame:
-    """By cell with two or more nodes: `ratio`, the time of the tree over that of a chain of as many nodes."""
-    own = ratios(rows[rows["draft"] > 1], CHAIN)
-    return own[own["alternative"] == AUTO].reset_index(drop=True)
-
-
 def shares(rows: pd.DataFrame, roofline: pd.DataFrame) -> pd.DataFrame:
     """The timed rows with the cell's `bytes`, `operations` and `least_ms` from the table "attention_roofline", `share`
     = least_ms / median_ms, `intensity` (operations per byte) and `rate` (operations per second of the measured time).
@@ -104,13 +85,3 @@ def shares(rows: pd.DataFrame, roofline: pd.DataFrame) -> pd.DataFrame:
     own = timed(rows).merge(roofline, on=[*SETTING, "query_heads", "kv_heads", "head_dim", "shape"])
     return own.assign(share=own["least_ms"] / own["median_ms"], intensity=own["operations"] / own["bytes"],
                       rate=own["operations"] / (own["median_ms"] / 1e3))
-
-
-def prefix_cost(rows: pd.DataFrame) -> pd.DataFrame:
-    """From table "attention_forward", by dtype: the milliseconds that a prefix adds to a forward pass, for tree and
-    transformers, and `ratio`, the first over the second; NaN where one could not be timed.
-    """
-    wide = rows.pivot(index=["dtype", "what"], columns="prefix", values="median_ms")
-    above = (wide[wide.columns.max()] - wide[wide.columns.min()]).unstack("what")
-    above.columns = [name.removeprefix("forward, ") for name in above.columns]
-    return above.assign(ratio=above["tree"] / above["transformers"]).reset_index()

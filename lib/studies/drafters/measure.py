@@ -15,6 +15,7 @@ from torch import nn
 from lib.cost.candidates import EXITS, NEED_DRAFT_MODEL
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
+from lib.drafters import vocabulary
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.heads.layers import CachedLayers
 from lib.drafters.heads.store import shipped
@@ -55,6 +56,7 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
     trained = heads_of(first.target_name)
     with_heads = [name for name, kind in DRAFTERS.items() if kind.drafter.head_kind in trained and name not in trained]
     standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].drafter.refusal(first.target)]
+    standard += [f"model:vocabulary={vocabulary.REDUCED}"] if vocabulary.ships(first.target_name) else []
     for spec in dict.fromkeys([*COMPARED, *specs] if specs else [*standard, *trained, *with_heads]):
         if spec == "model":
             drafters |= {f"{MODEL}{name}": (spec, pair, {}) for name, pair in by_model.items()}

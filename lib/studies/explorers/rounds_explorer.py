@@ -14,7 +14,7 @@ from lib.drafters.registry import make
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.studies.explorers import round_figures, round_svg
+from lib.studies.explorers import round_figures
 from lib.studies.explorers.walkthrough import Step, walk
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
@@ -219,7 +219,7 @@ class RoundsExplorer:
 
     def _show(self, change=None) -> None:
         """Picture, numbers and running text of the chosen round."""
-        self.picture.value = round_svg.drawing(self.step)
+        self.picture.value = round_figures.tree_svg(self.step)
         self.numbers.value = _paragraph(round_figures.describe_round(self.step, self.plain_speed))
         self.text.value = round_figures.running_text(self.step)
         self._enable()

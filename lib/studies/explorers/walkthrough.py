@@ -49,6 +49,17 @@ class Step:
     seconds: float
 
     @property
+    def parents(self) -> list[int]:
+        """The parent of each node, and of the bonus token, which follows the accepted path."""
+        return [*self.tree.parents.tolist(), self.accepted[-1] if self.accepted else ROOT]
+
+    @property
+    def roles(self) -> list[str]:
+        """The role of each node, "root", "accepted" or "rejected", and the bonus token's."""
+        drafted = ("accepted" if node in self.accepted else "rejected" for node in range(1, self.tree.size))
+        return ["root", *drafted, "bonus"]
+
+    @property
     def rate(self) -> float | None:
         """Accepted over draft tokens so far; None before a round has draft tokens."""
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None

@@ -14,8 +14,8 @@ from scipy.special import xlogy
 from scipy.stats import chi2, norm
 from torch import Tensor
 
-from lib.drafters.self_speculation import first_layers
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.self_speculation import first_layers
 from lib.lab.tables import Table
 from lib.studies.acceptance import live
 from lib.trees.shapes import parse
@@ -121,7 +121,7 @@ def measured(table: Table, grid: Sequence[live.Live], pair, prompts, *, new_toke
     done = {tuple(dict(zip(table.schema.key, key))[name] for name in ("pair", *names)) for key in table.keys()}
     for setting in grid:
         if (pair.name, *(getattr(setting, name) for name in names)) not in done:
-            rows = live.run(setting, pair, [], prompts, [], new_tokens=new_tokens, seed=seed)
+            rows = live.run(setting, pair, prompts, new_tokens=new_tokens, seed=seed)
             table.extend(rows.assign(dtype=pair.dtype))
     return table.frame()
 

@@ -5,7 +5,9 @@ with each drafter and tree, with the recommendation, with a policy, and compiled
 from dataclasses import dataclass, replace
 from typing import Iterable, Mapping
 
+from lib.cost import llama_cpp
 from lib.cost.candidates import NEED_DRAFT_MODEL
+from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import NO_DRAFTER, ForBatch
 from lib.cost.round_cost import RoundCost
 from lib.cost.ways import ASSISTED, GENERATE, LOOKUP, Run, ours, theirs
@@ -20,10 +22,10 @@ from lib.trees.tree import Tree
 
 PLAIN = "loop, plain"
 OWN = "model"  # the drafter that is the pair's own model
-NOBODY = NO_DRAFTER  # the drafter of plain decoding
 ADAPTIVE = "adaptive, where it pays"
 ADVISED = "recommended"  # the drafter and tree of recommendation.json
-THEIRS = (GENERATE, *ASSISTED, LOOKUP)  # all but the first take one prompt at a time
+TRANSFORMERS = (GENERATE, *ASSISTED, LOOKUP)  # all but the first take one prompt at a time
+THEIRS = (*TRANSFORMERS, LLAMA)
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ def all_of(pair, trees: Mapping[tuple[str, str], str | Tree], *, draft: int, new
 
     draft: tokens that assisted generation drafts in its first round. Drafters: specs as `drafters.registry.make` takes.
     """
-    names = [name for name in THEIRS if name not in ASSISTED or pair.draft_model is not None]
+    names = [name for name in TRANSFORMERS if name not in ASSISTED or pair.draft_model is not None]
     ways = [Alternative(name, theirs(pair, name, new_tokens, draft), batched=name == GENERATE) for name in names]
-    ways.append(Alternative(PLAIN, ours(pair, make(NOBODY, pair), ROOT_ALONE, new_tokens)))
+    ways.append(Alternative(PLAIN, ours(pair, make(NO_DRAFTER, pair), ROOT_ALONE, new_tokens)))
     return ways + [drafted(f"{spec}, {label}", pair, spec, label, shape, new_tokens)
                    for (spec, label), shape in trees.items()]
 
@@ -64,13 +66,24 @@ def advised(pair, own: ForBatch, new_tokens: int) -> Alternative:
     return drafted(ADVISED, pair, own.drafter, own.tree, own.shape, new_tokens)
 
 
+def llama(name: str, pair, new_tokens: int) -> list[Alternative]:
+    """llama.cpp's plain decoding of the target's GGUF file, one prompt at a time; none for other targets, and where
+    llama-cpp-python is not installed. name: of the pair.
+    """
+    file = llama_cpp.file_of(name)
+    if file is None:
+        return []
+    run = llama_cpp.llama(file, pair.eos_token_ids, new_tokens, pair.window)
+    return [Alternative(LLAMA, run, batched=False)]
+
+
 def compiled(pair, label: str, shape: str | Tree, *, new_tokens: int) -> list[Alternative]:
     """The plain loop and the loop with this tree, the small blocks of both models compiled; for one prompt at a time,
     since every number of rows needs a graph of its own.
     """
     target, model = (fused(each, "compiled", slots=pair.window or 0) for each in (pair.target, pair.draft_model))
     fast = replace(pair, target=target, draft_model=model)
-    plain = ours(fast, make(NOBODY, fast), ROOT_ALONE, new_tokens)
+    plain = ours(fast, make(NO_DRAFTER, fast), ROOT_ALONE, new_tokens)
     own = ours(fast, make(OWN, fast), shape, new_tokens)
     return [Alternative("loop, plain, compiled", plain, batched=False),
             Alternative(f"{OWN}, {label}, compiled", own, OWN, label, batched=False)]

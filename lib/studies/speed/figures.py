@@ -12,23 +12,22 @@ from lib.studies.speed.alternatives import ADVISED, PLAIN, THEIRS
 STEPS = (0.2, 0.5, 1, 2, 5, 10, 20)
 
 
-def speeds(factors: pd.DataFrame, pair: str) -> Figure:
+def speeds(factors: pd.DataFrame) -> Figure:
     """One panel per batch: speed of each way over transformers' greedy generate, log, with intervals, sorted by speed
     at the first batch; the recommendation is red, transformers' ways grey, and the dashed line the loop without
     speculation. All panels have one scale. factors: `measure.factors`.
     """
-    own = factors[factors["pair"] == pair]
-    batches = sorted(own["batch"].unique())
-    mean = own.groupby("alternative")["value"].mean()
-    first = own[own["batch"] == batches[0]].set_index("alternative")["value"]
+    batches = sorted(factors["batch"].unique())
+    mean = factors.groupby("alternative")["value"].mean()
+    first = factors[factors["batch"] == batches[0]].set_index("alternative")["value"]
     order = sorted(mean.index, key=lambda name: (name not in first.index, -first.get(name, mean[name])))
-    ends = own[["value", "low", "high"]].stack()
+    ends = factors[["value", "low", "high"]].stack()
     ticks = [step for step in STEPS if ends.min() <= 1.2 * step and step <= ends.max()]
     size = 2.6 * len(batches) + 2.4, 0.33 * len(order) + 1.2
     figure, axes = plt.subplots(1, len(batches), figsize=size, sharey=True, sharex=True, squeeze=False,
                                 layout="constrained")
     for axis, batch in zip(axes.flat, batches):
-        rows = own[own["batch"] == batch].set_index("alternative")
+        rows = factors[factors["batch"] == batch].set_index("alternative")
         if PLAIN in rows.index:
             axis.axvline(rows.loc[PLAIN, "value"], color=theme.BLACK, linewidth=1.0, linestyle=theme.DASHED)
         for place, name in enumerate(order):
@@ -50,33 +49,18 @@ def _colour(name: str) -> str:
     return theme.GREY if name in THEIRS else theme.VERMILLION if name == ADVISED else theme.BLUE
 
 
-def where_time_goes(outside: pd.DataFrame, pair: str) -> Figure:
-    """The share of rounds' time in neither model, one bar per way and batch.
-
-    outside: `measure.outside`.
-    """
-    own = outside[outside["pair"] == pair]
-    batches, order = sorted(own["batch"].unique()), _order(own)
-    height = 0.8 / len(batches)
-    colours = [theme.BLUE, theme.SKY, theme.GREY, theme.GREEN, theme.ORANGE]
+def where_time_goes(outside: pd.DataFrame) -> Figure:
+    """The share of rounds' time in neither model, one bar per way and batch. outside: `measure.outside`."""
+    order = sorted(outside["alternative"].unique(), key=lambda name: (name != PLAIN, name))
+    shares = 100 * outside.pivot(index="alternative", columns="batch", values="outside").loc[order]
     figure, axis = plt.subplots(figsize=(6.4, 0.5 * len(order) + 1.2), layout="constrained")
-    for turn, batch in enumerate(batches):
-        rows = own[own["batch"] == batch].set_index("alternative")["outside"]
-        places = [order.index(name) + (turn - (len(batches) - 1) / 2) * height for name in rows.index]
-        axis.barh(places, 100 * rows, height, color=colours[turn % len(colours)], label=f"batch {batch}")
-    axis.set_yticks(range(len(order)), order)
+    shares.add_prefix("batch ", axis="columns").plot.barh(
+        ax=axis, width=0.8, color=[theme.BLUE, theme.SKY, theme.GREY, theme.GREEN, theme.ORANGE], ylabel="",
+        xlabel="time of a round in neither model (%)")
     axis.invert_yaxis()
-    axis.set_xlabel("time of a round in neither model (%)")
     axis.grid(axis="y", visible=False)
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
-
-
-def _order(rows: pd.DataFrame) -> list[str]:
-    """Transformers' ways, the plain loop, then the others by name."""
-    there = list(dict.fromkeys(rows["alternative"]))
-    first = [name for name in (*THEIRS, PLAIN) if name in there]
-    return first + sorted(name for name in there if name not in first)
 
 
 def _point(axis, place: int, row: pd.Series, colour: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import Recommendation
 from lib.cost.ways import ASSISTED
 from lib.lab import charts, stats
@@ -30,24 +31,37 @@ def side_by_side(rows: pd.DataFrame, factors: pd.DataFrame) -> Finding:
     taken = rows[(rows["batch"] == rows["batch"].min()) & (rows["alternative"] == ADVISED)].iloc[0]
     rivals = factors[(factors["batch"] == advised.batch) & factors["alternative"].isin(ASSISTED)]["value"]
     most = f" Assisted generation with the pair's own model reaches at most {rivals.max():.2f}." if len(rivals) else ""
+    most += _beside_llama(factors[factors["batch"] == advised.batch].set_index("alternative"))
     return Finding(
         f"`{taken['pair']}` in {taken['dtype']}, batch {advised.batch}: the recommendation (`{taken['drafter']}` with "
         f"`{taken['shape']}`) decodes {stats.format_estimate(advised)} times as fast as `generate`, prefill included",
         f"({advised.n_prompts} prompts): the loop gains {advised.loop:.2f}, speculation {advised.over_plain:.2f}."
-        f"{most}", figures.speeds(factors, taken["pair"]), "speeds")
+        f"{most}", figures.speeds(factors), "speeds")
+
+
+def _beside_llama(factors: pd.DataFrame) -> str:
+    """One sentence on llama.cpp, where it was timed."""
+    if LLAMA not in factors.index:
+        return ""
+    return (f" llama.cpp reads the same file in its own number format: its plain decoding is "
+            f"{factors.loc[LLAMA, 'over_plain']:.2f} times as fast as the plain loop, {factors.loc[LLAMA, 'alone']:.2f} "
+            "times without prefill.")
 
 
 def factors_shown(factors: pd.DataFrame) -> pd.DataFrame:
-    """By alternative and batch: speed over `generate` with its interval, and over the plain loop."""
+    """By alternative and batch: speed over `generate` with its interval, and over the plain loop, with prefill and
+    without.
+    """
     shown = factors.assign(**{"over generate": stats.format_estimates(factors),
-                              "over the plain loop": factors["over_plain"].round(2)})
+                              "over the plain loop": factors["over_plain"].round(2),
+                              "the same without prefill": factors["alone"].round(2)})
     return shown.pivot(index="alternative", columns="batch",
-                       values=["over generate", "over the plain loop"]).fillna("")
+                       values=["over generate", "over the plain loop", "the same without prefill"]).fillna("")
 
 
 def same_text(rows: pd.DataFrame, dtype: str) -> Finding:
     """Whether all ways write the same text; rows: the table "speed"."""
-    same = rows.groupby("alternative")["same"].agg(["mean", "size"])
+    same = rows[rows["alternative"] != LLAMA].groupby("alternative")["same"].agg(["mean", "size"])
     apart = same[same["mean"] < 1]
     which = "; ".join(f"`{name}` in {1 - row['mean']:.0%} of {row['size']:.0f} runs" for name, row in apart.iterrows())
     return Finding("All ways write the same text." if apart.empty else f"Texts that differ: {which}.",
@@ -59,7 +73,7 @@ def on_which_text(rows: pd.DataFrame, by_kind: pd.DataFrame) -> Finding:
     """Speed over the plain loop by kind of text; by_kind: `measure.gains` of rows over the plain loop, by kind."""
     shown = by_kind[~by_kind["alternative"].isin([*THEIRS, PLAIN])]
     figure = charts.heat_map(shown.pivot(index="alternative", columns="kind", values="value"), x_label="", y_label="",
-                             value_label="speed / plain loop", best_of="column")
+                             value_label="speed / plain loop", frame_best=True)
     own = by_kind[by_kind["alternative"] == ADVISED].sort_values("value")
     most, least = own.iloc[-1], own.iloc[0]
     return Finding("On which text it pays:", f"over the plain loop the recommendation gains most on {most.kind} "
@@ -72,8 +86,8 @@ def overhead(rows: pd.DataFrame) -> Finding:
     spent = measure.outside(rows)
     outside = spent[spent["batch"] == spent["batch"].min()].set_index("alternative")["outside"]
     return Finding("The cost of the loop itself:", f"{outside[ADVISED]:.0%} of a round of the recommendation is in "
-                   f"neither model, {outside[PLAIN]:.0%} of a plain one.",
-                   figures.where_time_goes(spent, rows["pair"].iloc[0]), "overhead")
+                   f"neither model, {outside[PLAIN]:.0%} of a plain one.", figures.where_time_goes(spent),
+                   "overhead")
 
 
 def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
@@ -92,6 +106,11 @@ def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
                 f"loop in bfloat16; in float32 it is `{single.name}` with {stats.format_estimate(single)}. int8 "
                 f"weights in both models take {light['weights (MiB)']:.0%} of bfloat16's memory (with all copies of "
                 f"weights) and decode plainly at {light['tokens per second']:.2f} times its speed.")
+    llama = formats.over_llama(rows, rng)
+    if len(llama):
+        best = llama.sort_values("value").iloc[-1]
+        text += (f" Without prefill the plain loop in {best.name} decodes {stats.format_estimate(best)} times as fast "
+                 "as llama.cpp on the same file.")
     return Finding("Number formats.", f"{text} Greedy text in each format is that of the target in this format. "
                    "*quantised*: both models, or target|drafter; *text shared*: the share of a text before the first "
                    "difference.", table=shown)
@@ -107,8 +126,8 @@ def _advised(factors: pd.DataFrame) -> pd.Series:
 SPEED = """
 ## Wall clock beside transformers
 
-All ways decode the same prompts with the same stopping rule, in turns; prefill is included, and ratios are geometric
-means over prompts. Two factors are kept apart: the gain of the **loop** without speculation over transformers' greedy
+All ways decode the same prompts with the same stopping rule, in turns; prefill is included unless a number says
+otherwise, and ratios are geometric means over prompts. Two factors are kept apart: the gain of the **loop** without speculation over transformers' greedy
 `generate`, and the gain of **speculation** over the loop's own plain decoding. The *policy* drafts as deep as its last
 rounds advise, or not at all.
 """

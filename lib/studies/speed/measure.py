@@ -74,22 +74,24 @@ def measure(table: Table, pair, alternatives: Sequence[Alternative], prompts, *,
         start = time.perf_counter()
         done = way.run(group)
         synchronise(pair.target.device)
-        seconds = time.perf_counter() - start
+        end = time.perf_counter()
         table.append(pair=pair.name, dtype=dtype, batch=batch, alternative=way.name, drafter=way.drafter,
-                     shape=way.shape, prompt=name, kind=kind, repeat=repeat, **counted(done, seconds),
+                     shape=way.shape, prompt=name, kind=kind, repeat=repeat, **counted(done, start, end),
                      same=done.tokens == own[name])
 
 
-def counted(done: Continued, seconds: float) -> dict[str, object]:
-    """Tokens and seconds of one run, and the counts and seconds of its rounds; NaN for transformers' runs, which have
-    no records.
+def counted(done: Continued, start: float, end: float) -> dict[str, object]:
+    """Tokens and seconds of one run between two times, and the counts and seconds of its rounds; NaN where a run has no
+    records of them, but for the seconds after a prefill whose end is known.
     """
-    rounds, known = one_per_round(done.rounds), bool(done.rounds)
-    sums = {"rounds": len(done.rounds), "accepted": sum(record.accepted for record in done.rounds),
-            "round_seconds": sum(record.seconds for record in rounds),
-            "model_seconds": sum(record.model_seconds for record in rounds)}
-    return {"tokens": sum(map(len, done.tokens)), "seconds": seconds,
-            **{name: float(total) if known else float("nan") for name, total in sums.items()}}
+    found = {"tokens": sum(map(len, done.tokens)), "seconds": end - start}
+    if not done.rounds:
+        unknown = dict.fromkeys(("rounds", "accepted", "model_seconds"), float("nan"))
+        return found | unknown | {"round_seconds": end - done.prefilled}
+    rounds = one_per_round(done.rounds)
+    return found | {"rounds": float(len(done.rounds)), "accepted": float(sum(one.accepted for one in done.rounds)),
+                    "round_seconds": sum(one.seconds for one in rounds),
+                    "model_seconds": sum(one.model_seconds for one in rounds)}
 
 
 def one_per_round(rounds: Sequence[Round]) -> list[Round]:
@@ -121,13 +123,21 @@ def gains(rows: pd.DataFrame, base: str, rng: np.random.Generator, by: Sequence[
     return found.drop(columns="n_rounds")
 
 
+def decoding_alone(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose time without prefill is known, with the tokens and seconds of decoding alone, for `gains`."""
+    known = rows[rows["round_seconds"].notna()]
+    return known.assign(tokens=known["tokens"] - known["batch"], seconds=known["round_seconds"])
+
+
 def factors(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     """The speed of each alternative over transformers' `generate` (value, low, high), and its two factors: `loop`, the
-    plain loop over `generate`, and `over_plain`, the alternative over the plain loop.
+    plain loop over `generate`, and `over_plain`, the alternative over the plain loop; `alone`, the latter without
+    prefill, NaN where that is not known.
     """
     total = gains(rows, GENERATE, rng)
-    speculation = gains(rows, PLAIN, rng).set_index(["pair", "batch", "alternative"])["value"]
-    total = total.join(speculation.rename("over_plain"), on=["pair", "batch", "alternative"])
+    for name, compared in (("over_plain", rows), ("alone", decoding_alone(rows))):
+        speculation = gains(compared, PLAIN, rng).set_index(["pair", "batch", "alternative"])["value"]
+        total = total.join(speculation.rename(name), on=["pair", "batch", "alternative"])
     loop = total[total["alternative"] == PLAIN].set_index(["pair", "batch"])["value"].rename("loop")
     return total.join(loop, on=["pair", "batch"])
 

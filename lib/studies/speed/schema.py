@@ -20,9 +20,9 @@ TREE = "shape text label of the draft tree"
 RUN = """
     tokens integer new tokens of all rows, each up to its end
     seconds real wall-clock seconds, prefill included
-    rounds real rounds of all rows; missing for transformers' own decoding
+    rounds real rounds of all rows; missing for ways of decoding that are not this project's
     accepted real accepted draft tokens in them
-    round_seconds real seconds of all rounds until the last row ends, prefill excluded
+    round_seconds real seconds of all rounds until the last row ends, or after the first tokens; prefill excluded
     model_seconds real of these, seconds in forward passes of target and drafter
     """
 
@@ -30,8 +30,8 @@ TABLES = (
     table("speed", "one timed run of one way of decoding on one group of prompts; ways are interleaved",
           "pair dtype batch alternative prompt repeat", f"""
           pair dtype batch
-          alternative text way of decoding: transformers' own, the plain loop, or the loop with a drafter
-          drafter text kind of drafter; empty for transformers' own and for plain decoding
+          alternative text way of decoding: transformers' own, llama.cpp, the plain loop, or the loop with a drafter
+          drafter text kind of drafter; empty for others' ways and for plain decoding
           {TREE}; empty without one
           repeat integer number of the repetition
           {RUN}
@@ -45,9 +45,9 @@ TABLES = (
           "pair dtype quantised alternative prompt", f"""
           pair
           batch integer sequences decoded together: 1
-          dtype text number format of what is not quantised
+          dtype text number format of what is not quantised; stored: that of a GGUF file, read by llama.cpp
           quantised text none or int8: of both models, or target|drafter
-          alternative text loop, plain; or the drafter and its tree
+          alternative text loop, plain; the drafter and its tree; or llama.cpp
           drafter text kind of drafter; none for plain decoding
           {TREE}
           prompt kind

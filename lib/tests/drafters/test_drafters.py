@@ -17,7 +17,7 @@ from lib.drafters.controls import OracleDrafter, RandomDrafter
 from lib.drafters.drafter import merge
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter, by_frequency
-from lib.drafters.merged import MergedDrafter, merge_chosen, node_bytes
+from lib.drafters.merged import MergedDrafter, merge_chosen
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.models.reduced import first_tokens
@@ -351,14 +351,7 @@ def test_merged_siblings_are_ranked_as_the_first_that_knows_them_ranks_them(fore
         assert merged.tokens_of(merged.tree.children(node)) == list(dict.fromkeys(children))
 
 
-def test_sharing_counts_what_merging_spares():
-    merged = begin(MergedDrafter([LanguageModelDrafter(MODEL), LanguageModelDrafter(MODEL)]))
-    merged.propose(shapes.kary(2, 2), draws())
-    sharing = merged.sharing
-    assert (sharing.rounds, sharing.sequences, sharing.trees, sharing.merged) == (4, 4 * 2 * 4 * 2, 4 * 2 * 6, 4 * 6)
-    cache = merged.drafters[0].cache
-    slots = cache.layers[0].keys.shape[0] * cache.layers[0].keys.shape[2]
-    assert node_bytes(MODEL) * slots == cache.bytes
+def test_one_drafter_is_not_merged():
     with pytest.raises(ValueError, match="1 drafters"):
         MergedDrafter([LanguageModelDrafter(MODEL)])
 

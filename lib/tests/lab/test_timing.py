@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lib.attention import tree_attention
 from lib.lab import processor, timing
-from lib.studies.attention.baselines import CHAIN, PREPARE, QUICK, Problem, refused
+from lib.studies.attention.baselines import PREPARE, QUICK, Problem, refused
 
 
 def problem(parents, prefix, batch=2, kv_heads=2, group=3, dim=8, dtype=torch.float32, seed=0):
@@ -37,13 +37,6 @@ def test_every_alternative_computes_tree_attention(name, data, nodes, prefix, gr
     run = PREPARE[name](p)
     for _ in range(2):
         torch.testing.assert_close(run(), truth, rtol=0, atol=2e-6)
-
-
-def test_a_chain_is_causal_attention_of_the_same_nodes():
-    p = problem([-1, 0, 0, 1], 9)
-    causal = torch.ones(4, 4, dtype=torch.bool).tril()
-    truth = tree_attention(p.query, p.key, p.value, causal, p.prefix, backend="reference")
-    torch.testing.assert_close(PREPARE[CHAIN](p)(), truth, rtol=0, atol=2e-6)
 
 
 class Simulation:

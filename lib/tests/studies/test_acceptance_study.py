@@ -11,7 +11,8 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import theme
 from lib.models import Pair
 from lib.replay import acceptance
-from lib.studies.acceptance import further_findings, live, measure, recording, shape_findings, summary
+from lib.replay.trace import Trace
+from lib.studies.acceptance import live, measure, recording, shape_findings, summary
 from lib.tests import small_models
 from lib.tests.replay.test_acceptance import ABOUT, recorded
 from lib.trees import shapes
@@ -110,12 +111,26 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
     assert compared.protocol == acceptance.CONTINUATION
     families = compared.lengths.groupby("pair")["family"].unique().map(set)
     assert families["t/ngrams"] == {"chain", "star", "optimal"} and families["t/lookup"] == {"chain", "star"}
-    choices = measure.choices([made], 8, [8], np.random.default_rng(0))
-    assert set(choices["question"]) == {"prompts", "kinds", "objective"}
+    assert set(measure.choices([made], 8, np.random.default_rng(0))["family"]) == {"frequent", "optimal"}
     assert measure.compare_grown(made, "ngrams", ranked["ngrams"], asked, families=["chain"], rules=["dyspec"],
                                  budgets=[4]).empty
     assert measure.expected(pair, judged, ["chain:2"], [1.0], new_tokens=4, seed=0).empty
-    assert {each.drafter for each in live.grid_of(pair, ["chain:2"], [1.0])} == {"lookup", "random", "oracle"}
+    assert live.sampled(pair, judged, ["chain:2"], [1.0], new_tokens=4, seed=0).empty
+
+
+def test_a_reduced_vocabulary_covers_the_tokens_that_it_has(monkeypatch):
+    """Those that the target wrote before a loop; nothing where no list of frequent tokens ships."""
+    made = Trace(tokens=np.array([[9, 1, 2, 5, 6, 1], [9, 3, 2, 2, 2, -1]], np.int32), lengths=np.array([5, 4]),
+                 ended=np.array([False, True]), loops=np.array([4, 4]), target_probs=np.zeros((2, 5)), ranks={},
+                 probs={}, alpha={}, prompts=("a", "b"), kinds=("k", "l"),
+                 about={"target": "t", "protocol": acceptance.CONTINUATION, "temperature": 0.0})
+    assert measure.vocabulary([made]).empty
+    monkeypatch.setattr(measure.reduced, "ships", lambda target: True)
+    monkeypatch.setattr(measure.reduced, "shipped", lambda target, count: torch.tensor([1, 2, 6]))
+    rows = measure.vocabulary([made])
+    assert rows["tokens"].tolist() == [4, 4] and rows["covered"].tolist() == [3, 3]
+    found = shape_findings.vocabulary(rows, np.random.default_rng(0))
+    assert "75.0%" in found.claim + found.text and list(found.table.index) == ["k", "l"]
 
 
 def test_the_drafters_of_a_pair_are_its_models_or_what_is_asked_for():
@@ -145,22 +160,6 @@ def test_live_rows_of_top_k_equal_replayed_ones():
     pd.testing.assert_frame_equal(*both, check_dtype=False)
 
 
-def test_every_live_setting_decodes_and_the_oracle_is_right():
-    target = small_models.llama(0)
-    drafter = small_models.related(target, 1, noise=0.3)
-    pair = Pair("p", target, drafter, Tokenizer(), "t", "d")
-    asked = recording.split_prompts(list("ab"), ["k"] * 2, small_models.prompts(0, (9, 12)), choose=0, judge=2)
-    plain = dict(max_new_tokens=22, do_sample=False, pad_token_id=0, eos_token_id=None)
-    known = [target.generate(ids[None], **plain)[0, len(ids):].tolist() for ids in asked.ids]
-    grid = live.rules_grid(["kary:2@6"], [0.0, 1.0]) + live.drafters_grid(["kary:2@6"])
-    rows = pd.concat([live.run(setting, pair, [target], asked, known, new_tokens=19, seed=0) for setting in grid])
-    assert set(rows["drafter"]) == {"top_k", "iid", "without_replacement", "lookup", "merged", "random", "oracle"}
-    oracle = rows[rows.drafter == "oracle"]
-    assert (oracle["accepted"] == oracle["rounds"] * 2).all()  # the whole depth of the shape, every round
-    merged = rows[rows.drafter == "merged"]
-    assert (merged["accepted"] >= 2 * merged["rounds"]).all()  # one of the two merged drafters is the target itself
-
-
 def test_a_family_is_exhausted_where_more_nodes_add_next_to_nothing():
     found = pd.DataFrame({"family": "chain", "budget": [1, 2, 4, 8], "value": [0.5, 0.9, 0.995, 1.0]})
     assert summary.exhausted(found, "chain") == 4 and summary.exhausted(found, "chain", share=1.0) == 8
@@ -173,7 +172,7 @@ def test_findings_read_a_table():
         for family, gains in {"chain": (5, 6), "star": (5, 4), "optimal": (5, 8)}.items()
         for budget, accepted in zip((1, 4), gains) for prompt in "pq"])
     found = summary.lengths(summary.clean(rows), np.random.default_rng(0))
-    best = summary.best_fixed(found).set_index("budget")
+    best = summary.best_fixed(found)
     assert best.loc[4, "family"] == "chain" and best.loc[4, "of_optimal"] == pytest.approx(6 / 8)
 
 
@@ -187,10 +186,10 @@ def test_expected_and_live_acceptance_are_compared_over_all_settings_together():
                           stretch="before", rounds=10.0, accepted=20 + text) for prompt, text in enumerate(texts)]
     rows = pd.DataFrame(rows)
     expected, lived = (rows[rows["how"] == how].drop(columns="how") for how in ("expected", "live"))
-    found = further_findings.expected_and_live(expected, lived, np.random.default_rng(0))
+    found = shape_findings.expected_and_live(expected, lived, np.random.default_rng(0))
     means = rows.groupby("how")[["accepted", "rounds"]].sum()
     apart = (means["accepted"] / means["rounds"]).diff().abs().iloc[-1]
     assert f"{apart:.3f} [" in found.text and "of 4." in found.text
     theme.close(found.figure)
-    none = further_findings.expected_and_live(pd.DataFrame(), lived, rng)
+    none = shape_findings.expected_and_live(pd.DataFrame(), lived, rng)
     assert none.figure is None and "not compared" in none.claim

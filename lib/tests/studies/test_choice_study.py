@@ -1,12 +1,11 @@
 """The studies of choices and of expectations fill their tables, and their figures show every setting."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from lib.lab import tables, theme
 from lib.models import Pair
-from lib.studies.acceptance import ALL, AS_FEW, further_findings, live, measure, recording, summary
+from lib.studies.acceptance import live, measure, recording, shape_findings, summary
 from lib.tests import small_models
 
 BUDGET = 6
@@ -26,20 +25,14 @@ def made(tmp_path_factory):
 
 
 def test_choices_fill_their_table_and_its_differences_are_paired(made, tmp_path):
-    rows = measure.choices(made, BUDGET, [2, BUDGET], np.random.default_rng(0))
+    rows = measure.choices(made, BUDGET, np.random.default_rng(0))
     tables.write(tmp_path, "choices", rows, "mark")
     rows = tables.read(tmp_path, "choices")
     rng = np.random.default_rng(0)
     text = summary.by_text(rows, rng)
     assert set(text["prompts"]) == {1, 2} and (text["n_prompts"] == 4).all()  # all four are what is compared with
-    needed = further_findings.text_needed(text)
+    needed = shape_findings.text_needed(text)
     assert "t/d, `optimal`: one prompt loses" in needed.text
-    kinds = summary.by_kind(rows, rng)
-    assert set(kinds["kind"]) == {"x", "y", "all together"} and set(kinds["arm"]) == {ALL, AS_FEW}
-    assert set(summary.by_objective(rows, rng)["budget"]) == {2, BUDGET}
-    figure = further_findings.one_tree_or_many(rows, "t/d", rng).figure
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(dict.fromkeys(kinds["kind"]))
-    theme.close(figure)
     theme.close(needed.figure)
 
 
@@ -56,9 +49,10 @@ def test_expectations_stand_beside_live_decoding(tmp_path):
     tables.write(tmp_path, "expected", expected, "mark")
     assert set(expected.loc[expected["shape"] == "chain:2", "rule"]) == {*measure.BY_NODE, "naive", "block"}
     assert set(expected.loc[expected["shape"] == "kary:2@6", "rule"]) == {*measure.BY_NODE, "naive"}
-    grid = live.rules_grid(shapes, [1.0])[:2]
-    decoded = [live.run(setting, pair, [], asked, [[]] * 3, new_tokens=12, seed=0) for setting in grid]
-    both = summary.expected_and_live(expected, pd.concat(decoded))
+    decoded = live.sampled(pair, asked, shapes, [0.0, 1.0], new_tokens=12, seed=0)
+    tables.write(tmp_path, "live", decoded, "mark")
+    both = summary.expected_and_live(expected, decoded)
     assert set(both["how"]) == {"expected", "live"}
-    assert set(both["label"]) == {f"{one.rule}, {one.shape}, t = 1" for one in grid}
+    assert set(both["label"]) == {f"{rule}, {shape}, t = 1" for shape in shapes
+                                   for rule in ("naive", "multi_step", "without_replacement")}
     assert measure.expected(pair, asked, shapes, [0.0], new_tokens=12, seed=0).empty

@@ -9,7 +9,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import stats, theme
 from lib.lab import tables as schemas
 from lib.replay import acceptance
-from lib.studies.acceptance import further_findings, live, measure, recording, summary
+from lib.studies.acceptance import live, measure, recording, shape_findings, summary
 from lib.tests import small_heads, small_models
 from lib.trees import growth, shapes
 
@@ -64,7 +64,7 @@ def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(traces, prot
     pd.testing.assert_frame_equal(in_order(grown, names), in_order(static, names), check_dtype=False)
 
 
-def test_the_comparison_is_a_table_and_two_figures(traces):
+def test_the_comparison_is_a_table_and_a_figure(traces):
     rows = pd.concat([measure.compare_grown(
         recorded, "d", DRAFTER, prompts, families=["chain", "optimal"], rules=["dyspec", "eagle2:2,3"], budgets=[2, 6])
         for recorded, prompts in [(of_protocol(traces, acceptance.CONTINUATION), ASKED),
@@ -80,11 +80,10 @@ def test_the_comparison_is_a_table_and_two_figures(traces):
     for row in lead.itertuples():
         best = max(length["chain", row.budget], length["optimal", row.budget])
         assert row.value == pytest.approx(length[row.family, row.budget] - best)
-    for make in (further_findings.grown_trees, further_findings.growth_lead):
-        finding = make(one, np.random.default_rng(0))
-        finding.figure.canvas.draw()
-        theme.close(finding.figure)
-        assert "4 comparisons" in finding.claim + finding.text
+    finding = shape_findings.grown_trees(one, np.random.default_rng(0))
+    finding.figure.canvas.draw()
+    theme.close(finding.figure)
+    assert "4 comparisons" in finding.claim and list(finding.table) == [2, 6]
 
 
 def test_confidence_is_chosen_on_the_choosing_prompts(traces):

@@ -1,6 +1,8 @@
 """Speed's rows and their sums, the ways that take part, and number formats. No time is asserted."""
 
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +11,7 @@ import torch
 
 from lib import cost
 from lib.cost import calibration, ways
+from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import FILE, NO_DRAFTER
 from lib.cost.ways import GENERATE, MIXED
 from lib.decoding import Round
@@ -109,7 +112,7 @@ def test_gains_are_geometric_means_of_prompts_and_the_two_factors_multiply():
     rows = pd.DataFrame(
         [
             {"pair": "p", "batch": 1, "alternative": name, "prompt": f"{i}", "kind": "k", "tokens": 10,
-             "seconds": 10 / value}
+             "seconds": 10 / value, "round_seconds": np.nan if name == GENERATE else 9 / value / (1 + i)}
             for name, values in speeds.items()
             for i, value in enumerate(values)
         ]
@@ -118,6 +121,31 @@ def test_gains_are_geometric_means_of_prompts_and_the_two_factors_multiply():
     assert found.loc[PLAIN, "value"] == pytest.approx(4.0)
     assert found.loc["top_k, chain:4", "over_plain"] == pytest.approx(3.0)
     assert np.allclose(found["value"], found["loop"] * found["over_plain"])
+    assert found.loc["top_k, chain:4", "alone"] == pytest.approx(3.0) and np.isnan(found.loc[GENERATE, "alone"])
+
+
+def test_decoding_alone_leaves_out_prefill_and_the_first_tokens():
+    done = ways.Continued([[1, 2, 3], [4, 5]], [], prefilled=3.0)
+    rows = pd.DataFrame([dict(batch=2) | measure.counted(done, 1.0, 5.0),
+                         dict(batch=2) | measure.counted(replace(done, prefilled=float("nan")), 1.0, 5.0)])
+    [alone] = measure.decoding_alone(rows).itertuples()
+    assert (alone.tokens, alone.seconds) == (3, 2.0) and rows["seconds"].eq(4.0).all()
+
+
+def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair):
+    own = ways.ours(pair, NoDrafter(), "chain:0", 8)
+    monkeypatch.setattr(formats, "load_pair", lambda name, **kwargs: pair)
+    monkeypatch.setattr(formats, "FORMATS", (("float32", "none"),))
+    monkeypatch.setattr(alternatives.llama_cpp, "file_of", lambda name: Path(__file__))
+    monkeypatch.setattr(alternatives.llama_cpp, "llama", lambda *given: lambda prompts: ways.Continued(
+        own(prompts).tokens, [], time.perf_counter() - 1e-6))
+    rows = formats.compare("t/d", ASKED, {}, new_tokens=8, device="cpu", generator=torch.Generator().manual_seed(0))
+    stored = rows[rows["alternative"] == LLAMA]
+    assert len(stored) == 4 and stored["rounds"].isna().all() and stored["agreeing"].eq(8).all()
+    over = formats.over_llama(rows, np.random.default_rng(0))
+    assert over.index.tolist() == ["float32 none"] and over["value"].between(0, 1).all()
+    told = findings.number_formats(rows, np.random.default_rng(0))
+    assert "as fast as llama.cpp on the same file" in told.text and len(told.table) == 2
 
 
 def test_the_runs_own_recommendation_is_quoted_and_another_is_made_where_it_does_not_fit(tmp_path):

@@ -17,14 +17,13 @@ from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.lab.theme import ROLES
 from lib.models.reduced import reduced
-from lib.studies.acceptance import worked_round
-from lib.studies.explorers.round_figures import describe_round, legend, running_text, visible
-from lib.studies.explorers.round_svg import ROW, drawing, rows_of
+from lib.studies.acceptance import main_findings
+from lib.studies.explorers.round_figures import (ROW, describe_round, legend, rows_of, running_text, tree_svg,
+                                                 visible)
 from lib.studies.explorers.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 from lib.tests import small_models
 from lib.tests.letters import Letters
 from lib.tests.replay.test_replay import trees
-from lib.trees import shapes
 
 matplotlib.use("agg")
 MODEL = small_models.llama(0)
@@ -102,7 +101,7 @@ def test_probabilities_are_those_of_a_forward_without_cache_behind_each_path(dra
 def test_drafters_that_are_no_language_model_are_told_without_probabilities(drafter):
     steps = told("kary:2@6", drafter)
     assert {step.probabilities for step in steps} == {None}
-    drawn = drawing(max(steps, key=lambda step: step.tree.budget))
+    drawn = tree_svg(max(steps, key=lambda step: step.tree.budget))
     assert "%" not in drawn and "#0" in drawn
 
 
@@ -153,7 +152,7 @@ def boxes(svg):
 def test_the_drawing_holds_every_token_its_probability_and_what_became_of_it():
     step = max(told(), key=lambda step: len(step.accepted))
     assert step.accepted, "a round that accepts nothing shows nothing lit"
-    svg, accepted = drawing(step), set(step.accepted)
+    svg, accepted = tree_svg(step), set(step.accepted)
     shown = [(label, colour) for label, colour, *_ in boxes(svg)]
     wanted = [(token, ROLES["accepted" if node in accepted else "rejected"]) for node, token in enumerate(step.tokens)]
     assert shown == [(step.tokens[0], ROLES["root"]), *wanted[1:], (step.bonus, ROLES["bonus"])]
@@ -164,7 +163,7 @@ def test_the_drawing_holds_every_token_its_probability_and_what_became_of_it():
 
 def test_the_root_of_any_drawing_is_in_its_first_corner_and_no_boxes_overlap():
     for shape in ("kary:2@128", "star:8", "chain:20", "chain:0"):
-        shown = boxes(drawing(told(shape, new=30)[0]))
+        shown = boxes(tree_svg(told(shape, new=30)[0]))
         assert shown[0][2:] == (4, ROW // 2 - 6)
         assert len({(left, top) for *_, left, top in shown}) == len(shown)
 
@@ -211,12 +210,12 @@ def test_labels_show_white_space_and_stay_short(text, label):
 
 def test_a_worked_round_is_a_table_from_which_it_is_drawn_again():
     step = max(told(new=NEW), key=lambda step: len(step.accepted))
-    rows = worked_round.rows_of(step, "t/d", "d", "kary:2@6")
+    rows = main_findings.worked_rows(step, "t/d", "d", "kary:2@6")
     assert len(rows) == step.tree.size + 1 and rows["parent"].tolist()[:-1] == step.tree.parents.tolist()
     assert rows.loc[rows["role"] == "accepted", "node"].tolist() == list(step.accepted)
     bonus = rows.iloc[-1]
     assert bonus["role"] == "bonus" and bonus["parent"] == (step.accepted[-1] if step.accepted else 0)
-    found = worked_round.drawn(rows)
+    found = main_findings.worked_round(rows)
     assert found.claim == f"A round that yields {len(step.accepted) + 1} tokens."
     assert f"`{bonus['token']}`" in found.text
     left = found.figure.axes[0]

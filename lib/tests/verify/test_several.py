@@ -2,18 +2,14 @@
 
 from collections import defaultdict
 from itertools import product
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
-from lib.decoding import generate
 from lib.drafters.adaptive import first_levels
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
-from lib.lab import tables
-from lib.studies.acceptance import further_findings, live, summary
+from lib.studies.acceptance import live
 from lib.tests import small_models
 from lib.trees import shapes
 from lib.verify import Draft, GeneratorDraws, verify
@@ -110,28 +106,3 @@ def test_what_cannot_be_merged_is_refused():
     chosen = next(draft for _, draft in drafts(language(1), shapes.chain(1), "top_k"))
     with pytest.raises(ValueError, match="proposals are top_k"):
         merge_samples([chosen])
-
-
-def test_what_merging_spares_is_counted_for_each_prompt(tmp_path):
-    target, prompts = small_models.llama(0), small_models.prompts(5, (3, 9, 5))
-    models = [small_models.related(target, seed, noise=0.4) for seed in (4, 5, 6)]
-    pair = SimpleNamespace(target=target, target_name="t", vocabulary=small_models.VOCABULARY, eos_token_ids=())
-    asked = SimpleNamespace(names=["a", "b", "c"], kinds=["x", "x", "y"], ids=prompts)
-    rows = live.merging(pair, models, asked, ["kary:2,2"], new_tokens=8)
-    tables.write(tmp_path, "merging", rows, "mark")
-    assert rows.groupby("drafters")["prompt"].apply(list).to_dict() == {2: ["a", "b", "c"], 3: ["a", "b", "c"]}
-    assert (rows["sequences"] == rows["rounds"] * rows["drafters"] * 4 * 2).all()
-    assert (rows["trees"] == rows["rounds"] * rows["drafters"] * 6).all() and (rows["merged"] <= rows["trees"]).all()
-
-    alone = MergedDrafter([LanguageModelDrafter(model) for model in models[:2]])
-    generate(target, alone, prompts[1][None], shape="kary:2,2", max_new_tokens=8)
-    second = rows.query("drafters == 2 and prompt == 'b'").iloc[0]
-    assert (second["rounds"], second["merged"]) == (alone.sharing.rounds, alone.sharing.merged)
-
-    found = summary.merging(rows, np.random.default_rng(0)).loc[("kary:2,2", 2)]
-    two = rows[rows["drafters"] == 2][["rounds", "sequences", "merged", "node_bytes"]].sum()
-    assert found["value"] == pytest.approx(1 - two["merged"] / two["sequences"])
-    assert np.isnan(found["low"])  # three prompts have no interval
-    assert found["kib"] == pytest.approx((16 - two["merged"] / two["rounds"]) * second["node_bytes"] / 1024)
-    caption = further_findings.merging(rows, np.random.default_rng(0))
-    assert caption.claim.startswith("One tree needs ") and f"{1 - found['value']:.0%}" in caption.claim
