@@ -17,7 +17,8 @@ from lib.lab import processor
 SIZES = ("blocks", "prefix", "rows", "head_dim")  # of a call
 TABLE = Path(__file__).with_name("choice.csv")
 DEFAULT = "folded"  # where nothing was measured, and where all others refuse
-SIMILAR = {"cpu avx512f": "cpu avx512_bf16"}  # kinds without measurements -> the nearest kind with some
+# kinds without measurements -> the nearest kind with some
+SIMILAR = {"cpu avx512f": "cpu avx512_bf16", "cpu avx2": "cpu avx512_bf16"}
 UNMEASURED = {"cuda": ["triton"]}  # taken before DEFAULT: a call that is not split over the prefix fills no GPU
 
 

@@ -7,11 +7,12 @@ namespace {
 template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t rows, int64_t threads) {
   const bool tiled = by_tiles<T>(matrix);
   Numbers<float> packed{nullptr, &std::free};
-  if (tiled) packed = numbers<float>(packed_size(rows, matrix.in));
+  if constexpr (MATRIX)
+    if (tiled) packed = numbers<float>(packed_size(rows, matrix.in));
 #pragma omp parallel num_threads(threads)
   {
     const Tiles tiles(tiled ? rows : 0);
-    if constexpr (sizeof(T) == 4)
+    if constexpr (MATRIX && sizeof(T) == 4)
       if (tiled) pack_rows(x, rows, matrix.in, packed.get());
     product(matrix, Rows<T>{x, rows, packed.get()}, to, matrix.out);
   }

@@ -16,19 +16,30 @@ from pathlib import Path
 
 from lib.lab import processor
 
-NEEDED = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}
-INSTRUCTIONS = tuple(f"-m{flag}" for flag in sorted(NEEDED))
-INSTRUCTIONS += ("-mavx512bf16", "-mamx-tile", "-mamx-bf16")  # used by bfloat16 entries alone
-OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-w", *INSTRUCTIONS)
+# Instruction sets, the best first: what the processor must have, and the compiler's options.
+BFLOAT16 = ("-mavx512bf16", "-mamx-tile", "-mamx-bf16")  # used where the processor has them
+INSTRUCTION_SETS = {
+    "AVX-512 with bfloat16": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "fma"}, BFLOAT16),
+    "AVX-512": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}, ()),
+    "AVX2": ({"avx2", "fma"}, ()),
+}
+OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-w")
 log = logging.getLogger(__name__)
 
 
 @cache
+def instructions(flags: frozenset[str]) -> tuple[str, ...]:
+    """The compiler's options for the best instruction set of a processor with these flags; none where it has none."""
+    for needed, further in INSTRUCTION_SETS.values():
+        if needed <= flags:
+            return *(f"-m{flag}" for flag in sorted(needed - {"avx512_bf16"})), *further
+    return ()
+
+
 def unavailable(*sources: Path) -> str | None:
-    """Why this machine cannot run a library: no AVX-512, no compiler, or a failing one; None if it can."""
-    missing = sorted(NEEDED - processor.flags())
-    if missing:
-        return f"the processor has no {', '.join(missing)}"
+    """Why this machine cannot run a library: no vector units, no compiler, or a failing one; None if it can."""
+    if not instructions(processor.flags()):
+        return "the processor has neither AVX2 nor AVX-512"
     try:
         library(*sources)
     except (OSError, subprocess.SubprocessError) as error:
@@ -36,20 +47,24 @@ def unavailable(*sources: Path) -> str | None:
     return None
 
 
-@cache
 def library(*sources: Path) -> ctypes.CDLL:
     """The library of the first source, which includes the others. OSError or SubprocessError where compiling fails."""
+    return _library(instructions(processor.flags()), sources)
+
+
+@cache
+def _library(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
     compiler = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++")))), None)
     if compiler is None:
         raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")
-    text = b"".join(path.read_bytes() for path in sources) + repr((OPTIONS, compiler)).encode()
+    text = b"".join(path.read_bytes() for path in sources) + repr((OPTIONS, chosen, compiler)).encode()
     made_of = hashlib.sha256(text).hexdigest()[:16]
     target = _cache_folder() / f"{sources[0].stem}-{made_of}.so"
     if not target.exists():
         log.info("compiling %s; this takes a few seconds, once", sources[0].name)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder) / target.name  # moved when finished, so that no process loads a part of it
-            _compile([compiler, *OPTIONS, "-o", str(made), str(sources[0])])
+            _compile([compiler, *OPTIONS, *chosen, "-o", str(made), str(sources[0])])
             os.replace(made, target)
     return ctypes.CDLL(str(target))
 

@@ -1,4 +1,4 @@
-// Products of few rows with a matrix in PyTorch's own layout, for processors with AVX-512.
+// Products of few rows with a matrix in PyTorch's own layout.
 //
 // A draft tree has few nodes, so that a product takes as long as reading its weights: each thread reads its own rows of
 // the matrix once, in order, and multiplies each with all rows of the input. An output is one dot product, summed in
@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int SUMS = 16;     // simultaneous dot products, one accumulator each
+constexpr int SUMS = LANES;  // simultaneous dot products, one accumulator each
 constexpr int64_t BAND = 16, AHEAD = 8;  // rows of the matrix per step of a thread, and rows prefetched
 
 struct Matrix {
@@ -25,56 +25,39 @@ struct Matrix {
 };
 
 // Outputs of a matrix from `at` on, where the mask has bits, scaled and with the bias added.
-template <class T> inline __m512 biased(const Matrix& matrix, int64_t at, __mmask16 mask, __m512 sums) {
-  if (matrix.scale) sums = _mm512_mul_ps(sums, read(matrix.scale + at, mask));
-  return matrix.bias ? _mm512_add_ps(sums, read(static_cast<const T*>(matrix.bias) + at, mask)) : sums;
+template <class T> inline Vec biased(const Matrix& matrix, int64_t at, Mask mask, Vec sums) {
+  if (matrix.scale) sums = sums * read(matrix.scale + at, mask);
+  return matrix.bias ? sums + read(static_cast<const T*>(matrix.bias) + at, mask) : sums;
 }
 
 // A vector of numbers, or the last `left` of them.
-template <class T> constexpr int64_t STEP = 64 / sizeof(T);
-inline __m512i load(const float* at, int64_t left) {
-  return left >= 16 ? _mm512_loadu_si512(at) : _mm512_maskz_loadu_epi32((1u << left) - 1, at);
-}
-inline __m512i load(const bf16* at, int64_t left) {
-  return left >= 32 ? _mm512_loadu_si512(at) : _mm512_maskz_loadu_epi16((1u << left) - 1, at);
-}
-
-// The sums of 16 vectors: halves are interleaved and added, for each vector in the same order.
-inline __m512 sums_of(const __m512* parts) {
-  __m512 pairs[8], quads[4];
-  for (int i = 0; i < 8; ++i)
-    pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(parts[2 * i], parts[2 * i + 1]),
-                             _mm512_unpackhi_ps(parts[2 * i], parts[2 * i + 1]));
-  for (int i = 0; i < 4; ++i) {
-    const __m512d left = _mm512_castps_pd(pairs[2 * i]), right = _mm512_castps_pd(pairs[2 * i + 1]);
-    quads[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(left, right)),
-                             _mm512_castpd_ps(_mm512_unpackhi_pd(left, right)));
-  }
-  const auto joined = [](__m512 left, __m512 right) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
-  };
-  return joined(joined(quads[0], quads[1]), joined(quads[2], quads[3]));
+template <class T> constexpr int64_t STEP = 4 * LANES / sizeof(T);
+template <class T> inline Words numbers_at(const T* at, int64_t left) {
+  if (left >= STEP<T>) return read_words(at);
+  alignas(64) T own[STEP<T>] = {};
+  std::memcpy(own, at, left * sizeof(T));
+  return load_words(own);
 }
 
-// The products of C rows of x, of which there are `many`, with 16 / C rows of the matrix, from `first` on: lane
-// c * (16 / C) + r. Rows past the last repeat the last one. ahead: one bit for each row whose later rows are
+// The products of C rows of x, of which there are `many`, with R = SUMS / C rows of the matrix, from `first` on: lane
+// c * R + r. Rows past the last repeat the last one. ahead: one bit for each row whose later rows are
 // prefetched; addresses past the end are harmless.
 template <class T, int C>
-inline __m512 dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
+inline Vec dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
   constexpr int R = SUMS / C;
   const int64_t in = matrix.in;
   const T* rows[R];
   for (int r = 0; r < R; ++r)
     rows[r] = static_cast<const T*>(matrix.weight) + std::min(first + r, matrix.out - 1) * in;
-  __m512 parts[SUMS];
-  for (auto& part : parts) part = _mm512_setzero_ps();
+  Vec parts[SUMS];
+  for (auto& part : parts) part = zero();
   const auto step = [&](int64_t k, int64_t left) {
-    __m512i own[C];
+    Words own[C];
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) own[c] = load(x + std::min<int64_t>(c, many - 1) * in + k, left);
+    for (int c = 0; c < C; ++c) own[c] = numbers_at(x + std::min<int64_t>(c, many - 1) * in + k, left);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const __m512i weights = load(rows[r] + k, left);
+      const Words weights = numbers_at(rows[r] + k, left);
       if (ahead >> r & 1) _mm_prefetch(reinterpret_cast<const char*>(rows[r] + AHEAD * in + k), _MM_HINT_T1);
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) parts[c * R + r] = multiply_add<T>(weights, own[c], parts[c * R + r]);
@@ -100,7 +83,7 @@ inline void each_of_few(const Matrix* const (&matrices)[N], const T* x, int64_t 
         constexpr int C = count, R = SUMS / C;
         const int ahead = row / 4 < groups ? std::array{0xff, 0x55, 0x49, 0x11}[groups - 1] << row / 4 : 0;
         for (int64_t own = first; own < std::min(end, first + AHEAD); own += R) {
-          __m512 sums[N], values[N];
+          Vec sums[N], values[N];
           for (int n = 0; n < N; ++n) sums[n] = dots<T, C>(*matrices[n], own, x + row * in, rows - row, ahead);
           const int mask = (1 << std::min<int64_t>(R, out - own)) - 1;
           for (int c = 0; c < std::min<int64_t>(C, rows - row); ++c) {

@@ -14,29 +14,34 @@ struct Level {
 
 namespace {
 
+inline float number_at(const float* x) { return *x; }
+inline float number_at(const bf16* x) {
+  const uint32_t bits = uint32_t(*x) << 16;
+  float number;
+  std::memcpy(&number, &bits, 4);
+  return number;
+}
+
 // The next of `count` numbers, in descending order with equal ones in place order, after the one at `last` (-1: the
 // first).
 template <class T> int64_t next_best(const T* x, int64_t count, int64_t last) {
-  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i before = _mm512_set1_epi32(static_cast<int>(last));
-  const __m512 least = _mm512_set1_ps(-INFINITY);
-  const __m512 held = last < 0 ? least : _mm512_broadcastss_ps(_mm512_castps512_ps128(read(x + last, 1)));
-  const auto left = [&](int64_t i, __mmask16 mask, __m512 own) {
+  const Vec least = all(-INFINITY);
+  const Vec held = last < 0 ? least : all(number_at(x + last));
+  const auto left = [&](int64_t i, Mask mask, Vec own) {
     if (last < 0) return mask;
-    const __mmask16 later = _mm512_cmpgt_epi32_mask(_mm512_add_epi32(lanes, _mm512_set1_epi32(i)), before);
-    const __mmask16 same = _mm512_cmp_ps_mask(own, held, _CMP_EQ_OQ);
-    return static_cast<__mmask16>(mask & (_mm512_cmp_ps_mask(own, held, _CMP_LT_OQ) | (same & later)));
+    const Mask until = first_lanes(std::max<int64_t>(last + 1 - i, 0));  // lanes up to the last one
+    return static_cast<Mask>(mask & (less(own, held) | (equal(own, held) & ~until)));
   };
-  __m512 best = least;
-  by_sixteen(count, [&](int64_t i, __mmask16 mask) {
-    const __m512 own = read(x + i, mask);
-    best = _mm512_mask_max_ps(best, left(i, mask, own), best, own);
+  Vec best = least;
+  by_lanes(count, [&](int64_t i, Mask mask) {
+    const Vec own = read(x + i, mask);
+    best = max(select(left(i, mask, own), own, least), best);
   });
-  const __m512 most = _mm512_set1_ps(_mm512_reduce_max_ps(best));
+  const Vec most = all(largest_of(best));
   for (int64_t i = 0; i < count; i += LANES) {
-    const __mmask16 mask = count - i >= LANES ? 0xffff : (1 << (count - i)) - 1;
-    const __m512 own = read(x + i, mask);
-    if (const int found = _mm512_mask_cmp_ps_mask(left(i, mask, own), own, most, _CMP_EQ_OQ))
+    const Mask mask = first_lanes(count - i);
+    const Vec own = read(x + i, mask);
+    if (const int found = left(i, mask, own) & equal(own, most))
       return i + __builtin_ctz(found);
   }
   return 0;

@@ -48,29 +48,28 @@ template <class T> Numbers<T> numbers(int64_t count) {
 // x / sqrt(mean(x^2) + epsilon) * weight; without a weight, x itself.
 template <class T, class Out>
 void normed(const float* x, const T* weight, int64_t count, float epsilon, Out* to) {
-  __m512 squares = _mm512_setzero_ps();
-  by_sixteen(count, [&](int64_t i, __mmask16 mask) {
-    squares = _mm512_fmadd_ps(read(x + i, mask), read(x + i, mask), squares);
+  Vec squares = zero();
+  by_lanes(count, [&](int64_t i, Mask mask) {
+    squares = fma(read(x + i, mask), read(x + i, mask), squares);
   });
-  const float factor = 1 / std::sqrt(_mm512_reduce_add_ps(squares) / count + epsilon);
-  by_sixteen(count, [&](int64_t i, __mmask16 mask) {
-    const __m512 own = read(x + i, mask);
+  const float factor = 1 / std::sqrt(sum_of(squares) / count + epsilon);
+  by_lanes(count, [&](int64_t i, Mask mask) {
+    const Vec own = read(x + i, mask);
     write(to + i, mask,
-          weight ? _mm512_mul_ps(_mm512_mul_ps(own, _mm512_set1_ps(factor)), read(weight + i, mask)) : own);
+          weight ? own * all(factor) * read(weight + i, mask) : own);
   });
 }
 
 // gate / (1 + e^-gate) * up
-inline __m512 gated(__m512 gate, __m512 up) {
-  const __m512 one = _mm512_set1_ps(1), size = _mm512_mul_ps(_mm512_abs_ps(gate), _mm512_set1_ps(-1.44269504f));
-  const __m512 small = exp2(size);  // e^-|gate|; for negative gates the fraction is extended by it
-  const __mmask16 below = _mm512_cmp_ps_mask(gate, _mm512_setzero_ps(), _CMP_LT_OQ);
-  const __m512 share = _mm512_div_ps(_mm512_mask_mov_ps(one, below, small), _mm512_add_ps(one, small));
-  return _mm512_mul_ps(_mm512_mul_ps(gate, share), up);
+inline Vec gated(Vec gate, Vec up) {
+  const Vec one = all(1), size = absolute(gate) * all(-1.44269504f);
+  const Vec small = exp2(size);  // e^-|gate|; for negative gates the fraction is extended by it
+  const Vec share = select(less(gate, zero()), small, one) / (one + small);
+  return gate * share * up;
 }
 
 template <class From, class To> void copied(const From* from, int64_t count, To* to) {
-  by_sixteen(count, [&](int64_t i, __mmask16 mask) { write(to + i, mask, read(from + i, mask)); });
+  by_lanes(count, [&](int64_t i, Mask mask) { write(to + i, mask, read(from + i, mask)); });
 }
 
 template <class T> class Run {
@@ -84,7 +83,8 @@ template <class T> class Run {
     lse = numbers<float>(rows * f.heads);
     const int64_t longest = std::max({widest, f.hidden, inner, f.layers->query.in});
     tiled = by_tiles<T>(f.layers->down);
-    if (tiled) packed = numbers<float>(packed_size(std::max(rows, f.kept_rows), longest));
+    if constexpr (MATRIX)
+      if (tiled) packed = numbers<float>(packed_size(std::max(rows, f.kept_rows), longest));
   }
 
 
@@ -124,7 +124,7 @@ template <class T> class Run {
 
   // Within a parallel region: the complete rows x [count, in], as products take them.
   Rows<T> ready(const T* x, int64_t count, int64_t in) {
-    if constexpr (sizeof(T) == 4)
+    if constexpr (MATRIX && sizeof(T) == 4)
       if (tiled) pack_rows(x, count, in, packed.get());
     return {x, count, packed.get()};
   }
@@ -159,11 +159,11 @@ template <class T> class Run {
     if (value_head < 0) {
       if (norm) normed(x, static_cast<const T*>(norm), f.dim, f.epsilon, x);
       const float *cosine = f.cosines + position * half, *sine = f.sines + position * half;
-      by_sixteen(half, [&](int64_t i, __mmask16 mask) {
-        const __m512 left = read(x + i, mask), right = read(x + half + i, mask);
-        const __m512 cos = read(cosine + i, mask), sin = read(sine + i, mask);
-        write(x + i, mask, _mm512_fmsub_ps(left, cos, _mm512_mul_ps(right, sin)));
-        write(x + half + i, mask, _mm512_fmadd_ps(right, cos, _mm512_mul_ps(left, sin)));
+      by_lanes(half, [&](int64_t i, Mask mask) {
+        const Vec left = read(x + i, mask), right = read(x + half + i, mask);
+        const Vec cos = read(cosine + i, mask), sin = read(sine + i, mask);
+        write(x + i, mask, fms(left, cos, right * sin));
+        write(x + half + i, mask, fma(right, cos, left * sin));
       });
     }
     const int64_t slot = f.prefix[b] + f.pending + row % f.nodes;
@@ -200,7 +200,7 @@ template <class T> class Run {
 
   // middle [rows, inner] = gate(x) / (1 + e^-gate(x)) * up(x)
   void widen(const Layer& layer, Rows<T> x) {
-    each_output({&layer.gate, &layer.up}, x, [&](int64_t row, int64_t at, __mmask16 mask, const __m512* values) {
+    each_output({&layer.gate, &layer.up}, x, [&](int64_t row, int64_t at, Mask mask, const Vec* values) {
       write(middle.get() + row * layer.gate.out + at, mask, gated(values[0], values[1]));
     });
   }

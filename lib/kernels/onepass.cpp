@@ -1,7 +1,7 @@
-// Tree attention in one pass over keys and values, for processors with AVX-512 (onepass.py compiles and calls it).
+// Tree attention in one pass over keys and values (onepass.py compiles and calls it).
 //
-// All data is transposed: a vector's 16 lanes are query rows (of the G * m that share a key head), 16 or, where there
-// are few, 4; keys and values are read in their own layout and broadcast, 1 or 4 numbers at a time (W). Matrix units
+// All data is transposed: a vector's lanes are query rows (of the G * m that share a key head), or, where there are few,
+// a quarter as many; keys and values are read in their own layout and broadcast, 1 or 4 numbers at a time (W). Matrix units
 // for bfloat16 (onepass_amx.h), where the processor has some, compute both products for blocks that fill them (M), with
 // float32 numbers in three parts. A work item is (batch row, key head, at most 256 query rows, a range of keys). It
 // walks its keys in tiles: scores from the resident queries, softmax in base 2, product with the values
@@ -34,7 +34,7 @@ template <class T, int W, bool M> int64_t calls(const Call& c, const Item& item,
   const int64_t turning = whole(count, BLOCK) * (sizeof(T) == 4 ? 2 * BLOCK : 1);
   if (M) return groups * (whole(count, FEW_KEYS) + c.value_dim / BLOCK) + turning;
   return groups * (whole(count, FEW_KEYS) * whole(c.dim / PER_UNIT<T> / W, STRETCH) +
-                   c.value_dim / W / 8 * whole(whole(count, PER_UNIT<T>), STRETCH));
+                   c.value_dim / W / FEW_KEYS * whole(whole(count, PER_UNIT<T>), STRETCH));
 }
 
 // Prefetches the keys and values KEYS keys after these `count`, of this item or at the start of the next; an item of
@@ -159,9 +159,10 @@ template <class T, int W, bool M> void run(const Call& c) {
 }
 
 template <class T> void serve(const Call& c) {
-  if (c.group * c.nodes <= FEW && c.value_dim % LANES == 0) return run<T, 4, false>(c);
+  if (c.group * c.nodes <= FEW && c.value_dim % 16 == 0) return run<T, 4, false>(c);  // four vectors of 4 numbers
   const bool whole = c.dim % BLOCK == 0 && c.value_dim % SIDE == 0;
-  if (c.group * c.nodes >= TILED<T> && whole && matrix_units()) return run<T, 1, true>(c);
+  if constexpr (MATRIX)
+    if (c.group * c.nodes >= TILED<T> && whole && matrix_units()) return run<T, 1, true>(c);
   run<T, 1, false>(c);
 }
 

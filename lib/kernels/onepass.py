@@ -11,8 +11,9 @@ import torch
 
 from lib.kernels import build
 
-HEADERS = (f"onepass_{name}.h" for name in ("ahead", "amx", "call", "panels", "rows", "tiles"))
-SOURCES = tuple(map(Path(__file__).with_name, ("onepass.cpp", *HEADERS, "lanes.h", "tiles.h")))
+HEADERS = (*(f"onepass_{name}.h" for name in ("ahead", "amx", "call", "panels", "rows", "tiles")), "lanes.h",
+           "lanes_avx512.h", "lanes_avx2.h", "tiles.h", "no_tiles.h")
+SOURCES = tuple(map(Path(__file__).with_name, ("onepass.cpp", *HEADERS)))
 ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
 Strides = 3 * ctypes.c_int64
 
@@ -30,7 +31,7 @@ class Call(ctypes.Structure):
 
 
 def unavailable() -> str | None:
-    """Why this machine cannot run the kernel: no AVX-512, no compiler, or a failing one; None if it can."""
+    """Why this machine cannot run the kernel: no vector units, no compiler, or a failing one; None if it can."""
     return build.unavailable(*SOURCES)
 
 

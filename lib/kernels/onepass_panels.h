@@ -56,19 +56,19 @@ template <class T, int W, int R, bool M> struct Panels {
   float *const output = part.output + panel * apart, *const weights = scratch.weights.get();
 
   void attend() {
-    Weighing<T, R> own{_mm512_set1_ps(c.scale ? c.scale * LOG2_E : LEAST), {}, {}};  // to base 2
+    Weighing<T, R> own{all(c.scale ? c.scale * LOG2_E : LEAST), {}, {}};  // to base 2
     bool fresh = false;
     for (int r = 0; r < R; ++r) {
-      own.top[r] = _mm512_load_ps(part.top + (panel + r) * LANES);
-      fresh |= _mm512_cmp_ps_mask(own.top[r], _mm512_set1_ps(NOTHING), _CMP_EQ_OQ) != 0;
+      own.top[r] = load(part.top + (panel + r) * LANES);
+      fresh |= equal(own.top[r], all(NOTHING)) != 0;
     }
     if (fresh) raise(own, 1);
     weigh(own);
     if (too_large(own)) raise(own, count), weigh(own);
     for (int r = 0; r < R; ++r) {
       float* sum = part.sum + (panel + r) * LANES;
-      _mm512_store_ps(sum, _mm512_add_ps(_mm512_load_ps(sum), own.total[r]));
-      _mm512_store_ps(part.top + (panel + r) * LANES, own.top[r]);
+      store(sum, load(sum) + own.total[r]);
+      store(part.top + (panel + r) * LANES, own.top[r]);
     }
     add_values();
   }
@@ -82,14 +82,14 @@ template <class T, int W, int R, bool M> struct Panels {
         score_by_tiles<T, R>(keys(n), c.dim, queries, item.panels * steps * LANES, scores);
         if (n + BLOCK > plain())
           for (int64_t i = 0; i < BLOCK * R; ++i)
-            _mm512_store_ps(scores + i * LANES, shown(n + i % BLOCK, i / BLOCK, _mm512_load_ps(scores + i * LANES)));
+            store(scores + i * LANES, shown(n + i % BLOCK, i / BLOCK, load(scores + i * LANES)));
         for (int64_t a = 0; a < BLOCK; a += FEW_KEYS)
-          done(n + a, [&](int i, int r) { return _mm512_load_ps(scores + (r * BLOCK + a + i) * LANES); });
+          done(n + a, [&](int i, int r) { return load(scores + (r * BLOCK + a + i) * LANES); });
       }
     } else {
       for (int64_t n = 0; n < end; n += FEW_KEYS) {
         const uint32_t* keys = reinterpret_cast<const uint32_t*>(tile.keys.from(n));
-        const auto found = [&](__m512(&sum)[FEW_KEYS][R]) {
+        const auto found = [&](Vec(&sum)[FEW_KEYS][R]) {
 #pragma GCC unroll 24
           for (int i = 0; i < FEW_KEYS * R; ++i) sum[i / R][i % R] = row_sum<W>(sum[i / R][i % R]);
           if (n + FEW_KEYS > plain())
@@ -112,25 +112,25 @@ template <class T, int W, int R, bool M> struct Panels {
   int64_t plain() const { return std::min(prefix - tile.first, count); }
 
   // A score of key n, in lanes that see the key.
-  __m512 shown(int64_t n, int r, __m512 score) const {
+  Vec shown(int64_t n, int r, Vec score) const {
     const int64_t node = tile.first + n - prefix;
     const uint16_t* own = seen + (item.first_panel + panel + r) * c.tree_keys;
-    const __mmask16 visible = n >= count ? 0 : node < 0 ? 0xffff : own[node];
-    return _mm512_mask_mov_ps(_mm512_set1_ps(c.scale < 0 ? INFINITY : -INFINITY), visible, score);
+    const Mask visible = n >= count ? 0 : node < 0 ? ALL : own[node];
+    return select(visible, score, all(c.scale < 0 ? INFINITY : -INFINITY));
   }
 
   // Raises the tops to the scores of the keys before `end`, and rescales the sums that are relative to the old tops.
   void raise(Weighing<T, R>& own, int64_t end) {
-    __m512 most[R];
+    Vec most[R];
     std::copy_n(own.top, R, most);
     score(end, [&](int64_t, auto score) {
 #pragma GCC unroll 24
       for (int i = 0; i < FEW_KEYS * R; ++i)
-        most[i % R] = _mm512_max_ps(_mm512_mul_ps(own.factor, score(i / R, i % R)), most[i % R]);
+        most[i % R] = max(own.factor * score(i / R, i % R), most[i % R]);
     });
     for (int r = 0; r < R; ++r) {
-      const __m512 shrink = power<float>(_mm512_sub_ps(own.top[r], most[r]));
-      const auto scale = [&](float* at) { _mm512_store_ps(at, _mm512_mul_ps(shrink, _mm512_load_ps(at))); };
+      const Vec shrink = power<float>(own.top[r] - most[r]);
+      const auto scale = [&](float* at) { store(at, shrink * load(at)); };
       own.top[r] = most[r];
       scale(part.sum + (panel + r) * LANES);
       for (int64_t j = 0; j < apart; j += LANES) scale(output + r * apart + j);
@@ -138,20 +138,20 @@ template <class T, int W, int R, bool M> struct Panels {
   }
 
   void weigh(Weighing<T, R>& own) {
-    std::fill_n(own.total, R, _mm512_setzero_ps());
+    std::fill_n(own.total, R, zero());
     score(count, [&](int64_t n, auto score) {
       if constexpr (M) ahead();
-      own.weigh(score, [&](int a, int r, __m512 even, __m512 odd) {
+      own.weigh(score, [&](int a, int r, Vec even, Vec odd) {
         float* at = weights + r * WEIGHTS<bf16> + (n + a) / 2 * LANES;
         if constexpr (sizeof(T) == 2) {
-          _mm512_store_si512(at, in_pairs((__m512i)_mm512_cvtne2ps_pbh(odd, even)));
+          store(at, in_pairs(even, odd));
         } else if constexpr (M) {
-          in_parts(even, odd, [&](int part, __m512i both) {
-            _mm512_store_si512(at + part * R * WEIGHTS<bf16>, in_pairs(both));
+          in_parts(even, odd, [&](int part, Words both) {
+            store(at + part * R * WEIGHTS<bf16>, interleaved(both));
           });
         } else {
           at = weights + r * WEIGHTS<float> + (n + a) * LANES;
-          _mm512_store_ps(at, even), _mm512_store_ps(at + LANES, odd);
+          store(at, even), store(at + LANES, odd);
         }
       });
     });
@@ -159,7 +159,7 @@ template <class T, int W, int R, bool M> struct Panels {
 
   static bool too_large(const Weighing<T, R>& own) {
     bool any = false;
-    for (const __m512 total : own.total) any |= _mm512_cmp_ps_mask(total, _mm512_set1_ps(LARGE), _CMP_NLE_UQ) != 0;
+    for (const Vec total : own.total) any |= at_most(total, all(LARGE)) != ALL;
     return any;
   }
 
@@ -175,7 +175,7 @@ template <class T, int W, int R, bool M> struct Panels {
       if (j < c.value_dim) add(add_by_tiles<T, 1, R>, j);
     } else {
       int64_t j = 0;
-      for (; j + 8 <= c.value_dim / W; j += 8) add_by_vectors<8>(j);
+      for (; j + FEW_KEYS <= c.value_dim / W; j += FEW_KEYS) add_by_vectors<FEW_KEYS>(j);
       if (j < c.value_dim / W) add_by_vectors<4>(j);
     }
   }
@@ -184,11 +184,11 @@ template <class T, int W, int R, bool M> struct Panels {
   template <int A> void add_by_vectors(int64_t j) {
     const int64_t units = (count + PER_UNIT<T> - 1) / PER_UNIT<T>;
     const int64_t step = sizeof(T) == 2 ? c.value_dim : tile.values.stride;
-    product<T, W, A, R>(tile.units + j * W, W, step, units, weights, WEIGHTS<T>, ahead, [&](__m512(&sum)[A][R]) {
+    product<T, W, A, R>(tile.units + j * W, W, step, units, weights, WEIGHTS<T>, ahead, [&](Vec(&sum)[A][R]) {
 #pragma GCC unroll 24
       for (int i = 0; i < A * R; ++i) {  // earlier sums are added last: blocked sums round less
         float* place = output + i % R * apart + (j + i / R) * LANES;
-        _mm512_store_ps(place, _mm512_add_ps(_mm512_load_ps(place), sum[i / R][i % R]));
+        store(place, load(place) + sum[i / R][i % R]);
       }
     });
   }

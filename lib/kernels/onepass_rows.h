@@ -4,8 +4,13 @@
 #include <cmath>
 #include <cstring>
 
-#include "onepass_amx.h"
 #include "onepass_call.h"
+#include "onepass_tiles.h"
+#if defined(__AVX512BF16__)
+#include "onepass_amx.h"
+#else
+#include "no_tiles.h"
+#endif
 
 namespace {
 
@@ -43,12 +48,12 @@ template <class T, int W, bool M> void pack_queries(const Call& c, const Item& i
     const int64_t part = item.panels * c.dim / 2 * LANES;
     for (int64_t panel = 0; panel < item.panels; ++panel)
       for (int64_t j = 0; j < c.dim; j += BLOCK) {
-        __m512i columns[PARTS][LANES];
+        Words columns[PARTS][LANES];
         for (int64_t i = 0; i < LANES; ++i) {
           const int64_t row = std::min(first + panel * LANES + i, rows - 1);
-          const __mmask16 mask = first + panel * LANES + i < rows ? 0xffff : 0;
+          const Mask mask = first + panel * LANES + i < rows ? ALL : 0;
           in_parts(read(source(row) + j, mask), read(source(row) + j + SIDE, mask),
-                   [&](int p, __m512i numbers) { columns[p][i] = numbers; });
+                   [&](int p, Words numbers) { columns[p][i] = numbers; });
         }
         for (int p = 0; p < PARTS; ++p) {
           turn(columns[p]);
@@ -57,13 +62,13 @@ template <class T, int W, bool M> void pack_queries(const Call& c, const Item& i
       }
   } else {
     for (int64_t panel = 0; panel < item.panels; ++panel)
-      by_sixteen(units, [&](int64_t u, __mmask16 mask) {
-        __m512i column[LANES] = {};
+      by_lanes(units, [&](int64_t u, Mask mask) {
+        Words column[LANES] = {};
         for (int64_t i = 0; i < std::min(LANES, rows - first - panel * LANES); ++i)
-          column[i] = _mm512_maskz_loadu_epi32(mask, source(first + panel * LANES + i) + u * PER_UNIT<T>);
+          column[i] = read_words(source(first + panel * LANES + i) + u * PER_UNIT<T>, mask);
         turn(column);
         for (int64_t i = 0; i < std::min(LANES, units - u); ++i)
-          _mm512_store_si512(packed + (panel * units + u + i) * LANES, column[i]);
+          store(packed + (panel * units + u + i) * LANES, column[i]);
       });
   }
 }
@@ -74,42 +79,42 @@ template <class T, int W> void finish(const Call& c, const Item& item, float* me
   const Partial whole(memory, item.panels, c.value_dim);
   for (int64_t panel = 0; panel < item.panels; ++panel) {
     const int64_t at = panel * LANES, out = at * vectors;
-    __m512 top = _mm512_set1_ps(NOTHING), sum = _mm512_setzero_ps();
+    Vec top = all(NOTHING), sum = zero();
     for (int64_t s = 0; s < splits; ++s)
-      top = _mm512_max_ps(top, _mm512_load_ps(Partial(memory + s * apart, item.panels, c.value_dim).top + at));
+      top = max(top, load(Partial(memory + s * apart, item.panels, c.value_dim).top + at));
     for (int64_t s = 0; s < splits; ++s) {
       const Partial part(memory + s * apart, item.panels, c.value_dim);
-      const __m512 share = power<float>(_mm512_sub_ps(_mm512_load_ps(part.top + at), top));
-      sum = _mm512_fmadd_ps(share, _mm512_load_ps(part.sum + at), sum);
+      const Vec share = power<float>(load(part.top + at) - top);
+      sum = fma(share, load(part.sum + at), sum);
       for (int64_t j = 0; j < (splits > 1 ? vectors : 0); ++j) {
         float* own = whole.output + out + j * LANES;
-        const __m512 added = _mm512_mul_ps(share, _mm512_load_ps(part.output + out + j * LANES));
-        _mm512_store_ps(own, s ? _mm512_add_ps(_mm512_load_ps(own), added) : added);
+        const Vec added = share * load(part.output + out + j * LANES);
+        store(own, s ? load(own) + added : added);
       }
     }
     const int64_t first = (item.first_panel + panel) * rows, count = std::min(rows, all_rows - first);
     const int64_t place = (item.batch * c.kv_heads + item.head) * all_rows + first;  // heads before nodes
     alignas(64) float tops[LANES], sums[LANES], inverses[LANES];
-    const __mmask16 some = _mm512_cmp_ps_mask(sum, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-    const __m512 inverse = _mm512_maskz_div_ps(some, _mm512_set1_ps(1), sum);
-    _mm512_store_ps(tops, top), _mm512_store_ps(sums, sum), _mm512_store_ps(inverses, inverse);
+    const Vec inverse = select(equal(sum, zero()), zero(), all(1) / sum);
+    store(tops, top), store(sums, sum), store(inverses, inverse);
     for (int64_t row = 0; row < count; ++row)
       c.lse[place + row] = sums[row * W] == 0 ? -INFINITY : tops[row * W] * LN2 + __builtin_logf(sums[row * W]);
     T* target = static_cast<T*>(c.output) + place * c.value_dim;
     const float* source = whole.output + out;
     if constexpr (W == 1)
-      by_sixteen(c.value_dim, [&](int64_t j, __mmask16 mask) {
-        __m512i column[LANES] = {};
+      by_lanes(c.value_dim, [&](int64_t j, Mask mask) {
+        Words column[LANES] = {};
         for (int64_t i = 0; i < std::min(LANES, c.value_dim - j); ++i)
-          column[i] = (__m512i)_mm512_mul_ps(inverse, _mm512_load_ps(source + (j + i) * LANES));
+          column[i] = words(inverse * load(source + (j + i) * LANES));
         turn(column);
-        for (int64_t row = 0; row < count; ++row) write(target + row * c.value_dim + j, mask, (__m512)column[row]);
+        for (int64_t row = 0; row < count; ++row) write(target + row * c.value_dim + j, mask, floats(column[row]));
       });
     else
       for (int64_t row = 0; row < count; ++row)
         for (int64_t j = 0; j < vectors; ++j) {
-          const __m128 four = _mm_mul_ps(_mm_set1_ps(inverses[row * W]), _mm_load_ps(source + j * LANES + row * W));
-          write(target + row * c.value_dim + j * W, 0xf, _mm512_castps128_ps512(four));
+          const Mask mask = first_lanes(W);
+          write(target + row * c.value_dim + j * W, mask,
+                all(inverses[row * W]) * read(source + j * LANES + row * W, mask));
         }
   }
 }

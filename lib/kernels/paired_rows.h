@@ -1,70 +1,68 @@
-// Products of few rows with weights in pairs, bfloat16's or int8's, for processors with AVX-512.
+// Products of few rows with weights in pairs, bfloat16's or int8's.
 //
-// Sixteen outputs are summed side by side, one number of a row at a time: weights are read in their order in memory,
+// LANES outputs are summed side by side, one number of a row at a time: weights are read in their order in memory,
 // and nothing is added across lanes. An output's sum is the same for any number of rows and outputs.
 #pragma once
 #include <omp.h>
 
 #include <cstring>
+#include <utility>
 
 #include "few_rows.h"
 
 namespace {
 
-constexpr int64_t STRIP = 6;  // rows of an input at a time: with four vectors of outputs 24 sums, in 32 registers
-constexpr int64_t LATER = 32;  // pairs by which weights are prefetched
+constexpr int64_t PANEL = 16;  // outputs that lie side by side in memory, in each instruction set's order
+constexpr int64_t ACCUMULATORS = REGISTERS * 3 / 4;                    // sums at a time; the other registers are operands
+constexpr int64_t strip_rows(int64_t W) { return std::min<int64_t>(6, ACCUMULATORS / W); }  // beside W vectors of outputs
+constexpr int64_t LATER = 32;                                          // pairs by which weights are prefetched
 
-// Two neighbouring weights of each of 16 outputs, as stored: bfloat16 numbers.
+// Two neighbouring weights of each of LANES outputs, as stored in a panel: bfloat16 numbers.
 struct Halves {
-  static constexpr int64_t SIZE = 64;  // bytes
-  __m512i words;
-  explicit Halves(const char* at) : words(_mm512_loadu_si512(at)) {}
-  __m512i first() const { return _mm512_slli_epi32(words, 16); }
-  __m512i second() const { return _mm512_and_si512(words, _mm512_set1_epi32(0xffff0000)); }
-  __m512i both() const { return words; }
+  static constexpr int64_t SIZE = 4 * PANEL, EACH = 4;  // bytes of a panel's two numbers, and from lane to lane
+  Words own;
+  explicit Halves(const char* at) : own(read_words(at)) {}
+  Words first() const { return words(lower(own)); }
+  Words second() const { return words(upper(own)); }
+  Words both() const { return own; }
 };
 
 // The same for int8 numbers, each of which is also a bfloat16 number.
 struct Bytes {
-  static constexpr int64_t SIZE = 32;
-  __m512i left, right;
-  explicit Bytes(const char* at) : left(wide(at)), right(wide(at + LANES)) {}
-  __m512i first() const { return left; }
-  __m512i second() const { return right; }
-  __m512i both() const { return _mm512_or_si512(_mm512_srli_epi32(left, 16), right); }
-
- private:
-  static __m512i wide(const char* at) {
-    const __m128i own = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-    return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(own)));
-  }
+  static constexpr int64_t SIZE = 2 * PANEL, EACH = 1;
+  Vec left, right;
+  explicit Bytes(const char* at) : left(from_int8(at)), right(from_int8(at + PANEL)) {}
+  Words first() const { return words(left); }
+  Words second() const { return words(right); }
+  Words both() const { return joined(left, right); }
 };
 
-// sums [C, W, 16] of C rows of x [.., in] with the weights of W times 16 outputs, which lie `panel` bytes apart.
+// sums [C, W, LANES] of C rows of x [.., in] with the weights of W times LANES outputs, whose panels lie `panel` bytes
+// apart.
 template <class T, class Two, int C, int W>
 void pair_sums(const char* weights, int64_t panel, const T* x, int64_t in, float* sums) {
-  __m512 own[C][W];
+  Vec own[C][W];
 #pragma GCC unroll 8
   for (int c = 0; c < C; ++c)
 #pragma GCC unroll 4
-    for (int w = 0; w < W; ++w) own[c][w] = _mm512_setzero_ps();
-  const auto add = [&](const __m512i* each, auto number) {
+    for (int w = 0; w < W; ++w) own[c][w] = zero();
+  const auto add = [&](const Words* each, auto number) {
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
-      const __m512i same = _mm512_set1_epi32(number(x + c * in));
+      const Words same = all_words(number(x + c * in));
 #pragma GCC unroll 4
       for (int w = 0; w < W; ++w) own[c][w] = multiply_add<T>(each[w], same, own[c][w]);
     }
   };
   const auto step = [&](int64_t k, int64_t left) {
-    __m512i left_ones[W], right_ones[W];
+    Words left_ones[W], right_ones[W];
 #pragma GCC unroll 4
     for (int w = 0; w < W; ++w) {
-      const char* at = weights + w * panel + k / 2 * Two::SIZE;
-      const Two two(at);
+      const char* at = weights + w * LANES / PANEL * panel + k / 2 * Two::SIZE;
+      const Two two(at + w * LANES % PANEL * Two::EACH);
       left_ones[w] = sizeof(T) == 2 ? two.both() : two.first();
       if constexpr (sizeof(T) == 4) right_ones[w] = two.second();
-      _mm_prefetch(at + LATER * Two::SIZE, _MM_HINT_T0);  // harmless past the end
+      if (w * LANES % PANEL == 0) _mm_prefetch(at + LATER * Two::SIZE, _MM_HINT_T0);  // harmless past the end
     }
     const auto number = [&](int64_t i) {  // or two bfloat16 ones
       return [=](const T* row) {
@@ -83,44 +81,46 @@ void pair_sums(const char* weights, int64_t panel, const T* x, int64_t in, float
 #pragma GCC unroll 8
   for (int c = 0; c < C; ++c)
 #pragma GCC unroll 4
-    for (int w = 0; w < W; ++w) _mm512_store_ps(sums + (c * W + w) * LANES, own[c][w]);
+    for (int w = 0; w < W; ++w) store(sums + (c * W + w) * LANES, own[c][w]);
 }
 
 // As `each_of_few`, for matrices with paired weights; W: vectors of outputs at a time.
-template <class T, class Two, int W, int N, class F>
-inline void each_strip(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
-  constexpr decltype(&pair_sums<T, Two, 1, W>) by_rows[] = {
-      pair_sums<T, Two, 1, W>, pair_sums<T, Two, 2, W>, pair_sums<T, Two, 3, W>,
-      pair_sums<T, Two, 4, W>, pair_sums<T, Two, 5, W>, pair_sums<T, Two, 6, W>};
+template <class T, class Two, int W, int N, class F, size_t... C>
+inline void each_strip(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit,
+                       std::index_sequence<C...>) {
+  constexpr decltype(&pair_sums<T, Two, 1, W>) by_rows[] = {pair_sums<T, Two, C + 1, W>...};
   const int64_t out = matrices[0]->out, in = matrices[0]->in, panel = (in + 31) / 32 * 16 * Two::SIZE;
-  const int64_t strips = (rows + STRIP - 1) / STRIP;
+  const int64_t strips = (rows + sizeof...(C) - 1) / sizeof...(C);
 #pragma omp for schedule(static) nowait
   for (int64_t first = 0; first < out; first += W * LANES)
     for (int64_t strip = 0; strip < strips; ++strip) {
       const int64_t row = rows * strip / strips, count = rows * (strip + 1) / strips - row;
-      alignas(64) float sums[N][STRIP][W][LANES];
+      alignas(64) float sums[N][sizeof...(C)][W][LANES];
       for (int n = 0; n < N; ++n)
-        by_rows[count - 1](static_cast<const char*>(matrices[n]->paired) + first / LANES * panel, panel, x + row * in,
-                           in, sums[n][0][0]);
+        by_rows[count - 1](static_cast<const char*>(matrices[n]->paired) + first / PANEL * panel +
+                               first % PANEL * Two::EACH, panel, x + row * in, in, sums[n][0][0]);
       for (int w = 0; w < W && first + w * LANES < out; ++w) {
         const int64_t at = first + w * LANES;
-        const __mmask16 mask = out - at >= LANES ? 0xffff : (1 << (out - at)) - 1;
+        const Mask mask = first_lanes(out - at);
         for (int c = 0; c < count; ++c) {
-          __m512 values[N];
-          for (int n = 0; n < N; ++n) values[n] = biased<T>(*matrices[n], at, mask, _mm512_load_ps(sums[n][c][w]));
+          Vec values[N];
+          for (int n = 0; n < N; ++n) values[n] = biased<T>(*matrices[n], at, mask, load(sums[n][c][w]));
           visit(row + c, at, mask, values);
         }
       }
     }
 }
 
-// The same, with as many outputs at a time as leave work for each thread.
+// The same, with as many outputs at a time as leave work for each thread and registers for the rows.
 template <class T, class Two, int N, class F>
 inline void each_two(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
   const int64_t share = matrices[0]->out / LANES / omp_get_num_threads();
-  if (share >= 4) return each_strip<T, Two, 4>(matrices, x, rows, visit);
-  if (share >= 2) return each_strip<T, Two, 2>(matrices, x, rows, visit);
-  each_strip<T, Two, 1>(matrices, x, rows, visit);
+  const auto strips = [&](auto width) {
+    each_strip<T, Two, width>(matrices, x, rows, visit, std::make_index_sequence<strip_rows(width)>());
+  };
+  if (share >= 4 && (strip_rows(4) == strip_rows(1) || rows <= strip_rows(4))) return strips(std::integral_constant<int, 4>());
+  if (share >= 2) return strips(std::integral_constant<int, 2>());
+  strips(std::integral_constant<int, 1>());
 }
 
 // The same, for matrices of int8 numbers alone or of bfloat16 numbers alone.

@@ -16,7 +16,8 @@ from lib.lab.processor import free_memory
 
 HERE = Path(__file__).parent
 SOURCES = (*(HERE / name for name in ("blocks.cpp", "fill.h", "forward.h", "rows.h", "few_rows.h", "paired_rows.h",
-                                      "tile_rows.h", "tiles.h", "lanes.h", "onepass_call.h")),)
+                                      "tile_rows.h", "tiles.h", "no_tiles.h", "lanes.h", "lanes_avx512.h",
+                                      "lanes_avx2.h", "onepass_call.h")),)
 MOST_ROWS = 512  # PyTorch's products are faster beyond
 MOST_COPIED = 0.25  # most of the free memory that a second copy of weights may take
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -36,8 +37,6 @@ def weights_refusal(weights: Sequence[Tensor]) -> str | None:
         return f"its weights are {' and '.join(sorted(f'{dtype} on {device}' for dtype, device in kinds))}"
     if not all(weight.is_contiguous() for weight in weights):
         return "its weights are not contiguous"
-    if weights[0].dtype == torch.bfloat16 and "avx512_bf16" not in processor.flags():
-        return "the processor has no avx512_bf16"
     if weights[0].dtype == torch.bfloat16 and "amx_bf16" in processor.flags():
         return "the processor's matrix units are faster for bfloat16"
     return onepass.unavailable() or build.unavailable(*SOURCES)

@@ -2,7 +2,11 @@
 // else in vectors (`paired_rows.h`); weights in PyTorch's layout by `few_rows.h`.
 #pragma once
 #include "paired_rows.h"
+#if defined(__AVX512BF16__)
 #include "tile_rows.h"
+#else
+#include "no_tiles.h"
+#endif
 
 namespace {
 
@@ -15,7 +19,7 @@ template <class T> struct Rows {
 
 // Whether a matrix's products run on the matrix units here.
 template <class T> inline bool by_tiles(const Matrix& matrix) {
-  if constexpr (sizeof(T) == 4) return matrix.paired && !matrix.scale && matrix_units();
+  if constexpr (MATRIX && sizeof(T) == 4) return matrix.paired && !matrix.scale && matrix_units();
   return false;
 }
 
@@ -24,23 +28,23 @@ template <class T, int N, class F>
 inline void each_output(const Matrix* const (&matrices)[N], Rows<T> x, F visit) {
   if (!std::all_of(matrices, matrices + N, [](const Matrix* matrix) { return matrix->paired; }))
     return each_of_few(matrices, x.x, x.count, visit);
-  if constexpr (sizeof(T) == 4)
+  if constexpr (MATRIX && sizeof(T) == 4)
     if (x.packed && !matrices[0]->scale) return each_tile(matrices, x.packed, x.count, visit);
   each_pair(matrices, x.x, x.count, visit);
 }
 
 // Within a parallel region: this thread's share of to [rows, width] = x W^T + b.
 template <class T, class Out> inline void product(const Matrix& matrix, Rows<T> x, Out* to, int64_t width) {
-  each_output({&matrix}, x, [=](int64_t row, int64_t at, __mmask16 mask, const __m512* values) {
+  each_output({&matrix}, x, [=](int64_t row, int64_t at, Mask mask, const Vec* values) {
     write(to + row * width + at, mask, values[0]);
   });
 }
 
 // The same, added to the present values.
 template <class T> inline void add_product(const Matrix& matrix, Rows<T> x, float* to) {
-  each_output({&matrix}, x, [&](int64_t row, int64_t at, __mmask16 mask, const __m512* values) {
+  each_output({&matrix}, x, [&](int64_t row, int64_t at, Mask mask, const Vec* values) {
     float* own = to + row * matrix.out + at;
-    write(own, mask, _mm512_add_ps(read(own, mask), values[0]));
+    write(own, mask, read(own, mask) + values[0]);
   });
 }
 

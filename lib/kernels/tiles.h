@@ -12,6 +12,7 @@
 
 namespace {
 
+constexpr bool MATRIX = true;
 constexpr int64_t BLOCK = 32, SIDE = 16;  // numbers per row of a tile, the terms of one step's sum; rows of a tile
 constexpr int64_t ONE = SIDE * LANES, LINE = 4 * LANES;  // numbers of a tile of floats; bytes of its row
 
@@ -92,6 +93,13 @@ template <class F> inline void in_parts(__m512 first, __m512 second, F visit) {
     first = _mm512_sub_ps(first, wide(_mm512_castsi512_si256(both)));
     second = _mm512_sub_ps(second, wide(_mm512_extracti64x4_epi64(both, 1)));
   }
+}
+
+// Two vectors of sixteen halves, the second in the upper half of `both`, as pairs.
+inline Words interleaved(Words both) {
+  const Words low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const Words order = _mm512_or_si512(low, _mm512_slli_epi32(_mm512_add_epi32(low, all_words(16)), 16));
+  return _mm512_permutexvar_epi16(order, both);
 }
 
 }  // namespace

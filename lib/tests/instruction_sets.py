@@ -1,0 +1,17 @@
+"""A fixture that runs a module's tests with this processor's own instruction set, and with AVX2 where it has that."""
+
+import pytest
+
+from lib.kernels import build
+from lib.lab import processor
+
+OWN = [name for name, (needed, _) in build.INSTRUCTION_SETS.items() if needed <= processor.flags()]
+
+
+@pytest.fixture(autouse=True, scope="module", params=sorted({*OWN[:1], *OWN[-1:]}, key=OWN.index) or ["none"])
+def instruction_set(request):
+    """Kernels are compiled for this set, as on a processor that has nothing better."""
+    needed = build.INSTRUCTION_SETS.get(request.param, (frozenset(),))[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.lab.processor.flags", lambda: frozenset(needed))
+        yield request.param
