@@ -212,7 +212,7 @@ def refusal(*settings: str, cwd: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize(("setting", "complaint"), [
-    ("pairs=typo", "02_acceptance: pair 'typo' is unknown; choose one of smollm2-135m, base/small"),
+    ("pairs=typo", "02_acceptance: pair 'typo' is unknown; choose one of smollm2-135m, smollm2-135m/nano, base/small"),
     ("pairs=base/typo", "02_acceptance: pair 'base/typo' is unknown; did you mean base/tiny"),
     ("pairs=no.gguf", "there is no file no.gguf in"),
     ("pairs=small/base", "did you mean base/small?"),
