@@ -13,9 +13,9 @@
 namespace {
 
 constexpr int64_t PANEL = 16;  // outputs that lie side by side in memory, in each instruction set's order
-constexpr int64_t ACCUMULATORS = REGISTERS * 3 / 4;                    // sums at a time; the other registers are operands
-constexpr int64_t strip_rows(int64_t W) { return std::min<int64_t>(6, ACCUMULATORS / W); }  // beside W vectors of outputs
-constexpr int64_t LATER = 32;                                          // pairs by which weights are prefetched
+constexpr int64_t ACCUMULATORS = REGISTERS * 3 / 4;  // sums at a time; the other registers are operands
+constexpr int64_t strip_rows(int64_t W) { return std::min<int64_t>(6, ACCUMULATORS / W); }  // for W vectors of outputs
+constexpr int64_t LATER = 32;  // pairs by which weights are prefetched
 
 // Two neighbouring weights of each of LANES outputs, as stored in a panel: bfloat16 numbers.
 struct Halves {

@@ -144,7 +144,8 @@ class Table:
         """
         added = _validated(self.schema, rows, self.fingerprint)
         keys, frame = _keys_of(self.schema, added, self._keys), pd.concat([self._rows, added], ignore_index=True)
-        _replace(self.schema, self.path, frame)
+        # beside what is there, since to compress all rows again for each new one would take longer than many runs
+        atomic_file.replace(self.path, self.path.read_bytes() + _encode(self.schema, added, header=False))
         self._keys, self._rows = keys, frame
 
     def frame(self) -> pd.DataFrame:
@@ -237,8 +238,12 @@ def _keys_of(schema: Schema, frame: pd.DataFrame, present: Iterable[tuple] = ())
 
 def _replace(schema: Schema, path: Path, frame: pd.DataFrame) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = frame.to_csv(index=False, columns=schema.names, lineterminator="\n").encode()
-    atomic_file.replace(path, lzma.compress(data) if schema.compressed else data)
+    atomic_file.replace(path, _encode(schema, frame))
+
+
+def _encode(schema: Schema, frame: pd.DataFrame, header: bool = True) -> bytes:
+    data = frame.to_csv(index=False, header=header, columns=schema.names, lineterminator="\n").encode()
+    return lzma.compress(data) if schema.compressed else data
 
 
 def _decode(schema: Schema, path: Path) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from torch import Tensor
 from lib.attention.backends.folded import folded
 from lib.attention.backends.mask import SharedMask
 from lib.kernels.onepass import ENTRIES, Call, Strides, kernels, unavailable
-from lib.lab import processor
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters import vocabulary as reduced
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.vocabulary import REDUCED
 from lib.models.reduced import first_tokens
 from lib.replay import acceptance, expectation, simulated
 from lib.replay.acceptance import CONTINUATION, FREQUENT
@@ -123,15 +122,15 @@ def repetition(traces: Sequence[Trace]) -> pd.DataFrame:
 
 def vocabulary(traces: Sequence[Trace]) -> pd.DataFrame:
     """The table `vocabulary`: for each continuation of a target whose frequent tokens ship, how many of its tokens
-    before a loop are among the first REDUCED of them.
+    before a loop are among the first `vocabulary.REDUCED` of them.
     """
     frames = []
     for recorded in traces:
         if recorded.about["protocol"] == CONTINUATION and reduced.ships(recorded.about["target"]):
-            known = reduced.shipped(recorded.about["target"], REDUCED).numpy()
+            known = reduced.shipped(recorded.about["target"], reduced.REDUCED).numpy()
             written = [row[1 : end + 1] for row, end in zip(recorded.tokens, recorded.loops)]
             frames.append(pd.DataFrame(dict(
-                prompt=recorded.prompts, kind=recorded.kinds, size=REDUCED, tokens=list(map(len, written)),
+                prompt=recorded.prompts, kind=recorded.kinds, size=reduced.REDUCED, tokens=list(map(len, written)),
                 covered=[int(np.isin(row, known).sum()) for row in written])).assign(
                     target=recorded.about["target"], temperature=recorded.about["temperature"]))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
