@@ -1,0 +1,250 @@
+"""The header and the tensors of a GGUF file, read without trust in what the file says of itself.
+
+Each length, count and offset is checked against the bytes that the file has before it is used, so that time and memory
+stay in proportion to these bytes. The file is read, not mapped: a process ends when a file that it maps is shortened.
+"""
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import BinaryIO, Iterator
+
+import numpy as np
+
+from lib.models.checks import PairError, first_line
+from lib.models.gguf_blocks import OTHER_TYPES, Stored, check_finite, short
+
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+LARGEST_HEADER = 2**26  # bytes; a vocabulary of 262,144 tokens with 515,000 merges takes about 15 million
+DEEPEST_ARRAY, MOST_DIMENSIONS = 4, 4
+LEAST_KEY, LEAST_TENSOR = 13, 24  # bytes: an empty key and one byte; an empty name and no dimension
+BOOL, TEXT, ARRAY = 7, 8, 9  # types of metadata
+NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", BOOL: "<u1", 10: "<u8", 11: "<i8",
+           12: "<f8"}
+PLAIN = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies. shape: in numpy's order, [out, in] for a matrix; start: from the beginning of the file."""
+
+    type: str
+    shape: tuple[int, ...]
+    start: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Header:
+    """What a file says of itself. metadata: numbers and strings, arrays of numbers as numpy arrays, other arrays as
+    lists; state: the file's size and time of modification.
+    """
+
+    version: int
+    metadata: dict[str, object]
+    tensors: dict[str, Place]
+    state: tuple[int, int]  # st_size, st_mtime_ns
+
+
+def header(path: Path) -> Header:
+    """The header of a little-endian GGUF file of version 2 or 3. PairError where it has lengths past the file's end,
+    unknown types, duplicated names, rows of no whole blocks, or tensors that overlap or lie outside the file.
+    """
+    with _opened(path) as file:
+        state = _state(file)
+        source = _Source(path, file, state[0])
+        version = _version(source)
+        count, keys = source.integer(8), source.integer(8)
+        metadata = _metadata(source, keys)
+        source.thing = f"the list of {count} tensors"
+        source.require(count, LEAST_TENSOR)
+        listed = [_listed(source, f"tensor {index + 1} of {count}") for index in range(count)]
+        if _state(file) != state:
+            raise _changed(path)
+    return Header(version, metadata, _placed(source, listed, metadata), state)
+
+
+def tensors(path: Path, header: Header) -> Iterator[Stored]:
+    """The tensors of a file, each read when it is asked for. PairError where one has NaN or infinite values or a type
+    that cannot be dequantised, or where the file changed since its header was read.
+    """
+    with _opened(path) as file:
+        if _state(file) != header.state:
+            raise _changed(path)
+        for name, place in header.tensors.items():
+            data = np.empty(place.bytes, np.uint8)
+            file.seek(place.start)
+            if file.readinto(data) < place.bytes or _state(file) != header.state:
+                raise _changed(path)
+            values = data.view(PLAIN.get(place.type, "<u1")).reshape(*place.shape[:-1], -1)
+            stored = Stored(path, name, place.type, place.shape, values)
+            check_finite(stored)
+            yield stored
+
+
+def check_magic(path: Path, start: bytes) -> None:
+    """PairError where a file does not begin as a GGUF file does."""
+    if not start.startswith(MAGIC):
+        raise PairError(f"{path} is no GGUF file: it does not begin with {MAGIC.decode()}; fetch it again, or name "
+                        "another file")
+
+
+def damaged(path: Path, what: str) -> PairError:
+    """The PairError for a file that says what cannot be."""
+    return PairError(f"{path} cannot be read as GGUF ({what}): it is cut off or damaged; fetch it again")
+
+
+class _Source:
+    """The bytes of a header in their order. thing: what is being read, for errors."""
+
+    def __init__(self, path: Path, file: BinaryIO, size: int):
+        self.path, self.file, self.size = path, file, size
+        self.at, self.end, self.thing = 0, min(size, LARGEST_HEADER), "the header"
+
+    def fault(self, what: str) -> PairError:
+        return damaged(self.path, f"{self.thing} {what}")
+
+    def require(self, count: int, each: int = 1) -> None:
+        """PairError where fewer than count * each bytes are left."""
+        if count * each > self.end - self.at:
+            owner = "the file" if self.end == self.size else f"a header of at most {self.end} bytes"
+            needed = f"{count} x {each}" if each > 1 else count
+            raise self.fault(f"needs {needed} bytes, and {self.end - self.at} are left of {owner}")
+
+    def take(self, count: int, each: int = 1) -> bytes:
+        self.require(count, each)
+        taken = self.file.read(count * each)
+        if len(taken) < count * each:
+            raise _changed(self.path)
+        self.at += len(taken)
+        return taken
+
+    def integer(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+    def text(self) -> str:
+        taken = self.take(self.integer(8))
+        try:
+            return taken.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.fault(f"is no text ({first_line(error)})") from None
+
+    def kind(self) -> int:
+        kind = self.integer(4)
+        if kind not in (*NUMBERS, TEXT, ARRAY):
+            raise self.fault(f"has a value of the unknown type {kind}")
+        return kind
+
+    def value(self, kind: int, depth: int = 0) -> object:
+        if kind in NUMBERS:
+            return self._numbers(kind, 1)[0].item()
+        if kind == TEXT:
+            return self.text()
+        if depth == DEEPEST_ARRAY:
+            raise self.fault(f"has arrays more than {DEEPEST_ARRAY} deep")
+        inner, count = self.kind(), self.integer(8)
+        if inner in NUMBERS:
+            return self._numbers(inner, count)
+        self.require(count, 8)  # a string or an array has at least its length
+        return [self.value(inner, depth + 1) for _ in range(count)]
+
+    def _numbers(self, kind: int, count: int) -> np.ndarray:
+        dtype = np.dtype(NUMBERS[kind])
+        numbers = np.frombuffer(self.take(count, dtype.itemsize), dtype)
+        if kind == BOOL and (numbers > 1).any():
+            raise self.fault(f"has the truth value {numbers.max()}, which is neither 0 nor 1")
+        return numbers.astype(bool) if kind == BOOL else numbers
+
+
+def _version(source: _Source) -> int:
+    check_magic(source.path, source.take(min(len(MAGIC), source.size)))
+    version = source.integer(4)
+    if version and not version & 0xFFFF:
+        raise PairError(f"{source.path} is a big-endian GGUF file, and only little-endian ones are read; take the "
+                        "little-endian file of this model, or safetensors")
+    if version not in VERSIONS:
+        raise PairError(f"{source.path} is of GGUF version {version}, and versions 2 and 3 are read; convert the model "
+                        "again, or take it as safetensors")
+    return version
+
+
+def _metadata(source: _Source, count: int) -> dict[str, object]:
+    source.thing = f"the list of {count} keys"
+    source.require(count, LEAST_KEY)
+    metadata = {}
+    for index in range(count):
+        source.thing = f"key {index + 1} of {count}"
+        key = source.text()
+        source.thing = f"key {short(key)}"
+        if key in metadata:
+            raise source.fault("is listed twice")
+        metadata[key] = source.value(source.kind())
+    return metadata
+
+
+def _listed(source: _Source, thing: str) -> tuple[str, Place]:
+    """A tensor's name and its place, from the beginning of the data."""
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    source.thing = thing
+    name = source.text()
+    source.thing = f"tensor {short(name)}"
+    dimensions = source.integer(4)
+    if not 1 <= dimensions <= MOST_DIMENSIONS:
+        raise source.fault(f"has {dimensions} dimensions, not 1 to {MOST_DIMENSIONS}")
+    shape = tuple(source.integer(8) for _ in range(dimensions))[::-1]
+    number, offset = source.integer(4), source.integer(8)
+    try:
+        kind = GGMLQuantizationType(number)
+    except ValueError:
+        raise PairError(f"{source.path} has a quantisation that cannot be read ({source.thing} is of the unknown type "
+                        f"{number}); {OTHER_TYPES}") from None
+    block, size = GGML_QUANT_SIZES[kind]
+    if 0 in shape:
+        raise source.fault(f"has a dimension of 0 in its shape {shape}")
+    if shape[-1] % block:
+        raise source.fault(f"has rows of {shape[-1]} values, no whole blocks of {block} ({kind.name})")
+    return name, Place(kind.name, shape, offset, prod(shape) // block * size)
+
+
+def _placed(source: _Source, listed: list[tuple[str, Place]], metadata: dict[str, object]) -> dict[str, Place]:
+    """Tensors by name, with their places in the file; the header ends where `source` stands."""
+    alignment = metadata.get("general.alignment", 32)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise damaged(source.path, f"key 'general.alignment' is {alignment!r:.40}, which is no power of two")
+    begin, places = -(-source.at // alignment) * alignment, {}
+    for name, place in listed:
+        source.thing = f"tensor {short(name)}"
+        start = begin + place.start
+        if name in places:
+            raise source.fault("is listed twice")
+        if place.start % alignment:
+            raise source.fault(f"has the offset {place.start}, no multiple of the alignment {alignment}")
+        if start + place.bytes > source.size:
+            raise source.fault(f"has {place.bytes} bytes from {start} on, and the file ends at {source.size}")
+        places[name] = Place(place.type, place.shape, start, place.bytes)
+    ordered = sorted(places.items(), key=lambda item: item[1].start)
+    for (before, first), (name, second) in zip(ordered, ordered[1:]):
+        if first.start + first.bytes > second.start:
+            raise damaged(source.path, f"tensor {short(name)} begins at {second.start}, inside tensor {short(before)}")
+    return places
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise PairError(f"{path} cannot be read ({first_line(error)}); check the path and its disk") from error
+
+
+def _state(file: BinaryIO) -> tuple[int, int]:
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns
+
+
+def _changed(path: Path) -> PairError:
+    return PairError(f"{path}: the file changed while it was read; wait until nothing writes to it and start again")
