@@ -17,7 +17,7 @@ from lib.decoding.records import Generation, Hooks, Round
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.timing import LEAST_REPEATS, interleaved
-from lib.models.checks import dtype_name
+from lib.models.checks import format_name
 from lib.trees.shapes import parse
 
 COLD = 3  # rounds after a prefill, which has evicted the weights from the caches: slower than all that follow
@@ -74,7 +74,7 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
 def dtype_of(pair) -> str:
     """The number format of a pair, as "float32", or of target and drafter, as "float32|bfloat16"."""
     models = [model for model in (pair.target, pair.draft_model) if model is not None]
-    return "|".join(dict.fromkeys(dtype_name(model.dtype) for model in models))
+    return "|".join(dict.fromkeys(format_name(model) for model in models))
 
 
 def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:

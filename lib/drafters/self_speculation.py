@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lib.attention.registration import hosting_trees
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.vocabulary import drafting
-from lib.models.quantize import Int8Linear
+from lib.models.quantize import int8
 
 SHARED = ("embed_tokens", "norm", "rotary_emb")
 
@@ -89,7 +89,7 @@ def int8_self(target):
     if refused := Int8SelfDrafter.refusal(target):
         raise ValueError(f"{refused}, so there is nothing to round; take a drafter model, or look-up")
     layers = _rounded(target)
-    kept = {id(layer): Int8Linear(layer) for layer in layers}
+    kept = {id(layer): int8(layer) for layer in layers}
     own = {id(weight) for layer in layers for weight in (layer.weight, layer.bias)}
     kept |= {id(weight): weight for weight in target.parameters() if id(weight) not in own}
     return hosting_trees(copy.deepcopy(target, kept).eval())

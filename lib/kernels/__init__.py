@@ -1,6 +1,7 @@
 """C++ sources, their build and bare bindings: products of few rows, decoder layers, one-pass attention.
 
-Start at `build` (compiles a source at its first use for the processor's instruction set, and caches the library) and
-`products` (linear layers of few rows). `onepass` binds the attention kernel. Each algorithm is written once, on the
-vectors of `lanes.h`; an instruction set is one file beside it.
+Start at `build` (compiles all sources at their first use for the processor's instruction set, and caches the library),
+`products` (linear layers of few rows) and `panels` (weights of 16, 8 or 4 bits in the order in which products read
+them). `onepass` binds the attention kernel. Each algorithm is written once, on the vectors of `lanes.h` and the threads
+of `threads.h`; an instruction set is one file beside them.
 """

@@ -9,13 +9,12 @@ template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t 
   Numbers<float> packed{nullptr, &std::free};
   if constexpr (MATRIX)
     if (tiled) packed = numbers<float>(packed_size(rows, matrix.in));
-#pragma omp parallel num_threads(threads)
-  {
+  Threads::run(threads, [&] {
     const Tiles tiles(tiled ? rows : 0);
     if constexpr (MATRIX && sizeof(T) == 4)
       if (tiled) pack_rows(x, rows, matrix.in, packed.get());
     product(matrix, Rows<T>{x, rows, packed.get()}, to, matrix.out);
-  }
+  });
 }
 
 }  // namespace

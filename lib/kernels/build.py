@@ -1,6 +1,6 @@
-"""Compiles this package's C++ at its first use and keeps the libraries in the user's cache folder.
+"""Compiles this package's C++ at its first use and keeps the library in the user's cache folder.
 
-A library's name changes with its sources, the compiler and its options, so that it is never out of date.
+All sources make one library, since they share their threads. Its name changes with its sources, the compiler and its options, so that it is never out of date.
 """
 
 import ctypes
@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,9 +22,11 @@ BFLOAT16 = ("-mavx512bf16", "-mamx-tile", "-mamx-bf16")  # used where the proces
 INSTRUCTION_SETS = {
     "AVX-512 with bfloat16": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "fma"}, BFLOAT16),
     "AVX-512": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}, ()),
-    "AVX2": ({"avx2", "fma"}, ()),
+    "AVX2": ({"avx2", "fma", "f16c"}, ()),
 }
-OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-w")
+OPTIONS = ("-std=c++20", "-O3", "-fPIC", "-pthread", "-w")
+HERE = Path(__file__).parent
+SOURCES = tuple(sorted(HERE.glob("*.cpp")))
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +40,7 @@ def instructions(flags: frozenset[str]) -> tuple[str, ...]:
 
 
 def unavailable(*sources: Path) -> str | None:
-    """Why this machine cannot run a library: no vector units, no compiler, or a failing one; None if it can."""
+    """Why this machine cannot run the library of `sources`; None if it can."""
     if not instructions(processor.flags()):
         return "the processor has neither AVX2 nor AVX-512"
     try:
@@ -48,8 +51,8 @@ def unavailable(*sources: Path) -> str | None:
 
 
 def library(*sources: Path) -> ctypes.CDLL:
-    """The library of the first source, which includes the others. OSError or SubprocessError where compiling fails."""
-    return _library(instructions(processor.flags()), sources)
+    """The library of all sources, or of the given ones. OSError or SubprocessError where compiling fails."""
+    return _library(instructions(processor.flags()), sources or SOURCES)
 
 
 @cache
@@ -57,14 +60,21 @@ def _library(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
     compiler = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++")))), None)
     if compiler is None:
         raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")
-    text = b"".join(path.read_bytes() for path in sources) + repr((OPTIONS, chosen, compiler)).encode()
+    folders = sorted({HERE, *(path.parent for path in sources)})
+    headers = [path for folder in folders for path in sorted(folder.glob("*.h"))]
+    text = b"".join(path.read_bytes() for path in (*sources, *headers)) + repr((OPTIONS, chosen, compiler)).encode()
     made_of = hashlib.sha256(text).hexdigest()[:16]
     target = _cache_folder() / f"{sources[0].stem}-{made_of}.so"
     if not target.exists():
-        log.info("compiling %s; this takes a few seconds, once", sources[0].name)
+        log.info("compiling %s; this takes some seconds, once", sources[0].name)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder) / target.name  # moved when finished, so that no process loads a part of it
-            _compile([compiler, *OPTIONS, *chosen, "-o", str(made), str(sources[0])])
+            parts = [f"{made}.{i}.o" for i in range(len(sources))]
+            with ThreadPoolExecutor() as pool:
+                commands = ([compiler, *OPTIONS, *chosen, "-c", "-o", part, str(source)]
+                            for part, source in zip(parts, sources))
+                list(pool.map(_compile, commands))
+            _compile([compiler, "-shared", "-pthread", "-o", str(made), *parts])
             os.replace(made, target)
     return ctypes.CDLL(str(target))
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "lanes.h"
+#include "threads.h"
 
 namespace {
 
@@ -17,11 +18,20 @@ constexpr int64_t BAND = 16, AHEAD = 8;  // rows of the matrix per step of a thr
 
 struct Matrix {
   const void *weight, *bias;  // [out, in], and [out] or null
-  const void* paired;         // [out / 16, in / 2, 16 outputs], zeros up to whole 64 outputs and 32 numbers; or null:
-                              // weights that are bfloat16 numbers, two neighbours per word, the first in its lower half
-  const float* scale;         // [out], if `paired` has int8 numbers instead, [out / 16, in, 16 outputs]: times scale
-                              // they are the weights (`weight` is then not read); or null
-  int64_t out, in;
+  const void* panels;         // the weights in panels of 16 outputs, as `kind` says, with zeros up to whole 64 outputs
+                              // and 32 numbers; `weight` is then not read; or null
+  const float* scale;         // [out], times which int8 numbers are the weights; or null
+  const void *block_scale, *block_offset;  // [out / 16, in / group, 16 outputs] of blocks of `group` numbers, which times
+                                           // their scale, plus their offset, are the weights; or null
+  int64_t out, in, group, kind, short_factors;  // short: scales and offsets are float16
+};
+
+// The kinds of panels.
+enum : int64_t {
+  HALVES,  // [out / 16, in / 2, 16]: bfloat16 numbers, two neighbours per word, the first in its lower half
+  BYTES,   // [out / 16, in, 16]: int8 numbers
+  NIBBLES, // [out / 16, in / 8, 16]: numbers 0 to 15, eight neighbours per word, the first in its lowest bits
+  SHORTS   // [out / 16, in, 16]: float16 numbers
 };
 
 // Outputs of a matrix from `at` on, where the mask has bits, scaled and with the bias added.
@@ -76,8 +86,7 @@ inline Vec dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, i
 template <class T, int N, class F>
 inline void each_of_few(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
   const int64_t out = matrices[0]->out, in = matrices[0]->in, groups = std::min<int64_t>(4, (rows + 3) / 4);
-#pragma omp for schedule(static) nowait
-  for (int64_t band = 0; band < (out + BAND - 1) / BAND; ++band)
+  Threads::each((out + BAND - 1) / BAND, [&](int64_t band) {
     for (int64_t first = band * BAND, end = std::min(out, first + BAND); first < end; first += AHEAD) {
       const auto strip = [&](auto count, int64_t row) {
         constexpr int C = count, R = SUMS / C;
@@ -96,6 +105,7 @@ inline void each_of_few(const Matrix* const (&matrices)[N], const T* x, int64_t 
       for (; rows - row > 2; row += 4) strip(std::integral_constant<int, 4>(), row);
       if (row < rows) strip(std::integral_constant<int, 2>(), row);
     }
+  });
 }
 
 }  // namespace

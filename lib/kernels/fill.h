@@ -14,14 +14,6 @@ struct Level {
 
 namespace {
 
-inline float number_at(const float* x) { return *x; }
-inline float number_at(const bf16* x) {
-  const uint32_t bits = uint32_t(*x) << 16;
-  float number;
-  std::memcpy(&number, &bits, 4);
-  return number;
-}
-
 // The next of `count` numbers, in descending order with equal ones in place order, after the one at `last` (-1: the
 // first).
 template <class T> int64_t next_best(const T* x, int64_t count, int64_t last) {

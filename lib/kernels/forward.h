@@ -3,8 +3,6 @@
 // At this size, launching kernels takes as long as their work: here a layer is two parallel regions with attention in
 // between. States are float32, inputs of products have the weights' type.
 #pragma once
-#include <omp.h>
-
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -23,8 +21,8 @@ struct Layer {
 
 struct Forward {
   const Layer* layers;
-  const void *given, *final_norm;  // states [rows, hidden], or an embedding; the last norm's weight, or null
-  const int64_t* tokens;           // [rows]: indices into the embedding; or null
+  const void *given, *final_norm;  // states [rows, hidden], or null for an embedding's; the last norm's weight, or null
+  const int64_t* tokens;           // [rows]: outputs of `embedding`, whose weights are the states
   const float *cosines, *sines;    // [positions, dim / 2]
   const int64_t *offsets, *prefix, *kept;  // positions after the prefix, [1 or batch, nodes]; [batch]; the rows whose
                                            // logits are made, or null for all
@@ -32,9 +30,9 @@ struct Forward {
   const uint8_t* mask;                     // [1 or batch, nodes, tree_keys]
   void *states, *logits;                   // [layers + 1, rows, hidden] or null; [kept, vocabulary]
   void (*attend)(const Call*);
-  Matrix vocabulary;
+  Matrix vocabulary, embedding;
   int64_t depth, batch, nodes, pending, hidden, heads, kv_heads, dim;
-  int64_t known, kept_rows, mask_stride, offset_stride, threads;  // known: rows of the embedding
+  int64_t kept_rows, mask_stride, offset_stride, threads;
   float scale, epsilon;
 };
 
@@ -91,20 +89,23 @@ template <class T> class Run {
   // Returns -1, or a row whose token is unknown, without computing anything.
   int all() {
     for (int64_t row = 0; row < rows; ++row) {
-      const int64_t from = f.tokens ? f.tokens[row] : row;
-      if (from < 0 || from >= (f.tokens ? f.known : rows)) return row;
-      copied(static_cast<const T*>(f.given) + from * f.hidden, f.hidden, state.get() + row * f.hidden);
+      float* to = state.get() + row * f.hidden;
+      if (f.given) {
+        copied(static_cast<const T*>(f.given) + row * f.hidden, f.hidden, to);
+        continue;
+      }
+      const int64_t token = f.tokens[row];
+      if (token < 0 || token >= f.embedding.out) return row;
+      if (f.embedding.weight) copied(static_cast<const T*>(f.embedding.weight) + token * f.hidden, f.hidden, to);
+      else copy_weights(f.embedding, token, to);
     }
     for (int64_t layer = 0; layer < f.depth; ++layer) {
       if (f.states) copied(state.get(), rows * f.hidden, static_cast<T*>(f.states) + layer * rows * f.hidden);
-#pragma omp parallel num_threads(f.threads)
-      project(f.layers[layer], Tiles(tiled ? rows : 0));
+      Threads::run(f.threads, [&] { project(f.layers[layer], Tiles(tiled ? rows : 0)); });
       attend(f.layers[layer]);
-#pragma omp parallel num_threads(f.threads)
-      finish(f.layers[layer], Tiles(tiled ? rows : 0));
+      Threads::run(f.threads, [&] { finish(f.layers[layer], Tiles(tiled ? rows : 0)); });
     }
-#pragma omp parallel num_threads(f.threads)
-    speak(Tiles(tiled ? f.kept_rows : 0));
+    Threads::run(f.threads, [&] { speak(Tiles(tiled ? f.kept_rows : 0)); });
     return -1;
   }
 
@@ -130,10 +131,11 @@ template <class T> class Run {
   }
 
   void norm_all(const void* weight) {
-#pragma omp for
-    for (int64_t row = 0; row < rows; ++row)
+    Threads::each(rows, [&](int64_t row) {
       normed(state.get() + row * f.hidden, static_cast<const T*>(weight), f.hidden, f.epsilon,
              input.get() + row * f.hidden);
+    });
+    Threads::barrier();
   }
 
   // Queries, keys and values of all rows; each head is normed, rotated and written where attention reads it.
@@ -146,9 +148,8 @@ template <class T> class Run {
       product(*matrix, from, place, width);
       place += matrix->out;
     }
-#pragma omp barrier
-#pragma omp for
-    for (int64_t each = 0; each < rows * all_heads; ++each) place_head(layer, each / all_heads, each % all_heads);
+    Threads::barrier();
+    Threads::each(rows * all_heads, [&](int64_t i) { place_head(layer, i / all_heads, i % all_heads); });
   }
 
   void place_head(const Layer& layer, int64_t row, int64_t head) {
@@ -184,17 +185,17 @@ template <class T> class Run {
 
   void finish(const Layer& layer, const Tiles&) {
     const int64_t hidden = f.hidden, width = f.heads * f.dim, inner = layer.gate.out;
-#pragma omp for
-    for (int64_t each = 0; each < rows * f.heads; ++each) {  // [batch, head, node] to [batch, node, head]
-      const int64_t row = each / f.heads, head = each % f.heads, b = row / f.nodes;
+    Threads::each(rows * f.heads, [&](int64_t i) {  // [batch, head, node] to [batch, node, head]
+      const int64_t row = i / f.heads, head = i % f.heads, b = row / f.nodes;
       std::memcpy(input.get() + row * width + head * f.dim,
                   attended.get() + ((b * f.heads + head) * f.nodes + row % f.nodes) * f.dim, f.dim * sizeof(T));
-    }
+    });
+    Threads::barrier();
     add_product(layer.output, ready(input.get(), rows, width), state.get());
-#pragma omp barrier
+    Threads::barrier();
     norm_all(layer.middle_norm);
     widen(layer, ready(input.get(), rows, hidden));
-#pragma omp barrier
+    Threads::barrier();
     add_product(layer.down, ready(middle.get(), rows, inner), state.get());
   }
 
@@ -212,10 +213,9 @@ template <class T> class Run {
       normed(state.get() + row * f.hidden, weight, f.hidden, f.epsilon, to);
     };
     T* last = static_cast<T*>(f.states) + f.depth * rows * f.hidden;
-#pragma omp for nowait
-    for (int64_t row = 0; row < (f.states ? rows : 0); ++row) norm(row, last + row * f.hidden);
-#pragma omp for
-    for (int64_t i = 0; i < f.kept_rows; ++i) norm(f.kept ? f.kept[i] : i, input.get() + i * f.hidden);
+    Threads::each(f.states ? rows : 0, [&](int64_t row) { norm(row, last + row * f.hidden); });
+    Threads::each(f.kept_rows, [&](int64_t i) { norm(f.kept ? f.kept[i] : i, input.get() + i * f.hidden); });
+    Threads::barrier();
     if (f.vocabulary.out)
       product(f.vocabulary, ready(input.get(), f.kept_rows, f.hidden), static_cast<T*>(f.logits), f.vocabulary.out);
   }

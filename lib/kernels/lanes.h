@@ -8,6 +8,7 @@
 
 namespace {
 using bf16 = uint16_t;
+struct half { uint16_t bits; };  // a float16 number
 }
 
 #if defined(__AVX512F__)
@@ -40,6 +41,15 @@ inline Vec exp2(Vec x) {
 #pragma GCC unroll 8
   for (int k = 6; k >= 0; --k) sum = fma(sum, rest, all(taylor[k]));
   return select(counts, times_power(sum, whole), zero());
+}
+
+// A number of either type as float32.
+inline float number_at(const float* x) { return *x; }
+inline float number_at(const bf16* x) {
+  const uint32_t bits = uint32_t(*x) << 16;
+  float number;
+  std::memcpy(&number, &bits, 4);
+  return number;
 }
 
 // visit(i, mask) for all LANES of `count` numbers at a time, and for the rest.

@@ -24,6 +24,9 @@ inline Words spread(Mask mask) {
 }
 inline Mask gathered(Vec comparison) { return static_cast<Mask>(_mm256_movemask_ps(comparison)); }
 
+// Not _mm_prefetch: a function of nothing else has no effect to GCC, which leaves out calls of it.
+inline void prefetch(const void* at) { asm volatile("prefetcht0 (%0)" : : "r"(at)); }
+
 // Aligned memory.
 inline Vec load(const float* at) { return _mm256_load_ps(at); }
 inline Words load_words(const void* at) { return _mm256_load_si256(static_cast<const Words*>(at)); }
@@ -110,6 +113,14 @@ inline Words in_pairs(Vec even, Vec odd) {
 inline Vec from_int8(const char* at) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))));
 }
+// The I-th 4-bit number of each word.
+template <int I> inline Vec nibble(Words x) {
+  return _mm256_cvtepi32_ps(_mm256_and_si256(I ? _mm256_srli_epi32(x, 4 * I) : x, all_words(15)));
+}
+// LANES numbers of a block's scale or offset.
+inline float float_of(half x) { return _cvtsh_ss(x.bits); }
+inline Vec read_factors(const float* at) { return _mm256_loadu_ps(at); }
+inline Vec read_factors(const half* at) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)at)); }
 // Words of two bfloat16 numbers each, which both vectors' numbers are.
 inline Words joined(Vec lower_ones, Vec upper_ones) {
   return _mm256_or_si256(_mm256_srli_epi32(words(lower_ones), 16), words(upper_ones));

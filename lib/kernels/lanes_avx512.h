@@ -15,6 +15,9 @@ inline Words all_words(int x) { return _mm512_set1_epi32(x); }
 inline Vec floats(Words x) { return _mm512_castsi512_ps(x); }
 inline Words words(Vec x) { return _mm512_castps_si512(x); }
 
+// Not _mm_prefetch: a function of nothing else has no effect to GCC, which leaves out calls of it.
+inline void prefetch(const void* at) { asm volatile("prefetcht0 (%0)" : : "r"(at)); }
+
 // Aligned memory.
 inline Vec load(const float* at) { return _mm512_load_ps(at); }
 inline Words load_words(const void* at) { return _mm512_load_si512(at); }
@@ -84,6 +87,15 @@ inline void write(bf16* at, Mask mask, Vec x) { _mm256_mask_storeu_epi16(at, mas
 inline Vec from_int8(const char* at) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
 }
+// The I-th 4-bit number of each word, which alone of the word chooses one of sixteen.
+template <int I> inline Vec nibble(Words x) {
+  const Vec numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return _mm512_permutexvar_ps(I ? _mm512_srli_epi32(x, 4 * I) : x, numbers);
+}
+// LANES numbers of a block's scale or offset.
+inline float float_of(half x) { return _mm512_cvtss_f32(_mm512_cvtph_ps(_mm256_set1_epi16(x.bits))); }
+inline Vec read_factors(const float* at) { return _mm512_loadu_ps(at); }
+inline Vec read_factors(const half* at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)at)); }
 // Words of two bfloat16 numbers each, which both vectors' numbers are.
 inline Words joined(Vec lower_ones, Vec upper_ones) {
   return _mm512_or_si512(_mm512_srli_epi32(words(lower_ones), 16), words(upper_ones));

@@ -8,14 +8,13 @@
 // (FlashAttention-2, Dao 2023, Alg. 1). Unlike there, a tile's maximum is not computed: weights may be relative to any
 // number (`top`) that keeps them in float32's range. It starts as the maximum of the first few keys, and is raised when
 // a tile's weights exceed LARGE. Items that share rows but not keys are merged by their tops and sums (Flash-Decoding).
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <type_traits>
 
 #include "onepass_panels.h"
+#include "threads.h"
 
 namespace {
 
@@ -136,26 +135,26 @@ template <class T, int W, bool M> void run(const Call& c) {
     return Item{b, head % c.kv_heads, first, std::min(each, panels - first), std::min(split * length, keys),
                 split + 1 == splits ? keys : std::min((split + 1) * length, keys)};
   };
-#pragma omp parallel num_threads(c.threads)
-  {
+  std::atomic<int64_t> items{0}, merged{0};
+  Threads::run(c.threads, [&] {
     const Flush flush;
     Scratch<T, M> scratch(c.dim, c.value_dim);
     [[maybe_unused]] std::conditional_t<M, Tiles, std::false_type> tiles;
-#pragma omp for schedule(dynamic)
-    for (int64_t at = 0; at < blocks * splits; ++at) {
+    for (int64_t at; (at = items++) < blocks * splits;) {
       const Item own = item(at / splits, at % splits);
       const int64_t after = std::min(at + c.threads, blocks * splits - 1);  // most likely this thread's next
       Item next = item(after / splits, after % splits);
       if (after < at + c.threads) next.end_key = next.first_key;  // none is left
-      float* place = parts.get() + (splits > 1 ? at : omp_get_thread_num()) * apart;
+      float* place = parts.get() + (splits > 1 ? at : Threads::index()) * apart;
       const uint16_t* mask = seen.get() + (masks > 1 ? own.batch : 0) * panels * c.tree_keys;
       work<T, W, M>(c, own, next, mask, scratch, Partial(place, own.panels, c.value_dim));
       if (splits == 1) finish<T, W>(c, own, place, 1, apart);
     }
-#pragma omp for schedule(dynamic)
-    for (int64_t block = 0; block < (splits > 1 ? blocks : 0); ++block)
+    if (splits == 1) return;
+    Threads::barrier();
+    for (int64_t block; (block = merged++) < blocks;)
       finish<T, W>(c, item(block, 0), parts.get() + block * splits * apart, splits, apart);
-  }
+  });
 }
 
 template <class T> void serve(const Call& c) {

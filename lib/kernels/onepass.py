@@ -1,19 +1,15 @@
-"""The one-pass attention kernel's binding: its sources, the struct of a call, and whether this machine can compile it.
+"""The one-pass attention kernel's binding: the struct of a call, and whether this machine can compile it.
 
 `onepass.cpp` says how it computes, `onepass_panels.h` holds one tile's computation, `onepass_tiles.h` and
 `onepass_amx.h` its innermost loops.
 """
 
 import ctypes
-from pathlib import Path
 
 import torch
 
 from lib.kernels import build
 
-HEADERS = (*(f"onepass_{name}.h" for name in ("ahead", "amx", "call", "panels", "rows", "tiles")), "lanes.h",
-           "lanes_avx512.h", "lanes_avx2.h", "tiles.h", "no_tiles.h")
-SOURCES = tuple(map(Path(__file__).with_name, ("onepass.cpp", *HEADERS)))
 ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
 Strides = 3 * ctypes.c_int64
 
@@ -32,9 +28,9 @@ class Call(ctypes.Structure):
 
 def unavailable() -> str | None:
     """Why this machine cannot run the kernel: no vector units, no compiler, or a failing one; None if it can."""
-    return build.unavailable(*SOURCES)
+    return build.unavailable()
 
 
 def kernels() -> ctypes.CDLL:
     """The compiled kernels. OSError or SubprocessError where compiling fails."""
-    return build.library(*SOURCES)
+    return build.library()

@@ -1,8 +1,9 @@
-"""Products of few rows in C++ (`rows.h`), over PyTorch's own weights or pairs of them, and their requirements."""
+"""Products of few rows in C++ (`rows.h`), over PyTorch's own weights or `panels` of them, and their requirements."""
 
 import ctypes
 import sys
 from ctypes import c_int64, c_void_p
+from functools import cache, partial
 from pathlib import Path
 from typing import Iterable, Sequence
 
@@ -10,24 +11,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lib.kernels import build, onepass
+from lib.kernels import build
+from lib.kernels.panels import Panels, of_16_bits
 from lib.lab import processor
 from lib.lab.processor import free_memory
+from lib.lab.timing import interleaved
 
-HERE = Path(__file__).parent
-SOURCES = (*(HERE / name for name in ("blocks.cpp", "fill.h", "forward.h", "rows.h", "few_rows.h", "paired_rows.h",
-                                      "tile_rows.h", "tiles.h", "no_tiles.h", "lanes.h", "lanes_avx512.h",
-                                      "lanes_avx2.h", "onepass_call.h")),)
 MOST_ROWS = 512  # PyTorch's products are faster beyond
 MOST_COPIED = 0.25  # most of the free memory that a second copy of weights may take
+MUCH = 0.95  # of the time in float32, which is more exact: bfloat16 is taken where it needs less
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 class Matrix(ctypes.Structure):
     """The struct of the same name in `few_rows.h`."""
 
-    _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "paired", "scale")),
-                *((name, c_int64) for name in ("out", "in"))]
+    _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "panels", "scale", "block_scale", "block_offset")),
+                *((name, c_int64) for name in ("out", "in", "group", "kind", "short_factors"))]
 
 
 def weights_refusal(weights: Sequence[Tensor]) -> str | None:
@@ -37,69 +37,72 @@ def weights_refusal(weights: Sequence[Tensor]) -> str | None:
         return f"its weights are {' and '.join(sorted(f'{dtype} on {device}' for dtype, device in kinds))}"
     if not all(weight.is_contiguous() for weight in weights):
         return "its weights are not contiguous"
-    if weights[0].dtype == torch.bfloat16 and "amx_bf16" in processor.flags():
+    if weights[0].dtype == torch.bfloat16 and processor.has_matrix_units():
         return "the processor's matrix units are faster for bfloat16"
-    return onepass.unavailable() or build.unavailable(*SOURCES)
+    return build.unavailable()
 
 
-def most_rows(in_pairs: bool) -> int:
-    """Rows beyond which PyTorch's products are faster: no number, for weights in pairs without matrix units."""
-    return sys.maxsize if in_pairs and "amx_bf16" not in processor.flags() else MOST_ROWS
+@cache
+def faster_in_bfloat16() -> bool:
+    """Whether a product of eight rows takes less time in bfloat16 than in float32 over the same weights of 16 bits.
+
+    Measured at the first use and kept beside the library, so that all later processes agree. RuntimeError where the
+    library cannot run.
+    """
+    if reason := build.unavailable():
+        raise RuntimeError(f"products cannot be measured: {reason}")
+    kept = Path(build.library()._name).with_suffix(".bfloat16")
+    if kept.exists():
+        return kept.read_text() == "faster"
+    weight = torch.ones(1024, 1024, dtype=torch.bfloat16)
+    held = of_16_bits(weight)
+    runs = {dtype: linear(None, None, held, dtype) for dtype in NAMES}
+    calls = {NAMES[dtype]: partial(run, torch.ones(8, 1024, dtype=dtype)) for dtype, run in runs.items()}
+    timed = interleaved(calls, repeats=41, seconds=1.0, generator=torch.Generator().manual_seed(0))
+    faster = timed["bfloat16"].lower < MUCH * timed["float32"].lower
+    kept.write_text("faster" if faster else "slower")
+    return faster
 
 
-def linear(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None):
+def most_rows(in_panels: bool) -> int:
+    """Rows beyond which PyTorch's products are faster: no number, for weights in panels without matrix units."""
+    return sys.maxsize if in_panels and not processor.has_matrix_units() else MOST_ROWS
+
+
+def linear(weight: Tensor | None, bias: Tensor | None, panels: Panels | None = None,
+           dtype: torch.dtype = torch.float32):
     """x [..., in] -> x W^T + b [..., out] without gradients, for weights that `weights_refusal` allows.
 
-    pairs: the weights as `paired` gives them, which are then read instead. PyTorch computes products of many rows, and
-    those with inputs of another dtype or width, which it refuses.
+    panels: the weights in panels, which are then read instead; all products are theirs where `weight` is None, for x of
+    this dtype. Otherwise PyTorch computes products of many rows, and those with inputs of another dtype or width, which
+    it refuses.
     """
-    matrix, run = matrix_of(weight, bias, pairs), getattr(build.library(*SOURCES), f"linear_{NAMES[weight.dtype]}")
-    matrix.kept, most = pairs, most_rows(pairs is not None)  # the struct holds an address alone
+    dtype = dtype if weight is None else weight.dtype
+    matrix, run = matrix_of(weight, bias, panels), getattr(build.library(), f"linear_{NAMES[dtype]}")
+    matrix.kept = weight, bias, panels  # the struct holds addresses alone
+    most = sys.maxsize if weight is None else most_rows(panels is not None)
 
     def apply(x: Tensor) -> Tensor:
-        fits = x.dtype == weight.dtype and x.shape[-1] == weight.shape[1]
-        if not fits or (count := x.numel() // x.shape[-1]) > most:
+        fits = x.dtype == dtype and x.shape[-1] == getattr(matrix, "in")
+        if weight is not None and (not fits or x.numel() // x.shape[-1] > most):
             return F.linear(x, weight, bias)
         rows = x.contiguous()
-        to = x.new_empty(*x.shape[:-1], len(weight))
-        run(ctypes.byref(matrix), c_void_p(rows.data_ptr()), c_void_p(to.data_ptr()), c_int64(count),
-            c_int64(torch.get_num_threads()))
+        to = x.new_empty(*x.shape[:-1], matrix.out)
+        run(ctypes.byref(matrix), c_void_p(rows.data_ptr()), c_void_p(to.data_ptr()),
+            c_int64(x.numel() // x.shape[-1]), c_int64(torch.get_num_threads()))
         return to
 
     return apply
 
 
-def matrix_of(weight: Tensor, bias: Tensor | None, pairs: Tensor | None = None, scale: Tensor | None = None) -> Matrix:
-    """The struct of weight [out, in], bias [out], `paired` weights and, for int8, scale float32[out].
-
-    The caller keeps the tensors alive.
-    """
-    return Matrix(*map(start_of, (weight, bias, pairs, scale)), *weight.shape)
-
-
-def paired(weight: Tensor) -> Tensor | None:
-    """Weights [out, in] in the order in which products of few rows read them fastest (see `few_rows.h`).
-
-    int32[out / 16, in / 2, 16] for bfloat16 numbers, two neighbours of a row per word; int8[out / 16, in, 16] for int8
-    numbers; None for others.
-    """
-    if weight.dtype == torch.int8:
-        return _in_sixteens(weight).contiguous()
-    if weight.dtype == torch.bfloat16:
-        whole = weight.detach().view(torch.int16).int()
-    else:
-        bits = weight.detach().view(torch.int32)
-        if (bits[:1] & 0xFFFF).any() or (bits & 0xFFFF).any():  # the first row alone tells most float32 weights apart
-            return None
-        whole = bits >> 16
-    first, second = _in_sixteens(whole & 0xFFFF).unflatten(1, (-1, 2)).unbind(2)
-    return (second << 16 | first).contiguous()
-
-
-def _in_sixteens(weight: Tensor) -> Tensor:
-    """Weights [out, in] as [out / 16, in, 16], padded with zeros to multiples of 64 outputs and 32 inputs."""
-    whole = F.pad(weight, (0, -weight.shape[1] % 32, 0, -len(weight) % 64))
-    return whole.unflatten(0, (-1, 16)).transpose(1, 2)
+def matrix_of(weight: Tensor | None, bias: Tensor | None = None, panels: Panels | None = None) -> Matrix:
+    """The struct of weight [out, in] and bias [out], or of panels. The caller keeps the tensors alive."""
+    if panels is None:
+        return Matrix(start_of(weight), start_of(bias), out=weight.shape[0], **{"in": weight.shape[1]})
+    held = {name: start_of(tensor) for name, tensor in panels.tensors.items()}
+    short = panels.block_scale is not None and panels.block_scale.dtype == torch.float16
+    return Matrix(start_of(weight), start_of(bias), held.pop("numbers"), out=panels.shape[0], group=panels.group,
+                  kind=panels.kind, short_factors=short, **{"in": panels.shape[1]}, **held)
 
 
 def fills_the_memory(weights: Iterable[Tensor], each: int | None = None) -> bool:

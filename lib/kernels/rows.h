@@ -1,7 +1,7 @@
-// Products of the rows of an input: paired weights on the matrix units where the processor has some (`tile_rows.h`),
-// else in vectors (`paired_rows.h`); weights in PyTorch's layout by `few_rows.h`.
+// Products of the rows of an input: weights in panels on the matrix units where the processor has some (`tile_rows.h`),
+// else in vectors (`panel_rows.h`); weights in PyTorch's layout by `few_rows.h`.
 #pragma once
-#include "paired_rows.h"
+#include "panel_rows.h"
 #if defined(__AVX512BF16__)
 #include "tile_rows.h"
 #else
@@ -19,18 +19,18 @@ template <class T> struct Rows {
 
 // Whether a matrix's products run on the matrix units here.
 template <class T> inline bool by_tiles(const Matrix& matrix) {
-  if constexpr (MATRIX && sizeof(T) == 4) return matrix.paired && !matrix.scale && matrix_units();
+  if constexpr (MATRIX && sizeof(T) == 4) return matrix.panels && matrix.kind == HALVES && matrix_units();
   return false;
 }
 
 // Within a parallel region: visits this thread's share of the outputs of N matrices of one size, as `each_of_few` does.
 template <class T, int N, class F>
 inline void each_output(const Matrix* const (&matrices)[N], Rows<T> x, F visit) {
-  if (!std::all_of(matrices, matrices + N, [](const Matrix* matrix) { return matrix->paired; }))
+  if (!std::all_of(matrices, matrices + N, [](const Matrix* matrix) { return matrix->panels; }))
     return each_of_few(matrices, x.x, x.count, visit);
   if constexpr (MATRIX && sizeof(T) == 4)
-    if (x.packed && !matrices[0]->scale) return each_tile(matrices, x.packed, x.count, visit);
-  each_pair(matrices, x.x, x.count, visit);
+    if (x.packed && matrices[0]->kind == HALVES) return each_tile(matrices, x.packed, x.count, visit);
+  each_panel(matrices, x.x, x.count, visit);
 }
 
 // Within a parallel region: this thread's share of to [rows, width] = x W^T + b.

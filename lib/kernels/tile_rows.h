@@ -19,8 +19,7 @@ inline int64_t packed_size(int64_t rows, int64_t in) {
 // on when it is complete.
 inline void pack_rows(const float* x, int64_t rows, int64_t in, float* packed) {
   const int64_t steps = (in + BLOCK - 1) / BLOCK, padded = (rows + SIDE - 1) / SIDE * SIDE;
-#pragma omp for
-  for (int64_t row = 0; row < padded; ++row)
+  Threads::each(padded, [&](int64_t row) {
     for (int64_t step = 0; step < steps; ++step) {
       const auto numbers = [&](int64_t k) {
         const int64_t left = row < rows ? in - k : 0;
@@ -30,6 +29,8 @@ inline void pack_rows(const float* x, int64_t rows, int64_t in, float* packed) {
       in_parts(numbers(step * BLOCK), numbers(step * BLOCK + 16),
                [&](int part, __m512i both) { _mm512_store_si512(to + part * ONE, both); });
     }
+  });
+  Threads::barrier();
 }
 
 // sums[a][16 rows][32] = the parts of A panels, added up, times 32 outputs' weights [2][steps][16 pairs][16].
@@ -64,18 +65,18 @@ inline void add_parts(const float* packed, int64_t panel, const uint32_t* weight
   }
 }
 
-// As `each_of_few`, for threads with tiles, matrices with paired weights, and packed rows.
+// As `each_of_few`, for threads with tiles, matrices of bfloat16 numbers in panels, and packed rows.
 template <int N, class F>
 inline void each_tile(const Matrix* const (&matrices)[N], const float* packed, int64_t rows, F visit) {
   const int64_t steps = (matrices[0]->in + BLOCK - 1) / BLOCK, panels = (rows + SIDE - 1) / SIDE;
   const int64_t panel = steps * PARTS * ONE, out = matrices[0]->out;
-#pragma omp for schedule(static) nowait
-  for (int64_t first = 0; first < out; first += 2 * SIDE)
+  Threads::each((out + 2 * SIDE - 1) / (2 * SIDE), [&](int64_t strip) {
+    const int64_t first = strip * 2 * SIDE;
     for (int64_t p = 0; p < panels; p += 2) {
       alignas(64) float sums[N][2 * SIDE][2 * LANES];
       const auto run = p + 1 < panels ? add_parts<2> : add_parts<1>;
       for (int n = 0; n < N; ++n)
-        run(packed + p * panel, panel, static_cast<const uint32_t*>(matrices[n]->paired) + first * steps * SIDE, steps,
+        run(packed + p * panel, panel, static_cast<const uint32_t*>(matrices[n]->panels) + first * steps * SIDE, steps,
             sums[n][0]);
       for (int64_t at = first; at < std::min(out, first + 2 * SIDE); at += SIDE) {
         const __mmask16 mask = out - at >= SIDE ? 0xffff : (1 << (out - at)) - 1;
@@ -87,6 +88,7 @@ inline void each_tile(const Matrix* const (&matrices)[N], const float* packed, i
         }
       }
     }
+  });
 }
 
 }  // namespace

@@ -39,6 +39,11 @@ def has_bfloat16_units() -> bool:
     return bool(BFLOAT16_UNITS & flags())
 
 
+def has_matrix_units() -> bool:
+    """Whether it has matrix units for bfloat16."""
+    return "amx_bf16" in flags()
+
+
 def slow_dtype(dtype: torch.dtype, device: str | torch.device = "cpu") -> str | None:
     """Why a number format is not worth measuring on this device; None where it is."""
     if dtype == torch.bfloat16 and torch.device(device).type == "cpu" and not has_bfloat16_units():
@@ -76,7 +81,7 @@ def machine(device: str | torch.device = "cpu") -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "vector_units": torch.backends.cpu.get_cpu_capability(),
-        "matrix_units": "AMX" if "amx_tile" in flags() else "none",
+        "matrix_units": "AMX" if has_matrix_units() else "none",
         "bfloat16_units": has_bfloat16_units(),
         "system": platform.system(),
         "python": platform.python_version(),

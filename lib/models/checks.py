@@ -10,7 +10,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from lib.attention.registration import can_host_tree
-from lib.lab.processor import free_memory, has_bfloat16_units
+from lib.kernels import build, products
+from lib.lab import processor
+from lib.lab.processor import free_memory
+from lib.models.quantize import INT8, KINDS, NONE, STORED
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 AUTO = "auto"  # the number format that is fastest on the device
@@ -33,11 +36,29 @@ def each_of(name: str, value: object, choices: Collection[str]) -> tuple[str, st
     return parts[0], parts[-1]
 
 
+def formats_of(dtype: str | torch.dtype, quantize: str = NONE,
+               device: str | torch.device = "cpu") -> tuple[tuple[torch.dtype, str], tuple[torch.dtype, str]]:
+    """The number format of the activations and the kind of weights (`quantize.KINDS`), of target and drafter.
+
+    dtype: a number format, "auto" (`own_dtype`), or "int8" or "stored" for weights of this kind; quantize: the kind of
+    weights beside a number format. Both for both models, or for each as "float32|bfloat16".
+    PairError for other words, and for stored blocks with other activations than float32.
+    """
+    names = each_of("dtype", str(dtype).removeprefix("torch."), (*DTYPES, AUTO, INT8, STORED))
+    return tuple(_format(name, kind, device) for name, kind in zip(names, each_of("quantize", quantize, KINDS)))
+
+
+def _format(name: str, kind: str, device: str | torch.device) -> tuple[torch.dtype, str]:
+    name, kind = (AUTO, name) if name in KINDS else (name, kind)
+    if kind == STORED and name not in (AUTO, "float32"):
+        raise PairError(f"dtype is {name!r}, but stored blocks run with float32 activations; leave dtype out")
+    automatic = torch.float32 if kind == STORED else own_dtype(device) if name == AUTO else None
+    return automatic or DTYPES[name], kind
+
+
 def dtypes_of(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> tuple[torch.dtype, torch.dtype]:
-    """The number formats of target and drafter, from "float32|bfloat16", or one for both; "auto" is `own_dtype`."""
-    formats = DTYPES | {AUTO: own_dtype(device)}
-    target, drafter = each_of("dtype", str(dtype).removeprefix("torch."), formats)
-    return formats[target], formats[drafter]
+    """The number formats of the activations of target and drafter; see `formats_of`."""
+    return tuple(own for own, _ in formats_of(dtype, device=device))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -45,10 +66,21 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def format_name(model) -> str:
+    """A model's number format as tables name it: "bfloat16", or that of its weights where they have fewer bits."""
+    return getattr(model, "quantised", None) or dtype_name(model.dtype)
+
+
 def own_dtype(device: str | torch.device = "cpu") -> torch.dtype:
-    """bfloat16 on a GPU and on a processor with units for it; float32 on others, where bfloat16 is far slower."""
-    units = not str(device).startswith("cpu") or has_bfloat16_units()  # `check_device` refuses devices that are none
-    return torch.bfloat16 if units else torch.float32
+    """bfloat16 on a GPU and on a processor with matrix units for it; float32 on one without any units for it, where
+    PyTorch's bfloat16 products of many rows are far slower; on others what is measured to be faster. Weights of 16 bits
+    are read as they are in both.
+    """
+    if not str(device).startswith("cpu"):  # `check_device` refuses devices that are none
+        return torch.bfloat16
+    measured = not processor.has_matrix_units() and build.unavailable() is None
+    faster = processor.has_bfloat16_units() and (not measured or products.faster_in_bfloat16())
+    return torch.bfloat16 if faster else torch.float32
 
 
 def check_device(device: str | torch.device, dtype: torch.dtype) -> None:

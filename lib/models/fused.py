@@ -95,7 +95,7 @@ def rotation_refusal(rotary: torch.nn.Module) -> str | None:
 def native_refusal(model) -> str | None:
     """Why the blocks of a model that can be fused do not run in C++ here; None if they do."""
     decoder, head = model.model, model.lm_head
-    if reason := products.weights_refusal([head.weight]):
+    if isinstance(head, torch.nn.Linear) and (reason := products.weights_refusal([head.weight])):
         return reason
     from lib.models import native_blocks
 
@@ -153,7 +153,9 @@ def _kernels(model, how: str | None) -> Kernels:
         from lib.models.native_blocks import NativeBlocks
 
         blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
-        return Kernels(blocks, products.linear(head.weight, head.bias, blocks.pairs[head]), weights_of(model))
+        plain = isinstance(head, torch.nn.Linear)
+        output = products.linear(head.weight, head.bias, blocks.panels.get(head)) if plain else head
+        return Kernels(blocks, output, weights_of(model))
     if how is None and products.fills_the_memory(model.parameters()):
         return Kernels(None, head, weights_of(model))
     from lib.models.joined_blocks import JoinedBlocks

@@ -65,7 +65,7 @@ class JoinedBlocks:
 def _rotated(attention, every: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated query [B, Hq, m, d] and key, and value [B, Hkv, m, d], from all three, [B, m, (Hq + 2 Hkv) d]."""
     size = attention.head_dim
-    queries, keys = (projection.weight.shape[0] // size for projection in (attention.q_proj, attention.k_proj))
+    queries, keys = (projection.out_features // size for projection in (attention.q_proj, attention.k_proj))
     turned, value = every.unflatten(-1, (-1, size)).split([queries + keys, keys], dim=2)
     if hasattr(attention, "q_norm"):  # of Qwen3
         turned = torch.cat([_normed(attention.q_norm, turned[:, :, :queries]),

@@ -47,8 +47,8 @@ class Pair:
 
     @property
     def dtype(self) -> str:
-        """The number format of its models, as "bfloat16", or of target and drafter as "float32|bfloat16"."""
-        return "|".join(dict.fromkeys(checks.dtype_name(model.dtype) for model in self._models))
+        """The number format of its models, as "bfloat16" or "stored", or of target and drafter as "float32|bfloat16"."""
+        return "|".join(dict.fromkeys(checks.format_name(model) for model in self._models))
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -85,15 +85,15 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, 
     loaded once.
 
     dtype: of both models, or of each as "float32|bfloat16", which drafts in bfloat16 and verifies in float32; "auto" is
-        the processor's own (see `checks.own_dtype`).
-    quantize: "none" or "int8" (see `lib.models.quantize`) for both models, or for each as "int8|none"; lossless then
-        means the text of the quantised target.
+        the processor's own (see `checks.own_dtype`); "int8" and "stored" are weights of this kind, as below.
+    quantize: "none", "int8" (see `lib.models.quantize`) or "stored", a GGUF file's own numbers with float32
+        activations, for both models, or for each as "int8|none"; lossless then means the text of the quantised target.
 
     Vocabularies that differ by padding are cut to the smaller. PairError (a ValueError) says which model is missing or
     gated, has no whole weights, cannot verify a tree, does not fit into memory, or has another tokenizer than its
     partner; all of that is checked before any weights are read.
     """
-    dtypes, kinds = checks.dtypes_of(dtype, device), checks.each_of("quantize", quantize, bits.KINDS)
+    dtypes, kinds = zip(*checks.formats_of(dtype, quantize, device))
     for own in dtypes:
         checks.check_device(device, own)
     named = _named(names)
@@ -222,6 +222,9 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind:
     try:
         if source.is_random:
             return _random(source, dtype, device, kind)
+        if kind == bits.STORED and not source.gguf:
+            raise checks.PairError(f"quantize is {kind!r}, but {source} is no GGUF file; take 'none' or 'int8' for it, "
+                                   "as in quantize=\"stored|none\"")
         with _silence(bars=source.is_folder):
             model, info = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=TREE,
                                 use_safetensors=True, output_loading_info=True)
@@ -230,6 +233,10 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind:
                                    "files are incomplete or belong to another config.json: fetch or save them again")
         if kind == bits.INT8:
             bits.quantize_int8(model)
+        if kind == bits.STORED:
+            from lib.models import stored
+
+            stored.take_weights(model, Path(source.gguf))
         return model.to(device).eval()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error
@@ -264,6 +271,9 @@ def _share_vocabularies(pairs: Sequence[tuple[object, ...]]) -> None:
 
 
 def _cut_vocabulary(model, size: int) -> None:
+    if isinstance(model.get_input_embeddings(), bits.PackedEmbedding):
+        raise checks.PairError(f"a vocabulary of {model.config.vocab_size} tokens cannot be cut to its partner's {size} "
+                               "in few bits; take quantize 'none'")
     with _silence(bars=False):  # transformers would advise to pad the embedding again
         model.resize_token_embeddings(size, mean_resizing=False)
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from lib.attention.backends.mask import SharedMask
 from lib.kernels import build, onepass, products
-from lib.kernels.products import NAMES, SOURCES, Matrix, fills_the_memory, matrix_of, paired, start_of
+from lib.kernels.panels import of_16_bits
+from lib.kernels.products import NAMES, Matrix, fills_the_memory, matrix_of, start_of
 from lib.models.fused import rotation_refusal
-from lib.models.quantize import Int8Linear
+from lib.models.quantize import PackedEmbedding, PackedLinear
 
 ACTIVATIONS = {"SiLU", "SiLUActivation"}  # torch's and transformers'
 
@@ -40,8 +41,9 @@ class Forward(ctypes.Structure):
         *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
         *((name, c_void_p) for name in ("kept", "names", "mask", "states", "logits", "attend")),
         ("vocabulary", Matrix),
+        ("embedding", Matrix),
         *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "hidden", "heads", "kv_heads", "dim")),
-        *((name, c_int64) for name in ("known", "kept_rows", "mask_stride", "offset_stride", "threads")),
+        *((name, c_int64) for name in ("kept_rows", "mask_stride", "offset_stride", "threads")),
         *((name, c_float) for name in ("scale", "epsilon")),
     ]
 
@@ -84,7 +86,7 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
         return reason
     projections = [part for layer in layers for part in _projections(layer).values()]
     projections += [] if output is None else [output]
-    odd = {type(part).__name__ for part in projections if type(part) not in (nn.Linear, Int8Linear)}
+    odd = {type(part).__name__ for part in projections if type(part) not in (nn.Linear, PackedLinear)}
     if odd:
         return f"its projections are {', '.join(sorted(odd))}"
     other = {type(layer.mlp.act_fn).__name__ for layer in layers} - ACTIVATIONS
@@ -95,11 +97,13 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
         return f"its heads have {size} numbers, no multiple of 8"
     norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
     tables = [] if embedding is None else [embedding]
-    rounded = [part for part in projections if isinstance(part, Int8Linear)]
-    if fills_the_memory((part.weight for part in rounded)):
-        return "a second copy of its int8 weights would take too much memory"
-    whole = [part.weight for part in (*projections, *norms, *tables) if part not in rounded]
-    return products.weights_refusal(whole + [part.scale for part in rounded])
+    packed = [part for part in projections if isinstance(part, PackedLinear)]
+    if layers[0].post_attention_layernorm.weight.dtype != torch.float32 and not all(p.scale_of_rows for p in packed):
+        return "blocks of few bits are multiplied with float32 numbers alone"
+    if any(_format(layer.mlp.gate_proj) != _format(layer.mlp.up_proj) for layer in layers):
+        return "gate and up have weights in different formats"
+    whole = (part for part in (*projections, *norms, *tables) if not isinstance(part, (PackedLinear, PackedEmbedding)))
+    return products.weights_refusal([part.weight for part in whole])
 
 
 class Angles:
@@ -125,9 +129,8 @@ class NativeBlocks:
         layer's input.
     norm, output, embedding: None where there is none.
 
-    Weights that are bfloat16 numbers are held a second time, in two bytes each, `paired` for few rows, unless that
-    fills the memory; int8 weights always are, in one byte each. PyTorch's operators are faster for more than
-    `most_rows` rows. An object serves one call at a time.
+    Weights that are bfloat16 numbers are held a second time, in panels of two bytes each, unless that fills the memory.
+    PyTorch's operators are faster for more than `most_rows` rows. An object serves one call at a time.
     """
 
     fills = True
@@ -136,22 +139,23 @@ class NativeBlocks:
                  output: nn.Linear | None, embedding: nn.Embedding | None = None):
         self.modules = *layers, norm, output, embedding  # the structs hold addresses alone
         linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
-        copied = not fills_the_memory((part.weight for part in linears), each=2)
-        self.pairs = {part: paired(part.weight) if copied or isinstance(part, Int8Linear) else None for part in linears}
-        self.most_rows = products.most_rows(all(pairs is not None for pairs in self.pairs.values()))
-        self.scales = {part: part.scale.float() for part in linears if isinstance(part, Int8Linear)}
+        plain = [part for part in linears if isinstance(part, nn.Linear)]
+        copied = not fills_the_memory((part.weight for part in plain), each=2)
+        self.copies = {part: of_16_bits(part.weight) for part in plain if copied}
+        self.panels = self.copies | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
+        self.most_rows = products.most_rows(all(self.panels.get(part) is not None for part in linears))
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
         attention, self.angles = layers[0].self_attn, Angles(rotary)
         self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
-        self.embedded = None if embedding is None else embedding.weight
+        self.embedding = embedding
         kind = NAMES[self.like.dtype]
-        self.run, self.run_fill = (getattr(build.library(*SOURCES), f"{name}_{kind}") for name in ("forward", "fill"))
+        self.run, self.run_fill = (getattr(build.library(), f"{name}_{kind}") for name in ("forward", "fill"))
         self.forward = Forward(
             layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
-            vocabulary=Matrix() if output is None else self._matrix(output),
+            vocabulary=Matrix() if output is None else self._matrix(output), embedding=self._table(),
             attend=ctypes.cast(getattr(onepass.kernels(), f"onepass_{kind}"), c_void_p),
-            heads=len(attention.q_proj.weight) // attention.head_dim,
-            kv_heads=len(attention.k_proj.weight) // attention.head_dim, dim=attention.head_dim,
+            heads=attention.q_proj.out_features // attention.head_dim,
+            kv_heads=attention.k_proj.out_features // attention.head_dim, dim=attention.head_dim,
             scale=attention.head_dim**-0.5,
             epsilon=layers[0].post_attention_layernorm.variance_epsilon)
 
@@ -192,14 +196,21 @@ class NativeBlocks:
     @property
     def copied_bytes(self) -> int:
         """Bytes of weights that are held a second time."""
-        return sum(pairs.nbytes for pairs in self.pairs.values() if pairs is not None)
+        return sum(copy.nbytes for copy in self.copies.values() if copy is not None)
 
     def _layer(self, layer: nn.Module) -> Layer:
         return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
                      **{name: self._matrix(part) for name, part in _projections(layer).items()})
 
     def _matrix(self, part: nn.Module) -> Matrix:
-        return matrix_of(part.weight, part.bias, self.pairs[part], self.scales.get(part))
+        return matrix_of(part.weight if isinstance(part, nn.Linear) else None, part.bias, self.panels.get(part))
+
+    def _table(self) -> Matrix:
+        """The embedding, if there is one; one in panels is held by this object."""
+        if self.embedding is None:
+            return Matrix()
+        self.table = self.embedding.panels if isinstance(self.embedding, PackedEmbedding) else None
+        return matrix_of(self.embedding.weight if self.table is None else None, panels=self.table)
 
     def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
               all_states: bool = False, read: Tensor | None = None, ahead: int = 0,
@@ -221,7 +232,7 @@ class NativeBlocks:
         f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
         f.states, f.logits, f.threads = start_of(states), start_of(logits), torch.get_num_threads()
         if (unknown := run(ctypes.byref(f))) >= 0:
-            raise IndexError(f"token {given.flatten()[unknown]} is none of the embedding's {len(self.embedded)}; "
+            raise IndexError(f"token {given.flatten()[unknown]} is none of the embedding's {f.embedding.out}; "
                              "take the tokenizer that belongs to the model")
         return logits, states
 
@@ -240,10 +251,7 @@ class NativeBlocks:
     def _enter(self, given: Tensor, read: Tensor | None) -> Tensor | None:
         """Sets the inputs of the first layer and of its attention; returns the latter, which the caller keeps alive."""
         f = self.forward
-        if self.embedded is None:
-            f.given, f.tokens, f.known = start_of(given), None, 0
-        else:
-            f.given, f.tokens, f.known = start_of(self.embedded), start_of(given), self.embedded.shape[0]
+        f.given, f.tokens = (start_of(given), None) if self.embedding is None else (None, start_of(given))
         read = given if read is None and self.layers[0].input_norm is None else read
         read = None if read is None else read.contiguous()
         self.layers[0].input = start_of(read)
@@ -267,6 +275,11 @@ def _projections(layer: nn.Module) -> dict[str, nn.Module]:
     attention, mlp = layer.self_attn, layer.mlp
     return {"query": attention.q_proj, "key": attention.k_proj, "value": attention.v_proj, "output": attention.o_proj,
             "gate": mlp.gate_proj, "up": mlp.up_proj, "down": mlp.down_proj}
+
+
+def _format(part: nn.Module) -> tuple | None:
+    """The kind of a projection's blocks; None for a linear layer."""
+    return (part.about["kind"], part.about["group"]) if isinstance(part, PackedLinear) else None
 
 
 def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:

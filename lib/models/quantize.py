@@ -1,37 +1,77 @@
-"""Weights in int8, one byte each."""
+"""Weights in fewer bits: int8 with a scale for each output, or the blocks of a GGUF file as they are stored.
+
+Both are layers over `lib.kernels.panels`, whose numbers are read as they are where the kernels run; elsewhere a call
+converts them, which saves memory and no time.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-NONE, INT8 = "none", "int8"
-KINDS = (NONE, INT8)
+from lib.kernels import panels, products
+from lib.kernels.panels import Panels
+
+NONE, INT8, STORED = "none", "int8", "stored"
+KINDS = (NONE, INT8, STORED)
 LARGEST = 127  # of int8, symmetric
 
 
-class Int8Linear(nn.Module):
-    """A linear layer with weight int8[out, in] and a scale[out]: y = x (q s)^T + b; activations keep their dtype.
+class _Packed(nn.Module):
+    """A module over panels, held as buffers so that they move with its model."""
 
-    Where its model runs natively, blocks of few rows read the weights as they are (`lib/kernels/paired_rows.h`).
-    Elsewhere PyTorch's kernel serves bfloat16 on a CPU; for other dtypes each call converts the weight, which saves
-    memory and no time.
-    """
-
-    def __init__(self, linear: nn.Linear):
+    def __init__(self, held: Panels):
         super().__init__()
-        quantised, scale = rounded(linear.weight)
-        self.register_buffer("weight", quantised)
-        self.register_buffer("scale", scale.to(linear.weight.dtype))
-        self.bias = linear.bias
+        self.about = {"shape": held.shape, "kind": held.kind, "group": held.group}
+        for name, tensor in held.tensors.items():
+            self.register_buffer(name, tensor)
+
+    @property
+    def panels(self) -> Panels:
+        """The weights [out, in]."""
+        return Panels(**self.about, **dict(self.named_buffers(recurse=False)))
+
+
+class PackedLinear(_Packed):
+    """A linear layer whose weights [out, in] are in panels, in a model with activations of a dtype."""
+
+    def __init__(self, held: Panels, dtype: torch.dtype, bias: Tensor | None = None):
+        super().__init__(held)
+        self.dtype = dtype
+        self.out_features, self.in_features = held.shape
+        self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], in the dtype of x."""
-        if x.dtype == torch.bfloat16 and not x.is_cuda:
-            y = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]), self.weight, self.scale)
-            y = y.view(*x.shape[:-1], -1)
-        else:
-            y = F.linear(x, self.weight.to(x.dtype)) * self.scale
-        return y if self.bias is None else y + self.bias
+        held, ran = self.panels, x.dtype == torch.float32 or self.scale_of_rows and x.dtype == torch.bfloat16
+        if ran and x.device.type == "cpu" and not x.requires_grad and products.build.unavailable() is None:
+            return products.linear(None, self.bias, held, x.dtype)(x)
+        return F.linear(x, held.rows().to(x.dtype), self.bias)
+
+    @property
+    def scale_of_rows(self) -> bool:
+        """Whether each output has one scale, as int8 weights have, which bfloat16 inputs can be multiplied with."""
+        return self.about["group"] == 0
+
+    def of_outputs(self, outputs: Tensor | slice) -> nn.Linear:
+        """A linear layer of some outputs, with weights in the activations' number format."""
+        chosen = torch.arange(self.out_features, device=self.numbers.device)[outputs]
+        layer = nn.Linear(self.in_features, len(chosen), bias=self.bias is not None, device="meta")
+        layer.weight = nn.Parameter(self.panels.rows(chosen).to(self.dtype), requires_grad=False)
+        if self.bias is not None:
+            layer.bias = nn.Parameter(self.bias.detach()[chosen], requires_grad=False)
+        return layer
+
+
+class PackedEmbedding(_Packed):
+    """An embedding whose rows are in panels, which it may share with an output layer."""
+
+    def __init__(self, held: Panels, dtype: torch.dtype):
+        super().__init__(held)
+        (self.num_embeddings, self.embedding_dim), self.dtype = held.shape, dtype
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """int64[...] -> [..., in]."""
+        return self.panels.rows(tokens).to(self.dtype)
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,10 +81,21 @@ def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
     return (wide / scale[:, None]).round().to(torch.int8), scale
 
 
+def int8(linear: nn.Linear) -> PackedLinear:
+    """A linear layer with weights rounded to int8: y = x (q s)^T + b."""
+    return PackedLinear(panels.of_int8(*rounded(linear.weight)), linear.weight.dtype, linear.bias)
+
+
 def quantize_int8(model) -> None:
-    """Replaces all linear layers by int8 layers, except the output layer, which may share the embedding's weight."""
-    output = model.get_output_embeddings()
+    """Replaces all linear layers of a causal language model by int8 layers; an embedding that shares its output
+    layer's weight then shares the int8 numbers.
+    """
+    output, table = model.get_output_embeddings(), model.get_input_embeddings()
+    model.quantised = INT8
+    tied = output is not None and output.weight is table.weight
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear) and child is not output:
-                setattr(parent, name, Int8Linear(child))
+            if isinstance(child, nn.Linear):
+                setattr(parent, name, int8(child))
+    if tied:
+        model.set_input_embeddings(PackedEmbedding(model.get_output_embeddings().panels, table.weight.dtype))

@@ -5,6 +5,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from lib.models.quantize import PackedLinear
+
 
 class ReducedOutput(nn.Module):
     """The rows of an output layer for some of its V tokens; the logits of all others are minus infinity.
@@ -13,7 +15,7 @@ class ReducedOutput(nn.Module):
     [..., K]. out_features: V.
     """
 
-    def __init__(self, output: nn.Linear, tokens: Tensor):
+    def __init__(self, output: nn.Linear | PackedLinear, tokens: Tensor):
         super().__init__()
         self.in_features, self.out_features = output.in_features, output.out_features
         self.rows = _rows(output, tokens)
@@ -60,8 +62,10 @@ def narrow(model) -> tuple[object, ReducedOutput | None]:
     return (output.narrow, output) if isinstance(output, ReducedOutput) else (model, None)
 
 
-def _rows(output: nn.Linear, tokens: Tensor | slice) -> nn.Linear:
-    """A linear layer of these rows: a copy, or for a slice a view."""
+def _rows(output: nn.Linear | PackedLinear, tokens: Tensor | slice) -> nn.Linear:
+    """A linear layer of these rows: a copy, or for a slice of a linear layer a view."""
+    if isinstance(output, PackedLinear):
+        return output.of_outputs(tokens)
     weight = output.weight.detach()[tokens]
     layer = nn.Linear(output.in_features, len(weight), bias=output.bias is not None, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
@@ -70,9 +74,9 @@ def _rows(output: nn.Linear, tokens: Tensor | slice) -> nn.Linear:
     return layer
 
 
-def _linear(model) -> nn.Linear:
+def _linear(model) -> nn.Linear | PackedLinear:
     output = model.get_output_embeddings()
-    if type(output) is not nn.Linear or output not in model.children():
+    if type(output) not in (nn.Linear, PackedLinear) or output not in model.children():
         raise ValueError(f"the output layer of {type(model).__name__} is a {type(output).__name__}; only a linear "
                          "layer of the model itself can be reduced: leave `vocabulary` out")
     return output

@@ -39,13 +39,14 @@ class Source:
     or "random:" and the name of a size, whose revision is its number of layers.
 
     written: the text that named it, for messages. label: its name in figures, where that is not the last part of
-    `where`.
+    `where`. gguf: the GGUF file of which the folder is the converted model.
     """
 
     where: str
     revision: str | None = None
     written: str = field(default="", compare=False)
     label: str = field(default="", compare=False)
+    gguf: str = field(default="", compare=False)
 
     @property
     def is_folder(self) -> bool:
@@ -147,4 +148,4 @@ def local(source: Source) -> Source:
     if not source.is_gguf:
         return source
     return Source(str(gguf_files.converted(Path(source.where))), written=source.written or source.where,
-                  label=source.short)
+                  label=source.short, gguf=source.where)

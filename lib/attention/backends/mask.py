@@ -47,7 +47,8 @@ class SharedMask:
 
 def causal(nodes: int, pending: int, device=None) -> Tensor:
     """The mask bool[m, pending + m] of a chain of m = nodes tokens after `pending` uncommitted ones."""
-    return torch.ones(nodes, pending + nodes, dtype=torch.bool, device=device).tril(pending)
+    seen = torch.arange(pending + nodes, device=device)
+    return seen[pending:, None] >= seen  # `tril` would wake all of PyTorch's threads, which then occupy the cores
 
 
 def folded_bias(query: Tensor, tree_mask: Tensor, prefix: int, group: int) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.drafters.self_speculation import EarlyExitDrafter, first_layers, int8_self
-from lib.models.quantize import Int8Linear
+from lib.models.quantize import PackedLinear
 from lib.studies.drafters.measure import candidates
 from lib.tests import small_models
 
@@ -40,7 +40,7 @@ def test_the_target_in_int8_shares_what_is_not_int8_self():
     assert model.get_input_embeddings().weight is MODEL.get_input_embeddings().weight
     assert model.lm_head.weight is MODEL.lm_head.weight and model.model.norm.weight is MODEL.model.norm.weight
     layer, own = model.model.layers[1].mlp.up_proj, MODEL.model.layers[1].mlp.up_proj
-    assert isinstance(layer, Int8Linear) and isinstance(own, torch.nn.Linear)
+    assert isinstance(layer, PackedLinear) and isinstance(own, torch.nn.Linear)
     assert (layer.weight * layer.scale[:, None] - own.weight).abs().max() <= 0.51 * layer.scale.max()
 
 

@@ -1,8 +1,7 @@
 """Products of few rows in C++, against PyTorch's: any sizes, biases, both types; what a row's neighbours may change."""
 
-import ctypes
 import math
-from ctypes import c_int64, c_void_p
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +9,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.kernels import build, products
-from lib.models.quantize import Int8Linear
+from lib.kernels import build, panels, products
+from lib.models.quantize import rounded
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # of the largest number
@@ -42,11 +41,11 @@ def test_a_product_is_that_of_float64(rows, out, inputs, biased, dtype, seed):
 
 
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)
-@pytest.mark.parametrize("paired", [False, True])
-def test_a_row_gets_the_same_bits_whatever_its_neighbours(dtype, paired):
+@pytest.mark.parametrize("in_panels", [False, True])
+def test_a_row_gets_the_same_bits_whatever_its_neighbours(dtype, in_panels):
     x, weight, bias = problem(31, 100, 200, True, dtype, 1)
     weight = weight.bfloat16().to(dtype)
-    run = products.linear(weight, bias, products.paired(weight) if paired else None)
+    run = products.linear(weight, bias, panels.of_16_bits(weight) if in_panels else None)
     whole = run(x)
     for first in range(31):
         for count in (1, 2, 3, 5, 8):
@@ -57,21 +56,12 @@ def test_a_row_gets_the_same_bits_whatever_its_neighbours(dtype, paired):
 @settings(deadline=None, max_examples=60)
 @given(rows=st.integers(1, 70), out=st.integers(1, 200), inputs=st.integers(1, 130), biased=st.booleans(),
        seed=st.integers(0, 999))
-def test_weights_in_pairs_give_the_product(dtype, rows, out, inputs, biased, seed):
+def test_weights_in_panels_give_the_product(dtype, rows, out, inputs, biased, seed):
     x, weight, bias = problem(rows, out, inputs, biased, dtype, seed)
     weight = weight.bfloat16().to(dtype)
     truth = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    said = products.linear(torch.full_like(weight, math.nan), bias, products.paired(weight))(x)
+    said = products.linear(torch.full_like(weight, math.nan), bias, panels.of_16_bits(weight))(x)
     assert (said.double() - truth).abs().max() <= WITHIN[dtype] * max(1.0, truth.abs().max().item(), inputs**0.5)
-
-
-def rounded_product(layer, x):
-    """The product of x with a layer's int8 weights alone, in x's dtype."""
-    pairs, scale, to = products.paired(layer.weight), layer.scale.float(), x.new_empty(len(x), len(layer.weight))
-    matrix = products.matrix_of(torch.empty(layer.weight.shape), layer.bias, pairs, scale)
-    run = getattr(build.library(*products.SOURCES), f"linear_{products.NAMES[x.dtype]}")
-    run(ctypes.byref(matrix), *map(c_void_p, (x.data_ptr(), to.data_ptr())), c_int64(len(x)), c_int64(2))
-    return to
 
 
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)
@@ -80,22 +70,49 @@ def rounded_product(layer, x):
        seed=st.integers(0, 999))
 def test_int8_weights_give_the_product_and_a_row_its_bits(dtype, rows, out, inputs, biased, seed):
     x, weight, bias = problem(rows, out, inputs, biased, dtype, seed)
-    linear = torch.nn.Linear(inputs, out, bias=biased, dtype=dtype)
-    linear.load_state_dict({"weight": weight} | ({"bias": bias} if biased else {}))
-    layer = Int8Linear(linear.requires_grad_(False))
-    truth = x.double() @ (layer.weight.double() * layer.scale.double()[:, None]).T + (bias.double() if biased else 0)
-    said = rounded_product(layer, x)
+    held = panels.of_int8(*rounded(weight))
+    run = products.linear(None, bias, held, dtype)
+    truth, said = F.linear(x.double(), held.rows().double(), None if bias is None else bias.double()), run(x)
     assert (said.double() - truth).abs().max() <= WITHIN[dtype] * max(1.0, truth.abs().max().item(), inputs**0.5)
-    assert torch.equal(rounded_product(layer, x[rows // 2 :].clone()), said[rows // 2 :])
+    assert torch.equal(run(x[rows // 2 :]), said[rows // 2 :])
+
+
+def blocks(out, count, group, bits, with_offset, short, seed):
+    """Panels of blocks with random numbers, scales and offsets, and the weights float64[out, count * group]."""
+    generator = torch.Generator().manual_seed(seed)
+    least, end = {4: (0, 16), 8: (-128, 128)}[bits]
+    numbers = torch.randint(least, end, (out, count * group), generator=generator)
+    scale, offset = torch.randn(2, out, count, generator=generator) / end
+    scale, offset = (part.half().float() if short else part for part in (scale, offset * end / 2))
+    weights = numbers * scale.double().repeat_interleave(group, 1)
+    if with_offset:
+        weights = weights + offset.double().repeat_interleave(group, 1)
+    return panels.of_blocks(numbers, scale, offset if with_offset else None, bits), weights
+
+
+@settings(deadline=None, max_examples=80)
+@given(rows=st.integers(1, 40), out=st.integers(1, 200), count=st.integers(1, 20), group=st.sampled_from([16, 32]),
+       bits=st.sampled_from([4, 8]), with_offset=st.booleans(), short=st.booleans(), seed=st.integers(0, 999))
+def test_blocks_give_the_product_and_a_row_its_bits(rows, out, count, group, bits, with_offset, short, seed):
+    count *= 32 // group
+    held, weights = blocks(out, count, group, bits, with_offset, short, seed)
+    assert held.block_scale.dtype == (torch.float16 if short else torch.float32)
+    assert (held.rows() - weights).abs().max() <= 1e-6 * weights.abs().max()
+    x = torch.randn(rows, count * group, generator=torch.Generator().manual_seed(seed))
+    run = products.linear(None, None, held)
+    truth, said = x.double() @ weights.T, run(x)
+    size = (x.double().abs() @ weights.abs().T).max()  # offsets and numbers may cancel
+    assert (said.double() - truth).abs().max() <= 1e-6 * size
+    assert torch.equal(run(x[rows // 3 :]), said[rows // 3 :])
 
 
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)
 def test_an_output_gets_the_same_bits_whatever_the_threads(dtype):
     x, weight, bias = problem(7, 200, 90, True, dtype, 1)
     weight, own = weight.bfloat16().to(dtype), torch.get_num_threads()
-    run, said = products.linear(weight, bias, products.paired(weight)), []
+    run, said = products.linear(weight, bias, panels.of_16_bits(weight)), []
     try:
-        for threads in (1, 5, 12):  # four, two and one vectors of outputs at a time
+        for threads in (1, 5, 12):
             torch.set_num_threads(threads)
             said.append(run(x))
     finally:
@@ -106,20 +123,20 @@ def test_an_output_gets_the_same_bits_whatever_the_threads(dtype):
 def test_nothing_beyond_an_input_is_read():
     row = torch.full((3, 64), math.nan)
     row[:, :33] = 1.0
-    run = products.linear(torch.ones(5, 33), None, products.paired(torch.ones(5, 33)))
+    run = products.linear(torch.ones(5, 33), None, panels.of_16_bits(torch.ones(5, 33)))
     assert torch.equal(run(row.flatten()[:33].view(1, 33)), torch.full((1, 5), 33.0))
 
 
 @pytest.mark.parametrize("weight", [torch.full((3, 40), 0.1), torch.tensor([[1.0], [1 + 2**-20]])])
-def test_what_bfloat16_cannot_hold_is_not_paired(weight):
-    assert products.paired(weight) is None
+def test_what_bfloat16_cannot_hold_is_in_no_panels(weight):
+    assert panels.of_16_bits(weight) is None
 
 
-@pytest.mark.parametrize("in_pairs", [False, True])
-def test_many_rows_and_leading_dimensions_are_the_same_product(in_pairs):
+@pytest.mark.parametrize("in_panels", [False, True])
+def test_many_rows_and_leading_dimensions_are_the_same_product(in_panels):
     x, weight, bias = problem(6 * (products.MOST_ROWS // 2), 33, 47, True, torch.float32, 2)
     weight = weight.bfloat16().float()
-    x, run = x.view(2, 3, -1, 47), products.linear(weight, bias, products.paired(weight) if in_pairs else None)
+    x, run = x.view(2, 3, -1, 47), products.linear(weight, bias, panels.of_16_bits(weight) if in_panels else None)
     torch.testing.assert_close(run(x), F.linear(x, weight, bias), atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(run(x.transpose(0, 1)), run(x).transpose(0, 1), atol=1e-4, rtol=1e-5)
     assert run(x[:, :, :0]).shape == (2, 3, 0, 33)
@@ -145,3 +162,19 @@ def test_a_refusal_asks_the_processor(monkeypatch):
     assert "matrix units" in products.weights_refusal([torch.zeros(4, 4, dtype=torch.bfloat16)])
     monkeypatch.setattr("lib.lab.processor.flags", lambda: frozenset())
     assert "neither AVX2" in products.weights_refusal([torch.zeros(4, 4, dtype=torch.bfloat16)])
+
+
+def test_what_is_faster_is_measured_once(monkeypatch, tmp_path):
+    """And kept beside the library, so that a run that goes on has the same number format."""
+    library = build.library()
+    monkeypatch.setattr(build, "library", lambda: SimpleNamespace(_name=str(tmp_path / "it.so"), **{
+        name: getattr(library, name) for name in ("linear_float32", "linear_bfloat16")}))
+    products.faster_in_bfloat16.cache_clear()
+    try:
+        measured = products.faster_in_bfloat16()
+        assert (tmp_path / "it.bfloat16").read_text() == ("faster" if measured else "slower")
+        products.faster_in_bfloat16.cache_clear()
+        monkeypatch.setattr(products, "interleaved", lambda *a, **k: pytest.fail("measured again"))
+        assert products.faster_in_bfloat16() == measured
+    finally:
+        products.faster_in_bfloat16.cache_clear()

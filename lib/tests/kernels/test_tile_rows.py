@@ -10,25 +10,25 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.kernels import build, products
+from lib.kernels import build, panels, products
 from lib.lab import processor
 
-SOURCES = *map(Path(__file__).parents[1].joinpath, ("emulated_rows.cpp", "emulated_tiles.h")), *products.SOURCES
+SOURCE = Path(__file__).parents[1] / "emulated_rows.cpp"
 WITHIN = 2e-6  # of the largest number
-reason = build.unavailable(*SOURCES) or ("" if "avx512_bf16" in processor.flags() else "there is no avx512_bf16")
+reason = build.unavailable(SOURCE) or ("" if "avx512_bf16" in processor.flags() else "there is no avx512_bf16")
 pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
 
 
 def by_tiles(weight, bias, x):
     """x [rows, in] -> x W^T + b, of weights that are bfloat16 numbers."""
-    library = build.library(*SOURCES)
+    library = build.library(SOURCE)
     library.packed_numbers.restype = c_int64
     rows, inputs = x.shape
-    pairs = products.paired(weight)
+    held = panels.of_16_bits(weight)
     packed = torch.full((library.packed_numbers(c_int64(rows), c_int64(inputs)) + 16,), torch.nan)
     start = -packed.data_ptr() % 64 // 4  # whole lines, as the forward allocates them
     to = torch.full((rows, len(weight)), torch.nan)
-    library.linear_by_tiles(ctypes.byref(products.matrix_of(weight, bias, pairs)), c_void_p(x.data_ptr()),
+    library.linear_by_tiles(ctypes.byref(products.matrix_of(weight, bias, held)), c_void_p(x.data_ptr()),
                             c_void_p(packed[start:].data_ptr()), c_void_p(to.data_ptr()), c_int64(rows))
     return to
 

@@ -246,13 +246,6 @@ def test_int8_layers_are_the_same_fused(kernels):
     torch.testing.assert_close(told, said, atol=1e-4, rtol=1e-3)
 
 
-def test_int8_weights_that_would_fill_the_memory_are_held_once(monkeypatch):
-    model = made(CONFIGS["llama"])
-    quantize_int8(model)
-    monkeypatch.setattr("lib.models.native_blocks.fills_the_memory", lambda weights, each=None: bool(list(weights)))
-    assert native_refusal(model) and not isinstance(getattr(fused(model), "blocks", None), NativeBlocks)
-
-
 @pytest.mark.parametrize("model, said", [
     (lambda: made(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)), "GPT2LMHeadModel"),
     (lambda: small_models.llama(0), "float64"),

@@ -145,10 +145,15 @@ def test_a_target_alone_is_a_pair(folders):
     assert models.check_pairs([folders["none"], "random:llama-68m"]) is None
 
 
-@pytest.mark.parametrize("units", [True, False])
-def test_the_number_format_follows_the_processor(monkeypatch, folders, units):
-    monkeypatch.setattr(checks, "has_bfloat16_units", lambda: units)
-    own = "bfloat16" if units else "float32"
+@pytest.mark.parametrize("units, matrix, faster, own", [
+    (False, False, True, "float32"), (True, True, False, "bfloat16"), (True, False, True, "bfloat16"),
+    (True, False, False, "float32")])
+def test_the_number_format_follows_the_processor(monkeypatch, folders, units, matrix, faster, own):
+    """Where it has units for bfloat16, but no matrix units, what is faster is measured."""
+    monkeypatch.setattr(checks.processor, "has_bfloat16_units", lambda: units)
+    monkeypatch.setattr(checks.processor, "has_matrix_units", lambda: matrix)
+    monkeypatch.setattr(checks.build, "unavailable", lambda: None)
+    monkeypatch.setattr(checks.products, "faster_in_bfloat16", lambda: faster)
     assert models.load_pair(folders["none"]).dtype == models.load_pair("base", dtype="auto").dtype == own
     assert models.load_pair(folders["none"], dtype="float64").dtype == "float64"
     assert models.load_pair(f"{folders['none']}|{folders['less']}", dtype="float32|bfloat16").dtype == "float32|bfloat16"

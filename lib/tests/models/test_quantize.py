@@ -6,7 +6,7 @@ import torch
 from lib.decoding import generate, in_batches
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.models import PairError, load_pair
-from lib.models.quantize import Int8Linear, quantize_int8, rounded
+from lib.models.quantize import PackedEmbedding, PackedLinear, int8, quantize_int8, rounded
 from lib.studies.drafters import measure
 from lib.tests import small_models
 
@@ -22,11 +22,11 @@ def test_a_rounded_weight_is_within_half_a_step(dtype):
     assert quantised.dtype == torch.int8 and (error <= scale * 0.5001).all() and not quantised[3].any()
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-6), (torch.float32, 1e-4), (torch.bfloat16, 0.05)])
 def test_the_layer_is_the_product_with_its_rounded_weight(dtype, tolerance):
     linear = torch.nn.Linear(64, 48).to(dtype)
-    layer, x = Int8Linear(linear), torch.randn(2, 5, 64).to(dtype)
-    expected = x.double() @ (layer.weight.double() * layer.scale.double()[:, None]).T + linear.bias.double()
+    layer, x = int8(linear), torch.randn(2, 5, 64).to(dtype)
+    expected = x.double() @ layer.panels.rows().double().T + linear.bias.double()
     assert layer(x).dtype == dtype
     torch.testing.assert_close(layer(x).double(), expected, rtol=tolerance, atol=tolerance)
 
@@ -36,7 +36,7 @@ def test_greedy_output_is_the_quantised_targets_own():
     before = measure.weights(target)
     for model in (target, drafter):
         quantize_int8(model)
-    assert measure.weights(target) < before / 2 and isinstance(target.lm_head, torch.nn.Linear)
+    assert measure.weights(target) < before / 2 and isinstance(target.lm_head, PackedLinear)
     ids, mask = next(in_batches(PROMPTS, 3))
     settings = dict(attention_mask=mask, shape="kary:2@6", max_new_tokens=16)
     done = generate(target, LanguageModelDrafter(drafter), ids, **settings)
@@ -47,8 +47,8 @@ def test_greedy_output_is_the_quantised_targets_own():
 
 def test_load_quantises_what_it_is_told():
     pair = load_pair("small/tiny", quantize="int8|none", dtype="bfloat16")
-    assert any(isinstance(module, Int8Linear) for module in pair.target.modules())
-    assert not any(isinstance(module, Int8Linear) for module in pair.draft_model.modules())
+    assert any(isinstance(module, PackedLinear) for module in pair.target.modules())
+    assert not any(isinstance(module, PackedLinear) for module in pair.draft_model.modules())
     plain = load_pair("small/tiny", dtype="bfloat16")
     assert measure.weights(pair.target) < measure.weights(plain.target)
     ids = torch.arange(5, 25)[None]

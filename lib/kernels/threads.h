@@ -1,0 +1,108 @@
+// The threads of all kernels: one pool per library, made at its first use and again after a fork.
+//
+// A waiting thread spins for some microseconds, in which most waits end, and then sleeps: a thread that spins keeps its
+// core from the one it waits for where another process competes for the cores.
+#pragma once
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+class Threads {
+ public:
+  // Runs body() on `count` threads, this one included; alone where another region is running.
+  template <class F> static void run(int64_t count, F body) {
+    Threads& own = pool();
+    std::unique_lock<std::mutex> free(own.running, std::try_to_lock);
+    if (count < 2 || !free) return body();
+    own.start(std::min<int64_t>(count, MOST - 1), [](void* given) { (*static_cast<F*>(given))(); }, &body);
+  }
+
+  // Of the region that this thread is in.
+  static int64_t index() { return own_index; }
+  static int64_t count() { return own_count; }
+
+  // Within a region: returns when all threads have called it; what they wrote before can then be read.
+  static void barrier() {
+    if (own_count > 1) pool().meet();
+  }
+
+  // Within a region: visit(i) for this thread's share of 0, 1, ... total - 1, neighbours, without waiting at the end.
+  template <class F> static void each(int64_t total, F visit) {
+    const int64_t end = total * (own_index + 1) / own_count;
+    for (int64_t i = total * own_index / own_count; i < end; ++i) visit(i);
+  }
+
+ private:
+  static constexpr uint32_t MOST = 512;
+  static constexpr int SPINS = 1000;  // pauses of 15 to 50 ns each
+  static inline thread_local int64_t own_index = 0, own_count = 1;
+
+  std::mutex running;
+  int64_t made = 1;  // threads, with the one that calls
+  void (*body)(void*) = nullptr;
+  void* given = nullptr;
+  alignas(64) std::atomic<uint32_t> region{0};  // the number of regions so far, times MOST, and the last one's threads
+  alignas(64) std::atomic<uint32_t> meetings{0};  // barriers that all threads of a region reached, so far
+  alignas(64) std::atomic<int64_t> present{0};    // threads at the next one
+
+  static Threads& pool() {
+    static Threads* own = [] {
+      pthread_atfork(nullptr, nullptr, [] { new (&memory) Threads; });  // a child has none of its parent's threads
+      return new (&memory) Threads;
+    }();
+    return *own;
+  }
+  alignas(64) static inline unsigned char memory[512];
+
+  static uint32_t changed(const std::atomic<uint32_t>& number, uint32_t from) {
+    for (int i = 0; i < SPINS; ++i, pause())
+      if (const uint32_t now = number.load(std::memory_order_acquire); now != from) return now;
+    number.wait(from, std::memory_order_acquire);
+    return number.load(std::memory_order_acquire);
+  }
+  static void pause() {
+#if defined(__x86_64__)
+    _mm_pause();
+#else
+    asm volatile("yield");
+#endif
+  }
+
+  void start(int64_t count, void (*work)(void*), void* context) {
+    body = work, given = context;
+    for (; made < count; ++made) std::thread(&Threads::serve, this, made, region.load()).detach();
+    region.store((region.load() / MOST + 1) * MOST + count, std::memory_order_release);
+    region.notify_all();
+    act(0, count);
+  }
+
+  void act(int64_t index, int64_t count) {
+    own_index = index, own_count = count;
+    body(given);
+    meet();
+    own_index = 0, own_count = 1;
+  }
+
+  void serve(int64_t index, uint32_t seen) {
+    for (;;) {
+      seen = changed(region, seen);
+      if (index < seen % MOST) act(index, seen % MOST);
+    }
+  }
+
+  void meet() {
+    const uint32_t before = meetings.load(std::memory_order_relaxed);
+    if (present.fetch_add(1, std::memory_order_acq_rel) + 1 < own_count) return void(changed(meetings, before));
+    present.store(0, std::memory_order_relaxed);
+    meetings.store(before + 1, std::memory_order_release);
+    meetings.notify_all();
+  }
+};
