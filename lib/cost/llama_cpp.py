@@ -30,10 +30,7 @@ def llama(file: Path, eos: Sequence[int], new_tokens: int, window: int,
 
     eos: tokens that end the text. window: tokens of prompt and answer together, at most.
     """
-    from llama_cpp import Llama
-
-    threads = torch.get_num_threads()
-    model = Llama(str(file), n_ctx=window, n_threads=threads, n_threads_batch=threads, verbose=False)
+    model = _model(file, window)
 
     def run(prompts: Sequence[Tensor]) -> Continued:
         (prompt,) = prompts
@@ -46,3 +43,24 @@ def llama(file: Path, eos: Sequence[int], new_tokens: int, window: int,
         return Continued([until_end(tokens, eos)], [], prefilled)
 
     return run
+
+
+def passes(file: Path, tokens: Sequence[int], prefix: int) -> Callable[[int], object]:
+    """llama.cpp's forward pass over the next tokens after a prefix, with all their logits, as a function of their
+    number.
+    """
+    model = _model(file, len(tokens), logits_all=True)
+    model.eval(tokens[:prefix])
+
+    def run(count: int) -> None:
+        model.n_tokens = prefix  # what follows is dropped and written again
+        model.eval(tokens[prefix : prefix + count])
+
+    return run
+
+
+def _model(file: Path, window: int, **settings):
+    from llama_cpp import Llama
+
+    threads = torch.get_num_threads()
+    return Llama(str(file), n_ctx=window, n_threads=threads, n_threads_batch=threads, verbose=False, **settings)

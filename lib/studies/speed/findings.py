@@ -95,25 +95,45 @@ def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     found = formats.by_format(rows, rng)
     gains = pd.Series(stats.format_estimates(found), found.index, name="over the plain loop")
     shown = found.drop(columns=["value", "low", "high", "n_prompts"]).round(2).join(gains)
-    single = found.loc[("float32", "none")].sort_values("value").iloc[-1]
-    if "bfloat16" not in found.index:
-        text = (f"The fastest way, `{single.name}`, decodes {stats.format_estimate(single)} times as fast as the plain "
-                "loop in float32. bfloat16, and int8 beside it, was not measured: the processor has no units for it.")
-    else:
-        half = found.loc[("bfloat16", "none")].sort_values("value").iloc[-1]
-        light = (found.loc[("bfloat16", "int8")] / found.loc[("bfloat16", "none")]).loc[PLAIN]
-        text = (f"The fastest way, `{half.name}`, decodes {stats.format_estimate(half)} times as fast as the plain "
-                f"loop in bfloat16; in float32 it is `{single.name}` with {stats.format_estimate(single)}. int8 "
-                f"weights in both models take {light['weights (MiB)']:.0%} of bfloat16's memory (with all copies of "
-                f"weights) and decode plainly at {light['tokens per second']:.2f} times its speed.")
+    own = found.drop(index=LLAMA, level="alternative", errors="ignore")
+    first, best = own.iloc[0], own["tokens per second"].idxmax()
+    least = own["weights (MiB)"].xs(PLAIN, level="alternative").idxmin()
+    text = (f"The fastest way is {_format(best)} with `{best[2]}`: {_over(own, best, first)} times the plain speed of "
+            f"{_format(first.name)}, {stats.format_estimate(own.loc[best])} times that of its own format. "
+            f"{_format(least).capitalize()} holds the least, {own.loc[(*least, PLAIN), 'weights (MiB)']:.0f} MiB, and "
+            f"decodes plainly at {_over(own, (*least, PLAIN), first)} times that speed.")
     llama = formats.over_llama(rows, rng)
     if len(llama):
-        best = llama.sort_values("value").iloc[-1]
-        text += (f" Without prefill the plain loop in {best.name} decodes {stats.format_estimate(best)} times as fast "
+        fast = llama.sort_values("value").iloc[-1]
+        text += (f" Without prefill the plain loop in {fast.name} decodes {stats.format_estimate(fast)} times as fast "
                  "as llama.cpp on the same file.")
     return Finding("Number formats.", f"{text} Greedy text in each format is that of the target in this format. "
-                   "*quantised*: both models, or target|drafter; *text shared*: the share of a text before the first "
-                   "difference.", table=shown)
+                   "*quantised*: *int8* in both models, or *stored*, a GGUF target's own blocks; *text shared*: the share "
+                   "of a text before the first difference.", table=shown)
+
+
+def pass_costs(costs: pd.DataFrame) -> Finding:
+    """The time of a forward pass by its nodes, in each number format; from the table "format_costs"."""
+    name = costs["dtype"].where(costs["quantised"] == "none", costs["quantised"] + ", " + costs["dtype"])
+    own = costs.assign(format=name.where(costs["engine"] != LLAMA, LLAMA))
+    times = own.pivot(index="format", columns="nodes", values="median_ms").loc[list(dict.fromkeys(own["format"]))]
+    figure = charts.lines(own, x="nodes", y="median_ms", by="format", lower="lower_ms", upper="upper_ms", log_x=True,
+                          log_y=True, x_label="nodes of a forward pass", y_label="milliseconds")
+    some = 8 if 8 in times.columns else times.columns[-1]
+    steps = ", ".join(f"{row[some] / row[times.columns[0]]:.2f} in {label}" for label, row in times.iterrows())
+    return Finding(f"A pass over {some} nodes costs, in passes over one node: {steps}.",
+                   f"After {costs['prefix'].iloc[0]} tokens, medians and quartiles of at least "
+                   f"{costs['repeats'].min()} calls. The fewer bits a weight has, the less one node costs, and the "
+                   "earlier arithmetic limits a tree.", figure, "format_costs", table=times.round(1))
+
+
+def _format(key: tuple) -> str:
+    """The name of a number format in a sentence, from (dtype, quantised, ...)."""
+    return key[0] if key[1] == "none" else f"{key[1]} weights with {key[0]} activations"
+
+
+def _over(found: pd.DataFrame, key: tuple, first: pd.Series) -> str:
+    return f"{found.loc[key, 'tokens per second'] / first['tokens per second']:.2f}"
 
 
 def _advised(factors: pd.DataFrame) -> pd.Series:
@@ -150,3 +170,5 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
     if "formats" in run:
         yield "## Number formats"
         yield number_formats(run["formats"], rng)
+    if "format_costs" in run:
+        yield pass_costs(run["format_costs"])

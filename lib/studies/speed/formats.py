@@ -1,52 +1,71 @@
-"""Speed, text and memory of one pair with its weights in float32, bfloat16 and int8."""
+"""Speed, text, memory and the cost of a forward pass of one pair, by the number format of its weights."""
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os.path import commonprefix
-from typing import Mapping
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
+from lib.attention.registration import tree_forward
 from lib.cost import llama_cpp
+from lib.cost.calibration import rows_of_text
 from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import NO_DRAFTER
 from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import processor
+from lib.lab.timing import interleaved
+from lib.models.cache import TreeCache
 from lib.models.checks import DTYPES
-from lib.models.load import load_pair
+from lib.models.fused import fused
+from lib.models.load import Pair, load_pair
+from lib.models.registry import sources
 from lib.studies.drafters.measure import weights
 from lib.studies.speed import measure
 from lib.studies.speed.alternatives import PLAIN, drafted, llama
 from lib.trees.tree import Tree
 
-# dtype, and which weights are int8: target|drafter. Where no block runs natively, PyTorch has int8 for bfloat16 alone.
-FORMATS = (("float32", "none"), ("bfloat16", "none"), ("bfloat16", "none|int8"), ("bfloat16", "int8|none"),
-           ("bfloat16", "int8"))
-STORED = ("stored", "none")  # the numbers of a GGUF file, which llama.cpp reads as they are
+FORMATS = (("float32", "none"), ("bfloat16", "none"), ("float32", "int8"), ("bfloat16", "int8"))  # dtype, quantised
+STORED = ("float32", "stored")  # the numbers of a GGUF file
+LOOP = "loop"  # the engine of this project's forward passes
+NODES = (1, 2, 4, 8, 16, 32)
+Format = tuple[str, str]
 
 
-def compare(name: str, prompts, drafting: Mapping[str, tuple[str, str | Tree]], *, new_tokens: int, device: str,
-            generator: torch.Generator) -> pd.DataFrame:
-    """The table "formats": a pair in each of FORMATS, plain and with each drafter, on each prompt, in shuffled turns.
+def load(name: str, device: str) -> dict[Format, Pair]:
+    """A pair in each of FORMATS, and with the stored numbers of a target that is a GGUF file.
 
-    drafting: by spec of a drafter, the label and the shape of its tree. prompts: `recording.Prompts`. Formats for which
-    the device has no units are left out, since a prompt would take minutes; `agreeing` compares with the first format.
-    Greedy text in each format is that of the target in this format. llama.cpp decodes plainly where it can.
+    Formats for which the device has no units are left out, since a prompt would take minutes.
     """
-    measured = [each for each in FORMATS if not processor.slow_dtype(DTYPES[each[0]], device)]
-    pairs = {each: load_pair(name, dtype=each[0], device=device, quantize=each[1]) for each in measured}
-    runs = {}
+    target, drafter = sources(name)
+    quantised = {each: each[1] for each in FORMATS if not processor.slow_dtype(DTYPES[each[0]], device)}
+    if target.is_gguf:
+        quantised[STORED] = "stored" if drafter is None else "stored|none"
+    return {each: load_pair(name, dtype=each[0], device=device, quantize=own) for each, own in quantised.items()}
+
+
+def compare(pairs: Mapping[Format, Pair], prompts, drafting: Sequence[tuple[str, str | Tree]], *, new_tokens: int,
+            generator: torch.Generator) -> pd.DataFrame:
+    """The table "formats": a pair in each format, plain and with each drafter and tree, on each prompt, in shuffled
+    turns; llama.cpp decodes plainly where it can.
+
+    pairs: as `load` gives them. prompts: `recording.Prompts`. `agreeing` compares with the first format. Greedy text in
+    each format is that of the target in this format.
+    """
+    runs, measured, name = {}, list(pairs), next(iter(pairs.values())).name
     for each, pair in pairs.items():
         runs[each, PLAIN] = drafted(PLAIN, pair, NO_DRAFTER, "", ROOT_ALONE, new_tokens)
-        for spec, (label, shape) in drafting.items():
-            runs[each, f"{spec}, {label}"] = drafted(f"{spec}, {label}", pair, spec, label, shape, new_tokens)
+        for spec, shape in drafting:
+            runs[each, f"{spec}, {shape}"] = drafted(f"{spec}, {shape}", pair, spec, str(shape), shape, new_tokens)
     held = {each: {"target_weights": weights(pair.target),
                    "drafter_weights": weights(pair.draft_model) if pair.draft_model is not None else 0}
             for each, pair in pairs.items()}
     for other in llama(name, pairs[measured[0]], new_tokens):
         runs[STORED, other.name] = other
-        held[STORED] = {"target_weights": llama_cpp.file_of(name).stat().st_size, "drafter_weights": 0}
+        held.setdefault(STORED, {"target_weights": llama_cpp.file_of(name).stat().st_size, "drafter_weights": 0})
     for run in runs.values():  # warm up
         run.run(prompts.ids[:1])
     rows = []
@@ -63,6 +82,39 @@ def compare(name: str, prompts, drafting: Mapping[str, tuple[str, str | Tree]], 
                 shape=run.shape, prompt=prompt, kind=kind, **held[each], **counts[each, alternative],
                 agreeing=len(commonprefix([done[each, alternative].tokens[0], beside.tokens[0]]))))
     return pd.DataFrame(rows)
+
+
+def passes(pairs: Mapping[Format, Pair], prompts: Sequence[Tensor], *, prefix: int, seconds: float,
+           generator: torch.Generator) -> pd.DataFrame:
+    """The table "format_costs": a forward pass of the target over NODES nodes of a chain after a prefix, in each format,
+    and llama.cpp's over as many tokens where it can, in shuffled turns, which share `seconds` for each number of nodes.
+    """
+    tokens, name = rows_of_text(prompts, 1, prefix + max(NODES)), next(iter(pairs.values())).name
+    ready = {(*each, LOOP): _passes(fused(pair.target), tokens, prefix) for each, pair in pairs.items()}
+    if file := llama_cpp.file_of(name):
+        ready[*STORED, LLAMA] = llama_cpp.passes(file, tokens[0].tolist(), prefix)
+    rows = []
+    for nodes in NODES:
+        calls = {key: partial(run, nodes) for key, run in ready.items()}
+        timed = interleaved(calls, repeats=60, seconds=seconds, generator=generator)
+        rows += [dict(pair=name, dtype=dtype, quantised=quantised, engine=engine, prefix=prefix, nodes=nodes, **own.row)
+                 for (dtype, quantised, engine), own in timed.items()]
+    return pd.DataFrame(rows)
+
+
+def _passes(model, tokens: Tensor, prefix: int) -> Callable[[int], object]:
+    """A forward pass over the next nodes [1, n] after a prefix, as a function of n."""
+    cache = TreeCache()
+    with torch.inference_mode():
+        tree_forward(model, tokens[:, :prefix], torch.arange(prefix), None, cache, logits_to_keep=1)
+        cache.commit([list(range(prefix))])
+
+    @torch.inference_mode()
+    def run(nodes: int) -> None:
+        tree_forward(model, tokens[:, prefix : prefix + nodes], torch.arange(nodes), None, cache)
+        cache.forget()
+
+    return run
 
 
 def over_llama(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:

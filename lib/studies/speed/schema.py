@@ -45,8 +45,8 @@ TABLES = (
           "pair dtype quantised alternative prompt", f"""
           pair
           batch integer sequences decoded together: 1
-          dtype text number format of what is not quantised; stored: that of a GGUF file, read by llama.cpp
-          quantised text none or int8: of both models, or target|drafter
+          dtype text number format of what is not quantised
+          quantised text weights in fewer bits: none, int8 (both models), or stored (a GGUF target's own blocks)
           alternative text loop, plain; the drafter and its tree; or llama.cpp
           drafter text kind of drafter; none for plain decoding
           {TREE}
@@ -56,4 +56,14 @@ TABLES = (
           target_weights integer bytes of the target's weights
           drafter_weights integer bytes of the drafter's weights
           """, compressed=True),
+    table("format_costs", "time of the target's forward pass over nodes after a prefix, by number format; interleaved",
+          "pair dtype quantised engine nodes", """
+          pair dtype
+          quantised text weights in fewer bits, as in the table formats
+          engine text loop: this project's forward pass; or llama.cpp
+          prefix integer tokens before the nodes
+          nodes integer nodes of the pass, the root included
+          median_ms real median milliseconds of a pass
+          lower_ms upper_ms repeats
+          """),
 )

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -134,12 +135,11 @@ def test_decoding_alone_leaves_out_prefill_and_the_first_tokens():
 
 def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair):
     own = ways.ours(pair, NoDrafter(), "chain:0", 8)
-    monkeypatch.setattr(formats, "load_pair", lambda name, **kwargs: pair)
-    monkeypatch.setattr(formats, "FORMATS", (("float32", "none"),))
     monkeypatch.setattr(alternatives.llama_cpp, "file_of", lambda name: Path(__file__))
     monkeypatch.setattr(alternatives.llama_cpp, "llama", lambda *given: lambda prompts: ways.Continued(
         own(prompts).tokens, [], time.perf_counter() - 1e-6))
-    rows = formats.compare("t/d", ASKED, {}, new_tokens=8, device="cpu", generator=torch.Generator().manual_seed(0))
+    rows = formats.compare({("float32", "none"): pair}, ASKED, [], new_tokens=8,
+                           generator=torch.Generator().manual_seed(0))
     stored = rows[rows["alternative"] == LLAMA]
     assert len(stored) == 4 and stored["rounds"].isna().all() and stored["agreeing"].eq(8).all()
     over = formats.over_llama(rows, np.random.default_rng(0))
@@ -182,13 +182,10 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
     other = small_models.llama(5)  # whose text is another
     other.generation_config.eos_token_id = None
     pairs = {"float32": pair, "bfloat16": Pair("t/d", other, DRAFTER, _Tokenizer(), "t", "d")}
-    monkeypatch.setattr(formats, "load_pair", lambda name, dtype, **kwargs: pairs[dtype])
-    monkeypatch.setattr(processor, "flags", lambda: frozenset({"amx_bf16"}))
-    monkeypatch.setattr(formats, "FORMATS", (("float32", "none"), ("bfloat16", "none")))
-    drafting = {"model": ("two", "chain:2"), "lookup": ("chain:3", "chain:3")}
-    settings = dict(new_tokens=8, device="cpu", generator=torch.Generator().manual_seed(0))
-    rows = formats.compare("t/d", ASKED, drafting, **settings)
-    assert len(rows) == 4 * 2 * 3 and set(rows["alternative"]) == {PLAIN, "model, two", "lookup, chain:3"}
+    drafting = [("model", "chain:2"), ("lookup", "chain:3")]
+    rows = formats.compare({(dtype, "none"): own for dtype, own in pairs.items()}, ASKED, drafting, new_tokens=8,
+                           generator=torch.Generator().manual_seed(0))
+    assert len(rows) == 4 * 2 * 3 and set(rows["alternative"]) == {PLAIN, "model, chain:2", "lookup, chain:3"}
     alone = {way: ways.ours(pairs[way], NoDrafter(), shapes.parse("chain:0"), 8)(PROMPTS).tokens
              for way in pairs}
     shared = [next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), 8) for texts in zip(*alone.values())]
@@ -198,7 +195,25 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
     said = formats.by_format(rows, np.random.default_rng(0))
     assert (said.xs(PLAIN, level="alternative")["value"] == 1).all() and said["n_prompts"].eq(4).all()
     assert said.loc[("float32", "none"), "text shared with the first row"].eq(1).all()
+    assert "The fastest way is" in findings.number_formats(rows, np.random.default_rng(0)).text
+
+
+def test_formats_are_those_of_the_processor_and_of_the_file(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(formats, "load_pair", lambda name, **settings: loaded.append(settings))
+    source = SimpleNamespace(is_gguf=True)
+    monkeypatch.setattr(formats, "sources", lambda name: (source, None))
     monkeypatch.setattr(processor, "flags", lambda: frozenset())
-    rows = formats.compare("t/d", ASKED, drafting, **settings)
-    assert set(rows["dtype"]) == {"float32"}, "bfloat16 is left out where the processor has no units for it"
-    assert "no units" in findings.number_formats(rows, np.random.default_rng(0)).text
+    assert list(formats.load("t", "cpu")) == [("float32", "none"), ("float32", "int8"), ("float32", "stored")]
+    assert loaded[-1] == {"dtype": "float32", "device": "cpu", "quantize": "stored"}
+    source.is_gguf = False
+    monkeypatch.setattr(processor, "flags", lambda: frozenset({"avx512_bf16"}))
+    assert list(formats.load("t", "cpu")) == list(formats.FORMATS)
+
+
+def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(pair):
+    """Each timed call sees the same prefix."""
+    found = formats.passes({("float32", "none"): pair}, PROMPTS, prefix=5, seconds=0.2,
+                           generator=torch.Generator().manual_seed(0))
+    assert found["nodes"].tolist() == list(formats.NODES) and found["engine"].eq("loop").all()
+    assert found["median_ms"].gt(0).all() and "passes over one node" in findings.pass_costs(found).claim
