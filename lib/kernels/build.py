@@ -23,7 +23,10 @@ INSTRUCTION_SETS = {
     "AVX-512 with bfloat16": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "fma"}, BFLOAT16),
     "AVX-512": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}, ()),
     "AVX2": ({"avx2", "fma", "f16c"}, ()),
+    "NEON with bfloat16": ({"asimd", "bf16"}, ("-march=armv8.2-a+bf16",)),
+    "NEON": ({"asimd"}, ()),
 }
+NOT_OPTIONS = {"avx512_bf16", "asimd", "bf16"}  # flags that are no -m option of the compiler
 OPTIONS = ("-std=c++20", "-O3", "-fPIC", "-pthread", "-w")
 HERE = Path(__file__).parent
 SOURCES = tuple(sorted(HERE.glob("*.cpp")))
@@ -31,18 +34,18 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def instructions(flags: frozenset[str]) -> tuple[str, ...]:
-    """The compiler's options for the best instruction set of a processor with these flags; none where it has none."""
+def instructions(flags: frozenset[str]) -> tuple[str, ...] | None:
+    """The compiler's options for the best instruction set of a processor with these flags; None where it has none."""
     for needed, further in INSTRUCTION_SETS.values():
         if needed <= flags:
-            return *(f"-m{flag}" for flag in sorted(needed - {"avx512_bf16"})), *further
-    return ()
+            return *(f"-m{flag}" for flag in sorted(needed - NOT_OPTIONS)), *further
+    return None
 
 
 def unavailable(*sources: Path) -> str | None:
     """Why this machine cannot run the library of `sources`; None if it can."""
-    if not instructions(processor.flags()):
-        return "the processor has neither AVX2 nor AVX-512"
+    if instructions(processor.flags()) is None:
+        return "the processor has neither AVX2, AVX-512 nor NEON"
     try:
         library(*sources)
     except (OSError, subprocess.SubprocessError) as error:
@@ -52,17 +55,22 @@ def unavailable(*sources: Path) -> str | None:
 
 def library(*sources: Path) -> ctypes.CDLL:
     """The library of all sources, or of the given ones. OSError or SubprocessError where compiling fails."""
-    return _library(instructions(processor.flags()), sources or SOURCES)
+    return _library(instructions(processor.flags()) or (), sources or SOURCES)
+
+
+def compiler() -> str:
+    """The path of the C++ compiler. FileNotFoundError where there is none."""
+    found = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++")))), None)
+    if found is None:
+        raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")
+    return found
 
 
 @cache
 def _library(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
-    compiler = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++")))), None)
-    if compiler is None:
-        raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")
     folders = sorted({HERE, *(path.parent for path in sources)})
     headers = [path for folder in folders for path in sorted(folder.glob("*.h"))]
-    text = b"".join(path.read_bytes() for path in (*sources, *headers)) + repr((OPTIONS, chosen, compiler)).encode()
+    text = b"".join(path.read_bytes() for path in (*sources, *headers)) + repr((OPTIONS, chosen, compiler())).encode()
     made_of = hashlib.sha256(text).hexdigest()[:16]
     target = _cache_folder() / f"{sources[0].stem}-{made_of}.so"
     if not target.exists():
@@ -71,10 +79,10 @@ def _library(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
             made = Path(folder) / target.name  # moved when finished, so that no process loads a part of it
             parts = [f"{made}.{i}.o" for i in range(len(sources))]
             with ThreadPoolExecutor() as pool:
-                commands = ([compiler, *OPTIONS, *chosen, "-c", "-o", part, str(source)]
+                commands = ([compiler(), *OPTIONS, *chosen, "-c", "-o", part, str(source)]
                             for part, source in zip(parts, sources))
                 list(pool.map(_compile, commands))
-            _compile([compiler, "-shared", "-pthread", "-o", str(made), *parts])
+            _compile([compiler(), "-shared", "-pthread", "-o", str(made), *parts])
             os.replace(made, target)
     return ctypes.CDLL(str(target))
 

@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int SUMS = LANES;  // simultaneous dot products, one accumulator each
+constexpr int SUMS = REGISTERS / 2;  // simultaneous dot products, one accumulator each
 constexpr int64_t BAND = 16, AHEAD = 8;  // rows of the matrix per step of a thread, and rows prefetched
 
 struct Matrix {
@@ -49,11 +49,11 @@ template <class T> inline Words numbers_at(const T* at, int64_t left) {
   return load_words(own);
 }
 
-// The products of C rows of x, of which there are `many`, with R = SUMS / C rows of the matrix, from `first` on: lane
-// c * R + r. Rows past the last repeat the last one. ahead: one bit for each row whose later rows are
-// prefetched; addresses past the end are harmless.
+// The products of C rows of x, of which there are `many`, with R = SUMS / C rows of the matrix, from `first` on: number
+// c * R + r of the vectors `sums`. Rows past the last repeat the last one. ahead: one bit for each row whose later rows
+// are prefetched; addresses past the end are harmless.
 template <class T, int C>
-inline Vec dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead) {
+inline void dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, int ahead, Vec* sums) {
   constexpr int R = SUMS / C;
   const int64_t in = matrix.in;
   const T* rows[R];
@@ -68,7 +68,7 @@ inline Vec dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, i
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const Words weights = numbers_at(rows[r] + k, left);
-      if (ahead >> r & 1) _mm_prefetch(reinterpret_cast<const char*>(rows[r] + AHEAD * in + k), _MM_HINT_T1);
+      if (ahead >> r & 1) prefetch<2>(rows[r] + AHEAD * in + k);
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) parts[c * R + r] = multiply_add<T>(weights, own[c], parts[c * R + r]);
     }
@@ -76,7 +76,7 @@ inline Vec dots(const Matrix& matrix, int64_t first, const T* x, int64_t many, i
   int64_t k = 0;
   for (; k + STEP<T> <= in; k += STEP<T>) step(k, STEP<T>);
   if (k < in) step(k, in - k);
-  return sums_of(parts);
+  for (int i = 0; i < SUMS; i += LANES) sums[i / LANES] = sums_of(parts + i);
 }
 
 // Within a parallel region: this thread's share of the outputs of N matrices of one size for the rows x [rows, in].
@@ -92,13 +92,16 @@ inline void each_of_few(const Matrix* const (&matrices)[N], const T* x, int64_t 
         constexpr int C = count, R = SUMS / C;
         const int ahead = row / 4 < groups ? std::array{0xff, 0x55, 0x49, 0x11}[groups - 1] << row / 4 : 0;
         for (int64_t own = first; own < std::min(end, first + AHEAD); own += R) {
-          Vec sums[N], values[N];
-          for (int n = 0; n < N; ++n) sums[n] = dots<T, C>(*matrices[n], own, x + row * in, rows - row, ahead);
-          const int mask = (1 << std::min<int64_t>(R, out - own)) - 1;
-          for (int c = 0; c < std::min<int64_t>(C, rows - row); ++c) {
-            for (int n = 0; n < N; ++n) values[n] = biased<T>(*matrices[n], own - c * R, mask << c * R, sums[n]);
-            visit(row + c, own - c * R, mask << c * R, values);
-          }
+          Vec sums[N][SUMS / LANES], values[N];
+          for (int n = 0; n < N; ++n) dots<T, C>(*matrices[n], own, x + row * in, rows - row, ahead, sums[n]);
+          for (int c = 0; c < std::min<int64_t>(C, rows - row); ++c)
+            for (int r = 0; r < R && own + r < out; r += LANES) {
+              const int lane = c * R % LANES;  // of output own + r
+              const Mask mask = first_lanes(std::min<int64_t>(R, out - own) - r) << lane;
+              const int64_t at = own + r - lane;
+              for (int n = 0; n < N; ++n) values[n] = biased<T>(*matrices[n], at, mask, sums[n][(c * R + r) / LANES]);
+              visit(row + c, at, mask, values);
+            }
         }
       };
       int64_t row = 0;

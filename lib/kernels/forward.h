@@ -29,7 +29,7 @@ struct Forward {
   const int64_t* names;                    // [vocabulary.out]: the tokens of the logits, or null for 0, 1, ...
   const uint8_t* mask;                     // [1 or batch, nodes, tree_keys]
   void *states, *logits;                   // [layers + 1, rows, hidden] or null; [kept, vocabulary]
-  void (*attend)(const Call*);
+  int (*attend)(const Call*);
   Matrix vocabulary, embedding;
   int64_t depth, batch, nodes, pending, hidden, heads, kv_heads, dim;
   int64_t kept_rows, mask_stride, offset_stride, threads;

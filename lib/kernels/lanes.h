@@ -13,6 +13,8 @@ struct half { uint16_t bits; };  // a float16 number
 
 #if defined(__AVX512F__)
 #include "lanes_avx512.h"
+#elif defined(__aarch64__)
+#include "lanes_neon.h"
 #else
 #include "lanes_avx2.h"
 #endif

@@ -19,7 +19,8 @@
 namespace {
 
 constexpr int64_t LEAST_KEYS = 256;  // that are worth a split
-constexpr int64_t FEW = 12;          // rows up to which four per vector are faster
+// Rows up to which W = 4 is faster. A vector of four numbers then holds a single row, whose exponentials it repeats.
+constexpr int64_t FEW = LANES > 4 ? 12 : 3;
 template <class T> constexpr int64_t TILED = sizeof(T) == 4 ? 97 : 1;  // rows from which the matrix units are faster
 
 // The number of panels computed together: two on the matrix units, three in vectors.

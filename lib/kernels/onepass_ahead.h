@@ -1,9 +1,9 @@
 // Prefetches of memory that onepass.cpp will read soon.
 #pragma once
-#include <immintrin.h>
-
 #include <array>
 #include <cstdint>
+
+#include "lanes.h"
 
 namespace {
 
@@ -26,7 +26,7 @@ class Ahead {
   }
   inline void operator()() {
     for (int64_t i = 0; i < each; ++i) {
-      _mm_prefetch(at, _MM_HINT_T1);
+      prefetch<2>(at);
       at += LINE;
       if (__builtin_expect(at >= now.start + now.row, 0)) turn_to_next();
     }

@@ -60,9 +60,9 @@ template <class T> inline Vec power(Vec x) {
 // During its lifetime the thread treats subnormal numbers as zero: on some processors they take a hundred times as
 // long.
 struct Flush {
-  const unsigned before = _mm_getcsr();
-  Flush() { _mm_setcsr(before | 0x8040); }
-  ~Flush() { _mm_setcsr(before); }
+  const decltype(control()) before = control();
+  Flush() { set_control(before | FLUSHED); }
+  ~Flush() { set_control(before); }
 };
 
 constexpr int64_t STRETCH = 16;  // steps of a product between two calls of `ahead`

@@ -93,7 +93,7 @@ void sum_strip(const Outputs<S>& to_sum, const T* x, int64_t in, int64_t group, 
     // At the panels' end, what is read next; harmless past the last ones.
     const char* soon = line + LATER + (place + LATER < to_sum.panel ? 0 : (STREAMS - 1) * to_sum.panel);
 #pragma GCC unroll 4
-    for (int64_t stream = 0; stream < STREAMS; ++stream) prefetch(soon + stream * to_sum.panel);
+    for (int64_t stream = 0; stream < STREAMS; ++stream) prefetch<1>(soon + stream * to_sum.panel);
     (add(line, x + k, std::integral_constant<int, I>(), std::integral_constant<int, Code::SPAN>()), ...);
   };
   if constexpr (SCALED) std::fill_n(sums, C * W * LANES, 0.f);

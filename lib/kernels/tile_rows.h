@@ -40,7 +40,7 @@ inline void add_parts(const float* packed, int64_t panel, const uint32_t* weight
   for (int64_t u = 0; u < steps; ++u) {
     for (int64_t line = 0; line < 2 * SIDE; ++line) {  // of later tiles; addresses past the end are harmless
       const uint32_t* soon = weights + (line / SIDE * steps + u + SOON) * ONE + line % SIDE * LANES;
-      _mm_prefetch(reinterpret_cast<const char*>(soon), _MM_HINT_T0);
+      prefetch<1>(soon);
     }
     _tile_loadd(6, weights + u * ONE, LINE);
     _tile_loadd(7, weights + (steps + u) * ONE, LINE);

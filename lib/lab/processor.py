@@ -29,8 +29,13 @@ def name() -> str:
 
 @cache
 def flags() -> frozenset[str]:
-    """Its instruction sets by Linux's names, such as avx512_bf16; empty where they are unknown."""
+    """Its instruction sets by Linux's names, such as avx512_bf16; empty where they are unknown.
+
+    macOS does not list them; all its ARM processors have NEON.
+    """
     lines = [line.split() for line in info() if line.startswith(("flags", "Features"))]
+    if not lines and platform.machine() == "arm64":
+        return frozenset({"asimd"})
     return frozenset(lines[0]) if lines else frozenset()
 
 

@@ -1,6 +1,8 @@
 """Products of few rows in C++, against PyTorch's: any sizes, biases, both types; what a row's neighbours may change."""
 
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -178,3 +180,15 @@ def test_what_is_faster_is_measured_once(monkeypatch, tmp_path):
         assert products.faster_in_bfloat16() == measured
     finally:
         products.faster_in_bfloat16.cache_clear()
+
+
+def test_a_child_process_and_other_threads_compute_the_same():
+    """A child has none of its parent's threads; of two calls at once the second runs alone."""
+    x, weight, _ = problem(5, 200, 300, False, torch.float32, 3)
+    run = products.linear(weight, None)
+    whole = run(x).numpy().tobytes()
+    if (child := os.fork()) == 0:
+        os._exit(run(x).numpy().tobytes() != whole)
+    assert os.waitpid(child, 0)[1] == 0
+    with ThreadPoolExecutor(4) as pool:
+        assert all(said == whole for said in pool.map(lambda _: run(x).numpy().tobytes(), range(40)))
