@@ -1,6 +1,7 @@
 """Compiles this package's C++ at its first use and keeps the library in the user's cache folder.
 
-All sources make one library, since they share their threads. Its name changes with its sources, the compiler and its options, so that it is never out of date.
+All sources make one library, since they share their threads. Its name changes with its sources, the compiler and its
+options, so that it is never out of date.
 """
 
 import ctypes

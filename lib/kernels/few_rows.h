@@ -21,8 +21,8 @@ struct Matrix {
   const void* panels;         // the weights in panels of 16 outputs, as `kind` says, with zeros up to whole 64 outputs
                               // and 32 numbers; `weight` is then not read; or null
   const float* scale;         // [out], times which int8 numbers are the weights; or null
-  const void *block_scale, *block_offset;  // [out / 16, in / group, 16 outputs] of blocks of `group` numbers, which times
-                                           // their scale, plus their offset, are the weights; or null
+  const void *block_scale, *block_offset;  // [out / 16, in / group, 16 outputs]: of blocks of `group` numbers, which
+                                           // times their scale, plus their offset, are the weights; or null
   int64_t out, in, group, kind, short_factors;  // short: scales and offsets are float16
 };
 

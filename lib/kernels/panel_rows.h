@@ -125,8 +125,8 @@ constexpr auto strips_of(std::index_sequence<C...>) {
   return std::array{sum_strip<T, Code, S, LEAST + C, W>...};
 }
 
-// As `each_of_few`, for LEAST rows at least, MOST at a time, and matrices in panels of one kind; W: vectors of outputs at
-// a time.
+// As `each_of_few`, for LEAST rows at least, MOST at a time, and matrices in panels of one kind. W: vectors of outputs
+// at a time.
 template <class T, class Code, class S, int W, int LEAST, int MOST, int N, class F>
 inline void each_strip(const Matrix* const (&matrices)[N], const T* x, const float* totals, int64_t rows, F visit) {
   constexpr auto sum = strips_of<T, Code, S, W, LEAST>(std::make_index_sequence<MOST + 1 - LEAST>());
@@ -188,7 +188,8 @@ inline void copy_weights(const Matrix& matrix, int64_t output, float* to) {
   const int64_t first = panel * PANEL * whole;  // of the panel's numbers
   const auto factor = [&](const void* all, int64_t k) {
     const int64_t place = (panel * (matrix.in / matrix.group) + k / matrix.group) * PANEL + lane;
-    return matrix.short_factors ? float_of(static_cast<const half*>(all)[place]) : static_cast<const float*>(all)[place];
+    if (matrix.short_factors) return float_of(static_cast<const half*>(all)[place]);
+    return static_cast<const float*>(all)[place];
   };
   for (int64_t k = 0; k < matrix.in; ++k) {
     float number = 0;

@@ -21,8 +21,8 @@ class Panels:
         half (HALVES); int8 (BYTES) or float16 (SHORTS) [out / 16, in, 16]; or int32[out / 16, in / 8, 16] of eight
         numbers 0 to 15 of a row per word, the first in its lowest bits (NIBBLES).
     scale: float32[out], times which int8 numbers are the weights; or None.
-    block_scale, block_offset: float16 or float32 [out / 16, in / group, 16]; a block's `group` numbers, times its scale,
-        plus its offset if there is one, are the weights; or None.
+    block_scale, block_offset: float16 or float32 [out / 16, in / group, 16]; a block's `group` numbers, times its
+        scale, plus its offset if there is one, are the weights; or None.
     """
 
     shape: tuple[int, int]
@@ -51,7 +51,8 @@ class Panels:
         of = lambda tensor: tensor[panel, :, lane]  # noqa: E731
         numbers = of(self.numbers)
         if self.kind == HALVES:
-            numbers = torch.stack([numbers << 16, numbers & -65536], dim=-1).flatten(-2).contiguous().view(torch.float32)
+            both = torch.stack([numbers << 16, numbers & -65536], dim=-1)
+            numbers = both.flatten(-2).contiguous().view(torch.float32)
         if self.kind == NIBBLES:
             shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=numbers.device)
             numbers = (numbers[..., None] >> shifts & 15).flatten(-2)
@@ -65,7 +66,7 @@ class Panels:
 
 
 def of_16_bits(weight: Tensor) -> Panels | None:
-    """Panels of weights [out, in] in bfloat16, or in float32 if they are bfloat16 or float16 numbers; None for others."""
+    """Panels of weights [out, in] in bfloat16, or in float32 if they are numbers of 16 bits; None for others."""
     if weight.dtype == torch.bfloat16:
         return _of_bfloat16(weight.detach())
     first = weight.detach()[:1]  # alone tells most float32 weights apart

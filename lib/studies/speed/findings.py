@@ -108,8 +108,8 @@ def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
         text += (f" Without prefill the plain loop in {fast.name} decodes {stats.format_estimate(fast)} times as fast "
                  "as llama.cpp on the same file.")
     return Finding("Number formats.", f"{text} Greedy text in each format is that of the target in this format. "
-                   "*quantised*: *int8* in both models, or *stored*, a GGUF target's own blocks; *text shared*: the share "
-                   "of a text before the first difference.", table=shown)
+                   "*quantised*: *int8* in both models, or *stored*, a GGUF target's own blocks; *text shared*: the "
+                   "share of a text before the first difference.", table=shown)
 
 
 def pass_costs(costs: pd.DataFrame) -> Finding:
@@ -147,9 +147,9 @@ SPEED = """
 ## Wall clock beside transformers
 
 All ways decode the same prompts with the same stopping rule, in turns; prefill is included unless a number says
-otherwise, and ratios are geometric means over prompts. Two factors are kept apart: the gain of the **loop** without speculation over transformers' greedy
-`generate`, and the gain of **speculation** over the loop's own plain decoding. The *policy* drafts as deep as its last
-rounds advise, or not at all.
+otherwise, and ratios are geometric means over prompts. Two factors are kept apart: the gain of the **loop** without
+speculation over transformers' greedy `generate`, and the gain of **speculation** over the loop's own plain decoding. The
+*policy* drafts as deep as its last rounds advise, or not at all.
 """
 
 

@@ -47,15 +47,15 @@ def load(name: str, device: str) -> dict[Format, Pair]:
     return {each: load_pair(name, dtype=each[0], device=device, quantize=own) for each, own in quantised.items()}
 
 
-def compare(pairs: Mapping[Format, Pair], prompts, drafting: Sequence[tuple[str, str | Tree]], *, new_tokens: int,
-            generator: torch.Generator) -> pd.DataFrame:
+def compare(name: str, pairs: Mapping[Format, Pair], prompts, drafting: Sequence[tuple[str, str | Tree]], *,
+            new_tokens: int, generator: torch.Generator) -> pd.DataFrame:
     """The table "formats": a pair in each format, plain and with each drafter and tree, on each prompt, in shuffled
     turns; llama.cpp decodes plainly where it can.
 
-    pairs: as `load` gives them. prompts: `recording.Prompts`. `agreeing` compares with the first format. Greedy text in
+    name, pairs: as for and from `load`. prompts: `recording.Prompts`. `agreeing` compares with the first format. Greedy text in
     each format is that of the target in this format.
     """
-    runs, measured, name = {}, list(pairs), next(iter(pairs.values())).name
+    runs, measured = {}, list(pairs)
     for each, pair in pairs.items():
         runs[each, PLAIN] = drafted(PLAIN, pair, NO_DRAFTER, "", ROOT_ALONE, new_tokens)
         for spec, shape in drafting:
@@ -84,12 +84,13 @@ def compare(pairs: Mapping[Format, Pair], prompts, drafting: Sequence[tuple[str,
     return pd.DataFrame(rows)
 
 
-def passes(pairs: Mapping[Format, Pair], prompts: Sequence[Tensor], *, prefix: int, seconds: float,
+def passes(name: str, pairs: Mapping[Format, Pair], prompts: Sequence[Tensor], *, prefix: int, seconds: float,
            generator: torch.Generator) -> pd.DataFrame:
-    """The table "format_costs": a forward pass of the target over NODES nodes of a chain after a prefix, in each format,
-    and llama.cpp's over as many tokens where it can, in shuffled turns, which share `seconds` for each number of nodes.
+    """The table "format_costs": a forward pass of the target over NODES nodes of a chain after a prefix, in each
+    format, and llama.cpp's over as many tokens where it can, in shuffled turns, which share `seconds` for each number
+    of nodes.
     """
-    tokens, name = rows_of_text(prompts, 1, prefix + max(NODES)), next(iter(pairs.values())).name
+    tokens = rows_of_text(prompts, 1, prefix + max(NODES))
     ready = {(*each, LOOP): _passes(fused(pair.target), tokens, prefix) for each, pair in pairs.items()}
     if file := llama_cpp.file_of(name):
         ready[*STORED, LLAMA] = llama_cpp.passes(file, tokens[0].tolist(), prefix)

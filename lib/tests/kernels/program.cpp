@@ -7,8 +7,8 @@
 //   sources="program.cpp ../../kernels/blocks.cpp ../../kernels/onepass.cpp"
 //   aarch64-linux-gnu-g++ -std=c++20 -O3 -pthread -w -o program $sources
 //   qemu-aarch64 -L /usr/aarch64-linux-gnu ./program
-//   g++ -std=c++20 -O1 -g -pthread -w -mavx2 -mfma -mf16c -fsanitize=address,undefined -fno-sanitize-recover=undefined \
-//     -o program $sources && ./program
+//   g++ -std=c++20 -O1 -g -pthread -w -mavx2 -mfma -mf16c -fsanitize=address,undefined \
+//     -fno-sanitize-recover=undefined -o program $sources && ./program
 #include <cstdio>
 #include <cstdlib>
 
@@ -151,8 +151,8 @@ template <class T> struct Arguments {
                         cache.capacity});
     }
     Forward& f = forward;
-    f.layers = layers.data(), f.embedding = {model.embedding.data(), nullptr, nullptr, nullptr, nullptr, nullptr, model.vocabulary, model.hidden},
-    f.final_norm = model.final_norm.data();
+    f.embedding.weight = model.embedding.data(), f.embedding.out = model.vocabulary;
+    f.layers = layers.data(), f.final_norm = model.final_norm.data();
     f.tokens = block.tokens.data(), f.cosines = model.cosines.data(), f.sines = model.sines.data();
     f.offsets = block.offsets.data(), f.prefix = block.prefix.data(), f.mask = block.mask.data();
     f.states = states.data(), f.logits = logits.data(), f.attend = Kernels<T>::onepass;

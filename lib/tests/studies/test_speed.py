@@ -138,7 +138,7 @@ def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair):
     monkeypatch.setattr(alternatives.llama_cpp, "file_of", lambda name: Path(__file__))
     monkeypatch.setattr(alternatives.llama_cpp, "llama", lambda *given: lambda prompts: ways.Continued(
         own(prompts).tokens, [], time.perf_counter() - 1e-6))
-    rows = formats.compare({("float32", "none"): pair}, ASKED, [], new_tokens=8,
+    rows = formats.compare("t/d", {("float32", "none"): pair}, ASKED, [], new_tokens=8,
                            generator=torch.Generator().manual_seed(0))
     stored = rows[rows["alternative"] == LLAMA]
     assert len(stored) == 4 and stored["rounds"].isna().all() and stored["agreeing"].eq(8).all()
@@ -182,9 +182,10 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
     other = small_models.llama(5)  # whose text is another
     other.generation_config.eos_token_id = None
     pairs = {"float32": pair, "bfloat16": Pair("t/d", other, DRAFTER, _Tokenizer(), "t", "d")}
+    monkeypatch.setattr(alternatives.llama_cpp, "file_of", lambda name: None)
     drafting = [("model", "chain:2"), ("lookup", "chain:3")]
-    rows = formats.compare({(dtype, "none"): own for dtype, own in pairs.items()}, ASKED, drafting, new_tokens=8,
-                           generator=torch.Generator().manual_seed(0))
+    rows = formats.compare("t/d", {(dtype, "none"): own for dtype, own in pairs.items()}, ASKED, drafting,
+                           new_tokens=8, generator=torch.Generator().manual_seed(0))
     assert len(rows) == 4 * 2 * 3 and set(rows["alternative"]) == {PLAIN, "model, chain:2", "lookup, chain:3"}
     alone = {way: ways.ours(pairs[way], NoDrafter(), shapes.parse("chain:0"), 8)(PROMPTS).tokens
              for way in pairs}
@@ -211,9 +212,10 @@ def test_formats_are_those_of_the_processor_and_of_the_file(monkeypatch):
     assert list(formats.load("t", "cpu")) == list(formats.FORMATS)
 
 
-def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(pair):
+def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(monkeypatch, pair):
     """Each timed call sees the same prefix."""
-    found = formats.passes({("float32", "none"): pair}, PROMPTS, prefix=5, seconds=0.2,
+    monkeypatch.setattr(formats.llama_cpp, "file_of", lambda name: None)
+    found = formats.passes("t/d", {("float32", "none"): pair}, PROMPTS, prefix=5, seconds=0.2,
                            generator=torch.Generator().manual_seed(0))
     assert found["nodes"].tolist() == list(formats.NODES) and found["engine"].eq("loop").all()
     assert found["median_ms"].gt(0).all() and "passes over one node" in findings.pass_costs(found).claim
