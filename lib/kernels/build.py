@@ -56,7 +56,10 @@ def unavailable(*sources: Path) -> str | None:
 
 def library(*sources: Path) -> ctypes.CDLL:
     """The library of all sources, or of the given ones. OSError or SubprocessError where compiling fails."""
-    return _library(instructions(processor.flags()) or (), sources or SOURCES)
+    made = _library(instructions(processor.flags()) or (), sources or SOURCES)
+    if isinstance(made, Exception):
+        raise made
+    return made
 
 
 def compiler() -> str:
@@ -68,7 +71,15 @@ def compiler() -> str:
 
 
 @cache
-def _library(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
+def _library(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL | Exception:
+    """The library, or why there is none: what fails once is not tried again at each call."""
+    try:
+        return _built(chosen, sources)
+    except (OSError, subprocess.SubprocessError) as error:
+        return error
+
+
+def _built(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
     folders = sorted({HERE, *(path.parent for path in sources)})
     headers = [path for folder in folders for path in sorted(folder.glob("*.h"))]
     text = b"".join(path.read_bytes() for path in (*sources, *headers)) + repr((OPTIONS, chosen, compiler())).encode()

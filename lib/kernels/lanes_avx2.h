@@ -1,8 +1,8 @@
 // Vectors of eight numbers: AVX2 with FMA.
 #pragma once
-#include <immintrin.h>
-
 #include <cmath>
+
+#include "lanes_x86.h"
 
 namespace {
 
@@ -23,18 +23,6 @@ inline Words spread(Mask mask) {
   return _mm256_cmpeq_epi32(_mm256_and_si256(all_words(mask), bits), bits);
 }
 inline Mask gathered(Vec comparison) { return static_cast<Mask>(_mm256_movemask_ps(comparison)); }
-
-// The thread's control register for numbers, and its bits with which subnormal ones are zero.
-constexpr unsigned FLUSHED = 0x8040;
-inline unsigned control() { return _mm_getcsr(); }
-inline void set_control(unsigned bits) { _mm_setcsr(bits); }
-
-// Prefetches into the cache of this level. Not by an intrinsic: a function of nothing else has no effect to GCC, which
-// leaves out calls of it.
-template <int LEVEL> inline void prefetch(const void* at) {
-  if constexpr (LEVEL == 1) asm volatile("prefetcht0 (%0)" : : "r"(at));
-  else asm volatile("prefetcht1 (%0)" : : "r"(at));
-}
 
 // Aligned memory.
 inline Vec load(const float* at) { return _mm256_load_ps(at); }

@@ -1,6 +1,6 @@
 // Vectors of sixteen numbers: AVX-512, with its bfloat16 products where it has some.
 #pragma once
-#include <immintrin.h>
+#include "lanes_x86.h"
 
 namespace {
 
@@ -14,18 +14,6 @@ inline Vec all(float x) { return _mm512_set1_ps(x); }
 inline Words all_words(int x) { return _mm512_set1_epi32(x); }
 inline Vec floats(Words x) { return _mm512_castsi512_ps(x); }
 inline Words words(Vec x) { return _mm512_castps_si512(x); }
-
-// The thread's control register for numbers, and its bits with which subnormal ones are zero.
-constexpr unsigned FLUSHED = 0x8040;
-inline unsigned control() { return _mm_getcsr(); }
-inline void set_control(unsigned bits) { _mm_setcsr(bits); }
-
-// Prefetches into the cache of this level. Not by an intrinsic: a function of nothing else has no effect to GCC, which
-// leaves out calls of it.
-template <int LEVEL> inline void prefetch(const void* at) {
-  if constexpr (LEVEL == 1) asm volatile("prefetcht0 (%0)" : : "r"(at));
-  else asm volatile("prefetcht1 (%0)" : : "r"(at));
-}
 
 // Aligned memory.
 inline Vec load(const float* at) { return _mm512_load_ps(at); }

@@ -40,6 +40,9 @@ template <int LEVEL> inline void prefetch(const void* at) {
   else asm volatile("prfm pldl2keep, [%0]" : : "r"(at));
 }
 
+// Tells the processor that the thread waits in a loop.
+inline void relax() { asm volatile("yield"); }
+
 // Aligned memory.
 inline Vec load(const float* at) { return vld1q_f32(at); }
 inline Words load_words(const void* at) { return vld1q_u32(static_cast<const uint32_t*>(at)); }

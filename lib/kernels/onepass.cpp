@@ -3,8 +3,8 @@
 // All data is transposed: a vector's lanes are query rows (of the G * m that share a key head), or, where there are
 // few, a quarter as many; keys and values are read in their own layout and broadcast, 1 or 4 numbers at a time (W).
 // Matrix units for bfloat16 (onepass_amx.h), where the processor has some, compute both products for blocks that fill
-// them (M), with float32 numbers in three parts. A work item is (batch row, key head, at most 256 query rows, a range of
-// keys). It walks its keys in tiles: scores from the resident queries, softmax in base 2, product with the values
+// them (M), with float32 numbers in three parts. A work item is (batch row, key head, at most 256 query rows, a range
+// of keys). It walks its keys in tiles: scores from the resident queries, softmax in base 2, product with the values
 // (FlashAttention-2, Dao 2023, Alg. 1). Unlike there, a tile's maximum is not computed: weights may be relative to any
 // number (`top`) that keeps them in float32's range. It starts as the maximum of the first few keys, and is raised when
 // a tile's weights exceed LARGE. Items that share rows but not keys are merged by their tops and sums (Flash-Decoding).

@@ -1,4 +1,4 @@
-"""The one-pass attention kernel's binding: the struct of a call, and whether this machine can compile it.
+"""The one-pass attention kernel's binding: the struct of a call.
 
 `onepass.cpp` says how it computes, `onepass_panels.h` holds one tile's computation, `onepass_tiles.h` and
 `onepass_amx.h` its innermost loops.
@@ -7,8 +7,6 @@
 import ctypes
 
 import torch
-
-from lib.kernels import build
 
 ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
 Strides = 3 * ctypes.c_int64
@@ -24,13 +22,3 @@ class Call(ctypes.Structure):
         *((f"{name}_stride", Strides) for name in ("query", "key", "value")),
         ("scale", ctypes.c_float),
     ]
-
-
-def unavailable() -> str | None:
-    """Why this machine cannot run the kernel: no vector units, no compiler, or a failing one; None if it can."""
-    return build.unavailable()
-
-
-def kernels() -> ctypes.CDLL:
-    """The compiled kernels. OSError or SubprocessError where compiling fails."""
-    return build.library()

@@ -1,4 +1,5 @@
-// Products of few rows with weights in panels of 16 outputs: bfloat16's, int8's, or blocks of 4 or 8 bits.
+// Products of few rows with weights in panels of 16 outputs: numbers of 16 bits, int8 numbers, or blocks
+// of 4 or 8 bits.
 //
 // LANES outputs are summed side by side, one number of a row at a time: weights are read in their order in memory, and
 // nothing is added across lanes. An output's sum is made in the same order for any number of rows and outputs.
@@ -147,7 +148,8 @@ inline void each_strip(const Matrix* const (&matrices)[N], const T* x, const flo
       const int64_t row = rows * strip / strips, count = rows * (strip + 1) / strips - row;
       alignas(64) float sums[N][MOST][W][LANES];
       for (int n = 0; n < N; ++n)
-        sum[count - LEAST](outputs[n], x + row * in, in, group, totals + row * blocks, sums[n][0][0]);
+        sum[count - LEAST](outputs[n], x + row * in, in, group, totals ? totals + row * blocks : nullptr,
+                           sums[n][0][0]);
       for (int w = 0; w < W && first + w * LANES < out; ++w) {
         const int64_t at = first + w * LANES;
         const Mask mask = first_lanes(out - at);

@@ -40,6 +40,16 @@ class Panels:
         return {name: value for name, value in held.items() if isinstance(value, Tensor)}
 
     @property
+    def form(self) -> tuple:
+        """What two matrices share that are multiplied together."""
+        return self.kind, self.group, *((name, tensor.dtype) for name, tensor in self.tensors.items())
+
+    @property
+    def takes_bfloat16(self) -> bool:
+        """Whether inputs may be bfloat16: blocks with factors and float16 numbers are multiplied with float32 alone."""
+        return self.kind in (HALVES, BYTES) and self.group == 0
+
+    @property
     def nbytes(self) -> int:
         """Bytes of its tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())

@@ -9,11 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "lanes.h"
 
 class Threads {
  public:
@@ -25,9 +24,8 @@ class Threads {
     own.start(std::min<int64_t>(count, MOST - 1), [](void* given) { (*static_cast<F*>(given))(); }, &body);
   }
 
-  // Of the region that this thread is in.
+  // This thread's number in its region.
   static int64_t index() { return own_index; }
-  static int64_t count() { return own_count; }
 
   // Within a region: returns when all threads have called it; what they wrote before can then be read.
   static void barrier() {
@@ -42,7 +40,7 @@ class Threads {
 
  private:
   static constexpr uint32_t MOST = 512;
-  static constexpr int SPINS = 1000;  // pauses of 15 to 50 ns each
+  static constexpr int SPINS = 1000;  // pauses before a waiting thread sleeps
   static inline thread_local int64_t own_index = 0, own_count = 1;
 
   std::mutex running;
@@ -63,28 +61,25 @@ class Threads {
   alignas(64) static inline unsigned char memory[512];
 
   static uint32_t changed(const std::atomic<uint32_t>& number, uint32_t from) {
-    for (int i = 0; i < SPINS; ++i, pause())
+    for (int i = 0; i < SPINS; ++i, relax())
       if (const uint32_t now = number.load(std::memory_order_acquire); now != from) return now;
     number.wait(from, std::memory_order_acquire);
     return number.load(std::memory_order_acquire);
   }
-  static void pause() {
-#if defined(__x86_64__)
-    _mm_pause();
-#else
-    asm volatile("yield");
-#endif
-  }
 
   void start(int64_t count, void (*work)(void*), void* context) {
     body = work, given = context;
-    for (; made < count; ++made) std::thread(&Threads::serve, this, made, region.load()).detach();
+    try {
+      for (; made < count; ++made) std::thread(&Threads::serve, this, made, region.load()).detach();
+    } catch (const std::system_error&) {  // the system gives no more threads
+      count = made;
+    }
     region.store((region.load() / MOST + 1) * MOST + count, std::memory_order_release);
     region.notify_all();
     act(0, count);
   }
 
-  void act(int64_t index, int64_t count) {
+  void act(int64_t index, int64_t count) noexcept {
     own_index = index, own_count = count;
     body(given);
     meet();

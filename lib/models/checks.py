@@ -78,9 +78,11 @@ def own_dtype(device: str | torch.device = "cpu") -> torch.dtype:
     """
     if not str(device).startswith("cpu"):  # `check_device` refuses devices that are none
         return torch.bfloat16
-    measured = not processor.has_matrix_units() and build.unavailable() is None
-    faster = processor.has_bfloat16_units() and (not measured or products.faster_in_bfloat16())
-    return torch.bfloat16 if faster else torch.float32
+    if not processor.has_bfloat16_units():
+        return torch.float32
+    if processor.has_matrix_units() or build.unavailable():
+        return torch.bfloat16
+    return torch.bfloat16 if products.faster_in_bfloat16() else torch.float32
 
 
 def check_device(device: str | torch.device, dtype: torch.dtype) -> None:

@@ -153,8 +153,8 @@ def _kernels(model, how: str | None) -> Kernels:
         from lib.models.native_blocks import NativeBlocks
 
         blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
-        plain = isinstance(head, torch.nn.Linear)
-        output = products.linear(head.weight, head.bias, blocks.panels.get(head)) if plain else head
+        weight = head.weight if isinstance(head, torch.nn.Linear) else None
+        output = products.linear(weight, head.bias, blocks.panels.get(head), blocks.like.dtype)
         return Kernels(blocks, output, weights_of(model))
     if how is None and products.fills_the_memory(model.parameters()):
         return Kernels(None, head, weights_of(model))

@@ -67,7 +67,7 @@ def header(path: Path) -> Header:
 
 
 def tensors(path: Path, header: Header) -> Iterator[Stored]:
-    """The tensors of a file, each read when it is asked for. PairError where one has NaN or infinite values or a type
+    """Reads the tensors of a file one after the other. PairError where one has NaN or infinite values or a type
     that cannot be dequantised, or where the file changed since its header was read.
     """
     with _opened(path) as file:

@@ -105,6 +105,10 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, 
     model = cache(lambda source, own, kind: _model(source, own, device, kind))
     loaded = [tuple(map(model, pair, dtypes, kinds)) for pair in named]
     _share_vocabularies(loaded)
+    quantise = cache(lambda source, own, kind: _quantise(model(source, own, kind), source, kind))
+    for pair in named:
+        for each in zip(pair, dtypes, kinds):
+            quantise(*each)
     return [Pair(_shown(name, pair), models[0], models[1] if models[1:] else None, tokenizer(pair[0]), pair[0].short,
                  pair[1].short if pair[1:] else NO_MODEL)
             for name, pair, models in zip(names, named, loaded)]
@@ -231,13 +235,22 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind:
         if info["missing_keys"]:
             raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; its "
                                    "files are incomplete or belong to another config.json: fetch or save them again")
+        return model.to(device).eval()
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise checks.no_memory(source, device) from error
+
+
+def _quantise(model, source: Source, kind: str) -> None:
+    """Gives a model weights of this kind, after its vocabulary was cut, which only whole weights can be."""
+    device = model.device
+    try:
         if kind == bits.INT8:
             bits.quantize_int8(model)
         if kind == bits.STORED:
             from lib.models import stored
 
             stored.take_weights(model, Path(source.gguf))
-        return model.to(device).eval()
+        model.to(device)
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error
 
@@ -271,9 +284,6 @@ def _share_vocabularies(pairs: Sequence[tuple[object, ...]]) -> None:
 
 
 def _cut_vocabulary(model, size: int) -> None:
-    if isinstance(model.get_input_embeddings(), bits.PackedEmbedding):
-        raise checks.PairError(f"a vocabulary of {model.config.vocab_size} tokens cannot be cut to its partner's "
-                               f"{size} in few bits; take quantize 'none'")
     with _silence(bars=False):  # transformers would advise to pad the embedding again
         model.resize_token_embeddings(size, mean_resizing=False)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.attention.backends.mask import SharedMask
-from lib.kernels import build, onepass, products
+from lib.kernels import build, products
 from lib.kernels.panels import of_16_bits
 from lib.kernels.products import NAMES, Matrix, fills_the_memory, matrix_of, start_of
 from lib.models.fused import rotation_refusal
@@ -98,9 +98,10 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
     norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
     tables = [] if embedding is None else [embedding]
     packed = [part for part in projections if isinstance(part, PackedLinear)]
-    if layers[0].post_attention_layernorm.weight.dtype != torch.float32 and not all(p.scale_of_rows for p in packed):
+    if layers[0].post_attention_layernorm.weight.dtype != torch.float32 and not all(
+            part.panels.takes_bfloat16 for part in packed):
         return "blocks of few bits are multiplied with float32 numbers alone"
-    if any(_format(layer.mlp.gate_proj) != _format(layer.mlp.up_proj) for layer in layers):
+    if any(_form(layer.mlp.gate_proj) != _form(layer.mlp.up_proj) for layer in layers):
         return "gate and up have weights in different formats"
     whole = (part for part in (*projections, *norms, *tables) if not isinstance(part, (PackedLinear, PackedEmbedding)))
     return products.weights_refusal([part.weight for part in whole])
@@ -129,8 +130,8 @@ class NativeBlocks:
         layer's input.
     norm, output, embedding: None where there is none.
 
-    Weights that are bfloat16 numbers are held a second time, in panels of two bytes each, unless that fills the memory.
-    PyTorch's operators are faster for more than `most_rows` rows. An object serves one call at a time.
+    Weights that are numbers of 16 bits are held a second time, in panels, unless that fills the memory. PyTorch's
+    operators are faster for more than `most_rows` rows. An object serves one call at a time.
     """
 
     fills = True
@@ -142,6 +143,10 @@ class NativeBlocks:
         plain = [part for part in linears if isinstance(part, nn.Linear)]
         copied = not fills_the_memory((part.weight for part in plain), each=2)
         self.copies = {part: of_16_bits(part.weight) for part in plain if copied}
+        for gate, up in ((layer.mlp.gate_proj, layer.mlp.up_proj) for layer in layers):  # one product computes both
+            own = [self.copies.get(part) for part in (gate, up)]
+            if None not in own and own[0].form != own[1].form:
+                self.copies[gate] = self.copies[up] = None
         self.panels = self.copies | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
         self.most_rows = products.most_rows(all(self.panels.get(part) is not None for part in linears))
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
@@ -149,11 +154,12 @@ class NativeBlocks:
         self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
         self.embedding = embedding
         kind = NAMES[self.like.dtype]
-        self.run, self.run_fill = (getattr(build.library(), f"{name}_{kind}") for name in ("forward", "fill"))
+        self.run, self.run_fill, attend = (
+            getattr(build.library(), f"{name}_{kind}") for name in ("forward", "fill", "onepass"))
         self.forward = Forward(
             layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
             vocabulary=Matrix() if output is None else self._matrix(output), embedding=self._table(),
-            attend=ctypes.cast(getattr(onepass.kernels(), f"onepass_{kind}"), c_void_p),
+            attend=ctypes.cast(attend, c_void_p),
             heads=attention.q_proj.out_features // attention.head_dim,
             kv_heads=attention.k_proj.out_features // attention.head_dim, dim=attention.head_dim,
             scale=attention.head_dim**-0.5,
@@ -277,9 +283,9 @@ def _projections(layer: nn.Module) -> dict[str, nn.Module]:
             "gate": mlp.gate_proj, "up": mlp.up_proj, "down": mlp.down_proj}
 
 
-def _format(part: nn.Module) -> tuple | None:
-    """The kind of a projection's blocks; None for a linear layer."""
-    return (part.about["kind"], part.about["group"]) if isinstance(part, PackedLinear) else None
+def _form(part: nn.Module) -> tuple | None:
+    """The form of a projection's panels; None for a linear layer."""
+    return part.panels.form if isinstance(part, PackedLinear) else None
 
 
 def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:

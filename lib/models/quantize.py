@@ -42,15 +42,11 @@ class PackedLinear(_Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], in the dtype of x."""
-        held, ran = self.panels, x.dtype == torch.float32 or self.scale_of_rows and x.dtype == torch.bfloat16
+        held = self.panels
+        ran = x.dtype == torch.float32 or held.takes_bfloat16 and x.dtype == torch.bfloat16
         if ran and x.device.type == "cpu" and not x.requires_grad and products.build.unavailable() is None:
             return products.linear(None, self.bias, held, x.dtype)(x)
         return F.linear(x, held.rows().to(x.dtype), self.bias)
-
-    @property
-    def scale_of_rows(self) -> bool:
-        """Whether each output has one scale, as int8 weights have, which bfloat16 inputs can be multiplied with."""
-        return self.about["group"] == 0
 
     def of_outputs(self, outputs: Tensor | slice) -> nn.Linear:
         """A linear layer of some outputs, with weights in the activations' number format."""

@@ -28,13 +28,15 @@ def take_weights(model, path: Path) -> None:
     header = gguf_tensors.header(path)
     turned = header.metadata.get("general.architecture") == "llama"
     heads = {"attn_q": model.config.num_attention_heads, "attn_k": model.config.num_key_value_heads}
-    left = {name for name, _ in model.named_parameters()}
+    left, table = {name for name, _ in model.named_parameters()}, model.get_input_embeddings()
     for stored in gguf_tensors.tensors(path, header):
         if stored.name in LEFT_OUT:
             continue
         part, kind = _place(stored, path), stored.name.rpartition(".")[2]
         role = stored.name.split(".")[-2]
         rows = _rows(stored.shape[0], heads[role]) if turned and role in heads else slice(None)
+        if stored.name in (TABLE, OUTPUT):
+            rows = slice(table.num_embeddings)
         if kind == "bias" or len(stored.shape) == 1:
             values = nn.Parameter(torch.from_numpy(gguf_blocks.floats(stored)[rows].copy()), requires_grad=False)
             setattr(model.get_submodule(part), kind, values)
@@ -42,7 +44,11 @@ def take_weights(model, path: Path) -> None:
             _replace(model, part, _packed(stored, rows))
         left -= {f"{part}.{kind}"} | ({"lm_head.weight"} if stored.name == TABLE else set())
     if model.config.tie_word_embeddings or OUTPUT not in header.tensors:
-        model.lm_head = PackedLinear(model.get_input_embeddings().panels, torch.float32)
+        table = model.get_input_embeddings()
+        if isinstance(table, PackedEmbedding):
+            model.lm_head = PackedLinear(table.panels, torch.float32)
+        else:
+            model.lm_head.weight = table.weight
     model.quantised = STORED
     if left:
         raise PairError(f"{path} lacks weights for {', '.join(sorted(left)[:3])}; give a file that holds the whole "

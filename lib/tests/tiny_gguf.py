@@ -6,6 +6,7 @@ import gguf
 import numpy as np
 from tokenizers import pre_tokenizers
 
+FLOATS = {gguf.GGMLQuantizationType.F32: np.float32, gguf.GGMLQuantizationType.F16: np.float16}
 HIDDEN, FEED, HEADS, KEY_HEADS = 64, 96, 4, 2
 TOKENS = ["<|start|>", "<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "th", "the"]
 MERGES = ["t h", "th e"]
@@ -46,8 +47,8 @@ def write(path: Path, *, architecture: str = "llama", quantised: gguf.GGMLQuanti
         if name != left_out:
             values = (len(shape) == 1) + 0.2 * rng.standard_normal(shape).astype(np.float32)
             kind = gguf.GGMLQuantizationType.Q8_0 if quantised is None else quantised
-            if len(shape) == 1:
-                writer.add_tensor(f"{name}.weight", values)
+            if len(shape) == 1 or kind in FLOATS:
+                writer.add_tensor(f"{name}.weight", values.astype(FLOATS[kind] if len(shape) > 1 else np.float32))
             elif kind in gguf.quants._type_traits:
                 writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
             else:  # bytes of the right number

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lib.attention.backends.folded import folded
 from lib.attention.backends.mask import SharedMask
-from lib.kernels.onepass import ENTRIES, Call, Strides, kernels, unavailable
+from lib.kernels.build import library, unavailable
+from lib.kernels.onepass import ENTRIES, Call, Strides
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
                 *(ctypes.addressof(lengths), output.data_ptr(), lse.data_ptr()),
                 *(batch, kv_heads, heads // kv_heads, nodes, visible.shape[-1], dim, value_dim),
                 *(stride, torch.get_num_threads()), *(Strides(*x.stride()[:3]) for x in (query, key, value)), scale)
-    if not getattr(kernels(), ENTRIES[query.dtype])(ctypes.byref(call)):
+    if not getattr(library(), ENTRIES[query.dtype])(ctypes.byref(call)):
         raise MemoryError(f"no memory for the parts of tree attention of query {tuple(query.shape)}; use fewer threads")
     return output, lse
 

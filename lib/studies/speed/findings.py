@@ -119,12 +119,14 @@ def pass_costs(costs: pd.DataFrame) -> Finding:
     times = own.pivot(index="format", columns="nodes", values="median_ms").loc[list(dict.fromkeys(own["format"]))]
     figure = charts.lines(own, x="nodes", y="median_ms", by="format", lower="lower_ms", upper="upper_ms", log_x=True,
                           log_y=True, x_label="nodes of a forward pass", y_label="milliseconds")
+    most = times.columns[-1]
+    one, all_of = times[times.columns[0]], times[most]
     some = 8 if 8 in times.columns else times.columns[-1]
     steps = ", ".join(f"{row[some] / row[times.columns[0]]:.2f} in {label}" for label, row in times.iterrows())
     return Finding(f"A pass over {some} nodes costs, in passes over one node: {steps}.",
-                   f"After {costs['prefix'].iloc[0]} tokens, medians and quartiles of at least "
-                   f"{costs['repeats'].min()} calls. The fewer bits a weight has, the less one node costs, and the "
-                   "earlier arithmetic limits a tree.", figure, "format_costs", table=times.round(1))
+                   f"One node takes least in {one.idxmin()} ({one.min():.1f} ms), {most} nodes in {all_of.idxmin()} "
+                   f"({all_of.min():.1f} ms). After {costs['prefix'].iloc[0]} tokens; medians and quartiles of at "
+                   f"least {costs['repeats'].min()} calls.", figure, "format_costs", table=times.round(1))
 
 
 def _format(key: tuple) -> str:
@@ -148,8 +150,8 @@ SPEED = """
 
 All ways decode the same prompts with the same stopping rule, in turns; prefill is included unless a number says
 otherwise, and ratios are geometric means over prompts. Two factors are kept apart: the gain of the **loop** without
-speculation over transformers' greedy `generate`, and the gain of **speculation** over the loop's own plain decoding. The
-*policy* drafts as deep as its last rounds advise, or not at all.
+speculation over transformers' greedy `generate`, and the gain of **speculation** over the loop's own plain decoding.
+The *policy* drafts as deep as its last rounds advise, or not at all.
 """
 
 

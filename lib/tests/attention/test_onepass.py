@@ -116,7 +116,7 @@ def test_matrix_units_compute_the_same_where_they_are_emulated(group, nodes, pre
     query, key, value, mask = problem(1, 2, group, nodes, prefix, dim, value_dim, dtype, generator)
     truth = tree_attention(*(x.double() for x in (query, key, value)), mask, prefix, backend="reference")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(onepass, "kernels", lambda: emulated)
+        patch.setattr(onepass, "library", lambda: emulated)
         patch.setattr(onepass, "ENTRIES", {torch.float32: "tiled_float32", torch.bfloat16: "tiled_bfloat16"})
         ours = tree_attention(query, key, value, mask, prefix, backend="onepass")
     tolerance = {torch.float32: 1e-6, torch.bfloat16: 3e-3}[dtype]
@@ -189,7 +189,7 @@ def test_more_threads_than_items_share_the_keys(threads, prefix):
 @needs_kernel
 def test_a_call_without_memory_is_an_error_of_python(monkeypatch):
     x = torch.randn(1, 2, 3, 16)
-    monkeypatch.setattr(onepass, "kernels", lambda: SimpleNamespace(onepass_float32=lambda call: 0))
+    monkeypatch.setattr(onepass, "library", lambda: SimpleNamespace(onepass_float32=lambda call: 0))
     with pytest.raises(MemoryError, match=r"no memory .* query \(1, 2, 3, 16\); use fewer threads"):
         tree_attention(x, x, x, torch.ones(3, 3).bool(), 0, backend="onepass")
 
@@ -218,9 +218,9 @@ def test_a_compiler_s_complaint_is_quoted(tmp_path, monkeypatch):
 def test_it_is_compiled_once_into_the_user_s_cache(monkeypatch, tmp_path):
     build._library.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    onepass.kernels()
+    onepass.library()
     (made,) = (tmp_path / "draft_trees").iterdir()  # and nothing else is left behind
     build._library.cache_clear()
     monkeypatch.setattr(build.subprocess, "run", lambda *a, **k: pytest.fail("compiled again"))
-    assert onepass.kernels()._name == str(made) and made.suffix == ".so"
+    assert onepass.library()._name == str(made) and made.suffix == ".so"
     build._library.cache_clear()

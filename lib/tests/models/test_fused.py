@@ -246,6 +246,16 @@ def test_int8_layers_are_the_same_fused(kernels):
     torch.testing.assert_close(told, said, atol=1e-4, rtol=1e-3)
 
 
+def test_gate_and_up_in_different_numbers_of_16_bits_are_the_model_s_own():
+    """One product computes both, so that they must lie in panels of one form."""
+    model = made(CONFIGS["llama"])
+    for layer in model.model.layers:
+        for part, dtype in ((layer.mlp.gate_proj, torch.bfloat16), (layer.mlp.up_proj, torch.float16)):
+            part.weight.data = part.weight.data.to(dtype).float()
+    told, said = (block(model, each)[0].logits for each in (fused(model), model))
+    torch.testing.assert_close(told, said, atol=1e-4, rtol=1e-3)
+
+
 @pytest.mark.parametrize("model, said", [
     (lambda: made(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)), "GPT2LMHeadModel"),
     (lambda: small_models.llama(0), "float64"),

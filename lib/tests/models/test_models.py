@@ -149,7 +149,7 @@ def test_a_target_alone_is_a_pair(folders):
     (False, False, True, "float32"), (True, True, False, "bfloat16"), (True, False, True, "bfloat16"),
     (True, False, False, "float32")])
 def test_the_number_format_follows_the_processor(monkeypatch, folders, units, matrix, faster, own):
-    """Where it has units for bfloat16, but no matrix units, what is faster is measured."""
+    """The faster format is measured on a processor with bfloat16 units that are no matrix units."""
     monkeypatch.setattr(checks.processor, "has_bfloat16_units", lambda: units)
     monkeypatch.setattr(checks.processor, "has_matrix_units", lambda: matrix)
     monkeypatch.setattr(checks.build, "unavailable", lambda: None)
@@ -160,9 +160,11 @@ def test_the_number_format_follows_the_processor(monkeypatch, folders, units, ma
     assert checks.dtypes_of("auto", "cuda:0") == (torch.bfloat16,) * 2
 
 
-def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders):
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders, quantize):
     names = ["target|more", "target|less", "more|none"]
-    pairs = models.load_pairs(["|".join(folders[part] for part in name.split("|")) for name in names])
+    pairs = models.load_pairs(["|".join(folders[part] for part in name.split("|")) for name in names],
+                              quantize=quantize)
     assert pairs[0].target is pairs[1].target and pairs[0].draft_model is pairs[2].target
     assert len({model.config.vocab_size for pair in pairs for model in (pair.target, pair.draft_model)}) == 1
 

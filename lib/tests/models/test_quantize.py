@@ -5,8 +5,9 @@ import torch
 
 from lib.decoding import generate, in_batches
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.kernels.panels import of_16_bits
 from lib.models import PairError, load_pair
-from lib.models.quantize import PackedEmbedding, PackedLinear, int8, quantize_int8, rounded
+from lib.models.quantize import PackedLinear, int8, quantize_int8, rounded
 from lib.studies.drafters import measure
 from lib.tests import small_models
 
@@ -61,3 +62,11 @@ def test_what_cannot_be_quantised_is_refused_by_name():
     for wrong, message in wrongs.items():
         with pytest.raises(PairError, match=message):
             load_pair("small/tiny", quantize=wrong)
+
+
+def test_a_layer_of_float16_numbers_takes_bfloat16_inputs_too():
+    weight = torch.randn(40, 64, generator=torch.Generator().manual_seed(0)).half().float()
+    held = of_16_bits(weight)
+    assert held.numbers.dtype == torch.float16 and not held.takes_bfloat16
+    x = torch.randn(3, 64).bfloat16()
+    torch.testing.assert_close(PackedLinear(held, torch.bfloat16)(x).float(), x.float() @ weight.T, atol=0.1, rtol=0.02)
