@@ -15,7 +15,7 @@ from lib.drafters.heads.eagle import FeatureHead, embed, unroll
 from lib.drafters.heads.layers import CachedLayers
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
-from lib.models.fused import output_layer, weights_of
+from lib.models.fused import weights_of
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -48,7 +48,7 @@ class EagleDrafter(HeadDrafter):
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
-        self.output = output_layer(self.target)
+        self._renew_output()
         if (made_of := weights_of(self.head)) != self.made_of:  # else the layer is still valid
             self.made_of, self.layer = made_of, CachedLayers([self.head.layer])
         self.prompts: list[Tensor] | None = list(prompts)
@@ -67,7 +67,7 @@ class EagleDrafter(HeadDrafter):
         return self.drafts
 
     def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
-        filling = Filling(shape, roots, self.proposal, self.temperature)
+        filling = Filling(shape, roots, self.proposal, self.temperature, output=self.known)
         if shape.budget:
             filling.grow([ROOT], self._logits(self.outputs), draws)
         for level in plan(shape).levels:
@@ -77,7 +77,7 @@ class EagleDrafter(HeadDrafter):
 
     def _grow(self, rule: Growth, roots: list[int]) -> list[Draft]:
         by_node(rule, self.proposal, self.temperature)
-        rows = [Growing(rule, root, self.temperature) for root in roots]
+        rows = [Growing(rule, root, self.temperature, output=self.known) for root in roots]
 
         def forward_grown(levels: Sequence[np.ndarray], tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
             above = torch.zeros_like(tokens)
@@ -144,7 +144,7 @@ class EagleDrafter(HeadDrafter):
         return out[torch.arange(len(out)), torch.tensor(counts) - 1]
 
     def _forward_level(self, features: Tensor, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
-        """The logits [B, k, V] of nodes int64[B, k] of one depth.
+        """The logits [B, k, V], or of the head's tokens [B, k, K], of nodes int64[B, k] of one depth.
 
         features [B, k, H]: the outputs at their parents. sees bool[k, forwarded + k] or [B, ...]: which of the nodes
         forwarded before and of their own level they attend to, besides the text.

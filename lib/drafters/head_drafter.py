@@ -9,11 +9,16 @@ from lib.drafters.drafter import Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.heads import published
 from lib.drafters.heads.store import check_shipped
-from lib.models.fused import output_layer
+from lib.models.fused import output_layer, weights_of
+from lib.models.packed import pack
+from lib.models.reduced import ReducedOutput
 
 
 class HeadDrafter(Drafter):
-    """A head on a target. A kind also defines `_ahead`, from which `read_ahead` takes ranks and probabilities."""
+    """A head on a target. A kind also defines `_ahead`, from which `read_ahead` takes ranks and probabilities.
+
+    output: the target's output layer, or its rows for the tokens that the head drafts, which `known` holds.
+    """
 
     wants_hidden_states = True
     reads_ahead = True
@@ -21,7 +26,9 @@ class HeadDrafter(Drafter):
     def __init__(self, target, head):
         self.target, self.head, self.calls = target, head, 0
         self.name_or_path = getattr(head, "name_or_path", "")
-        self.output = output_layer(target)
+        self.known: ReducedOutput | None = None
+        self.made_of_target: tuple | None = None  # the weights that `known` was made of
+        self._renew_output()
 
     @classmethod
     def of(cls, pair, *, folder=None, **options) -> "HeadDrafter":
@@ -29,8 +36,18 @@ class HeadDrafter(Drafter):
         folder = check_shipped(pair.target_name, cls.head_kind) if folder is None else folder
         return cls(pair.target, published.load(cls.head_kind, folder, pair.target), **options)
 
+    def _renew_output(self) -> None:
+        """Takes the output layer anew, for a target whose weights have changed."""
+        if self.head.tokens is None:
+            self.output = output_layer(self.target)
+        elif (made_of := weights_of(self.target)) != self.made_of_target:
+            self.made_of_target = made_of
+            self.known = pack(ReducedOutput(self.target.get_output_embeddings(), self.head.tokens))
+            self.output = self.known.rows
+
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
-        """For d = 0, 1, ... the logits [n, V] of the tokens d + 1 after each root, those that start rounds in `text`.
+        """For d = 0, 1, ... the logits [n, V], or of its own tokens [n, K], of the tokens d + 1 after each root, those
+        that start rounds in `text`.
 
         hidden: [1, T - 1, H] per layer, of text int64[T] without its last token; its n = T - 1 - start roots are the
         tokens from `start` to the last but one.
@@ -53,6 +70,7 @@ class HeadDrafter(Drafter):
             tokens = text[None, :-1].to(target.device)
             hidden = target(tokens, output_hidden_states=True, logits_to_keep=1).hidden_states
             for d, logits in zip(range(min(depth, count)), self._ahead(hidden, text, start, depth)):
+                logits = logits if self.known is None else self.known.spread(logits, float("-inf"))
                 true = text[start + d + 1 :].to(logits.device)
                 scores = logits[: len(true)].to(torch.promote_types(logits.dtype, torch.float32))
                 ranks[row, : len(true), d] = rank_of(scores, true).int().cpu()

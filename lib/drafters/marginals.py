@@ -4,7 +4,7 @@ For the heads see `lib.drafters.heads.marginals`, for the growth rule "ddtree@N"
 """
 
 from operator import attrgetter
-from typing import Iterable, Sequence
+from typing import ClassVar, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
-from lib.models.fused import output_layer, weights_of
+from lib.models.fused import weights_of
+from lib.models.reduced import ReducedOutput
 from lib.trees.growth.rules import DDTree
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -24,26 +25,28 @@ from lib.verify.draft import Draft, Draws
 STARTS = 64  # rounds of a known text that are read in one forward pass
 
 
-def fill(logits: Tensor, roots: Sequence[int], shape: Tree) -> list[Draft]:
+def fill(logits: Tensor, roots: Sequence[int], shape: Tree, known: ReducedOutput | None = None) -> list[Draft]:
     """The shape, a node of rank r at depth d the r-th best token of logits[:, d - 1] (Cai et al. 2024, section 2.1.2).
 
-    logits [B, D, V]. Nodes of the shape deeper than D are not drafted.
+    logits [B, D, V], or [B, D, K] of the tokens that `known` holds. Nodes of the shape deeper than D are not drafted.
     """
     tree, _ = levels_of(shape, logits.shape[1])
     if not tree.budget:
         return alone(roots)
-    best = top_tokens(logits[:, : tree.max_depth].flatten(0, 1), tree.last_rank + 1).cpu()
+    best = top_tokens(logits[:, : tree.max_depth].flatten(0, 1), tree.last_rank + 1)
+    best = (best if known is None else known.tokens[best]).cpu()
     return [_draft(tree, root, tokens) for root, tokens in zip(roots, best.view(len(roots), tree.max_depth, -1))]
 
 
-def grow(logits: Tensor, roots: Sequence[int], rule: DDTree) -> list[Draft]:
-    """For each row the tree that the rule makes of its distributions logits [B, D, V]."""
+def grow(logits: Tensor, roots: Sequence[int], rule: DDTree, known: ReducedOutput | None = None) -> list[Draft]:
+    """For each row the tree that the rule makes of its distributions, from logits as for `fill`."""
     count = min(rule.budget, logits.shape[-1])
     if not count:
         return alone(roots)
     tokens = top_tokens(logits.flatten(0, 1), count).view(*logits.shape[:2], count)
     probs = logits.double().softmax(-1).gather(-1, tokens).cpu().numpy()
-    return [_draft(rule.tree(own), root, best) for root, own, best in zip(roots, probs, tokens.cpu())]
+    tokens = (tokens if known is None else known.tokens[tokens]).cpu()
+    return [_draft(rule.tree(own), root, best) for root, own, best in zip(roots, probs, tokens)]
 
 
 def _draft(tree: Tree, root: int, best: Tensor) -> Draft:
@@ -55,13 +58,13 @@ def _draft(tree: Tree, root: int, best: Tensor) -> Draft:
 class MarginalDrafter(HeadDrafter):
     """Keeps roots, and takes one distribution per depth from its head in each round.
 
-    A kind defines `_marginals(depth) -> [B, D, V]`, for at most `depth` depths, and `_take(nodes, hidden)`, which keeps
+    A kind defines `_marginals(depth) -> [B, D, V or K]`, for at most `depth` depths, and `_take(nodes, hidden)`, which keeps
     the hidden states that it needs of these nodes of each row. The head's `depth` is the largest D.
     """
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the lengths of the prompts int64[T]; their hidden states come with the first `commit`."""
-        self.output = output_layer(self.target)  # anew, for a target whose weights have changed
+        self._renew_output()
         self.roots: list[int] = []
         self.drafts: list[Draft] = []
         self.lengths = [len(prompt) for prompt in prompts]
@@ -82,7 +85,7 @@ class MarginalDrafter(HeadDrafter):
         self.calls += 1
         with forward():
             logits = self._marginals(shape.max_depth if static else self.head.depth)
-        self.drafts = (fill if static else grow)(logits, self.roots, shape)
+        self.drafts = (fill if static else grow)(logits, self.roots, shape, self.known)
         return self.drafts
 
     @torch.no_grad()
@@ -118,7 +121,7 @@ class MedusaDrafter(MarginalDrafter):
 class BlockDrafter(MarginalDrafter):
     """A block head, whose cache holds keys and values of the features of all tokens before the root, never a block."""
 
-    head_kind = "block"
+    head_kind: ClassVar[str] = "block"
     cache_bytes = property(attrgetter("cache.bytes"))
 
     def __init__(self, target, head):
@@ -151,8 +154,7 @@ class BlockDrafter(MarginalDrafter):
     def _marginals(self, depth: int) -> Tensor:
         roots = self.target.get_input_embeddings()(torch.tensor(self.roots, device=self.newest.device))
         offsets = torch.arange(self.head.depth, device=roots.device)
-        sees_all = torch.ones(self.head.depth, self.head.depth, dtype=torch.bool, device=roots.device)
-        states = self.layers(self.head.enter(roots, self.newest), offsets, self.cache, sees_all)
+        states = self.layers(self.head.enter(roots, self.newest), offsets, self.cache, self.head.sees())
         self.cache.forget()
         return self.output(states[:, :depth])
 
@@ -168,3 +170,9 @@ class BlockDrafter(MarginalDrafter):
         parts = zip(before.split(STARTS), roots.split(STARTS, 1))
         states = torch.cat([self.head.states_along(features, own, part)[0] for part, own in parts])
         return self.output(states).unbind(1)
+
+
+class JetSpecDrafter(BlockDrafter):
+    """JetSpec's head (arXiv 2606.18394): a block that sees backwards alone."""
+
+    head_kind = "jetspec"

@@ -27,7 +27,7 @@ COMMANDS = {
     "all": "train all members",
     "prepare": "make the tokenizer and the token streams",
     "losses": "copy the trained models and heads to data/models, and write the members' held-out losses",
-    "heads": "train a head of a target",
+    "heads": "train heads of a target",
     "ngrams": "count a target's tables of n-grams",
     "own_text": "let a chat model write dialogues into data/text, and list its most frequent tokens",
     "nano": "distil a small draft model from a chat model on its dialogues",
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--target", help="the target of heads or ngrams: a trained member, a shipped model or a folder "
                         f"(default: base); of own_text and nano: a chat model (default: {SMOLLM2})")
     parser.add_argument("--tokens", type=int, default=2_000_000, help="of own_text (default: %(default)s)")
-    parser.add_argument("--kind", default="medusa", choices=list(heads.PLANS),
-                        help="the kind of head (default: %(default)s)")
+    parser.add_argument("--kinds", default="medusa", help="kinds of heads, with commas, which learn from the same pass "
+                        f"of the target: {', '.join(heads.LOSSES)} (default: %(default)s)")
     given = parser.parse_args(arguments)
     given.target = given.target or (SMOLLM2 if given.command in ("own_text", "nano") else "base")
 
@@ -74,7 +74,8 @@ def main(arguments: Sequence[str]) -> None:
     elif given.command == "chat_answers":
         answer_chat_prompts()
     elif given.command == "heads":
-        heads.make(given.target, given.kind, given.folder, plan=planned(heads.PLANS[given.kind]), device=given.device)
+        heads.make(given.target, given.kinds.split(","), given.folder, plan=planned(heads.plan_of(given.target)),
+                   device=given.device)
     else:
         for name in family.FAMILY if given.command == "all" else [given.command]:
             member = family.FAMILY[name]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
+from typing import NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -31,6 +31,26 @@ class Streams:
 
     train: dict[str, np.ndarray]
     held_out: dict[str, np.ndarray]
+
+
+class Windows(NamedTuple):
+    """Rows of text: tokens int64[R, T + 1]; learned bool[R, T], whether the token after each of T is one to learn."""
+
+    tokens: torch.Tensor
+    learned: torch.Tensor
+
+    @classmethod
+    def all_learned(cls, tokens: torch.Tensor) -> "Windows":
+        """Of tokens int64[R, T + 1]."""
+        return cls(tokens, torch.ones_like(tokens[:, 1:], dtype=torch.bool))
+
+    def first(self, rows: int) -> "Windows":
+        """At most so many rows."""
+        return Windows(*(part[:rows] for part in self))
+
+    def to(self, device) -> "Windows":
+        """On another device."""
+        return Windows(*(part.to(device) for part in self))
 
 
 def prepare(folder: Path) -> Streams:

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lib.making import data, loop
 from lib.making.corpus import mixture
-from lib.models.load import load_pair
+from lib.models.load import Pair, load_pair
 
 WINDOW = 512
 
@@ -68,7 +68,7 @@ def make(name: str, folder: Path, *, member: Member | None = None, device: str =
     model = LlamaForCausalLM(member.config()).to(device)
     loss, texts, shares = loop.plain_loss, streams.train, mixture.SHARES
     if member.teacher:
-        teacher = frozen_target(member.teacher, folder, device)
+        teacher = frozen_pair(member.teacher, folder, device).target
         loss = loop.distilling_loss(teacher)
         texts, shares = data.with_own_text(teacher, member.teacher, streams, folder, member.plan)
     for part, plan in ((name, member.plan), (f"{name}-further", member.further)):
@@ -85,14 +85,16 @@ def make(name: str, folder: Path, *, member: Member | None = None, device: str =
     return model
 
 
-def frozen_target(name: str, folder: Path, device: str):
-    """The target in float32 with tree attention, without gradients: trained under `folder`, or else by its name.
+def frozen_pair(name: str, folder: Path, device: str) -> Pair:
+    """A target in float32 with tree attention, without gradients: trained under `folder`, or else by its name.
 
     PairError if there is none, or if it cannot be read.
     """
     trained = (folder / name / "model.safetensors").exists()
     where = str(folder / name) if trained else name
-    return load_pair(where, dtype="float32", device=device).target.requires_grad_(False)
+    pair = load_pair(where, dtype="float32", device=device)
+    pair.target.requires_grad_(False)
+    return pair
 
 
 def save(model: LlamaForCausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> None:

@@ -1,10 +1,12 @@
-"""Heads of a frozen target: their losses, and their training (`python -m lib making heads --target T --kind K`).
+"""Heads of a frozen target: their losses, and their training (`python -m lib making heads --target T --kinds K,...`).
 
 A head learns the distribution of its target, not the token of the text, since the target decides acceptance. Each depth
 has 0.8 of the weight of the depth before, as for Medusa's heads (Cai et al. 2024, section 2.2.1) and EAGLE-3's steps.
-Head and target share the target's output layer.
+Heads share the target's output layer, and all heads of a training learn from the same forward pass of the target, whose
+hidden states are not kept. A head learns the same beside others as alone.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,116 +15,150 @@ from typing import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lib.drafters import heads
+from lib.drafters import heads, vocabulary
 from lib.drafters.heads.eagle import continued, embed, unroll
-from lib.drafters.heads.layers import Unrolled
-from lib.making import data, family, loop
+from lib.drafters.heads.layers import Head, Unrolled
+from lib.making import data, family, loop, own_text
+from lib.making.data import Windows
 
-STEPS = {"medusa": 500, "eagle": 1000, "eagle3": 600, "block": 800}  # Medusa stops improving earlier than the others
-PLANS = {kind: loop.Plan(STEPS[kind], 16, 256, 1e-2, seed=11 + place) for place, kind in enumerate(heads.KINDS)}
+PLAN = loop.Plan(1000, 16, 256, 1e-2, seed=11)  # on the corpus of the family
+DIALOGUES = loop.Plan(1000, 8, 512, 1e-2, seed=11)  # on dialogues that a chat model wrote
 CURVE_EVERY = 100  # steps between two points of the held-out curve
 HELD_OUT_WINDOWS = 4  # of each kind of text
+HELD_OUT_SHARE = 0.02  # of the dialogues
 DECAY = 0.8  # weight of a depth relative to the one before
 UNROLLED = 4  # depths of EAGLE-3's training-time test
 NOISE = 0.1  # half the width of the uniform noise on EAGLE-1's features (Li et al. 2024, section 3.2)
 STRIDE = 8  # tokens between the starts of a window's blocks
 
 DepthLoss = Callable[[Tensor, int], Tensor]  # (states [..., H] of a depth, the depth from 0) -> its loss
+Draw = Callable[[int], Windows]  # the windows of a step
+Output = Callable[[Tensor], Tensor]  # states [..., H] -> logits [..., K] of the tokens that heads draft
 
 
-def cross_entropy(output, state: Tensor, target_state: Tensor) -> Tensor:
-    """Mean cross-entropy, in nats per token, of the head's distribution and the target's, both from states [..., H]."""
-    with torch.no_grad():
-        probs = output(target_state).softmax(-1, dtype=torch.float32)
-    return -(probs * output(state).log_softmax(-1, dtype=torch.float32)).sum(-1).mean()
+@dataclass(frozen=True)
+class Lesson:
+    """What a target says of windows of B rows: tokens int64[B, T + 1]; hidden: by index, its hidden states [B, T, H];
+    probs float32[B, T, K], its distribution of the next token after each of T, of the tokens that heads draft, which
+    sum to less than 1 where these are some; favourite int64[B, T], its most likely token of all; learned bool[B, T].
+    """
+
+    tokens: Tensor
+    hidden: Mapping[int, Tensor]
+    probs: Tensor
+    favourite: Tensor
+    learned: Tensor
+
+
+@torch.no_grad()
+def lesson(target, windows: Windows, known: Tensor | None) -> Lesson:
+    """What the target says of windows; known: the tokens int64[K] that heads draft, None for all."""
+    read = target.base_model(windows.tokens[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
+    output, probs, favourite = target.get_output_embeddings(), [], []
+    for states in read[-1]:  # a row at a time: the logits of all tokens are large
+        logits = output(states).float()
+        favourite.append(logits.argmax(-1))
+        some = logits if known is None else logits[:, known]
+        probs.append((some - logits.logsumexp(-1, keepdim=True)).exp())
+    hidden = dict(enumerate(read)) | {-1: read[-1]}
+    return Lesson(windows.tokens, hidden, torch.stack(probs), torch.stack(favourite), windows.learned)
 
 
 @dataclass(frozen=True)
 class HeadLoss:
-    """The states of the head and of the target by depth, [B, T', H] each, before their shared output layer.
+    """The states of a head by depth, [B, T', H] each, and the places of the text whose next tokens they speak of.
 
     The loss of a depth is `classification` times the cross-entropy against the target's distribution, plus
-    `regression` times the smooth L1 distance between the states, both means over tokens.
+    `regression` times the smooth L1 distance to the target's states, both means over the tokens that are learned.
     """
 
     states: list[Tensor]
-    target_states: list[Tensor]
+    places: list[slice | Tensor]
     classification: float = 1.0
     regression: float = 0.0
 
-    def by_depth(self, output, entropy: Callable = cross_entropy) -> DepthLoss:
-        """The loss of a depth, for `backward_apart`; output: the output layer; entropy: `cross_entropy` or compiled."""
+    def logits(self, head: Head, output: Output, lesson: Lesson, state: Tensor, depth: int) -> Tensor:
+        """Of a depth, [B, T', K]: the token at a place is the one before the token of which it speaks."""
+        logits, bias = output(state), head.bias(lesson.tokens[:, :-1][:, self.places[depth]])
+        return logits if bias is None else logits + bias
+
+    def by_depth(self, head: Head, output: Output, lesson: Lesson, entropy: Callable) -> DepthLoss:
+        """The loss of a depth, for `backward_apart`; entropy: `cross_entropy` or compiled."""
 
         def loss_of(state: Tensor, depth: int) -> Tensor:
-            loss = self.classification * entropy(output, state, self.target_states[depth])
+            at = self.places[depth]
+            logits, learned = self.logits(head, output, lesson, state, depth), lesson.learned[:, at]
+            loss = self.classification * entropy(logits, lesson.probs[:, at], learned)
             if self.regression:
-                loss = loss + self.regression * F.smooth_l1_loss(state.float(), self.target_states[depth].float())
+                apart = F.smooth_l1_loss(state.float(), lesson.hidden[-1][:, at].float(), reduction="none").mean(-1)
+                loss = loss + self.regression * mean(apart, learned)
             return DECAY**depth * loss
 
         return loss_of
 
 
-@torch.no_grad()
-def hidden_states(target, tokens: Tensor) -> tuple[Tensor, ...]:
-    """The target's hidden states [B, T, H] per layer, of tokens int64[B, T]."""
-    return target(tokens, output_hidden_states=True, use_cache=False, logits_to_keep=1).hidden_states
+def cross_entropy(logits: Tensor, probs: Tensor, learned: Tensor) -> Tensor:
+    """Mean cross-entropy, in nats per learned token, of logits [B, T, K] against probs float32[B, T, K]."""
+    return mean(-(probs * logits.log_softmax(-1, dtype=torch.float32)).sum(-1), learned)
 
 
-def medusa(head, target, tokens: Tensor, generator: torch.Generator) -> HeadLoss:
-    """Medusa: from each hidden state of tokens int64[B, T + 1]; depth d predicts the token d + 2 places later."""
-    last = hidden_states(target, tokens[:, :-1])[-1]
-    states = head.states(last).unbind(-2)
-    lengths = [last.shape[1] - 1 - depth for depth in range(len(states))]
-    return HeadLoss([state[:, :length] for state, length in zip(states, lengths)],
-                    [last[:, depth + 1 :] for depth in range(len(states))])
+def mean(values: Tensor, learned: Tensor) -> Tensor:
+    """Of the learned ones."""
+    return (values * learned).sum() / learned.sum().clamp_min(1)
 
 
-def eagle(head, target, tokens: Tensor, generator: torch.Generator) -> HeadLoss:
+def medusa(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
+    """Medusa: from each hidden state; depth d predicts the token d + 2 places later."""
+    states = head.states(said.hidden[-1]).unbind(-2)
+    return HeadLoss([state[:, : state.shape[1] - 1 - depth] for depth, state in enumerate(states)],
+                    [slice(depth + 1, None) for depth in range(len(states))])
+
+
+def eagle(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     """EAGLE-1: one step, from features with uniform noise to the next features (Li et al. 2024, section 3.2)."""
-    features = hidden_states(target, tokens[:, :-1])[-1]
+    features = said.hidden[-1]
     noise = torch.rand(features.shape, generator=generator).to(features)
     entries = (features + NOISE * (2 * noise - 1))[:, :-1]
-    place = torch.arange(entries.shape[1], device=tokens.device)[None]
-    made = continued(head, entries, embed(head, target, tokens[:, 1:-1]), place, Unrolled())
-    return HeadLoss([head.states(made)], [features[:, 1:]], classification=0.1, regression=1.0)
+    place = torch.arange(entries.shape[1], device=entries.device)[None]
+    made = continued(head, entries, embed(head, target, said.tokens[:, 1:-1]), place, Unrolled())
+    return HeadLoss([head.states(made)], [slice(1, None)], classification=0.1, regression=1.0)
 
 
-def unrolled(head, target, tokens: Tensor, generator: torch.Generator) -> HeadLoss:
+def unrolled(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     """EAGLE-3's training-time test: the head continues its own features for a few steps (Li et al. 2025, section 3.2).
 
     Step d predicts the token d + 2 places after that of the feature.
     """
-    hidden = hidden_states(target, tokens[:, :-1])
-    length = tokens.shape[1] - 1 - UNROLLED
-    made = unroll(head, target, head.read(hidden)[:, :length], tokens[:, 1:], UNROLLED)
+    length = said.tokens.shape[1] - 1 - UNROLLED
+    made = unroll(head, target, head.read(said.hidden)[:, :length], said.tokens[:, 1:], UNROLLED)
     return HeadLoss([head.states(features) for features in made],
-                    [hidden[-1][:, step + 1 : step + 1 + length] for step in range(UNROLLED)])
+                    [slice(step + 1, step + 1 + length) for step in range(UNROLLED)])
 
 
-def block(head, target, tokens: Tensor, generator: torch.Generator) -> HeadLoss:
+def block(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     """Block heads: blocks that start every few tokens of a window, from a position that the generator draws."""
-    hidden = hidden_states(target, tokens[:, :-1])
+    length = said.tokens.shape[1] - 1
     first = 1 + int(torch.randint(STRIDE, (), generator=generator))
-    before = torch.arange(first, hidden[-1].shape[1] - head.depth + 1, STRIDE, device=tokens.device)
+    before = torch.arange(first, length - head.depth + 1, STRIDE, device=said.tokens.device)
     if not len(before):
-        raise ValueError(f"windows of {tokens.shape[1] - 1} tokens are too short for a block of {head.depth} that "
-                         f"starts within the first {STRIDE}; give a larger `length` in the plan")
-    roots = target.get_input_embeddings()(tokens[:, before])
-    states = head.states_along(head.read(hidden), roots, before)
-    return HeadLoss(list(states.unbind(2)), [hidden[-1][:, before + depth] for depth in range(head.depth)])
+        raise ValueError(f"windows of {length} tokens are too short for a block of {head.depth} that starts within the "
+                         f"first {STRIDE}; give a larger `length` in the plan")
+    roots = target.get_input_embeddings()(said.tokens[:, before])
+    states = head.states_along(head.read(said.hidden), roots, before)
+    return HeadLoss(list(states.unbind(2)), [before + depth for depth in range(head.depth)])
 
 
-LOSSES = {"medusa": medusa, "eagle": eagle, "eagle3": unrolled, "block": block}
+LOSSES = {"medusa": medusa, "eagle": eagle, "eagle3": unrolled, "block": block, "jetspec": block, "dspark": block}
 HELD_OUT_LOSSES = {**LOSSES, "eagle": unrolled}  # on held-out text: by depth, as the head drafts
 
 
 def backward_apart(states: Sequence[Tensor], loss_of: DepthLoss) -> Tensor:
     """The backward pass of the summed losses of all depths, one depth after another. Returns the sum.
 
-    The logits of a depth, [rows, length, V], are far larger than the hidden states, and are freed before those of the
+    The logits of a depth, [rows, length, K], are far larger than the hidden states, and are freed before those of the
     next are made; gradients are summed in the hidden states, and the trunk has one backward pass (Gloeckle et al. 2024,
     "Better & Faster Large Language Models via Multi-token Prediction", figure 2).
     """
@@ -137,71 +173,141 @@ def backward_apart(states: Sequence[Tensor], loss_of: DepthLoss) -> Tensor:
     return total
 
 
-def make(target_name: str, kind: str, folder: Path, *, plan: loop.Plan | None = None, device: str = "cpu",
-         compiled: bool = True):
-    """Trains a head for a target (a member under `folder`, or as `lib.models` names models), and saves it in bfloat16.
+def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Plan | None = None, device: str = "cpu",
+         compiled: bool = True) -> dict[str, Head]:
+    """Trains heads for a target (a member under `folder`, or as `lib.models` names models), and saves them in bfloat16.
 
-    The head and its curve are written to folder/heads/TARGET/KIND. The target wrote half of the windows' text.
+    Each head and its curve are written to folder/heads/TARGET/KIND. The text are the dialogues that the target wrote,
+    where these are committed, of which heads draft the most frequent tokens; else the family's corpus, half of it as
+    the target continues it. A stopped training of the same kinds resumes.
     """
-    if kind not in PLANS:
-        raise ValueError(f"the head's kind is {kind!r}; choose one of {', '.join(PLANS)}")
-    plan = plan or PLANS[kind]
-    target = family.frozen_target(target_name, folder, device)
-    streams = data.prepare(folder)
-    torch.manual_seed(plan.seed)  # for the initial weights; each window is a function of seed and step
-    head = heads.KINDS[kind](heads.settings(kind, target.config)).to(device)
-    into = folder / "heads" / Path(target_name).name / kind
-    texts = data.with_own_text(target, target_name, streams, folder, plan)
-    draw = partial(data.windows, *texts, plan.rows, plan.length + 1, plan.seed)
-    train(head, target, kind, draw, plan, into, streams.held_out, compiled=compiled)
-    heads.save(head, into)
+    if unknown := [kind for kind in kinds if kind not in LOSSES]:
+        raise ValueError(f"the head's kind is {unknown[0]!r}; choose one of {', '.join(LOSSES)}")
+    name = Path(target_name).name
+    pair = family.frozen_pair(target_name, folder, device)
+    plan = plan or plan_of(target_name)
+    if own_text.path_of(name).is_file():
+        known = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
+        draw, held_out = dialogues(pair, name, plan)
+    else:
+        known, (draw, held_out) = None, corpus(pair.target, target_name, folder, plan)
+    made = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
+    train(made, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
+    for kind, head in made.items():
+        heads.save(head, folder / "heads" / name / kind)
+    return made
+
+
+def plan_of(target_name: str) -> loop.Plan:
+    """The plan for a target's text: its own dialogues where they are committed, else the corpus."""
+    return DIALOGUES if own_text.path_of(Path(target_name).name).is_file() else PLAN
+
+
+def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
+    """A new head of a kind, a function of the seed, that drafts these tokens int64[K] of the target, or all."""
+    torch.manual_seed(seed)
+    head = heads.KINDS[kind](heads.settings(kind, target.config, None if known is None else len(known)))
+    if known is not None:
+        head.tokens.copy_(known)
     return head
 
 
-def train(head, target, kind: str, draw, plan: loop.Plan, into: Path, held_out: Mapping[str, np.ndarray], *,
-          compiled: bool = True, checkpoint_every: int = 50, curve_every: int = CURVE_EVERY) -> None:
-    """Trains a head in place, with checkpoints under `into`/checkpoints and the held-out curve in `into`/curve.csv.
+def dialogues(pair, name: str, plan: loop.Plan) -> tuple[Draw, dict[str, Windows]]:
+    """Windows of the dialogues that a chat model wrote, all before any comes again; and of those that are held out."""
+    template = own_text.template(pair.tokenizer)
+    training, held_out = (own_text.windows(*part.stream(*template), plan.length)
+                          for part in own_text.load(own_text.path_of(name)).split(HELD_OUT_SHARE))
+    steps = len(training.tokens) // plan.rows
+
+    def draw(step: int) -> Windows:
+        order = torch.randperm(len(training.tokens), generator=plan.generator(step // steps))
+        rows = order[step % steps * plan.rows :][: plan.rows]
+        return Windows(training.tokens[rows], training.learned[rows])
+
+    return draw, {"dialogues": held_out}
+
+
+def corpus(target, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dict[str, Windows]]:
+    """Windows of the family's corpus, half of them as the target continues it; and of each kind that is held out."""
+    streams = data.prepare(folder)
+    texts = data.with_own_text(target, name, streams, folder, plan)
+    draw = partial(data.windows, *texts, plan.rows, plan.length + 1, plan.seed)
+    held_out = {kind: spaced(stream, plan.length) for kind, stream in streams.held_out.items()}
+    return lambda step: Windows.all_learned(draw(step)), held_out
+
+
+def spaced(stream: np.ndarray, length: int) -> Windows:
+    """HELD_OUT_WINDOWS windows of a stream, evenly spaced."""
+    starts = np.linspace(0, len(stream) - length - 1, HELD_OUT_WINDOWS).astype(int)
+    rows = [torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts]
+    return Windows.all_learned(torch.stack(rows))
+
+
+def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.Plan, into: Path,
+          held_out: Mapping[str, Windows], *, compiled: bool = True, checkpoint_every: int = 50,
+          curve_every: int = CURVE_EVERY) -> None:
+    """Trains heads, by kind, in place; held-out curves are in `into`/KIND/curve.csv, checkpoints beside them.
 
     compiled: whether the softmax over the vocabulary is fused, which halves a step of several depths on a CPU.
     """
-    output = target.get_output_embeddings()
-    entropy = torch.compile(cross_entropy) if compiled else cross_entropy
-    device = next(head.parameters()).device
+    entropy = torch.compile(cross_entropy, dynamic=True) if compiled else cross_entropy
+    known = next(iter(trained.values())).tokens
+    device, output = target.device, output_of(target, known)
 
-    def learn(tokens: Tensor, step: int) -> Tensor:
-        with torch.autocast(device.type, torch.bfloat16):
-            states = LOSSES[kind](head, target, tokens, plan.generator(step))
-            loss = states.by_depth(output, entropy)
-        return backward_apart(states.states, torch.autocast(device.type, torch.bfloat16)(loss))
+    def learn(windows: Windows, step: int) -> Tensor:
+        with loop.autocast(device):
+            said, total = lesson(target, windows, known), torch.zeros((), device=device)
+        for kind, head in trained.items():
+            with loop.autocast(device):
+                loss = LOSSES[kind](head, target, said, plan.generator(step))
+            total += backward_apart(loss.states, loop.autocast(device)(loss.by_depth(head, output, said, entropy)))
+        return total
 
     def report(record: dict) -> None:
-        print(kind, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
+        print(*trained, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
         if record["step"] % curve_every == 0 or record["step"] == plan.steps:
-            extend_curve(into / "curve.csv", record["step"], evaluate(head, target, kind, held_out, plan.length))
+            for kind, points in evaluate(trained, target, held_out).items():
+                extend_curve(into / kind / "curve.csv", record["step"], points)
 
-    loop.run(head, draw, plan, learn, into / "checkpoints", checkpoint_every=checkpoint_every, report=report)
+    folder = into / "checkpoints" / "+".join(trained)
+    loop.run(nn.ModuleDict(trained), draw, plan, learn, folder, checkpoint_every=checkpoint_every, report=report)
+
+
+def output_of(target, known: Tensor | None) -> Output:
+    """The target's output layer, or its rows for some tokens int64[K]."""
+    layer = target.get_output_embeddings()
+    if known is None:
+        return layer
+    rows, bias = layer.weight.detach()[known], None if layer.bias is None else layer.bias.detach()[known]
+    return lambda states: F.linear(states, rows, bias)
 
 
 @torch.no_grad()
-def evaluate(head, target, kind: str, held_out: Mapping[str, np.ndarray], length: int) -> pd.DataFrame:
-    """A head on held-out streams: kind of text, depth, nats, agreement (of favourites), tokens."""
-    output, rows = target.get_output_embeddings(), []
-    for text, stream in held_out.items():
-        starts = np.linspace(0, len(stream) - length - 1, HELD_OUT_WINDOWS).astype(int)
-        tokens = torch.stack([torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts])
-        tokens = tokens.to(target.device)
-        by_depth = HELD_OUT_LOSSES[kind](head, target, tokens, torch.Generator().manual_seed(0))
-        for depth, (state, true) in enumerate(zip(by_depth.states, by_depth.target_states), start=1):
-            agree = output(state).argmax(-1) == output(true).argmax(-1)
-            rows.append(dict(kind=text, depth=depth, nats=round(cross_entropy(output, state, true).item(), 4),
-                             agreement=round(agree.float().mean().item(), 4), tokens=agree.numel()))
-    return pd.DataFrame(rows)
+def evaluate(trained: Mapping[str, Head], target, held_out: Mapping[str, Windows]) -> dict[str, pd.DataFrame]:
+    """Heads on held-out windows: by head the kind of text, depth, nats, agreement (of favourites), tokens."""
+    known, rows = next(iter(trained.values())).tokens, {kind: [] for kind in trained}
+    output = output_of(target, known)
+    for text, windows in held_out.items():
+        with loop.autocast(target.device):
+            said = lesson(target, windows.to(target.device), known)
+        for kind, head in trained.items():
+            with loop.autocast(target.device):
+                by_depth = HELD_OUT_LOSSES[kind](head, target, said, torch.Generator().manual_seed(0))
+            for depth, (state, at) in enumerate(zip(by_depth.states, by_depth.places)):
+                with loop.autocast(target.device):
+                    logits = by_depth.logits(head, output, said, state, depth)
+                own, learned = logits.argmax(-1), said.learned[:, at]
+                agree = (own if known is None else known[own]) == said.favourite[:, at]
+                rows[kind].append(dict(
+                    kind=text, depth=depth + 1, nats=round(cross_entropy(logits, said.probs[:, at], learned).item(), 4),
+                    agreement=round(mean(agree.float(), learned).item(), 4), tokens=int(learned.sum())))
+    return {kind: pd.DataFrame(own) for kind, own in rows.items()}
 
 
 def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
     """Adds the points of a step to a curve; points from this step on, of an interrupted run, are replaced."""
     points.insert(0, "step", step)
-    if path.exists():
+    with suppress(FileNotFoundError):
         before = pd.read_csv(path)
         points = pd.concat([before[before["step"] < step], points])
     path.parent.mkdir(parents=True, exist_ok=True)

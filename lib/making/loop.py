@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.making import optim
+from lib.models.checks import own_dtype
 
 ROWS_PER_PASS = 8  # windows of one pass: the activations of more do not fit the caches
 
@@ -39,6 +40,11 @@ class Plan:
         return torch.Generator().manual_seed(1_000_003 * self.seed + step)
 
 
+def autocast(device: torch.device):
+    """bfloat16 where the processor has units for it; elsewhere its products are hundreds of times slower."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=own_dtype(device) == torch.bfloat16)
+
+
 def plain_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of the next token, in nats."""
     return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
@@ -48,7 +54,7 @@ def distilling_loss(teacher: nn.Module) -> Loss:
     """The `divergence` of the student's next-token distributions from the teacher's (Zhou et al. 2024, DistillSpec)."""
 
     def loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad(), torch.autocast(logits.device.type, torch.bfloat16):
+        with torch.no_grad(), autocast(logits.device):
             teacher_logits = teacher(tokens[:, :-1]).logits
         return divergence(logits, teacher_logits)
 
@@ -70,7 +76,7 @@ def train(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan, los
     device = next(model.parameters()).device
 
     def forward(tokens: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device.type, torch.bfloat16):
+        with autocast(device):
             logits = model(tokens[:, :-1], use_cache=False).logits
         return loss(logits, tokens)
 
@@ -100,7 +106,8 @@ def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan,
     for step in range(first, plan.steps):
         optim.set_rate(optimisers, optim.factor(step, plan.steps))
         value = learn(draw(step).to(device), step)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for part in model.values() if isinstance(model, nn.ModuleDict) else [model]:  # heads, which learn side by side
+            nn.utils.clip_grad_norm_(part.parameters(), 1.0)
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)

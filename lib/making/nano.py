@@ -21,8 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lib.drafters import vocabulary
 from lib.making import family, loop, own_text
+from lib.making.data import Windows
 from lib.making.heads import extend_curve
-from lib.models.checks import own_dtype
 from lib.models.load import load_pair
 
 NAME = "nano"
@@ -59,7 +59,8 @@ def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mappi
     tokens = vocabulary.shipped(target_name, known)
     pair = load_pair(target_name, dtype="auto", device=device)
     target, template = pair.target.requires_grad_(False), own_text.template(pair.tokenizer)
-    training, held_out = (read(target, *windows(*part.stream(*template), plan.length), folder / "states" / target_name)
+    training, held_out = (read(target, own_text.windows(*part.stream(*template), plan.length).first(ROWS),
+                               folder / "states" / target_name)
                           for part in own_text.load(own_text.path_of(target_name)).split(HELD_OUT_SHARE))
     torch.manual_seed(plan.seed)  # for the initial weights; each batch is a function of seed and step
     model, into = student(target, sizes).to(device), folder / target_name / NAME
@@ -68,24 +69,18 @@ def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mappi
     return model
 
 
-def windows(tokens: np.ndarray, writers: np.ndarray, length: int) -> tuple[Tensor, Tensor]:
-    """The first rows of a stream of `Dialogues.stream`, at most ROWS: tokens, learned of `Text`."""
-    places = np.arange(min(ROWS, (len(tokens) - 1) // length))[:, None] * length + np.arange(length + 1)
-    return torch.from_numpy(tokens[places]), torch.from_numpy(writers[places[:, 1:]] != own_text.TEMPLATE)
-
-
 @torch.inference_mode()
-def read(target, tokens: Tensor, learned: Tensor, folder: Path) -> Text:
+def read(target, rows: Windows, folder: Path) -> Text:
     """The rows with the target's states, which are kept in `folder` under the rows' hash; a stopped reading resumes."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{sha256(tokens.numpy().tobytes()).hexdigest()[:12]}.npy"
-    shape = (*learned.shape, target.config.get_text_config().hidden_size)
+    path = folder / f"{sha256(rows.tokens.numpy().tobytes()).hexdigest()[:12]}.npy"
+    shape = (*rows.learned.shape, target.config.get_text_config().hidden_size)
     states = np.lib.format.open_memmap(path, "r+" if path.exists() else "w+", np.int16, shape)
-    for row, kept in zip(tokens, states):
+    for row, kept in zip(rows.tokens, states):
         if not kept[-1].any():  # a new file is zero
             read_now = target.base_model(row[None, :-1].to(target.device), use_cache=False).last_hidden_state
             kept[:] = read_now[0].bfloat16().cpu().view(torch.int16).numpy()
-    return Text(tokens, learned, states)
+    return Text(*rows, states)
 
 
 def student(target, sizes: Mapping[str, int]) -> LlamaForCausalLM:
@@ -124,7 +119,7 @@ def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known
         drawn = others[torch.randperm(len(others), generator=plan.generator(step))[:OTHERS]]
         columns, total = torch.cat([known, drawn]).to(device), torch.zeros((), device=device)
         for part in places.split(ROWS_PER_PASS):
-            with _autocast(device):
+            with loop.autocast(device):
                 states, true = _states(model, training, part)
                 value = divergence(F.linear(states, model.lm_head.weight[columns]), F.linear(true, output[columns]))
             (value * len(part) / len(places)).backward()
@@ -152,7 +147,7 @@ def evaluate(model: LlamaForCausalLM, target, text: Text, known: Tensor) -> dict
     device, output = next(model.parameters()).device, target.get_output_embeddings().weight
     sums, tokens = torch.zeros(3, dtype=torch.float64), 0
     for places in torch.arange(len(text.tokens)).split(1):
-        with _autocast(device):
+        with loop.autocast(device):
             states, true = _states(model, text, places)
             own, wanted = F.linear(states, model.lm_head.weight), F.linear(true, output)
         favourite, among = wanted.argmax(-1), known.to(device)
@@ -169,8 +164,3 @@ def _states(model: LlamaForCausalLM, text: Text, places: Tensor) -> tuple[Tensor
     true = torch.from_numpy(text.states[places.numpy()]).view(torch.bfloat16)
     tokens, learned, true = (part.to(device) for part in (text.tokens[places], text.learned[places], true))
     return model.model(tokens[:, :-1], use_cache=False).last_hidden_state[learned], true[learned].float()
-
-
-def _autocast(device: torch.device):
-    """bfloat16 where the processor has units for it; elsewhere its products are hundreds of times slower."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=own_dtype(device) == torch.bfloat16)

@@ -77,7 +77,7 @@ def written(tokens: np.ndarray, writers: np.ndarray, by: Sequence[int]) -> Place
 
 def _corpus(target_name: str, folder: Path, windows: int) -> tuple[int, Places, dict[str, Places]]:
     """The target's vocabulary, and the places in windows of the corpus: of training, and held out by kind of text."""
-    target = family.frozen_target(target_name, folder, "cpu")
+    target = family.frozen_pair(target_name, folder, "cpu").target
     streams = data.prepare(folder)
 
     def drawn(texts: dict[str, np.ndarray], shares: dict[str, float], count: int, step: int) -> Places:

@@ -16,6 +16,7 @@ import torch
 from lib.decoding.loop import continuations
 from lib.drafters import vocabulary
 from lib.drafters.vocabulary import most_frequent
+from lib.making.data import Windows
 from lib.models.dialogue import has_template, of_user
 from lib.replay.trace import loop_start
 
@@ -99,6 +100,14 @@ def template(tokenizer) -> tuple[list[int], list[int]]:
     if not after.startswith(end):
         raise ValueError(f"the chat template does not end a user's turn with {end!r}; own text needs one that does")
     return tokenizer(before)["input_ids"], tokenizer(after.removeprefix(end))["input_ids"]
+
+
+def windows(tokens: np.ndarray, writers: np.ndarray, length: int) -> Windows:
+    """A stream of `Dialogues.stream` cut into rows, each of which begins with the last token of the one before; the
+    template is not learned.
+    """
+    places = np.arange((len(tokens) - 1) // length)[:, None] * length + np.arange(length + 1)
+    return Windows(torch.from_numpy(tokens[places]), torch.from_numpy(writers[places[:, 1:]] != TEMPLATE))
 
 
 def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0,

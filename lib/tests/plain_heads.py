@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters.heads.eagle import continued, embed
+from lib.drafters.heads.eagle import FeatureHead, continued, embed
+from lib.drafters.heads.marginals import MedusaHeads, SparkHead
 from lib.trees import ROOT, growth
 
 
@@ -24,8 +25,36 @@ def features_of(head, target, text: list[int]) -> Tensor:
     return head.read(target(torch.tensor([text]), output_hidden_states=True).hidden_states)
 
 
+def logits_after(head, target, text: list[int], path: list[int]) -> Tensor | None:
+    """A head's logits float[V] after a committed text and a drafted path: a whole forward pass per token; None beyond
+    the head's depth, and minus infinity for tokens that it does not draft.
+    """
+    if isinstance(head, FeatureHead):
+        logits = eagle_logits(head, target, text, path)
+    elif len(path) >= head.depth:
+        return None
+    else:
+        logits = depth_logits(head, target, text, len(path))
+    if isinstance(head, SparkHead):
+        before, known = [*text, *path][-1], range(len(logits)) if head.tokens is None else head.tokens.tolist()
+        row = known.index(before) if before in known else len(known)
+        logits[list(known)] += head.markov_embed.weight[row] @ head.markov_head.weight.T
+    if head.tokens is not None:
+        logits[[token for token in range(len(logits)) if token not in head.tokens]] = float("-inf")
+    return logits
+
+
+def depth_logits(head, target, text: list[int], depth: int) -> Tensor:
+    """The logits float[V] of a head with one distribution per depth, `depth` + 1 tokens after a text's last one."""
+    hidden = target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+    if isinstance(head, MedusaHeads):
+        return target.lm_head(head.stacks[depth](hidden[-1][0, -1]))
+    root = target.get_input_embeddings()(torch.tensor([text[-1:]]))
+    return target.lm_head(head.states_along(head.read(hidden), root, torch.tensor([len(text) - 1]))[0, 0, depth])
+
+
 def eagle_logits(head, target, text: list[int], path: list[int]) -> Tensor:
-    """An EAGLE head's logits float[V] after a committed text and a drafted path: a whole forward pass per token."""
+    """An EAGLE head's logits float[V], before any are left out."""
     features = features_of(head, target, text[:-1])
     for known in range(len(path) + 1):
         tokens = torch.tensor([text[1:] + path[:known]])
@@ -35,20 +64,20 @@ def eagle_logits(head, target, text: list[int], path: list[int]) -> Tensor:
     return head.logits(head.states(out), target.get_output_embeddings())[0, 0]
 
 
-def eagle_tokens(head, target, text: list[int], shape) -> Tensor:
+def filled(head, target, text: list[int], shape) -> Tensor:
     """The tokens int64[m] that fill a shape after a committed text."""
     tokens = torch.tensor([text[-1]] + [0] * shape.budget)
     for node in range(shape.size):
         children = list(shape.children(node))
         if children:
             path = tokens[list(shape.path(node))[1:]].tolist()
-            order = eagle_logits(head, target, text, path).sort(descending=True, stable=True).indices
+            order = logits_after(head, target, text, path).sort(descending=True, stable=True).indices
             tokens[children] = order[torch.tensor(shape.rank[children])]
     assert tokens[ROOT] == text[-1]
     return tokens
 
 
-def eagle_grown(head, target, text: list[int], rule) -> tuple:
+def grown(head, target, text: list[int], rule) -> tuple:
     """The tree that a growth rule makes after a committed text, and its tokens."""
     tokens = {0: text[-1]}
 
@@ -59,11 +88,11 @@ def eagle_grown(head, target, text: list[int], rule) -> tuple:
             while above:
                 path.insert(0, tokens[above])
                 above = int(candidates.parents[above])
-            best = eagle_logits(head, target, text, path).double().softmax(-1).sort(descending=True, stable=True)
+            best = logits_after(head, target, text, path).double().softmax(-1).sort(descending=True, stable=True)
             width = min(rule.width, len(best.values))
             tokens.update((first + len(rows) * width + rank, int(best.indices[rank])) for rank in range(width))
             rows.append(best.values[:width].numpy())
         return np.stack(rows)
 
-    grown = growth.grow(rule, children)
-    return grown.tree, [tokens[node] for node in grown.nodes.tolist()]
+    made = growth.grow(rule, children)
+    return made.tree, [tokens[node] for node in made.nodes.tolist()]

@@ -8,11 +8,13 @@ import torch
 
 from lib.drafters import DRAFTERS as REGISTRY
 from lib.drafters import ngrams
+from lib.drafters.dspark import DSparkDrafter
 from lib.drafters.eagle import Eagle3Drafter, EagleDrafter
 from lib.drafters.heads.store import KINDS, NGRAMS, save, settings
-from lib.drafters.marginals import BlockDrafter, MedusaDrafter
+from lib.drafters.marginals import BlockDrafter, JetSpecDrafter, MedusaDrafter
 
-DRAFTERS = {"medusa": MedusaDrafter, "eagle": EagleDrafter, "eagle3": Eagle3Drafter, "block": BlockDrafter}
+DRAFTERS = {"medusa": MedusaDrafter, "eagle": EagleDrafter, "eagle3": Eagle3Drafter, "block": BlockDrafter,
+            "jetspec": JetSpecDrafter, "dspark": DSparkDrafter}
 
 
 def head(kind: str, target, seed: int = 0, **changed):
@@ -25,6 +27,8 @@ def head(kind: str, target, seed: int = 0, **changed):
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+    if made.tokens is not None:
+        made.tokens.copy_(torch.randperm(config.vocab_size)[: config.draft_tokens].sort().values)
     if hasattr(made, "d2t"):
         chosen = torch.randperm(config.vocab_size)[: config.draft_vocab_size].sort().values
         made.d2t.copy_(chosen - torch.arange(len(chosen)))

@@ -11,18 +11,17 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from lib.drafters.heads.layers import Attend, HeadLayer, Unrolled
+from lib.drafters.heads.layers import Attend, Head, HeadLayer, Unrolled
 
 
-class EagleHead(nn.Module):
+class EagleHead(Head):
     """EAGLE-1 (Li et al. 2024, section 3.1): the feature is the target's last hidden state.
 
     The layer has no norm before its attention: EAGLE-1's code leaves it out, since the target's features are normed.
     """
 
     def __init__(self, config):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bool(getattr(config, "bias", False)))
         self.layers = nn.ModuleList([HeadLayer(config, config.hidden_size)])
         self.embed_tokens = own_embedding(config)
@@ -45,7 +44,7 @@ class EagleHead(nn.Module):
         return features
 
     def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
-        """[..., V] by the target's output layer, `output`."""
+        """[..., V] by the target's output layer, `output`, or [..., K] by that of the head's tokens."""
         return output(states)
 
 
@@ -58,7 +57,7 @@ class Eagle3Layer(HeadLayer):
         self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
-class Eagle3Head(nn.Module):
+class Eagle3Head(Head):
     """EAGLE-3 (Li et al. 2025, section 3): features fused from several of the target's layers, no loss on features.
 
     config.feature_layers: indices into the target's hidden states. config.draft_vocab_size: the head has an output
@@ -67,8 +66,7 @@ class Eagle3Head(nn.Module):
     """
 
     def __init__(self, config):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         width = getattr(config, "target_hidden_size", None) or config.hidden_size
         self.fc = nn.Linear(len(config.feature_layers) * width, config.hidden_size, bias=False)
         self.midlayer = Eagle3Layer(config)

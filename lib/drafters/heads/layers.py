@@ -17,6 +17,22 @@ from lib.models.native_blocks import NativeBlocks, refusal
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
+class Head(nn.Module):
+    """The base of heads. `tokens`: int64[K], ascending, the tokens of the target that a head drafts (config.draft_tokens
+    of them, see `lib.drafters.vocabulary`); None for all.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        count = getattr(config, "draft_tokens", None)
+        self.register_buffer("tokens", torch.arange(count) if count else None)
+
+    def bias(self, before: Tensor) -> Tensor | None:
+        """What the tokens int64[...] before add to the logits, [..., V or K]; None for nothing."""
+        return None
+
+
 class HeadAttention(nn.Module):
     """Projections and rotary positions of a LlamaConfig; queries, keys and values come from inputs of any width."""
 

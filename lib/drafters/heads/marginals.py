@@ -1,4 +1,4 @@
-"""Heads that give one distribution for each depth ahead: Medusa's, and a block head."""
+"""Heads that give one distribution for each depth ahead: Medusa's, and block heads."""
 
 from typing import Callable, Sequence
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from lib.attention.operator import tree_attention
-from lib.drafters.heads.layers import Attend, HeadLayer
+from lib.drafters.heads.layers import Attend, Head, HeadLayer
 
 
 class ResidualBlock(nn.Module):
@@ -24,7 +24,7 @@ class ResidualBlock(nn.Module):
         return x + F.silu(self.linear(x))
 
 
-class MedusaHeads(nn.Module):
+class MedusaHeads(Head):
     """K stacks of residual blocks, the k-th for the token k + 2 places after that of the hidden state (Cai et al. 2024,
     section 2.1.1).
 
@@ -33,8 +33,7 @@ class MedusaHeads(nn.Module):
     """
 
     def __init__(self, config):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         hidden, count = config.hidden_size, config.medusa_num_heads
         self.stacks = nn.ModuleList(
             nn.Sequential(*(ResidualBlock(hidden) for _ in range(config.medusa_num_layers))) for _ in range(count))
@@ -69,17 +68,17 @@ class BlockLayer(HeadLayer):
         return self.input_layernorm(x)
 
 
-class BlockHead(nn.Module):
+class BlockHead(Head):
     """Predicts all depths in one forward pass (DFlash's idea, without diffusion steps).
 
-    Its block is the root's embedding and learned ones for the places after it. It attends to itself in both directions,
-    and to the target's fused features of all tokens before the root. config: a LlamaConfig with feature_layers
-    (indices into the target's hidden states) and block_size (depths D).
+    Its block is the root's embedding and learned ones for the places after it. It attends to itself, in both directions
+    or (config.causal) backwards alone, as JetSpec's head does (arXiv 2606.18394), and to the target's fused features of
+    all tokens before the root. config: a LlamaConfig with feature_layers (indices into the target's hidden states) and
+    block_size (depths D).
     """
 
     def __init__(self, config):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.fc = nn.Linear(len(config.feature_layers) * config.hidden_size, config.hidden_size, bias=False)
         self.feature_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.place_embeddings = nn.Parameter(0.02 * torch.randn(config.block_size - 1, config.hidden_size))
@@ -90,6 +89,11 @@ class BlockHead(nn.Module):
     def depth(self) -> int:
         """D: depths ahead that the head predicts."""
         return self.config.block_size
+
+    def sees(self) -> Tensor:
+        """bool[D, D]: the places of its block that each place attends to."""
+        every = torch.ones(self.depth, self.depth, dtype=torch.bool, device=self.place_embeddings.device)
+        return every.tril() if getattr(self.config, "causal", False) else every
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
         """The fused and normed features [B, T, H]."""
@@ -114,11 +118,34 @@ class BlockHead(nn.Module):
         place = torch.arange(length, device=features.device)[None]
         ahead = torch.arange(self.depth, device=features.device)
         own = torch.arange(count, device=features.device).repeat_interleave(self.depth)
-        mask = torch.cat([place < before[own, None], own[:, None] == own[None]], dim=1)
+        mask = torch.cat([place < before[own, None], torch.block_diag(*[self.sees()] * count)], dim=1)
         positions = (before[:, None] + ahead).flatten()[None]
         for layer in self.layers:
             block = layer(block, positions, after(layer.self_attn.context(features, place), mask))
         return self.norm(block).view(batch, count, self.depth, -1)
+
+
+class SparkHead(BlockHead):
+    """DSpark's semi-autoregressive head (arXiv 2607.05147): a block head, and a low-rank bias from the token before.
+
+    Of the token x before depth k, p_k(v) is proportional to exp(U_k(v) + W1[x] W2[v]), where U_k are the block's logits:
+    every node of a tree has its own distribution, for a product of config.markov_rank numbers. W1 (`markov_embed`) has
+    a row for each token that the head drafts, and a last one for all others.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        drafted = getattr(config, "draft_tokens", None) or config.vocab_size
+        self.markov_embed = nn.Embedding(drafted + 1, config.markov_rank)
+        self.markov_head = nn.Linear(config.markov_rank, drafted, bias=False)
+        nn.init.zeros_(self.markov_head.weight)  # a new head is its block
+
+    def bias(self, before: Tensor) -> Tensor:
+        """[..., K]: what the tokens int64[...] before add to the logits."""
+        if self.tokens is None:
+            return self.markov_head(self.markov_embed(before))
+        row = torch.searchsorted(self.tokens, before).clamp_max(len(self.tokens) - 1)
+        return self.markov_head(self.markov_embed(row.where(self.tokens[row] == before, len(self.tokens))))
 
 
 def after(context: tuple[Tensor, Tensor], mask: Tensor) -> Attend:

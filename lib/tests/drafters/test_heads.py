@@ -1,6 +1,7 @@
 """Heads: greedy output is the target's with any head; caches against plain recomputing; reading ahead gives the ranks
 of live drafts."""
 
+import copy
 import itertools
 import json
 import random
@@ -14,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib import replay
 from lib.drafters import heads, marginals
 from lib.drafters.combined import CombinedDrafter
+from lib.drafters.drafter import levels_of
 from lib.drafters.heads.eagle import continued, embed
 from lib.drafters.heads.layers import CachedLayers
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
@@ -33,6 +35,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 HEADS = {kind: small_heads.head(kind, TARGET, seed) for seed, kind in enumerate(KINDS)}
 HEADS["eagle3:small"] = small_heads.head("eagle3", TARGET, 7, draft_vocab_size=11)
 HEADS["eagle3:own"] = small_heads.head("eagle3", TARGET, 8, own_embedding=True)
+for kind in ("eagle", "block", "dspark"):
+    HEADS[f"{kind}:some"] = small_heads.head(kind, TARGET, 9, draft_tokens=13)  # some of the target's tokens
 FEW = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, random drafts are accepted now and then
 
 
@@ -104,7 +108,8 @@ def test_rows_that_end_leave_and_the_others_go_on(name):
 
 
 @pytest.mark.parametrize("name, rule", [("medusa", "ddtree@9"), ("block", "ddtree@9"), ("eagle", "eagle2:3,4@9"),
-                                        ("eagle3:small", "dyspec@9"), ("eagle3", "opttree:4,4@9")])
+                                        ("eagle3:small", "dyspec@9"), ("eagle3", "opttree:4,4@9"), ("block:some", "ddtree@9"),
+                                        ("dspark", "dyspec@9"), ("dspark:some", "eagle2:3,9@9")])
 def test_grown_trees_are_verified_as_any_other(name, rule):
     done = live.decode(TARGET, drafter(name), PROMPTS, shape=rule, max_new_tokens=17)
     assert done.new_tokens == [own(prompt, 17) for prompt in PROMPTS]
@@ -160,31 +165,32 @@ class Rounds:
 
 
 @settings(deadline=None, max_examples=8)
-@given(st.sampled_from(["eagle", "eagle3", "eagle3:small", "eagle3:own"]), st.lists(trees(8), min_size=2, max_size=3),
-       SEEDS)
+@given(st.sampled_from(["eagle", "eagle3", "eagle3:small", "eagle3:own", "eagle:some", "dspark", "dspark:some"]),
+       st.lists(trees(8), min_size=2, max_size=3), SEEDS)
 @torch.no_grad()
-def test_whatever_is_accepted_eagle_drafts_as_the_plain_oracle(name, forest, seed):
-    rounds = Rounds(drafter(name), seed)
+def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, seed):
+    rounds, one_pass = Rounds(drafter(name), seed), "dspark" in name
     for tree in forest:
-        calls = rounds.drafter.calls
+        calls, tree = rounds.drafter.calls, levels_of(tree, HEADS[name].depth)[0] if one_pass else tree
         drafts = rounds.drafter.propose(tree, draws())
-        assert rounds.drafter.calls - calls == max(1, tree.max_depth), "one forward pass per level"
+        passes = min(1, tree.budget) if one_pass else max(1, tree.max_depth)
+        assert rounds.drafter.calls - calls == passes, "one forward pass per level, or in all"
         for text, draft in zip(rounds.texts, drafts, strict=True):
             assert draft.tree == tree
-            assert torch.equal(draft.tokens, plain_heads.eagle_tokens(HEADS[name], TARGET, text, tree))
+            assert torch.equal(draft.tokens, plain_heads.filled(HEADS[name], TARGET, text, tree))
         rounds.commit(drafts)
 
 
 @settings(deadline=None, max_examples=6)
-@given(st.sampled_from(["eagle", "eagle3:small"]), st.lists(st.sampled_from(["eagle2:2,3@5", "dyspec:3@6", "beam:2@5"]),
-                                                            min_size=2, max_size=2), SEEDS)
+@given(st.sampled_from(["eagle", "eagle3:small", "eagle:some", "dspark", "dspark:some"]),
+       st.lists(st.sampled_from(["eagle2:2,3@5", "dyspec:3@6", "beam:2@5"]), min_size=2, max_size=2), SEEDS)
 @torch.no_grad()
-def test_whatever_is_accepted_eagle_grows_as_the_plain_oracle(name, rules, seed):
+def test_whatever_is_accepted_a_head_grows_as_the_plain_oracle(name, rules, seed):
     rounds = Rounds(drafter(name), seed)
     for rule in map(growth.parse, rules):
         drafts = rounds.drafter.propose(rule, draws())
         for text, draft in zip(rounds.texts, drafts, strict=True):
-            tree, tokens = plain_heads.eagle_grown(HEADS[name], TARGET, text, rule)
+            tree, tokens = plain_heads.grown(HEADS[name], TARGET, text, rule)
             assert draft.tree == tree and draft.tokens.tolist() == tokens
         rounds.commit(drafts)
 
@@ -198,15 +204,15 @@ def test_eagles_samples_come_from_its_own_distributions(proposal, tree, seed):
     for text, draft in zip(rounds.texts, drafts):
         for node in set(draft.tree.parents[1:].tolist()):
             path = draft.tokens[list(draft.tree.path(node))[1:]].tolist()
-            expected = (plain_heads.eagle_logits(HEADS["eagle"], TARGET, text, path) / 1.3).softmax(-1)
+            expected = (plain_heads.logits_after(HEADS["eagle"], TARGET, text, path) / 1.3).softmax(-1)
             torch.testing.assert_close(draft.probs[node].double(), expected)
 
 
 @settings(deadline=None, max_examples=8)
-@given(st.lists(trees(8), min_size=2, max_size=3), SEEDS)
+@given(st.sampled_from(["block", "jetspec"]), st.lists(trees(8), min_size=2, max_size=3), SEEDS)
 @torch.no_grad()
-def test_the_blocks_cache_holds_the_text_before_the_root(forest, seed):
-    head, rounds = HEADS["block"], Rounds(drafter("block"), seed)
+def test_the_blocks_cache_holds_the_text_before_the_root(name, forest, seed):
+    head, rounds = HEADS[name], Rounds(drafter(name), seed)
     for tree in forest:
         drafts = rounds.drafter.propose(tree, draws())
         for text, draft in zip(rounds.texts, drafts, strict=True):
@@ -218,9 +224,10 @@ def test_the_blocks_cache_holds_the_text_before_the_root(forest, seed):
         rounds.commit(drafts)
 
 
+@pytest.mark.parametrize("name", ["block", "jetspec"])
 @torch.no_grad()
-def test_blocks_see_what_lies_before_them_and_nothing_else():
-    head, text = HEADS["block"], torch.randint(1, 20, (1, 12), generator=torch.Generator().manual_seed(0))
+def test_blocks_see_what_lies_before_them_and_nothing_else(name):
+    head, text = HEADS[name], torch.randint(1, 20, (1, 12), generator=torch.Generator().manual_seed(0))
     features = head.read(hidden_of(text.tolist()).hidden_states)
     before = torch.tensor([2, 5, 9])
     roots = TARGET.get_input_embeddings()(text[:, before])
@@ -231,6 +238,18 @@ def test_blocks_see_what_lies_before_them_and_nothing_else():
         changed = features.clone()
         changed[:, count - 1] += 1
         assert not torch.allclose(head.states_along(changed, roots, before)[:, place], together[:, place])
+
+
+@torch.no_grad()
+def test_places_of_jetspecs_block_see_backwards_alone():
+    features = torch.randn(1, 5, TARGET.config.hidden_size, dtype=torch.float64)
+    root, before = torch.randn(1, 1, TARGET.config.hidden_size, dtype=torch.float64), torch.tensor([4])
+    for name, backwards in (("jetspec", True), ("block", False)):
+        head = copy.deepcopy(HEADS[name])
+        states = head.states_along(features, root, before)[0, 0]
+        head.place_embeddings[2] += 1  # of the fourth place
+        changed = (head.states_along(features, root, before)[0, 0] != states).any(-1).tolist()
+        assert changed == [not backwards] * 3 + [True] * (head.depth - 3)
 
 
 @torch.no_grad()
@@ -245,8 +264,8 @@ def test_medusa_reads_the_hidden_state_before_the_root():
         rounds.commit(drafts)
 
 
-@pytest.mark.parametrize("name", ["medusa", "block"])
-@pytest.mark.parametrize("shape", ["chain:0", "ddtree@0"])
+@pytest.mark.parametrize("name, shape", [("medusa", "chain:0"), ("block", "ddtree@0"), ("dspark", "chain:0"),
+                                         ("dspark", "dyspec@0")])
 def test_no_budget_no_forward_of_a_head(name, shape):
     own = drafter(name)
     done = live.decode(TARGET, own, PROMPTS, shape=shape, max_new_tokens=5)
@@ -313,28 +332,16 @@ def test_what_is_read_ahead_is_what_a_round_from_there_drafts():
         assert (ranks[1] == -1).all() and (probs[1] == 0).all(), "a text without roots"
         for t, d in itertools.product(range(count), range(4)):
             if t + d < count:
-                expected = logits_ahead(name, text, start + t, d)
+                root = start + t
+                expected = plain_heads.logits_after(HEADS[name], TARGET, text[: root + 1].tolist(),
+                                                    text[root + 1 : root + 1 + d].tolist())
                 if expected is None:
                     assert ranks[0, t, d] >= small_models.VOCABULARY and probs[0, t, d] == 0
                     continue
                 token = text[start + t + d + 1]
-                assert ranks[0, t, d] == expected.sort(descending=True, stable=True).indices.tolist().index(token)
+                order = expected.sort(descending=True, stable=True).indices.tolist()
+                assert ranks[0, t, d] == order.index(token)
                 assert probs[0, t, d].item() == pytest.approx(expected.softmax(-1)[token].item(), abs=1e-6)
-
-
-def logits_ahead(name, text, root, d):
-    """The plain logits of the token d + 1 after a root whose round follows the text; None beyond the head's depth."""
-    head = HEADS[name]
-    if name.startswith("eagle"):
-        return plain_heads.eagle_logits(head, TARGET, text[: root + 1].tolist(), text[root + 1 : root + 1 + d].tolist())
-    if d >= head.depth:
-        return None
-    hidden = hidden_of([text[:root].tolist()]).hidden_states
-    if name == "medusa":
-        return TARGET.lm_head(head.stacks[d](hidden[-1][0, -1]))
-    states = head.states_along(head.read(hidden), TARGET.get_input_embeddings()(text[None, root : root + 1]),
-                               torch.tensor([root]))
-    return TARGET.lm_head(states[0, 0, d])
 
 
 @torch.no_grad()

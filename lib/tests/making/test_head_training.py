@@ -1,6 +1,7 @@
 """Training of heads: every kind learns what the target says, depth by depth, in less memory; a stopped run goes on."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,21 +10,24 @@ import torch
 
 from lib.drafters import heads
 from lib.lab import tables
-from lib.making import command, data, loop
+from lib.making import command, data, loop, own_text
 from lib.making import heads as training
 from lib.making.corpus import mixture
 from lib.models import SHIPPED, PairError
 from lib.studies.drafters import findings
 from lib.tests import small_heads, small_models
 from lib.tests.making.counted_bytes import CountedBytes
+from lib.tests.making.test_own_text import Chat
 
 TARGET = small_models.llama(3, layers=3, dtype=torch.float32).requires_grad_(False)
 KINDS = tuple(heads.KINDS)
 
 
-def new_head(kind, seed=0):
-    torch.manual_seed(seed)
-    return heads.KINDS[kind](heads.settings(kind, TARGET.config))
+KNOWN = torch.tensor([0, 2, 3, 5, 7, 8, 11, 13, 17, 19, 20])  # of the target's tokens
+
+
+def new_head(kind, seed=0, known=None):
+    return training.new(kind, TARGET, known, seed)
 
 
 def streams():
@@ -38,48 +42,109 @@ def streams():
 
 
 def draw(step, length=24):
-    return data.windows(streams(), {"a": 0.5, "b": 0.5}, 8, length + 1, seed=1, step=step)
+    return data.Windows.all_learned(
+        data.windows(streams(), {"a": 0.5, "b": 0.5}, 8, length + 1, seed=1, step=step))
 
 
+HELD_OUT = {"a": training.spaced(streams()["a"], 24)}
+
+
+def lesson(windows=None, known=None):
+    return training.lesson(TARGET, draw(0) if windows is None else windows, known)
+
+
+@pytest.mark.parametrize("known", [None, KNOWN], ids=["all tokens", "some tokens"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_head_learns_what_the_target_says(kind, tmp_path):
+def test_a_head_learns_what_the_target_says(kind, known, tmp_path):
     plan = loop.Plan(steps=40, rows=8, length=24, learning_rate=1e-2, seed=0)
-    head, held_out = small_heads.head(kind, TARGET), {"a": streams()["a"]}
-    training.train(head, TARGET, kind, draw, plan, tmp_path, held_out, curve_every=20, compiled=False)
-    curve = pd.read_csv(tmp_path / "curve.csv")
-    depths = head.depth if kind in ("medusa", "block") else training.UNROLLED
+    head = new_head(kind, known=known)
+    before = training.evaluate({kind: head}, TARGET, HELD_OUT)[kind].set_index("depth")
+    training.train({kind: head}, TARGET, draw, plan, tmp_path, HELD_OUT, curve_every=20, compiled=False)
+    curve = pd.read_csv(tmp_path / kind / "curve.csv")
+    depths = training.UNROLLED if "eagle" in kind else head.depth
     assert curve["step"].unique().tolist() == [20, 40] and len(curve) == 2 * depths
-    before = training.evaluate(small_heads.head(kind, TARGET), TARGET, kind, held_out, 24).set_index("depth")
     after = curve[curve["step"] == 40].set_index("depth")
     assert after["nats"].mean() < before["nats"].mean() and after["nats"][1] < before["nats"][1]
     assert after["agreement"][1] >= before["agreement"][1]
 
 
+@pytest.mark.parametrize("known", [None, KNOWN], ids=["all tokens", "some tokens"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_compare_a_head_with_the_target_at_the_same_token(kind):
-    """A head that said what the target says would have its states: the targets' are those of the tokens spoken of."""
-    tokens = draw(0)
-    last = training.hidden_states(TARGET, tokens[:, :-1])[-1]
-    head = small_heads.head(kind, TARGET)
-    loss = training.HELD_OUT_LOSSES[kind](head, TARGET, tokens, torch.Generator().manual_seed(2))
-    for depth, (state, wanted) in enumerate(zip(loss.states, loss.target_states)):
-        assert state.shape == wanted.shape
-        if kind == "block":
-            first = 1 + int(torch.randint(training.STRIDE, (), generator=torch.Generator().manual_seed(2)))
-            torch.testing.assert_close(wanted[:, 0], last[:, first + depth])
-        else:
-            torch.testing.assert_close(wanted[:, 0], last[:, depth + 1])
+def test_a_head_learns_to_say_what_it_drafts(kind, known):
+    """At every depth and place, the logits of the loss are those from which the drafter drafts there."""
+    head = filled(new_head(kind, known=known))
+    drafter, said = small_heads.DRAFTERS[kind](TARGET, head), lesson(known=known)
+    loss = training.HELD_OUT_LOSSES[kind](head, TARGET, said, torch.Generator().manual_seed(2))
+    output, hidden = training.output_of(TARGET, known), [said.hidden[layer] for layer in range(len(said.hidden) - 1)]
+    drafted = list(drafter._ahead([states[:1] for states in hidden], said.tokens[0], 1, len(loss.states)))
+    for depth, (state, at) in enumerate(zip(loss.states, loss.places)):
+        places = torch.arange(said.probs.shape[1])[at]
+        assert places.shape == state.shape[1:2] and len(places) > 2
+        rows = drafted[depth][places - depth - 1]  # the root is `depth` tokens before the place, the first one token 1
+        torch.testing.assert_close(loss.logits(head, output, said, state, depth)[0], rows, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("known", [None, KNOWN], ids=["all tokens", "some tokens"])
+def test_a_lesson_is_what_the_target_says(known):
+    windows = draw(3)
+    said, logits = lesson(windows, known), TARGET(windows.tokens[:, :-1]).logits
+    whole = logits.softmax(-1)
+    torch.testing.assert_close(said.probs, whole if known is None else whole[..., known])
+    assert torch.equal(said.favourite, logits.argmax(-1)) and torch.equal(said.tokens, windows.tokens)
+
+
+def test_what_is_not_learned_does_not_count():
+    learned = torch.zeros(8, 24, dtype=torch.bool)
+    learned[:, 5:9] = True
+    windows = data.Windows(draw(0).tokens, learned)
+    head, output = filled(new_head("medusa")), TARGET.get_output_embeddings()
+    loss = training.medusa(head, TARGET, lesson(windows), None)
+    found = loss.by_depth(head, output, lesson(windows), training.cross_entropy)(loss.states[1], 1)
+    p, q = lesson().probs[:, 5:9], output(loss.states[1][:, 3:7]).log_softmax(-1)
+    torch.testing.assert_close(found, training.DECAY * -(p * q).sum(-1).mean())
+
+
+def test_a_head_learns_the_same_beside_others_as_alone(tmp_path):
+    plan = loop.Plan(steps=5, rows=8, length=24, learning_rate=1e-2, seed=0)
+    alone, beside = {"dspark": new_head("dspark")}, {kind: new_head(kind) for kind in ("eagle3", "dspark", "medusa")}
+    for place, trained in enumerate((alone, beside)):
+        training.train(trained, TARGET, draw, plan, tmp_path / str(place), {}, compiled=False)
+    for one, other in zip(alone["dspark"].parameters(), beside["dspark"].parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_windows_of_dialogues_come_once_before_any_comes_again():
+    rng = np.random.default_rng(0)
+    rows = [(rng.integers(3, 24, 6).tolist(), rng.integers(3, 24, 9).tolist(), 0.7) for _ in range(90)]
+    path, pair = own_text.path_of("little"), SimpleNamespace(tokenizer=Chat())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_text, "load", lambda where: own_text.packed(rows) if where == path else None)
+        draw, held_out = training.dialogues(pair, "little", loop.Plan(9, 4, 24, 1e-2, seed=0))
+        first = torch.cat([draw(step).tokens for step in range(len(rows) * 2 // 4)])
+    seen = {tuple(row) for row in first.tolist()}
+    assert list(held_out) == ["dialogues"] and len(held_out["dialogues"].tokens) == 1
+    assert draw(0).tokens.shape == (4, 25) and not draw(0).learned.all() and draw(0).learned.any()
+    assert not seen & {tuple(row) for row in held_out["dialogues"].tokens.tolist()}
+
+
+def filled(head):
+    """The head with weights everywhere: some are zero in a new one."""
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+    return head
 
 
 def test_eagle_one_regresses_features_and_counts_classification_a_tenth():
-    loss = training.eagle(small_heads.head("eagle", TARGET), TARGET, draw(0), torch.Generator().manual_seed(0))
-    (state,), (wanted,) = loss.states, loss.target_states
-    output = TARGET.get_output_embeddings()
+    head, said, output = small_heads.head("eagle", TARGET), lesson(), TARGET.get_output_embeddings()
+    loss = training.eagle(head, TARGET, said, torch.Generator().manual_seed(0))
+    (state,), wanted = loss.states, said.hidden[-1][:, 1:]
     difference = (state - wanted).abs()
     smooth = torch.where(difference < 1, difference**2 / 2, difference - 0.5).mean()
     p, q = output(wanted).softmax(-1), output(state).softmax(-1)
     expected = smooth + 0.1 * -(p * q.log()).sum(-1).mean()
-    assert loss.by_depth(output)(state, 0).item() == pytest.approx(expected.item(), rel=1e-4)
+    found = loss.by_depth(head, output, said, training.cross_entropy)(state, 0)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 def backward_together(states, loss_of):
@@ -89,14 +154,14 @@ def backward_together(states, loss_of):
 
 def learnt(kind, target, tokens, backward):
     """A new head after a backward pass, the number of its depths, and the most bytes that were in use at once."""
-    head = small_heads.head(kind, target)
-    loss = training.LOSSES[kind](head, target, tokens, torch.Generator().manual_seed(0))
+    head, said = small_heads.head(kind, target), training.lesson(target, data.Windows.all_learned(tokens), None)
+    loss = training.LOSSES[kind](head, target, said, torch.Generator().manual_seed(0))
     with CountedBytes() as counted:
-        backward(loss.states, loss.by_depth(target.get_output_embeddings()))
+        backward(loss.states, loss.by_depth(head, target.get_output_embeddings(), said, training.cross_entropy))
     return head, len(loss.states), counted.peak
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle3", "block"])
+@pytest.mark.parametrize("kind", ["medusa", "eagle3", "block", "dspark"])
 def test_depths_apart_give_the_same_gradients_from_the_logits_of_one_depth(kind):
     wide = small_models.llama(0, vocabulary=2048, dtype=torch.float32).requires_grad_(False)
     tokens = torch.randint(2048, (2, 33), generator=torch.Generator().manual_seed(0))
@@ -106,8 +171,9 @@ def test_depths_apart_give_the_same_gradients_from_the_logits_of_one_depth(kind)
         assert (one.grad is None) == (other.grad is None)
         if one.grad is not None:
             torch.testing.assert_close(one.grad, other.grad)
-    rows = 2 * (4 if kind == "block" else 28)  # at least so many have logits
-    assert depths > 1 and least < 0.6 * most and most - least > 0.7 * (depths - 1) * rows * 2048 * 4
+    rows = 2 * (28 if kind in ("medusa", "eagle3") else 4)  # at least so many have logits
+    own = sum(parameter.nbytes for parameter in apart.parameters())  # gradients, which are there in the end
+    assert depths > 1 and least - own < 0.6 * (most - own) and most - least > 0.7 * (depths - 1) * rows * 2048 * 4
 
 
 def test_counted_bytes_are_those_alive_at_once():
@@ -123,7 +189,8 @@ def test_counted_bytes_are_those_alive_at_once():
 
 
 def test_curves_are_drawn_and_fit_their_table():
-    points = training.evaluate(small_heads.head("medusa", TARGET), TARGET, "medusa", streams(), 24).assign(step=20)
+    held_out = {kind: training.spaced(stream, 24) for kind, stream in streams().items()}
+    points = training.evaluate({"medusa": new_head("medusa")}, TARGET, held_out)["medusa"].assign(step=20)
     curve = pd.concat([points, points.assign(step=40)])
     both = pd.concat([curve.assign(target="t", head=head) for head in ("medusa", "block")])
     figure = findings.heads_learning(both).figure
@@ -144,12 +211,12 @@ def test_a_stopped_training_goes_on_where_it_was(tmp_path):
         return drawing
 
     whole, parts = new_head("eagle"), new_head("eagle")
-    training.train(whole, TARGET, "eagle", draw, plan, tmp_path / "whole", {}, checkpoint_every=2, compiled=False)
+    training.train({"eagle": whole}, TARGET, draw, plan, tmp_path / "whole", {}, checkpoint_every=2, compiled=False)
     with pytest.raises(KeyboardInterrupt):
-        training.train(parts, TARGET, "eagle", until(5), plan, tmp_path / "parts", {}, checkpoint_every=2,
+        training.train({"eagle": parts}, TARGET, until(5), plan, tmp_path / "parts", {}, checkpoint_every=2,
                        compiled=False)
     fresh = new_head("eagle", seed=5)
-    training.train(fresh, TARGET, "eagle", draw, plan, tmp_path / "parts", {}, checkpoint_every=2, compiled=False)
+    training.train({"eagle": fresh}, TARGET, draw, plan, tmp_path / "parts", {}, checkpoint_every=2, compiled=False)
     for expected, found in zip(whole.parameters(), fresh.parameters()):
         torch.testing.assert_close(found, expected)
 
@@ -169,11 +236,11 @@ def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, c
     TARGET.save_pretrained(tmp_path / "little")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SHIPPED / "base" / name, tmp_path / "little" / name)
-    monkeypatch.setitem(training.PLANS, "medusa", loop.Plan(9, 2, 16, 5e-3, seed=0))
+    monkeypatch.setattr(training, "PLAN", loop.Plan(9, 2, 16, 5e-3, seed=0))
     monkeypatch.setattr("lib.making.data.PROMPT_TOKENS", 8)
     monkeypatch.setattr("lib.making.data.NEW_TOKENS", 12)
     for steps in ("2", "4"):
-        words = ["heads", "--target", "little", "--kind", "medusa", "--folder", str(tmp_path), "--steps", steps]
+        words = ["heads", "--target", "little", "--kinds", "medusa,block", "--folder", str(tmp_path), "--steps", steps]
         command.main(words)
     assert "step=4" in capsys.readouterr().out
     folder = tmp_path / "heads" / "little" / "medusa"
@@ -185,11 +252,11 @@ def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, c
     kept = tmp_path / "shipped" / "heads" / "little" / "medusa"
     assert {path.name for path in kept.iterdir()} == {"config.json", "model.safetensors", "curve.csv"}
     with pytest.raises(ValueError, match="kind is 'hydra'; choose one of medusa"):
-        training.make("little", "hydra", tmp_path)
+        training.make("little", ["medusa", "hydra"], tmp_path)
 
 
 def test_a_target_that_is_not_there_is_told_before_the_corpus_is_read(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(PairError, match="empty is of no type that this version of transformers supports"):
-        training.make(str(tmp_path / "empty"), "medusa", tmp_path)
+        training.make(str(tmp_path / "empty"), ["medusa"], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from lib.drafters import vocabulary
 from lib.making import command, nano, own_text
+from lib.making.data import Windows
 from lib.making.loop import Plan
 from lib.tests import small_models
 from lib.tests.making.test_own_text import Chat
@@ -35,13 +36,13 @@ def dialogues(count=120):
 
 
 def text(folder, rows=slice(None)):
-    tokens, learned = nano.windows(*dialogues().stream([3, 4], [5, 6, 7]), PLAN.length)
-    return nano.read(TARGET, tokens[rows], learned[rows], folder)
+    tokens, learned = own_text.windows(*dialogues().stream([3, 4], [5, 6, 7]), PLAN.length)
+    return nano.read(TARGET, Windows(tokens[rows], learned[rows]), folder)
 
 
 def test_rows_are_the_stream_and_the_template_is_not_learned():
     stream, writers = dialogues(9).stream([3, 4], [5, 6, 7])
-    tokens, learned = nano.windows(stream, writers, 24)
+    tokens, learned = own_text.windows(stream, writers, 24)
     assert len(tokens) == (len(stream) - 1) // 24 and tokens.shape[1] == 25 and learned.shape[1] == 24
     assert torch.equal(tokens[:, :-1].flatten(), torch.from_numpy(stream[: 24 * len(tokens)]))
     assert torch.equal(tokens[:-1, -1], tokens[1:, 0]), "the last token of a row is predicted and begins the next"
