@@ -71,6 +71,13 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
     return pd.DataFrame(rows)
 
 
+def usual_prefix(prompts: Sequence[Tensor], new_tokens: int) -> int:
+    """The committed tokens in the middle of continuations of prompts int64[T], on average: the time of a round rises
+    evenly with them.
+    """
+    return int(np.mean([len(prompt) for prompt in prompts])) + new_tokens // 2
+
+
 def dtype_of(pair) -> str:
     """The number format of a pair, as "float32", or of target and drafter, as "float32|bfloat16"."""
     models = [model for model in (pair.target, pair.draft_model) if model is not None]

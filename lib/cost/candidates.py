@@ -18,10 +18,9 @@ from lib.cost.ways import ours, together
 from lib.decoding import loop
 from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter, TextDrafter
-from lib.drafters.heads.store import shipped
+from lib.drafters.heads.store import NGRAMS
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.marginals import MarginalDrafter
-from lib.drafters.registry import DRAFTERS, make, parse
+from lib.drafters.registry import DRAFTERS, make, needs_draft_model, parse, shipped_for
 from lib.drafters.self_speculation import EarlyExitDrafter
 from lib.replay import acceptance, recording, simulated
 from lib.replay.rank_paths import most_frequent_paths
@@ -34,7 +33,6 @@ from lib.trees.tree import Tree
 
 WITHOUT_MODEL = ("lookup", "sam", "recycling")
 OF_DRAFT_MODEL = ("model", "combined")  # competes where the pair has a draft model
-NEED_DRAFT_MODEL = (*OF_DRAFT_MODEL, "adaptive", "confident", "merged", "plain")
 EXITS = 5  # early exit takes one layer in so many
 FAMILIES = ("independent:2", "independent:4")  # at every budget, besides chains
 OPTIMAL, FREQUENT = "optimal", acceptance.FREQUENT  # families that are grown from a trace
@@ -146,7 +144,7 @@ def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
         raise ValueError(f"pairs are of the targets {', '.join(targets) or 'none'}; give pairs of one target")
     found = []
     for spec in dict.fromkeys(specs or possible(pairs[0])):
-        own = list(pairs) if parse(spec)[0] in NEED_DRAFT_MODEL else [pairs[0]]
+        own = list(pairs) if needs_draft_model(spec) else [pairs[0]]
         found += [Entrant(spec if len(own) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
                   for pair in own]
     return found
@@ -159,8 +157,8 @@ def possible(pair) -> list[str]:
     specs = list(WITHOUT_MODEL)
     if not EarlyExitDrafter.refusal(pair.target):
         specs.append(f"early_exit:{max(1, len(pair.target.model.layers) // EXITS)}")
-    heads = {name: kind.drafter.head_kind for name, kind in DRAFTERS.items()}
-    specs += [name for name, head in heads.items() if head and shipped(pair.target_name, head).is_dir()]
+    heads = shipped_for(pair.target_name)
+    specs += heads + [f"combined:behind={name}" for name in heads if name != NGRAMS]  # which look up themselves
     known = f":vocabulary={vocabulary.REDUCED}" if vocabulary.ships(pair.target_name) else ""
     return specs + ([kind + known for kind in OF_DRAFT_MODEL] if pair.draft_model is not None else [])
 
@@ -271,7 +269,7 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
 def _rules(drafter: Drafter, limits: Limits) -> list[Growth | DDTree]:
     """Growth rules that the drafter can follow, at each budget within the limits."""
     budgets = [budget for budget in GROWN_BUDGETS if budget <= limits.nodes]
-    if isinstance(drafter, MarginalDrafter):
+    if drafter.per_depth:
         return [grown_at("ddtree", budget) for budget in budgets]
     if isinstance(drafter, TextDrafter) or not simulated.replayable(drafter):
         return []

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from lib.cost import candidates, ways
-from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of
+from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of, usual_prefix
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.engines.registry import settings
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
@@ -35,7 +35,7 @@ from lib.trees.tree import Tree
 
 RULER = "random tokens"  # the drafter whose rounds tell what checking costs
 MOST_ROWS = 128  # nodes of a whole batch that a shape may have on a CPU
-PREFIX = 64  # committed tokens at which costs are taken
+PREFIX = 64  # committed tokens at which costs of drafting are taken; those of checks are taken at the text's own
 FINALISTS, OF_ONE = 6, 2  # candidates that are timed again, and how many of them may have the same drafter
 REPEATS = 3  # measurements of each way on each batch of prompts, at most
 LEAST = 2  # batches of prompts that are measured, whatever they take
@@ -174,10 +174,11 @@ class _Procedure:
         return pd.concat(parts, ignore_index=True), prices
 
     def calibrated(self, pair, drafter, name: str, shapes: Sequence[str], batch: int, seconds: float) -> pd.DataFrame:
-        """The rows of `calibrate` for one drafter and batch."""
+        """The rows of `calibrate` for one drafter and batch, behind as many tokens as the text has if it is the ruler."""
         on_cpu = torch.device(pair.target.device).type == "cpu"
         fitting = [shape for shape in shapes if parse(shape).budget <= self.most_nodes(batch)] if on_cpu else shapes
-        rows = calibrate(pair, self.choosing.ids, batches=[batch], prefix=PREFIX, shapes=fitting, seconds=seconds,
+        prefix = max(PREFIX, usual_prefix(self.choosing.ids, self.new_tokens)) if name == RULER else PREFIX
+        rows = calibrate(pair, self.choosing.ids, batches=[batch], prefix=prefix, shapes=fitting, seconds=seconds,
                          generator=self.order, drafter=drafter, generate=self.generate)
         return rows.assign(drafter=name)
 
@@ -285,7 +286,8 @@ def falling(rows: pd.DataFrame) -> str:
     empty where nothing is. rows: of one batch, in the columns of the table "costs".
     """
     rows = rows.sort_values("nodes")
-    fallen = rows[rows["upper_ms"] < rows["lower_ms"].cummax()]
+    before = [rows.loc[rows["nodes"] < nodes, "lower_ms"].max() for nodes in rows["nodes"]]  # NaN for the fewest
+    fallen = rows[rows["upper_ms"] < before]
     if fallen.empty:
         return ""
     low = fallen.iloc[0]

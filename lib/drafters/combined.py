@@ -5,7 +5,7 @@ from typing import Sequence
 from torch import Tensor
 
 from lib.drafters.drafter import Drafter, Wrapper
-from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import make
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
@@ -27,9 +27,13 @@ class CombinedDrafter(Wrapper):
         self.rounds = self.looked_up = 0  # over all rows
 
     @classmethod
-    def of(cls, pair, *, enough: int = 4, shortest: int = 1,
-           vocabulary: int | Tensor | None = None) -> "CombinedDrafter":
-        return cls(SuffixAutomatonDrafter(shortest), LanguageModelDrafter.of(pair, vocabulary=vocabulary), enough)
+    def of(cls, pair, *, behind: str = "model", enough: int = 4, shortest: int = 1,
+           vocabulary: int | Tensor | None = None, folder=None) -> "CombinedDrafter":
+        """Look-up from `shortest` tokens on, and a drafter of the kind `behind`, with its own options vocabulary or
+        folder where it takes them.
+        """
+        options = {name: value for name, value in (("vocabulary", vocabulary), ("folder", folder)) if value is not None}
+        return cls(SuffixAutomatonDrafter(shortest), make(behind, pair, **options), enough)
 
     @property
     def cache_bytes(self) -> int:
@@ -58,16 +62,3 @@ class CombinedDrafter(Wrapper):
     def select(self, rows: list[int]) -> None:
         self.lookup.select(rows)
         self.drafter.select(rows)
-
-
-class LookupWithEagle(CombinedDrafter):
-    """Look-up with an EAGLE head."""
-
-    head_kind = "eagle"
-
-    @classmethod
-    def of(cls, pair, *, folder=None, enough: int = 4, shortest: int = 1) -> "LookupWithEagle":
-        """Look-up from `shortest` tokens on, and the EAGLE head in a folder, else the one that ships for the target."""
-        from lib.drafters.eagle import EagleDrafter
-
-        return cls(SuffixAutomatonDrafter(shortest), EagleDrafter.of(pair, folder=folder), enough)

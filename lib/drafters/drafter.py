@@ -34,6 +34,8 @@ class Drafter:
     name_or_path: the folder that its head or tables were read from; empty without one.
     remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
     reads_ahead: whether `read_ahead` is defined, so that a trace can record the drafter.
+    per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, over which
+        "ddtree@N" alone can grow a tree.
     option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
     head_kind: the kind of trained head, or of tables, that it reads from a folder; empty for none.
     """
@@ -47,6 +49,7 @@ class Drafter:
     name_or_path: str = ""
     remembers: ClassVar[bool] = False
     reads_ahead: ClassVar[bool] = False
+    per_depth: ClassVar[bool] = False
     option: ClassVar[str] = ""
     head_kind: ClassVar[str] = ""
 

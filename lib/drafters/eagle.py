@@ -9,10 +9,10 @@ from torch import Tensor
 
 from lib.drafters.drafter import added_tokens
 from lib.drafters.filling import Filling, check_proposal, plan
-from lib.drafters.growing import Growing, by_node, grow_levels
+from lib.drafters.growing import Growing, by_node, drafts_of, grow_levels
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
-from lib.drafters.heads.eagle import FeatureHead, embed, unroll
-from lib.drafters.heads.layers import CachedLayers
+from lib.drafters.heads.eagle import FeatureHead, unroll
+from lib.drafters.heads.layers import CachedLayers, embed
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
 from lib.models.fused import weights_of
@@ -88,7 +88,7 @@ class EagleDrafter(HeadDrafter):
             return self._forward_level(features, tokens, depth, sees)
 
         grow_levels(rows, lambda: self._logits(self.outputs), forward_grown)
-        return [row.draft()[0] for row in rows]
+        return [draft for draft, _ in drafts_of(rows)]
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -163,7 +163,7 @@ class EagleDrafter(HeadDrafter):
 
     def _logits(self, features: Tensor) -> Tensor:
         with forward():
-            return self.head.logits(self.head.states(features), self.output)
+            return self.output(self.head.states(features))
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
         features = self.head.read(hidden)

@@ -69,9 +69,9 @@ class Growing:
             node = int(self.candidates.parents[node])
         return places
 
-    def draft(self) -> tuple[Draft, dict[int, int]]:
-        """The draft, and the place in the cache's block of each of its nodes that was forwarded."""
-        grown = self.candidates.tree(self.rule.keep(self.candidates))
+    def draft(self, kept: np.ndarray) -> tuple[Draft, dict[int, int]]:
+        """The draft of these candidates, and the place in the cache's block of each of its nodes that was forwarded."""
+        grown = self.candidates.tree(kept)
         place = {node: self.place[candidate] for node, candidate in enumerate(grown.nodes.tolist())
                  if candidate in self.place}
         return Draft(grown.tree, torch.tensor(self.tokens[grown.nodes]), "top_k", self._probs(grown.nodes)), place
@@ -120,3 +120,9 @@ def grow_levels(rows: Sequence[Growing], roots: Callable[[], Tensor], forward: C
             if len(nodes):
                 row.grow(nodes, own[: len(nodes)])
         depth += 1
+
+
+def drafts_of(rows: Sequence[Growing]) -> list[tuple[Draft, dict[int, int]]]:
+    """The draft of each row, and the places of its forwarded nodes."""
+    kept = rows[0].rule.keep_all([row.candidates for row in rows])
+    return [row.draft(nodes) for row, nodes in zip(rows, kept)]

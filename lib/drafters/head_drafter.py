@@ -11,13 +11,14 @@ from lib.drafters.heads import published
 from lib.drafters.heads.store import check_shipped
 from lib.models.fused import output_layer, weights_of
 from lib.models.packed import pack
-from lib.models.reduced import ReducedOutput
+from lib.models.reduced import ReducedOutput, rows_of
 
 
 class HeadDrafter(Drafter):
     """A head on a target. A kind also defines `_ahead`, from which `read_ahead` takes ranks and probabilities.
 
-    output: the target's output layer, or its rows for the tokens that the head drafts, which `known` holds.
+    output: the head's own output layer, else the target's, or its rows for the tokens that the head drafts. known: an
+    output layer of these tokens; None where the head drafts all.
     """
 
     wants_hidden_states = True
@@ -38,11 +39,12 @@ class HeadDrafter(Drafter):
 
     def _renew_output(self) -> None:
         """Takes the output layer anew, for a target whose weights have changed."""
-        if self.head.tokens is None:
-            self.output = output_layer(self.target)
+        own, tokens = self.head.lm_head, self.head.tokens
+        if tokens is None:
+            self.output = output_layer(self.target) if own is None else own
         elif (made_of := weights_of(self.target)) != self.made_of_target:
-            self.made_of_target = made_of
-            self.known = pack(ReducedOutput(self.target.get_output_embeddings(), self.head.tokens))
+            whole, self.made_of_target = self.target.get_output_embeddings(), made_of
+            self.known = pack(ReducedOutput(rows_of(whole, tokens) if own is None else own, tokens, whole.out_features))
             self.output = self.known.rows
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.attention.registration import check_attention, tree_forward
 from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
 from lib.drafters.filling import Filling, Level, block, check_proposal, native_levels, plan, planned_block, tails
-from lib.drafters.growing import Growing, by_node, grow_levels
+from lib.drafters.growing import Growing, by_node, drafts_of, grow_levels
 from lib.drafters.vocabulary import drafting
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
@@ -128,7 +128,7 @@ class LanguageModelDrafter(Drafter):
         grow_levels(rows, lambda: self._forward_tails(rule.max_depth),
                     lambda _, tokens, depth, sees: self._forward(tokens, *block(self.waiting, depth, sees)))
         self.levels = [row.levels for row in rows]
-        drafts, places = zip(*(row.draft() for row in rows))
+        drafts, places = zip(*drafts_of(rows))
         return list(drafts), list(places)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.drafters.drafter import alone, levels_of
 from lib.drafters.filling import top_tokens
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
-from lib.drafters.heads.layers import CachedLayers
+from lib.drafters.heads.layers import CachedLayers, embed
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
 from lib.models.fused import weights_of
@@ -58,9 +58,11 @@ def _draft(tree: Tree, root: int, best: Tensor) -> Draft:
 class MarginalDrafter(HeadDrafter):
     """Keeps roots, and takes one distribution per depth from its head in each round.
 
-    A kind defines `_marginals(depth) -> [B, D, V or K]`, for at most `depth` depths, and `_take(nodes, hidden)`, which keeps
-    the hidden states that it needs of these nodes of each row. The head's `depth` is the largest D.
+    A kind defines `_marginals(depth) -> [B, D, V or K]`, for at most `depth` depths, and `_take(nodes, hidden)`, which
+    keeps the hidden states that it needs of these nodes of each row. The head's `depth` is the largest D.
     """
+
+    per_depth: ClassVar[bool] = True
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the lengths of the prompts int64[T]; their hidden states come with the first `commit`."""
@@ -152,11 +154,16 @@ class BlockDrafter(MarginalDrafter):
         self.newest = fresh[rows, counts.to(fresh.device) - 1]
 
     def _marginals(self, depth: int) -> Tensor:
-        roots = self.target.get_input_embeddings()(torch.tensor(self.roots, device=self.newest.device))
-        offsets = torch.arange(self.head.depth, device=roots.device)
-        states = self.layers(self.head.enter(roots, self.newest), offsets, self.cache, self.head.sees())
+        return self.output(self._states(depth))
+
+    def _states(self, depth: int) -> Tensor:
+        """[B, D, H]: what the output layer reads for each of at most `depth` depths."""
+        roots = embed(self.head, self.target, torch.tensor(self.roots, device=self.newest.device))
+        sees = self.head.sees()
+        offsets = torch.arange(len(sees), device=roots.device)
+        states = self.layers(self.head.enter(roots, self.newest), offsets, self.cache, sees)
         self.cache.forget()
-        return self.output(states[:, :depth])
+        return self.head.by_depth(states)[:, :depth]
 
     def select(self, rows: list[int]) -> None:
         super().select(rows)
@@ -166,7 +173,7 @@ class BlockDrafter(MarginalDrafter):
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
         features = self.head.read(hidden)
         before = torch.arange(start, len(text) - 1, device=features.device)
-        roots = self.target.get_input_embeddings()(text[start:-1].to(features.device))[None]
+        roots = embed(self.head, self.target, text[start:-1].to(features.device))[None]
         parts = zip(before.split(STARTS), roots.split(STARTS, 1))
         states = torch.cat([self.head.states_along(features, own, part)[0] for part, own in parts])
         return self.output(states).unbind(1)

@@ -57,7 +57,9 @@ DRAFTERS: dict[str, Kind] = {
                        "the target's own first layers and its head", True),
     "int8": Kind("lib.drafters.self_speculation:Int8SelfDrafter", "the target itself with int8 weights", True),
     "combined": Kind("lib.drafters.combined:CombinedDrafter",
-                     "the longest earlier match where it is long enough, a language model elsewhere"),
+                     "the longest earlier match where it is long enough, a model or a head elsewhere"),
+    "graft": Kind("lib.drafters.graft:GraftDrafter",
+                  "a model's or head's tree, pruned for tokens after the longest earlier match"),
     "adaptive": Kind("lib.drafters.adaptive:AdaptiveDrafter",
                      "a language model that drafts as deep as its last rounds advise"),
     "confident": Kind("lib.drafters.adaptive:ConfidentDrafter",
@@ -71,11 +73,12 @@ DRAFTERS: dict[str, Kind] = {
     "jetspec": Kind("lib.drafters.marginals:JetSpecDrafter", "a block head whose places see backwards alone"),
     "dspark": Kind("lib.drafters.dspark:DSparkDrafter",
                    "a block head, with a bias from each node's parent token"),
-    "sam_eagle": Kind("lib.drafters.combined:LookupWithEagle",
-                      "the longest earlier match where it is long enough, an EAGLE head elsewhere"),
     "random": Kind("lib.drafters.controls:RandomDrafter", "uniform random tokens"),
     "oracle": Kind("lib.drafters.controls:OracleDrafter", "the target's own continuation"),
 }
+
+
+DRAFT_WITH_MODEL = ("model", "combined", "graft", "adaptive", "confident", "merged", "plain")
 
 
 def make(spec: str, pair, **options) -> Drafter:
@@ -95,6 +98,26 @@ def make(spec: str, pair, **options) -> Drafter:
     if missing:
         raise ValueError(f"drafter {name!r} ({kind.about}) needs {', '.join(missing)}; pass it by keyword")
     return kind.drafter.of(pair, **options)
+
+
+def shipped_for(target: str) -> list[str]:
+    """The kinds whose trained head, or tables, ship for a target."""
+    from lib.drafters.heads.store import shipped  # brings transformers, which names and options do not need
+
+    heads = {name: kind.drafter.head_kind for name, kind in DRAFTERS.items()}
+    return [name for name, head in heads.items() if head and shipped(target, head).is_dir()]
+
+
+def head_of(spec: str) -> str:
+    """The kind of trained head, or of tables, that a drafter reads; empty for none."""
+    name, options = parse(spec)
+    return DRAFTERS[name].drafter.head_kind or (head_of(str(options["behind"])) if "behind" in options else "")
+
+
+def needs_draft_model(spec: str) -> bool:
+    """Whether a pair has to have a draft model for such a drafter."""
+    name, options = parse(spec)
+    return name in DRAFT_WITH_MODEL and options.get("behind", "model") == "model"
 
 
 def parse(spec: str) -> tuple[str, dict[str, object]]:

@@ -40,7 +40,7 @@ class Threads {
 
  private:
   static constexpr uint32_t MOST = 512;
-  static constexpr int SPINS = 1000;  // pauses before a waiting thread sleeps
+  static constexpr int SPINS = 1500;  // pauses before a waiting thread sleeps
   static inline thread_local int64_t own_index = 0, own_count = 1;
 
   std::mutex running;

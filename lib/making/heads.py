@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.drafters import heads, vocabulary
-from lib.drafters.heads.eagle import continued, embed, unroll
-from lib.drafters.heads.layers import Head, Unrolled
+from lib.drafters.heads.eagle import continued, unroll
+from lib.drafters.heads.layers import Head, Unrolled, embed
 from lib.making import data, family, loop, own_text
 from lib.making.data import Windows
 
@@ -33,6 +33,7 @@ DECAY = 0.8  # weight of a depth relative to the one before
 UNROLLED = 4  # depths of EAGLE-3's training-time test
 NOISE = 0.1  # half the width of the uniform noise on EAGLE-1's features (Li et al. 2024, section 3.2)
 STRIDE = 8  # tokens between the starts of a window's blocks
+HEATS, BINS = np.geomspace(0.25, 8.0, 41).tolist(), 10  # temperatures that are tried, and bins of their error
 
 DepthLoss = Callable[[Tensor, int], Tensor]  # (states [..., H] of a depth, the depth from 0) -> its loss
 Draw = Callable[[int], Windows]  # the windows of a step
@@ -72,7 +73,9 @@ class HeadLoss:
     """The states of a head by depth, [B, T', H] each, and the places of the text whose next tokens they speak of.
 
     The loss of a depth is `classification` times the cross-entropy against the target's distribution, plus
-    `regression` times the smooth L1 distance to the target's states, both means over the tokens that are learned.
+    `regression` times the smooth L1 distance to the target's states, both means over the tokens that are learned; and
+    for DSpark's confidence, which the other parts do not learn from, the cross-entropy against the overlap of head and
+    target.
     """
 
     states: list[Tensor]
@@ -82,8 +85,12 @@ class HeadLoss:
 
     def logits(self, head: Head, output: Output, lesson: Lesson, state: Tensor, depth: int) -> Tensor:
         """Of a depth, [B, T', K]: the token at a place is the one before the token of which it speaks."""
-        logits, bias = output(state), head.bias(lesson.tokens[:, :-1][:, self.places[depth]])
+        logits, bias = output(state), head.bias(self.before(lesson, depth))
         return logits if bias is None else logits + bias
+
+    def before(self, lesson: Lesson, depth: int) -> Tensor:
+        """The tokens int64[B, T'] before those of which a depth speaks."""
+        return lesson.tokens[:, :-1][:, self.places[depth]]
 
     def by_depth(self, head: Head, output: Output, lesson: Lesson, entropy: Callable) -> DepthLoss:
         """The loss of a depth, for `backward_apart`; entropy: `cross_entropy` or compiled."""
@@ -95,6 +102,10 @@ class HeadLoss:
             if self.regression:
                 apart = F.smooth_l1_loss(state.float(), lesson.hidden[-1][:, at].float(), reduction="none").mean(-1)
                 loss = loss + self.regression * mean(apart, learned)
+            sure = head.sure(state.detach(), self.before(lesson, depth))
+            if sure is not None:
+                loss = loss + mean(F.binary_cross_entropy_with_logits(
+                    sure.float(), overlap(logits.detach(), lesson.probs[:, at]), reduction="none"), learned)
             return DECAY**depth * loss
 
         return loss_of
@@ -103,6 +114,13 @@ class HeadLoss:
 def cross_entropy(logits: Tensor, probs: Tensor, learned: Tensor) -> Tensor:
     """Mean cross-entropy, in nats per learned token, of logits [B, T, K] against probs float32[B, T, K]."""
     return mean(-(probs * logits.log_softmax(-1, dtype=torch.float32)).sum(-1), learned)
+
+
+def overlap(logits: Tensor, probs: Tensor) -> Tensor:
+    """The chance [B, T] that the target accepts a sample of the head, of logits and probs [B, T, K]: the sum of the
+    smaller probabilities (Leviathan et al. 2023, theorem 3.5).
+    """
+    return torch.minimum(logits.softmax(-1, dtype=torch.float32), probs).sum(-1).clamp_max(1)
 
 
 def mean(values: Tensor, learned: Tensor) -> Tensor:
@@ -146,7 +164,7 @@ def block(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     if not len(before):
         raise ValueError(f"windows of {length} tokens are too short for a block of {head.depth} that starts within the "
                          f"first {STRIDE}; give a larger `length` in the plan")
-    roots = target.get_input_embeddings()(said.tokens[:, before])
+    roots = embed(head, target, said.tokens[:, before])
     states = head.states_along(head.read(said.hidden), roots, before)
     return HeadLoss(list(states.unbind(2)), [before + depth for depth in range(head.depth)])
 
@@ -194,6 +212,8 @@ def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Pla
     made = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
     train(made, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
     for kind, head in made.items():
+        if getattr(head, "confidence", None) is not None:
+            calibrate(head, pair.target, held_out)
         heads.save(head, folder / "heads" / name / kind)
     return made
 
@@ -236,9 +256,9 @@ def corpus(target, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dict
     return lambda step: Windows.all_learned(draw(step)), held_out
 
 
-def spaced(stream: np.ndarray, length: int) -> Windows:
-    """HELD_OUT_WINDOWS windows of a stream, evenly spaced."""
-    starts = np.linspace(0, len(stream) - length - 1, HELD_OUT_WINDOWS).astype(int)
+def spaced(stream: np.ndarray, length: int, count: int = HELD_OUT_WINDOWS) -> Windows:
+    """Windows of a stream, evenly spaced."""
+    starts = np.linspace(0, len(stream) - length - 1, count).astype(int)
     rows = [torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts]
     return Windows.all_learned(torch.stack(rows))
 
@@ -302,6 +322,40 @@ def evaluate(trained: Mapping[str, Head], target, held_out: Mapping[str, Windows
                     kind=text, depth=depth + 1, nats=round(cross_entropy(logits, said.probs[:, at], learned).item(), 4),
                     agreement=round(mean(agree.float(), learned).item(), 4), tokens=int(learned.sum())))
     return {kind: pd.DataFrame(own) for kind, own in rows.items()}
+
+
+@torch.no_grad()
+def calibrate(head: Head, target, held_out: Mapping[str, Windows]) -> None:
+    """Sets the temperatures of a head's confidence, one for each depth from the first on, so that the product of
+    chances up to a depth is as often right as it says on held-out text (DSpark, arXiv 2607.05147: sequential
+    temperature scaling): the head's favourites are the target's.
+    """
+    output, logits, right = output_of(target, head.tokens), [], []
+    for windows in held_out.values():
+        said = lesson(target, windows.to(target.device), head.tokens)
+        loss = block(head, target, said, torch.Generator().manual_seed(0))
+        for depth, (state, at) in enumerate(zip(loss.states, loss.places)):
+            own = loss.logits(head, output, said, state, depth).argmax(-1)
+            hit = (own if head.tokens is None else head.tokens[own]) == said.favourite[:, at]
+            learned = said.learned[:, loss.places[-1]].flatten()  # blocks that end in learned text
+            logits.append((depth, head.sure(state, loss.before(said, depth)).flatten()[learned]))
+            right.append((depth, hit.flatten()[learned]))
+    chance = survived = 1.0
+    for depth in range(head.depth):
+        mine, hits = (torch.cat([each for at, each in both if at == depth]) for both in (logits, right))
+        survived = survived * hits.float()
+        errors = [calibration_error(chance * (mine / heat).sigmoid(), survived) for heat in HEATS]
+        head.temperatures[depth] = HEATS[int(np.argmin(errors))]
+        chance = chance * (mine / head.temperatures[depth]).sigmoid()
+
+
+def calibration_error(chances: Tensor, happened: Tensor) -> float:
+    """The expected calibration error of float[N] chances: the mean distance of their mean and of how often it happened,
+    0 or 1 each, in ten bins of as many (Guo et al. 2017).
+    """
+    bins = [(chances[part].mean() - happened[part].mean()).abs() * len(part)
+            for part in chances.argsort().tensor_split(BINS)]
+    return float(sum(bins) / len(chances))
 
 
 def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:

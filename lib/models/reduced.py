@@ -9,16 +9,15 @@ from lib.models.quantize import PackedLinear
 
 
 class ReducedOutput(nn.Module):
-    """The rows of an output layer for some of its V tokens; the logits of all others are minus infinity.
+    """An output layer for some of V tokens; the logits of all others are minus infinity.
 
-    tokens: int64[K], ascending, so that of equal logits the lower token still comes first. rows: the layer [..., H] ->
-    [..., K]. out_features: V.
+    rows: the layer [..., H] -> [..., K]. tokens: int64[K], ascending, so that of equal logits the lower token still
+    comes first. out_features: V.
     """
 
-    def __init__(self, output: nn.Linear | PackedLinear, tokens: Tensor):
+    def __init__(self, rows: nn.Module, tokens: Tensor, out_features: int):
         super().__init__()
-        self.in_features, self.out_features = output.in_features, output.out_features
-        self.rows = _rows(output, tokens)
+        self.in_features, self.out_features, self.rows = rows.in_features, out_features, rows
         self.register_buffer("tokens", tokens)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,7 +39,8 @@ def reduced(model, tokens: Tensor):
     if tokens.dim() != 1 or not 0 < len(wanted) == len(tokens) or wanted[0] < 0 or wanted[-1] >= output.out_features:
         raise ValueError(f"tokens has shape {tuple(tokens.shape)} with {len(wanted)} distinct ones; give one or more "
                          f"of 0 to {output.out_features - 1}, each once")
-    known = ReducedOutput(_linear(model), wanted.to(output.weight.device))
+    tokens = wanted.to(output.weight.device)
+    known = ReducedOutput(rows_of(_linear(model), tokens), tokens, output.out_features)
     vars(known)["narrow"] = _with_output(model, known.rows)  # besides the submodules, since it contains one of them
     return _with_output(model, known)
 
@@ -50,7 +50,7 @@ def first_tokens(model, count: int):
     where it has no more. All weights are shared.
     """
     output = model.get_output_embeddings()
-    return model if output.out_features <= count else _with_output(model, _rows(_linear(model), slice(count)))
+    return model if output.out_features <= count else _with_output(model, rows_of(_linear(model), slice(count)))
 
 
 def narrow(model) -> tuple[object, ReducedOutput | None]:
@@ -62,7 +62,7 @@ def narrow(model) -> tuple[object, ReducedOutput | None]:
     return (output.narrow, output) if isinstance(output, ReducedOutput) else (model, None)
 
 
-def _rows(output: nn.Linear | PackedLinear, tokens: Tensor | slice) -> nn.Linear:
+def rows_of(output: nn.Linear | PackedLinear, tokens: Tensor | slice) -> nn.Linear:
     """A linear layer of these rows: a copy, or for a slice of a linear layer a view."""
     if isinstance(output, PackedLinear):
         return output.of_outputs(tokens)

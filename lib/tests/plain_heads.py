@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters.heads.eagle import FeatureHead, continued, embed
-from lib.drafters.heads.marginals import MedusaHeads, SparkHead
+from lib.drafters.heads.eagle import FeatureHead, continued
+from lib.drafters.heads.layers import embed
+from lib.drafters.heads.marginals import MedusaHeads
 from lib.trees import ROOT, growth
 
 
@@ -35,10 +36,10 @@ def logits_after(head, target, text: list[int], path: list[int]) -> Tensor | Non
         return None
     else:
         logits = depth_logits(head, target, text, len(path))
-    if isinstance(head, SparkHead):
+    if (markov := getattr(head, "markov", None)) is not None:
         before, known = [*text, *path][-1], range(len(logits)) if head.tokens is None else head.tokens.tolist()
         row = known.index(before) if before in known else len(known)
-        logits[list(known)] += head.markov_embed.weight[row] @ head.markov_head.weight.T
+        logits[list(known)] += markov.embed.weight[row] @ markov.head.weight.T
     if head.tokens is not None:
         logits[[token for token in range(len(logits)) if token not in head.tokens]] = float("-inf")
     return logits
@@ -61,7 +62,16 @@ def eagle_logits(head, target, text: list[int], path: list[int]) -> Tensor:
         places = torch.arange(tokens.shape[1])[None]
         out = continued(head, features, embed(head, target, tokens), places, attend)[:, -1:]
         features = torch.cat([features, out], dim=1)
-    return head.logits(head.states(out), target.get_output_embeddings())[0, 0]
+    return by_own_layer(head, target, head.states(out)[0, 0])
+
+
+def by_own_layer(head, target, state: Tensor) -> Tensor:
+    """The logits float[V] of a state, by the head's own output layer if it has one."""
+    if head.lm_head is None:
+        return target.lm_head(state)
+    logits = torch.full((head.config.vocab_size,), float("-inf"), dtype=state.dtype)
+    logits[list(range(len(logits))) if head.tokens is None else head.tokens] = head.lm_head(state)
+    return logits
 
 
 def filled(head, target, text: list[int], shape) -> Tensor:

@@ -28,10 +28,7 @@ def head(kind: str, target, seed: int = 0, **changed):
         for parameter in made.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
     if made.tokens is not None:
-        made.tokens.copy_(torch.randperm(config.vocab_size)[: config.draft_tokens].sort().values)
-    if hasattr(made, "d2t"):
-        chosen = torch.randperm(config.vocab_size)[: config.draft_vocab_size].sort().values
-        made.d2t.copy_(chosen - torch.arange(len(chosen)))
+        made.tokens.copy_(torch.randperm(config.vocab_size)[: config.draft_vocab_size].sort().values)
     return made.to(target.dtype).eval()
 
 

@@ -5,13 +5,13 @@ the feature at j + 1, and the output layer predicts token j + 2. Where the targe
 head's last one takes its place.
 """
 
-from typing import Callable, Sequence
+from typing import Sequence
 
 import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from lib.drafters.heads.layers import Attend, Head, HeadLayer, Unrolled
+from lib.drafters.heads.layers import Attend, Head, HeadLayer, Unrolled, embed
 
 
 class EagleHead(Head):
@@ -24,7 +24,6 @@ class EagleHead(Head):
         super().__init__(config)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bool(getattr(config, "bias", False)))
         self.layers = nn.ModuleList([HeadLayer(config, config.hidden_size)])
-        self.embed_tokens = own_embedding(config)
 
     @property
     def layer(self) -> HeadLayer:
@@ -43,10 +42,6 @@ class EagleHead(Head):
     def states(self, features: Tensor) -> Tensor:
         return features
 
-    def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
-        """[..., V] by the target's output layer, `output`, or [..., K] by that of the head's tokens."""
-        return output(states)
-
 
 class Eagle3Layer(HeadLayer):
     """Its attention reads normed embedding and feature side by side; the feature is its residual."""
@@ -60,9 +55,8 @@ class Eagle3Layer(HeadLayer):
 class Eagle3Head(Head):
     """EAGLE-3 (Li et al. 2025, section 3): features fused from several of the target's layers, no loss on features.
 
-    config.feature_layers: indices into the target's hidden states. config.draft_vocab_size: the head has an output
-    layer of its own, over so many of the target's tokens; token = index + `d2t`[index], int64[draft].
-    config.norm_before_residual, in some published heads: the layer's residual is the normed feature.
+    config.feature_layers: indices into the target's hidden states. config.norm_before_residual, in some published
+    heads: the layer's residual is the normed feature.
     """
 
     def __init__(self, config):
@@ -71,11 +65,6 @@ class Eagle3Head(Head):
         self.fc = nn.Linear(len(config.feature_layers) * width, config.hidden_size, bias=False)
         self.midlayer = Eagle3Layer(config)
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.embed_tokens = own_embedding(config)
-        drafted = getattr(config, "draft_vocab_size", None)
-        self.lm_head = nn.Linear(config.hidden_size, drafted, bias=False) if drafted else None
-        if drafted:
-            self.register_buffer("d2t", torch.zeros(drafted, dtype=torch.long))
 
     @property
     def layer(self) -> Eagle3Layer:
@@ -97,29 +86,8 @@ class Eagle3Head(Head):
         """The input of the output layer: the normed features."""
         return self.norm(features)
 
-    def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
-        """Over the target's vocabulary; minus infinity for tokens outside the head's."""
-        if self.lm_head is None:
-            return output(states)
-        drafted = self.lm_head(states)
-        index = torch.arange(drafted.shape[-1], device=drafted.device) + self.d2t
-        whole = drafted.new_full((*drafted.shape[:-1], self.config.vocab_size), float("-inf"))
-        return whole.index_copy(-1, index, drafted)
-
 
 FeatureHead = EagleHead | Eagle3Head
-
-
-def own_embedding(config) -> nn.Embedding | None:
-    """The head's own copy of the target's embedding, where its file holds one (config.own_embedding)."""
-    own = getattr(config, "own_embedding", False)
-    return nn.Embedding(config.vocab_size, config.hidden_size) if own else None
-
-
-def embed(head: nn.Module, target, tokens: Tensor) -> Tensor:
-    """Tokens int64[...] by the head's own embedding, else by the target's: [..., H]."""
-    own = head.embed_tokens
-    return (target.get_input_embeddings() if own is None else own)(tokens)
 
 
 def continued(head: FeatureHead, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:

@@ -18,23 +18,45 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Head(nn.Module):
-    """The base of heads. `tokens`: int64[K], ascending, the tokens of the target that a head drafts (config.draft_tokens
-    of them, see `lib.drafters.vocabulary`); None for all.
+    """The base of heads.
+
+    tokens: int64[K], ascending, the tokens of the target that a head drafts (config.draft_vocab_size of them); None for
+        all.
+    lm_head, embed_tokens: an output layer and an embedding of its own (config.own_output, config.own_embedding); None
+        where it shares the target's, of the output layer the rows of its tokens.
     """
 
     def __init__(self, config):
         super().__init__()
         self.config = config
-        count = getattr(config, "draft_tokens", None)
+        count, hidden = getattr(config, "draft_vocab_size", None), config.hidden_size
         self.register_buffer("tokens", torch.arange(count) if count else None)
+        self.lm_head = self.embed_tokens = None
+        if getattr(config, "own_output", False):
+            self.lm_head = nn.Linear(hidden, count or config.vocab_size, bias=False)
+        if getattr(config, "own_embedding", False):
+            self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
 
     def bias(self, before: Tensor) -> Tensor | None:
-        """What the tokens int64[...] before add to the logits, [..., V or K]; None for nothing."""
+        """What the tokens int64[...] before add to the logits, [..., K]; None for nothing."""
+        return None
+
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        """The logit of the chance that the target accepts the head's token; None where it does not say."""
         return None
 
 
+def embed(head: Head, target, tokens: Tensor) -> Tensor:
+    """Tokens int64[...] by the head's own embedding, else by the target's: [..., H]."""
+    own = head.embed_tokens
+    return (target.get_input_embeddings() if own is None else own)(tokens)
+
+
 class HeadAttention(nn.Module):
-    """Projections and rotary positions of a LlamaConfig; queries, keys and values come from inputs of any width."""
+    """Projections and rotary positions of a LlamaConfig; queries, keys and values come from inputs of any width.
+
+    config.qk_norm: whether queries and keys are normed, as Qwen3 does.
+    """
 
     def __init__(self, config, inputs: int):
         super().__init__()
@@ -45,21 +67,27 @@ class HeadAttention(nn.Module):
         for name, heads in widths.items():
             setattr(self, f"{name}_proj", nn.Linear(inputs, heads * self.head_dim, bias=bias))
         self.o_proj = nn.Linear(config.num_attention_heads * self.head_dim, config.hidden_size, bias=False)
+        normed = getattr(config, "qk_norm", False)
+        self.q_norm, self.k_norm = (LlamaRMSNorm(self.head_dim, config.rms_norm_eps) if normed else None for _ in "qk")
         self.rotary = LlamaRotaryEmbedding(config)
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """x [B, T, inputs] at positions int64[B or 1, T] to [B, T, H]."""
-        query, key, value = (self._heads(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
+        query, key, value = self._heads(self.q_proj(x), self.q_norm), *self._keys_and_values(x)
         query, key = apply_rotary_pos_emb(query, key, *self.rotary(query, positions))
         return self.o_proj(attend(query, key, value).flatten(2))
 
     def context(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [B, Hkv, T, d] of x [B, T, inputs], for other tokens to attend to."""
-        key, value = self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
+        key, value = self._keys_and_values(x)
         return apply_rotary_pos_emb(key, key, *self.rotary(key, positions))[1], value
 
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+    def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self._heads(self.k_proj(x), self.k_norm), self._heads(self.v_proj(x))
+
+    def _heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
+        heads = x.unflatten(-1, (-1, self.head_dim))
+        return (heads if norm is None else norm(heads)).transpose(1, 2)
 
 
 class HeadLayer(nn.Module):

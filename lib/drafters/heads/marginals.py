@@ -73,8 +73,10 @@ class BlockHead(Head):
 
     Its block is the root's embedding and learned ones for the places after it. It attends to itself, in both directions
     or (config.causal) backwards alone, as JetSpec's head does (arXiv 2606.18394), and to the target's fused features of
-    all tokens before the root. config: a LlamaConfig with feature_layers (indices into the target's hidden states) and
-    block_size (depths D).
+    all tokens before the root. With a `markov` part it is DSpark's semi-autoregressive head (arXiv 2607.05147): of the
+    token x before depth k, p_k(v) is proportional to exp(U_k(v) + B(x, v)), where U_k are the block's logits.
+    config: a LlamaConfig with feature_layers (indices into the target's hidden states), block_size (depths D), and for
+    the last markov_rank and, for `sure`, confidence.
     """
 
     def __init__(self, config):
@@ -84,15 +86,32 @@ class BlockHead(Head):
         self.place_embeddings = nn.Parameter(0.02 * torch.randn(config.block_size - 1, config.hidden_size))
         self.layers = nn.ModuleList(BlockLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.markov = Markov(config) if getattr(config, "markov_rank", 0) else None
+        self.confidence = None
+        if getattr(config, "confidence", False):
+            self.confidence = nn.Linear(config.hidden_size + config.markov_rank, 1)
+            self.register_buffer("temperatures", torch.ones(config.block_size))
 
     @property
     def depth(self) -> int:
         """D: depths ahead that the head predicts."""
         return self.config.block_size
 
+    def bias(self, before: Tensor) -> Tensor | None:
+        return None if self.markov is None else self.markov(before, self.tokens)
+
+    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
+        """The logit [...] of the chance that the target accepts the head's token after the tokens int64[...] before,
+        from the states [..., H] that predict it (DSpark's confidence); None without such a part.
+        """
+        if self.confidence is None:
+            return None
+        return self.confidence(torch.cat([states, self.markov.embedded(before, self.tokens)], dim=-1))[..., 0]
+
     def sees(self) -> Tensor:
-        """bool[D, D]: the places of its block that each place attends to."""
-        every = torch.ones(self.depth, self.depth, dtype=torch.bool, device=self.place_embeddings.device)
+        """bool[P, P]: the places of its block that each of its P places attends to."""
+        size = self.config.block_size
+        every = torch.ones(size, size, dtype=torch.bool, device=self.fc.weight.device)
         return every.tril() if getattr(self.config, "causal", False) else every
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
@@ -100,12 +119,16 @@ class BlockHead(Head):
         return self.feature_norm(self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], -1)))
 
     def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
-        """The block's inputs [..., D, H], of root embeddings and the features of the tokens before them, [..., H].
+        """The block's inputs [..., P, H], of root embeddings and the features of the tokens before them, [..., H].
 
         The newest feature is added to every place: one layer needs it on its residual path.
         """
         places = self.place_embeddings.expand(*roots.shape[:-1], -1, -1)
         return torch.cat([roots[..., None, :], places], dim=-2) + newest[..., None, :]
+
+    def by_depth(self, states: Tensor) -> Tensor:
+        """The states [..., D, H] that predict depths 1 .. D, of those of all places [..., P, H]: here the same."""
+        return states
 
     def states_along(self, features: Tensor, roots: Tensor, before: Tensor) -> Tensor:
         """The blocks of S rounds that start along known texts, in one forward: [B, S, D, H].
@@ -113,39 +136,68 @@ class BlockHead(Head):
         features [B, T, H]: of the texts' tokens; roots [B, S, H]: the embeddings of the rounds' roots; before int64[S]:
         the number of tokens before each root, 1 to T, whose features the round may read.
         """
-        (batch, length), count = features.shape[:2], len(before)
+        (batch, length), count, sees = features.shape[:2], len(before), self.sees()
         block = self.enter(roots, features[:, before - 1]).flatten(1, 2)
         place = torch.arange(length, device=features.device)[None]
-        ahead = torch.arange(self.depth, device=features.device)
-        own = torch.arange(count, device=features.device).repeat_interleave(self.depth)
-        mask = torch.cat([place < before[own, None], torch.block_diag(*[self.sees()] * count)], dim=1)
-        positions = (before[:, None] + ahead).flatten()[None]
+        own = torch.arange(count, device=features.device).repeat_interleave(len(sees))
+        mask = torch.cat([place < before[own, None], torch.block_diag(*[sees] * count)], dim=1)
+        positions = (before[:, None] + torch.arange(len(sees), device=features.device)).flatten()[None]
         for layer in self.layers:
             block = layer(block, positions, after(layer.self_attn.context(features, place), mask))
-        return self.norm(block).view(batch, count, self.depth, -1)
+        return self.by_depth(self.norm(block).view(batch, count, len(sees), -1))
 
 
-class SparkHead(BlockHead):
-    """DSpark's semi-autoregressive head (arXiv 2607.05147): a block head, and a low-rank bias from the token before.
+class Markov(nn.Module):
+    """DSpark's low-rank bias B(x, v) = W1[x] W2[v] from the token before (arXiv 2607.05147), which gives every node of
+    a tree a distribution of its own for a product of config.markov_rank numbers.
 
-    Of the token x before depth k, p_k(v) is proportional to exp(U_k(v) + W1[x] W2[v]), where U_k are the block's logits:
-    every node of a tree has its own distribution, for a product of config.markov_rank numbers. W1 (`markov_embed`) has
-    a row for each token that the head drafts, and a last one for all others.
+    embed: W1, a row for each of the target's tokens (config.markov_of_all, in published heads), else one for each token
+    that the head drafts, and a last one for all others. head: W2.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        drafted = getattr(config, "draft_vocab_size", None)
+        self.of_all = not drafted or getattr(config, "markov_of_all", False)
+        self.embed = nn.Embedding(config.vocab_size if self.of_all else drafted + 1, config.markov_rank)
+        self.head = nn.Linear(config.markov_rank, drafted or config.vocab_size, bias=False)
+        nn.init.zeros_(self.head.weight)  # a new head is its block
+
+    def forward(self, before: Tensor, tokens: Tensor | None) -> Tensor:
+        """[..., K], of the tokens int64[...] before; tokens int64[K]: those that the head drafts."""
+        return self.head(self.embedded(before, tokens))
+
+    def embedded(self, before: Tensor, tokens: Tensor | None) -> Tensor:
+        """The rows [..., rank] of W1."""
+        if not self.of_all:
+            row = torch.searchsorted(tokens, before).clamp_max(len(tokens) - 1)
+            before = row.where(tokens[row] == before, len(tokens))
+        return self.embed(before)
+
+
+class DFlashHead(BlockHead):
+    """A block head as DFlash's, JetSpec's and DSpark's authors publish them: the places after the root have the
+    embedding of a mask token, queries and keys are normed, and the newest feature is not added.
+
+    mask_embedding float[H]: that of the mask token. config.shifted: whether a place predicts the token after its own,
+    as in DSpark's; else it predicts its own, and the root's place nothing.
     """
 
     def __init__(self, config):
         super().__init__(config)
-        drafted = getattr(config, "draft_tokens", None) or config.vocab_size
-        self.markov_embed = nn.Embedding(drafted + 1, config.markov_rank)
-        self.markov_head = nn.Linear(config.markov_rank, drafted, bias=False)
-        nn.init.zeros_(self.markov_head.weight)  # a new head is its block
+        self.place_embeddings = None
+        self.register_buffer("mask_embedding", torch.zeros(config.hidden_size), persistent=False)
 
-    def bias(self, before: Tensor) -> Tensor:
-        """[..., K]: what the tokens int64[...] before add to the logits."""
-        if self.tokens is None:
-            return self.markov_head(self.markov_embed(before))
-        row = torch.searchsorted(self.tokens, before).clamp_max(len(self.tokens) - 1)
-        return self.markov_head(self.markov_embed(row.where(self.tokens[row] == before, len(self.tokens))))
+    @property
+    def depth(self) -> int:
+        return self.config.block_size - (not self.config.shifted)
+
+    def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
+        masks = self.mask_embedding.expand(*roots.shape[:-1], self.config.block_size - 1, -1)
+        return torch.cat([roots[..., None, :], masks], dim=-2)
+
+    def by_depth(self, states: Tensor) -> Tensor:
+        return states if self.config.shifted else states[..., 1:, :]
 
 
 def after(context: tuple[Tensor, Tensor], mask: Tensor) -> Attend:

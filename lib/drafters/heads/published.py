@@ -1,4 +1,4 @@
-"""Heads from a folder or a hub id: those of this project, and Medusa's and EAGLE's as others publish them.
+"""Heads from a folder or a hub id: those of this project, and others as their authors publish them.
 
 Medusa's tensors are "HEAD.BLOCK.linear.weight" and ".bias", and "HEAD.BLOCKS.weight": head and block count from 0;
 after the blocks comes the head's own output layer, which heads of the layout's version "2" leave out, as they share the
@@ -9,6 +9,13 @@ EAGLE's have a Llama config.json, and tensors under the names of `lib.drafters.h
 `norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes `embed_tokens`. In the form that
 vLLM's speculators write, `midlayer` is called `layers.0`, and the layer's sizes are nested in
 `transformer_layer_config`.
+
+DFlash's (kind "block") have a Qwen3 config.json with `block_size` and `dflash_config`: target_layer_ids, whose outputs
+they read, and mask_token_id; tensors `fc`, `hidden_norm`, `layers.N` and `norm`. JetSpec's are the same with
+`causal_head`. DSpark's (DeepSpec) name layers and mask at the top level, and add `markov_head.markov_w1` and `_w2`, and
+`confidence_head.proj`, which is taken where it reads the token before. Speculators nest the layer's sizes, name the
+states that they read in aux_hidden_state_layer_ids, counted one further, and may have `lm_head` over a draft
+vocabulary.
 """
 
 import re
@@ -21,8 +28,9 @@ from transformers import LlamaConfig
 
 from lib.drafters.heads import store
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
-from lib.drafters.heads.marginals import MedusaHeads
-from lib.drafters.heads.store import check_features, check_fits, filled, layer_config
+from lib.drafters.heads.layers import embed
+from lib.drafters.heads.marginals import DFlashHead, MedusaHeads
+from lib.drafters.heads.store import check_features, check_fits, checked, filled, layer_config
 from lib.models import checks
 from lib.models.packed import pack
 
@@ -33,23 +41,24 @@ FEATURES = "eagle_aux_hidden_state_layer_ids"
 
 
 def load(kind: str, where: str | Path, target) -> nn.Module:
-    """A head of a kind for a target, with its dtype and on its device: one of this project's, or a published one of
-    kind medusa, eagle or eagle3.
+    """A head of a kind for a target, with its dtype and on its device: one of this project's, or a published one.
 
     where: a folder, or a hub id with "@REVISION" if wanted. ValueError says what is missing, unexpected or unreadable.
     """
-    layouts = {"medusa": load_medusa, "eagle": load_eagle, "eagle3": load_eagle3}
+    layouts = {"medusa": load_medusa, "eagle": load_eagle, "eagle3": load_eagle3, "block": load_dflash,
+               "jetspec": load_dflash, "dspark": load_dspark}
     folder = folder_of(where)
     settings, tensors = store.read(where, folder)
     if "kind" in settings:
         head = store.load(kind, where, settings, tensors, target)
-    elif kind in layouts:
-        head = layouts[kind](where, settings, tensors, target)
     else:
-        raise ValueError(f"config.json of {where} names no kind of head, and {kind!r} heads have no published layout; "
-                         "name the folder of a head that this project trained")
+        head = layouts[kind](where, settings, tensors, target)
     head.name_or_path = str(folder)
-    return pack(head.to(device=target.device, dtype=target.dtype).eval())
+    head = head.to(device=target.device, dtype=target.dtype).eval()
+    if isinstance(head, DFlashHead):
+        mask = torch.tensor(head.config.mask_token_id, device=target.device)
+        head.mask_embedding = embed(head, target, mask).detach()
+    return pack(head)
 
 
 def load_medusa(where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
@@ -93,17 +102,73 @@ def load_eagle3(where, settings: dict, tensors: dict[str, Tensor], target) -> nn
     settings = {**(settings.get(NESTED) or {}), **settings}
     tensors = _with_midlayer(where, tensors)
     config = _config(where, settings, tensors, kind="eagle3", num_hidden_layers=1,  # some configs tell the target's
-                     feature_layers=feature_layers(settings, target.config),
-                     draft_vocab_size=settings.get("draft_vocab_size") or settings.get("vocab_size"))
+                     feature_layers=feature_layers(settings, target.config), own_output=True)
     check_fits(where, settings.get("target_hidden_size") or config.hidden_size, config.vocab_size, target)
     check_features(where, config.feature_layers, target)
     if config.hidden_size != target.config.get_text_config().hidden_size:
         config.own_embedding = True  # the target's would not fit
-    if config.draft_vocab_size == config.vocab_size:
-        tensors.setdefault("d2t", torch.zeros(config.vocab_size, dtype=torch.long))
-    head = filled(where, Eagle3Head, config, _weights(tensors))
-    _check_map(where, tensors, config.vocab_size)
-    return head
+    tensors = _drafting(where, config, tensors)
+    return checked(where, filled(where, Eagle3Head, config, _weights(tensors)))
+
+
+def load_dflash(where, settings: dict, tensors: dict[str, Tensor], target) -> DFlashHead:
+    """A DFlash or JetSpec head for a target. ValueError also for layers or a mask token that the target has not."""
+    inner = settings.get("dflash_config") or {}
+    if not isinstance(inner, dict):
+        raise ValueError(f"config.json of {where} has dflash_config {inner!r}, no object; fetch the folder again")
+    layers = inner.get("target_layer_ids")
+    more = {"mask_token_id": inner.get("mask_token_id", settings.get("mask_token_id")), "kind": "block",
+            "causal": bool(inner.get("causal_head")), "shifted": bool(inner.get("draft_shift"))}
+    return _load_block(where, settings, tensors, target, layers, more)
+
+
+def load_dspark(where, settings: dict, tensors: dict[str, Tensor], target) -> DFlashHead:
+    """A DSpark head for a target, as DeepSpec writes it. ValueError also for another sequential part than a low-rank
+    bias, and for the form of other makers, whose places predict other tokens.
+    """
+    if "speculators_model_type" in settings:
+        raise ValueError(f"{where} is a DSpark head in the form of speculators, which is not read here; give one as "
+                         "DeepSpec writes it")
+    if (made := settings.get("markov_head_type", "vanilla")) != "vanilla":
+        raise ValueError(f"config.json of {where} has markov_head_type {made!r}; heads with 'vanilla' are read here")
+    check_counts(where, settings, "markov_rank", "block_size")
+    confident = bool(settings.get("enable_confidence_head") and settings.get("confidence_head_with_markov"))
+    named = {"markov_head.markov_w1": "markov.embed", "markov_head.markov_w2": "markov.head"}
+    named |= {"confidence_head.proj": "confidence"} if confident else {}
+    renamed = {}
+    for name, tensor in tensors.items():
+        part, _, last = name.rpartition(".")
+        if part in named or not part.startswith("confidence_head"):
+            renamed[f"{named[part]}.{last}" if part in named else name] = tensor
+    if confident:
+        renamed["temperatures"] = torch.ones(settings["block_size"])
+    return _load_block(where, settings, renamed, target, settings.get("target_layer_ids"), {
+        "kind": "dspark", "shifted": True, "markov_of_all": True, "confidence": confident})
+
+
+def _load_block(where, settings: dict, tensors: dict[str, Tensor], target, layers: object, more: dict) -> DFlashHead:
+    """layers: those of the target whose outputs are read, None where the speculators' list of hidden states stands."""
+    nested = settings.get(NESTED) or {}
+    states = settings.get("aux_hidden_state_layer_ids") if layers is None else layers
+    whole = isinstance(states, list) and {type(each) for each in states} == {int}
+    if not (isinstance(nested, dict) and whole):
+        raise ValueError(f"config.json of {where} names no layers of the target as whole numbers; it is not that of a "
+                         "DFlash, JetSpec or DSpark head")
+    config = _sizes(where, {**nested, **settings}, tensors, qk_norm=True, own_output="lm_head.weight" in tensors,
+                    feature_layers=states if layers is None else [layer + 1 for layer in layers], **more)
+    check_counts(where, {"block_size": getattr(config, "block_size", None)}, "block_size")
+    check_fits(where, config.hidden_size, config.vocab_size, target)
+    check_features(where, config.feature_layers, target)
+    mask = getattr(config, "mask_token_id", None)
+    if "sliding_attention" in (settings.get("layer_types") or nested.get("layer_types") or []):
+        raise ValueError(f"config.json of {where} has layers with a sliding window, which are not read here; take a "
+                         "head whose layers attend to the whole text")
+    if type(mask) is not int or not 0 <= mask < config.vocab_size:
+        raise ValueError(f"config.json of {where} has mask_token_id {mask!r}, which is none of the {config.vocab_size} "
+                         "tokens; fetch the folder again")
+    tensors = {re.sub(r"^hidden_norm\.", "feature_norm.", name): tensor
+               for name, tensor in _drafting(where, config, tensors).items()}
+    return checked(where, filled(where, DFlashHead, config, _weights(tensors)))
 
 
 def feature_layers(settings: dict, target_config) -> list[int]:
@@ -121,17 +186,23 @@ def feature_layers(settings: dict, target_config) -> list[int]:
 
 
 def _config(where, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:
+    """That of an EAGLE head."""
+    config = _sizes(where, settings, tensors, **more)
+    if config.num_hidden_layers != 1:
+        raise ValueError(f"{where} has {config.num_hidden_layers} layers; EAGLE heads of one layer are read here")
+    return config
+
+
+def _sizes(where, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:
+    """The configuration of a head's layers."""
     needed = ("hidden_size", "vocab_size", "num_attention_heads", "intermediate_size")
     if missing := [name for name in needed if settings.get(name) is None]:
-        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}; it is not that of an EAGLE head")
+        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}; it is not that of such a head")
     more |= {"attention_bias": settings.get("qkv_bias", settings.get("attention_bias", False)),
              "own_embedding": "embed_tokens.weight" in tensors}
     present = {name: value for name, value in {**settings, **more}.items() if value is not None}
     check_counts(where, present, *needed, "num_key_value_heads", "num_hidden_layers", "draft_vocab_size")
-    config = layer_config(where, {"num_hidden_layers": 1, **settings, **more})
-    if config.num_hidden_layers != 1:
-        raise ValueError(f"{where} has {config.num_hidden_layers} layers; EAGLE heads of one layer are read here")
-    return config
+    return layer_config(where, {"num_hidden_layers": 1, **settings, **more})
 
 
 def _check_parts(where, settings: dict) -> None:
@@ -156,19 +227,28 @@ def _with_midlayer(where, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors without those that follow from the others."""
-    return {name: tensor for name, tensor in tensors.items()
-            if name != "t2d" and not name.endswith("rotary_emb.inv_freq")}
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
 
 
-def _check_map(where, tensors: dict[str, Tensor], vocabulary: int) -> None:
-    """d2t int64[draft] and t2d bool[V] must name the same tokens, each once."""
-    if "d2t" not in tensors:
-        return
-    tokens = (torch.arange(len(tensors["d2t"])) + tensors["d2t"]).sort().values
-    known = tensors["t2d"].nonzero().flatten() if "t2d" in tensors else tokens.unique()
-    if not torch.equal(tokens, known) or tokens[0] < 0 or tokens[-1] >= vocabulary:
-        raise ValueError(f"the draft vocabulary of {where} is no part of the target's {vocabulary} tokens, or its d2t "
-                         "and t2d differ; fetch the folder again, or take the head of this target")
+def _drafting(where, config: LlamaConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with `tokens` in place of d2t int64[K] (token = index + d2t[index]) and t2d bool[V], and the rows of
+    `lm_head` in their order. ValueError where the two maps name different tokens.
+    """
+    offsets, known = tensors.get("d2t"), tensors.get("t2d")
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
+    if (getattr(config, "draft_vocab_size", None) or config.vocab_size) == config.vocab_size:
+        config.draft_vocab_size = None
+        return tensors
+    if offsets is None or "lm_head.weight" not in tensors:
+        raise ValueError(f"{where} drafts {config.draft_vocab_size} of {config.vocab_size} tokens, but has no d2t or "
+                         "no lm_head; fetch the folder again")
+    if offsets.is_floating_point():
+        raise ValueError(f"the tensors of {where} are not those of its config.json (of another kind of number: d2t "
+                         f"{offsets.dtype} for torch.int64); fetch the folder again")
+    tokens, order = (torch.arange(len(offsets)) + offsets.long()).sort()
+    if known is not None and not torch.equal(known.nonzero().flatten(), tokens):
+        raise ValueError(f"d2t and t2d of {where} name different tokens; fetch the folder again")
+    return {**tensors, "tokens": tokens, "lm_head.weight": tensors["lm_head.weight"][order]}
 
 
 def folder_of(where: str | Path) -> Path:

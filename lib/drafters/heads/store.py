@@ -12,22 +12,23 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
-from lib.drafters.heads.marginals import BlockHead, MedusaHeads, SparkHead
+from lib.drafters.heads.layers import Head
+from lib.drafters.heads.marginals import BlockHead, MedusaHeads
 
 KINDS = {"medusa": MedusaHeads, "eagle": EagleHead, "eagle3": Eagle3Head, "block": BlockHead, "jetspec": BlockHead,
-         "dspark": SparkHead}
+         "dspark": BlockHead}
 NGRAMS = "ngrams"  # the kind of tables that stand in a folder as heads do
 PICKLES = (".pt", ".pth", ".bin", ".pkl")
 SHIPPED = Path(__file__).parents[3] / "data" / "models" / "heads"
 # Settings of each kind besides sizes, with their values in a new head.
 OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle": {"bias": True}, "eagle3": {},
            "block": {"block_size": 6}, "jetspec": {"block_size": 6, "causal": True},
-           "dspark": {"block_size": 6, "markov_rank": 64}}
+           "dspark": {"block_size": 6, "markov_rank": 64, "confidence": True}}
 
 
-def settings(kind: str, target_config, draft_tokens: int | None = None) -> LlamaConfig:
+def settings(kind: str, target_config, draft_vocab_size: int | None = None) -> LlamaConfig:
     """The configuration of a new head for a target: narrower than one of its layers, so that a head costs less.
-    draft_tokens: how many of the target's tokens it drafts; None for all.
+    draft_vocab_size: how many of the target's tokens it drafts; None for all.
 
     Two thirds of the target's query heads over one key head, and a feed-forward layer of the hidden size. Features are
     fused from the first, the middle and the last hidden states.
@@ -40,7 +41,7 @@ def settings(kind: str, target_config, draft_tokens: int | None = None) -> Llama
         num_attention_heads=max(1, config.num_attention_heads * 2 // 3), num_key_value_heads=1,
         intermediate_size=config.hidden_size, max_position_embeddings=config.max_position_embeddings,
         rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6), kind=kind,
-        feature_layers=[1, (layers + 1) // 2, layers], draft_tokens=draft_tokens, **OPTIONS[kind])
+        feature_layers=[1, (layers + 1) // 2, layers], draft_vocab_size=draft_vocab_size, **OPTIONS[kind])
 
 
 def save(head: nn.Module, folder: Path) -> None:
@@ -62,11 +63,15 @@ def load(kind: str, where, settings: dict, tensors: dict[str, Tensor], target) -
     config = layer_config(where, settings)
     check_fits(where, config.hidden_size, config.vocab_size, target)
     check_features(where, config.feature_layers, target)
-    head = filled(where, KINDS[kind], config, tensors)
-    tokens = head.tokens
-    if tokens is not None and not ((tokens.diff() > 0).all() and 0 <= tokens[0] and tokens[-1] < config.vocab_size):
-        raise ValueError(f"the tokens that {where} drafts are no ascending part of the target's {config.vocab_size}; "
-                         "fetch the folder again, or train the head anew")
+    return checked(where, filled(where, KINDS[kind], config, tensors))
+
+
+def checked(where, head: Head) -> Head:
+    """The head. ValueError where the tokens that it drafts are no ascending part of the target's."""
+    tokens, size = head.tokens, head.config.vocab_size
+    if tokens is not None and not ((tokens.diff() > 0).all() and 0 <= tokens[0] and tokens[-1] < size):
+        raise ValueError(f"the tokens that {where} drafts are no part of the target's {size}, each once; fetch the "
+                         "folder again, or take the head of this target")
     return head
 
 

@@ -42,18 +42,24 @@ def by_budget(shapes: Shapes, grown: pd.DataFrame, rng: np.random.Generator) -> 
     gains["text"] = gains["text"].mask(same, "the same")
     table = gains[gains["budget"] > 1].pivot(index="family", columns="budget", values="text")
     table = table.loc[[name for name in [*few, best] if name in table.index]].fillna("")
-    at_most = over.sort_values("budget").groupby("family").tail(1).set_index("family")
-    told = [f"{shown(name)} {stats.format_estimate(at_most.loc[name], '+.2f')}" for name in ("optimal", best) if name]
+    at, last = (_told(over, shapes.budget, best), _told(over, shapes.largest, best))
     ends = over.loc[(over["family"] == "optimal") & (over["low"] > 0), "budget"]
     ahead = f"at {', '.join(map(str, ends))} nodes" if len(ends) else "at no budget"
     judged = shapes.judged["prompt"].nunique()
     return Finding(
-        f"At {shapes.largest} nodes, tokens per round beyond a chain of as many: {'; '.join(told)}.",
+        f"At {shapes.budget} nodes, tokens per round beyond a chain of as many: {at}; at {shapes.largest}: {last}.",
         f"Sequoia's tree is ahead of the chain, beyond the interval, {ahead}. `{shapes.pair}`, greedy, {judged} "
         "prompts; the table has the differences, paired by prompt. Band: 95 % interval of the chain over prompts, "
         "which differ more than shapes do."
         + (" The growth rule is the best of those measured on these prompts, which favours it." if best else ""),
         _over_budget(shapes, few, lines), "acceptance_by_budget", table.rename(index=shown))
+
+
+def _told(over: pd.DataFrame, budget: int, grown: str) -> str:
+    """The differences from the chain at a budget of Sequoia's tree, and of a growth rule where it was measured."""
+    own = over[over["budget"] == budget].set_index("family")
+    return ", ".join(f"{shown(name)} {stats.format_estimate(own.loc[name], '+.2f')}" for name in ("optimal", grown)
+                     if name in own.index)
 
 
 def _best_grown(grown: pd.DataFrame) -> str:

@@ -147,8 +147,8 @@ judged on the remaining prompts. Two controls bound them: *random* tokens, and a
 HEADS = """
 ## Training of heads
 
-Medusa's and EAGLE's heads, and the block head, read the target's hidden states and share its output layer. The target
-is frozen, and half of their text is its own. A curve that still rises at its end belongs to a head that is
+Heads read the target's hidden states and share its output layer. The target is frozen; it wrote half of the text that
+they learn from, or all of it where it is a chat model. A curve that still rises at its end belongs to a head that is
 undertrained.
 """
 BY_TEXT = """

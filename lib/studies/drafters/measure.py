@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib.cost.candidates import EXITS, NEED_DRAFT_MODEL
+from lib.cost.candidates import EXITS
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters import vocabulary
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.heads.layers import CachedLayers
 from lib.drafters.heads.store import shipped
-from lib.drafters.registry import DRAFTERS, make, parse
+from lib.drafters.registry import DRAFTERS, make, needs_draft_model, parse
 from lib.models.fused import copied_bytes
 from lib.models.packed import packed_bytes
 from lib.replay.acceptance import tally
@@ -54,10 +54,9 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
     first, drafters = pairs[0], {}
     by_model = {pair.drafter_name: pair for pair in pairs if pair.draft_model is not None}
     trained = heads_of(first.target_name)
-    with_heads = [name for name, kind in DRAFTERS.items() if kind.drafter.head_kind in trained and name not in trained]
     standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].drafter.refusal(first.target)]
     standard += [f"model:vocabulary={vocabulary.REDUCED}"] if vocabulary.ships(first.target_name) else []
-    for spec in dict.fromkeys([*COMPARED, *specs] if specs else [*standard, *trained, *with_heads]):
+    for spec in dict.fromkeys([*COMPARED, *specs] if specs else [*standard, *trained]):
         if spec == "model":
             drafters |= {f"{MODEL}{name}": (spec, pair, {}) for name, pair in by_model.items()}
         elif _head(spec):
@@ -66,7 +65,7 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
         elif spec == "merged":
             if len(by_model) > 1:
                 drafters[spec] = spec, first, {"models": [pair.draft_model for pair in by_model.values()]}
-        elif parse(spec)[0] in NEED_DRAFT_MODEL:
+        elif needs_draft_model(spec):
             drafters |= {spec: (spec, pair, {}) for pair in list(by_model.values())[:1]}
         else:
             spec = f"{spec}:{max(1, len(first.target.model.layers) // EXITS)}" if spec == "early_exit" else spec
@@ -119,7 +118,7 @@ def measure(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
 
 
 def _head(spec: str) -> str:
-    """The kind of head that a drafter reads: "eagle" of "eagle-wide" and of "sam_eagle:4"; empty without a head."""
+    """The kind of head that a drafter reads: "eagle" of "eagle-wide"; empty without a head."""
     kind = spec.partition("-")[0].partition(":")[0]
     return DRAFTERS[kind].drafter.head_kind if kind in DRAFTERS else ""
 

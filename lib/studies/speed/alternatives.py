@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Iterable, Mapping
 
 from lib.cost import llama_cpp
-from lib.cost.candidates import NEED_DRAFT_MODEL
 from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import NO_DRAFTER, ForBatch
 from lib.cost.round_cost import RoundCost
@@ -14,7 +13,7 @@ from lib.cost.ways import ASSISTED, GENERATE, LOOKUP, Run, ours, theirs
 from lib.drafters.adaptive import AdaptiveDrafter, WhereItPays
 from lib.drafters.drafter import ROOT_ALONE
 from lib.drafters.heads.store import shipped
-from lib.drafters.registry import DRAFTERS, make, parse
+from lib.drafters.registry import head_of, make, needs_draft_model
 from lib.models.fused import fused
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
@@ -104,7 +103,6 @@ def adaptive(pair, spec: str, checking: RoundCost, drafting: RoundCost, shape: s
 
 def possible(pair, specs: Iterable[str]) -> list[str]:
     """The pair's own model if it has one, then those of these drafters that the pair can have."""
-    names = [OWN, *specs] if pair.draft_model is not None else [
-        spec for spec in specs if parse(spec)[0] not in NEED_DRAFT_MODEL]
-    head = {name: DRAFTERS[parse(name)[0]].drafter.head_kind for name in names}
-    return [name for name in head if not head[name] or shipped(pair.target_name, head[name]).is_dir()]
+    names = [OWN, *specs] if pair.draft_model is not None else [spec for spec in specs if not needs_draft_model(spec)]
+    heads = {name: head_of(name) for name in names}
+    return [name for name in heads if not heads[name] or shipped(pair.target_name, heads[name]).is_dir()]

@@ -1,6 +1,7 @@
 """What the speed study found: speed beside what users have, on which text, the loop's own cost, and number formats."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -98,18 +99,16 @@ def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     own = found.drop(index=LLAMA, level="alternative", errors="ignore")
     first, best = own.iloc[0], own["tokens per second"].idxmax()
     least = own["weights (MiB)"].xs(PLAIN, level="alternative").idxmin()
-    text = (f"The fastest way is {_format(best)} with `{best[2]}`: {_over(own, best, first)} times the plain speed of "
-            f"{_format(first.name)}, {stats.format_estimate(own.loc[best])} times that of its own format. "
-            f"{_format(least).capitalize()} holds the least, {own.loc[(*least, PLAIN), 'weights (MiB)']:.0f} MiB, and "
+    claim = (f"The fastest number format is {_format(best)} with `{best[2]}`: {_over(own, best, first)} times the plain "
+             f"speed of {_format(first.name)}, {stats.format_estimate(own.loc[best])} times that of its own format.")
+    text = (f"{_format(least).capitalize()} holds the least, {own.loc[(*least, PLAIN), 'weights (MiB)']:.0f} MiB, and "
             f"decodes plainly at {_over(own, (*least, PLAIN), first)} times that speed.")
     llama = formats.over_llama(rows, rng)
     if len(llama):
         fast = llama.sort_values("value").iloc[-1]
         text += (f" Without prefill the plain loop in {fast.name} decodes {stats.format_estimate(fast)} times as fast "
                  "as llama.cpp on the same file.")
-    return Finding("Number formats.", f"{text} Greedy text in each format is that of the target in this format. "
-                   "*quantised*: *int8* in both models, or *stored*, a GGUF target's own blocks; *text shared*: the "
-                   "share of a text before the first difference.", table=shown)
+    return Finding(claim, f"{text} Greedy text in each format is that of the target in this format.", table=shown)
 
 
 def pass_costs(costs: pd.DataFrame) -> Finding:
@@ -154,12 +153,23 @@ speculation over transformers' greedy `generate`, and the gain of **speculation*
 The *policy* drafts as deep as its last rounds advise, or not at all.
 """
 
+FORMATS = """
+## Number formats
+
+*quantised*: *int8* in both models, or *stored*, a GGUF target's own blocks; *text shared*: the share of a text before the
+first difference.
+"""
+
 
 def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
-    """The section "Wall clock"."""
+    """The section "Wall clock", and what the number format of the weights changes."""
     rows = run["speed"]
     yield SPEED
     yield side_by_side(rows, measure.factors(rows, rng))
+    if "formats" in run:
+        yield replace(number_formats(run["formats"], rng), table=None)
+    if "format_costs" in run:
+        yield replace(pass_costs(run["format_costs"]), table=None)
 
 
 def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
@@ -170,7 +180,8 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
     yield on_which_text(smallest, measure.gains(smallest, PLAIN, rng, by=["kind"]))
     yield overhead(rows)
     if "formats" in run:
-        yield "## Number formats"
-        yield number_formats(run["formats"], rng)
+        yield FORMATS
+        yield number_formats(run["formats"], rng).table
     if "format_costs" in run:
-        yield pass_costs(run["format_costs"])
+        yield "Milliseconds per forward pass, by its nodes:"
+        yield pass_costs(run["format_costs"]).table

@@ -51,11 +51,11 @@ def costing(level, node):
     return generate
 
 
-def ask(pairs, *, level=0.05, node=0.01, **settings):
+def ask(pairs, *, level=0.05, node=0.01, choosing=None, **settings):
     ticks = count()
     settings = dict(drafters=["lookup", "model"], new_tokens=16, limits=Limits(4, 3), seconds=1.0,
                     generate=costing(level, node)) | settings
-    return cost.recommend(pairs, prompts_of([0, 1, 2]), prompts_of([3, 4, 5]), report=lambda line: None,
+    return cost.recommend(pairs, choosing or prompts_of([0, 1, 2]), prompts_of([3, 4, 5]), report=lambda line: None,
                           clock=lambda: 1e-6 * next(ticks), **settings)
 
 
@@ -94,6 +94,15 @@ def test_predicted_speed_is_replayed_tokens_over_the_seconds_of_a_round(found):
     assert each.prompts == ["p0", "p1", "p2"]
     assert own.predicted == pytest.approx(np.exp(np.log(by_prompt).mean()) / seconds)
     assert each.tokens_in(prompts_of([0, 1, 2]), 3) == pytest.approx(by_prompt.mean())
+
+
+def test_checks_are_priced_behind_as_many_tokens_as_the_text_has():
+    prompts = replace(prompts_of([0, 1, 2]), ids=[torch.arange(1, 21).repeat(each) for each in (3, 4, 5)])
+    found = ask([pair_of(small_models.related(TARGET, 4, 0.05))], choosing=prompts)
+    behind = found.costs.groupby("drafter")["prefix"].unique()
+    assert recommending.usual_prefix(prompts.ids, 20) == 90
+    assert behind[recommending.RULER].tolist() == [recommending.usual_prefix(prompts.ids, 16)]
+    assert behind["model"].tolist() == [recommending.PREFIX]
 
 
 def test_the_same_timings_give_the_same_recommendation(found):
@@ -173,6 +182,11 @@ def test_a_calibration_in_which_more_nodes_take_less_time_is_repeated_and_report
 def test_falling_costs_are_found_beyond_the_noise(lower, upper, told):
     rows = pd.DataFrame(dict(batch=1, nodes=[0, 4, 8], lower_ms=lower, upper_ms=upper, round_ms=lower))
     assert re.fullmatch(f".*{told}.*" if told else "", recommending.falling(rows))
+
+
+def test_shapes_of_as_many_nodes_may_cost_what_they_like():
+    rows = pd.DataFrame(dict(batch=4, nodes=[0, 4, 8, 8], lower_ms=[10.0, 20, 60, 45], upper_ms=[11.0, 22, 65, 50]))
+    assert not recommending.falling(rows.assign(round_ms=rows["lower_ms"]))
 
 
 # ----------------------------------------------------------------------------------------------------------- candidates

@@ -28,6 +28,7 @@ from lib.drafters.adaptive import (
 )
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import levels_of
+from lib.drafters.graft import GraftDrafter, pruned
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
@@ -312,3 +313,46 @@ def test_long_matches_cost_no_forward():
     assert drafter.calls == calls + 2 and (drafter.rounds, drafter.looked_up) == (2, 1)
     with pytest.raises(ValueError, match="a match of 0 tokens"):
         CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- graft
+
+
+@settings(deadline=None, max_examples=8)
+@given(SEEDS, st.sampled_from(["kary:2@6", "chain:4", "dyspec:4@7", "eagle2:3,4@8"]))
+def test_grafted_trees_are_pruned_trees_and_the_tokens_after_the_match(seed, name):
+    rng, shape = random.Random(seed), growth.shape_or_growth(name)
+    prompts = [torch.tensor([rng.randrange(1, 4) for _ in range(length)]) for length in (12, 3, 7)]
+    drafter = GraftDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 2)
+    drafter.start(prompts)
+    texts = [prompt.tolist() + [1] for prompt in prompts]
+    drafter.commit([[]] * 3, [1] * 3)
+    for _ in range(3):
+        alone, oracle = SuffixAutomatonDrafter(), PlainDrafter(MODEL)
+        alone.start([torch.tensor(text) for text in texts])
+        oracle.texts = texts
+        drafts = drafter.propose(shape, None)
+        found = alone.propose(shapes.chain(min(shape.budget // 2, shape.max_depth)), None)
+        chains = [draft.token_list[1:] if matched >= 2 else [] for matched, draft in zip(alone.matched(), found)]
+        room = max(map(len, chains))
+        kept = oracle.propose(pruned(shape, shape.budget - room), None)
+        for draft, own, chain in zip(drafts, kept, chains, strict=True):
+            told = {tuple(draft.tokens_of(path[1:])) for path in map(draft.tree.path, range(draft.tree.size))}
+            wanted = {tuple(own.tokens_of(path[1:])) for path in map(own.tree.path, range(own.tree.size))}
+            assert told == wanted | {tuple(chain[:length]) for length in range(len(chain) + 1)}
+            assert draft.tree.budget <= shape.budget and draft.tree.size == len(told)
+        accepted = [a_path(draft.tree, rng) for draft in drafts]
+        bonus = [rng.randrange(1, 4) for _ in texts]
+        drafter.commit(accepted, bonus)
+        texts = texts_after(drafts, accepted, bonus, texts)
+        assert_cache_is_a_fresh_prefill(drafter.drafter, texts)
+
+
+def test_pruning_takes_the_worst_ranks_first():
+    tree = shapes.parse("expansion:2,2,1")
+    assert pruned(tree, tree.budget) == tree and pruned(tree, 0).size == 1
+    assert set(pruned(tree, 3).choices()) == {(0,), (0, 0), (0, 0, 0)}
+    assert set(pruned(tree, 6).choices()) == {(0,), (0, 0), (0, 0, 0), (1,), (0, 1), (1, 0)}
+    for name in ("dyspec:4@7", "eagle2:3,4@8", "ddtree@9", "beam:2@9"):
+        rule = pruned(growth.parse(name), 3)
+        assert rule.budget == 3 and rule.max_depth <= 3 and type(rule) is type(growth.parse(name))

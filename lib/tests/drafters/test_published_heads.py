@@ -12,6 +12,7 @@ from lib.drafters.heads import published
 from lib.drafters.heads.published import feature_layers
 from lib.studies.acceptance import live
 from lib.tests import small_models
+from lib.trees import shapes
 
 TARGET = small_models.llama(3, layers=6)
 PROMPTS = small_models.prompts(5, (3, 7))
@@ -52,6 +53,29 @@ def eagle3_tensors():
             "midlayer.input_layernorm.weight": torch.ones(H)}
 
 
+def dflash_tensors(layers=2):
+    """DFlash's: of layers with normed queries and keys."""
+    own = {}
+    for layer in range(layers):
+        prefix = f"layers.{layer}"
+        own |= layer_tensors(prefix, H) | {f"{prefix}.input_layernorm.weight": 1 + numbers(H),
+                                           f"{prefix}.self_attn.q_norm.weight": 1 + numbers(8),
+                                           f"{prefix}.self_attn.k_norm.weight": 1 - numbers(8)}
+    return {"fc.weight": numbers(H, 2 * H), "hidden_norm.weight": 1 + numbers(H), "norm.weight": 1 - numbers(H), **own}
+
+
+def dspark_tensors():
+    return {**dflash_tensors(), "embed_tokens.weight": numbers(V, H), "lm_head.weight": numbers(V, H),
+            "markov_head.markov_w1.weight": numbers(V, 4), "markov_head.markov_w2.weight": 4 * numbers(V, 4),
+            "confidence_head.proj.weight": numbers(1, H + 4), "confidence_head.proj.bias": numbers(1)}
+
+
+def speculators_tensors():
+    chosen = torch.arange(0, 2 * DRAFTED, 2)
+    return {**dflash_tensors(), "lm_head.weight": numbers(DRAFTED, H), "d2t": chosen - torch.arange(DRAFTED),
+            "t2d": torch.isin(torch.arange(V), chosen)}
+
+
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": H, "vocab_size": V,
          "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "num_hidden_layers": 1,
          "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "pad_token_id": 0, "torch_dtype": "float16"}
@@ -62,6 +86,23 @@ LAYOUTS = {
     "eagle3": (LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": DRAFTED, "eagle_config": {
         "eagle_aux_hidden_state_layer_ids": [1, 2, 4]}}, eagle3_tensors(), "model.safetensors"),
 }
+
+QWEN = LLAMA | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 2, "head_dim": 8,
+                "attention_bias": False, "layer_types": ["full_attention"] * 2, "block_size": 5}
+PLACES = {"target_layer_ids": [0, 3], "mask_token_id": 7}
+NESTED = ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "head_dim",
+          "num_hidden_layers", "model_type", "rms_norm_eps")
+LAYOUTS |= {
+    "block": (QWEN | {"dflash_config": PLACES}, dflash_tensors(), "model.safetensors"),
+    "jetspec": (QWEN | {"dflash_config": PLACES | {"causal_head": True}}, dflash_tensors(), "model.safetensors"),
+    "dspark": (QWEN | PLACES | {"markov_rank": 4, "markov_head_type": "vanilla", "enable_confidence_head": True,
+                                "confidence_head_with_markov": True}, dspark_tensors(), "model.safetensors"),
+}
+SPECULATORS = {"transformer_layer_config": {name: QWEN[name] for name in NESTED}, "block_size": 5, "mask_token_id": 7,
+               "aux_hidden_state_layer_ids": [1, 4], "draft_vocab_size": DRAFTED, "speculators_model_type": "dflash"}
+RENAMED = {"feature_norm.weight": "hidden_norm.weight", "markov.embed.weight": "markov_head.markov_w1.weight",
+           "markov.head.weight": "markov_head.markov_w2.weight", "confidence.weight": "confidence_head.proj.weight",
+           "confidence.bias": "confidence_head.proj.bias"}
 
 
 def write(folder, kind, config=None, tensors=None):
@@ -77,8 +118,8 @@ def write(folder, kind, config=None, tensors=None):
 def test_published_heads_load_and_draft(kind, tmp_path):
     drafter = make(kind, SimpleNamespace(target=TARGET), folder=str(write(tmp_path / "head", kind)))
     for name, tensor in drafter.head.state_dict().items():
-        where = published.published_name(name, 2) if kind == "medusa" else name
-        assert torch.equal(tensor, LAYOUTS[kind][1][where].to(tensor.dtype))
+        where = published.published_name(name, 2) if kind == "medusa" else RENAMED.get(name, name)
+        assert name in ("tokens", "temperatures") or torch.equal(tensor, LAYOUTS[kind][1][where].to(tensor.dtype))
     done = live.decode(TARGET, drafter, PROMPTS, shape="kary:2@6", max_new_tokens=9)
     own = [TARGET.generate(prompt[None], max_new_tokens=9, do_sample=False, pad_token_id=0, eos_token_id=None)
            for prompt in PROMPTS]
@@ -131,14 +172,104 @@ def test_the_residual_of_eagle_3_is_the_feature_or_the_normed_one(normed, tmp_pa
     assert torch.equal(residual, read[..., H:] if normed else features)
 
 
-def test_a_draft_vocabulary_maps_to_the_targets_tokens(tmp_path):
-    head = published.load("eagle3", write(tmp_path / "e", "eagle3"), TARGET)
-    states = torch.randn(2, H, dtype=torch.float64)
-    logits = head.logits(states, None)
-    drafted = states @ eagle3_tensors()["lm_head.weight"].double().T
-    torch.testing.assert_close(logits[:, : 2 * DRAFTED : 2], drafted)
-    assert (logits[:, 1::2] == float("-inf")).all() and (logits[:, 2 * DRAFTED :] == float("-inf")).all()
-    assert head.config.feature_layers == [2, 3, 5]
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_draft_vocabulary_maps_to_the_targets_tokens(turned, tmp_path):
+    """Also where d2t gives its tokens in another order."""
+    tensors = eagle3_tensors()
+    if turned:
+        tokens = (torch.arange(DRAFTED) + tensors["d2t"]).flip(0)
+        tensors |= {"d2t": tokens - torch.arange(DRAFTED), "lm_head.weight": tensors["lm_head.weight"].flip(0)}
+    head = published.load("eagle3", write(tmp_path / "e", "eagle3", tensors=tensors), TARGET)
+    assert head.tokens.tolist() == list(range(0, 2 * DRAFTED, 2)) and head.config.feature_layers == [2, 3, 5]
+    assert torch.equal(head.lm_head.weight, eagle3_tensors()["lm_head.weight"].double())
+
+
+def plain_block(tensors, text, causal):
+    """The states [5, H] of a DFlash block after a text, whose last token is its root: attention written out."""
+    given = {name: tensor.double() for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+    def normed(x, name):
+        return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * given[f"{name}.weight"]
+
+    def turned(x, places):
+        angles = places[:, None] * 10000.0 ** (-torch.arange(4) / 4)
+        first, second = x.chunk(2, dim=-1)
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+    hidden = TARGET(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+    context = normed(torch.cat([hidden[1][0], hidden[4][0]], dim=-1) @ given["fc.weight"].T, "hidden_norm")
+    table = given.get("embed_tokens.weight", TARGET.get_input_embeddings().weight)
+    x, length = table[[text[-1], 7, 7, 7, 7]], len(context)
+    sees = torch.cat([torch.ones(5, length), torch.ones(5, 5).tril() if causal else torch.ones(5, 5)], dim=1).bool()
+    places = torch.arange(length + 5)
+    for layer in ("layers.0", "layers.1"):
+        own = {name: given[f"{layer}.self_attn.{name}_proj.weight"] for name in "qkvo"}
+        block = normed(x, f"{layer}.input_layernorm")
+        both = torch.cat([context, block])
+        query = turned(normed((block @ own["q"].T).view(5, 4, 8), f"{layer}.self_attn.q_norm"), places[length:])
+        key = turned(normed((both @ own["k"].T).view(-1, 2, 8), f"{layer}.self_attn.k_norm"), places)
+        value = (both @ own["v"].T).view(-1, 2, 8)
+        heads = []
+        for head in range(4):
+            scores = (query[:, head] @ key[:, head // 2].T / 8**0.5).masked_fill(~sees, float("-inf"))
+            heads.append(scores.softmax(-1) @ value[:, head // 2])
+        x = x + torch.cat(heads, dim=-1) @ own["o"].T
+        inner = normed(x, f"{layer}.post_attention_layernorm")
+        gate, up, down = (given[f"{layer}.mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
+        x = x + torch.nn.functional.silu(inner @ gate.T) * (inner @ up.T) @ down.T
+    return normed(x, "norm")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["block", "jetspec", "dspark"])
+def test_published_blocks_draft_as_their_layout_says(kind, tmp_path):
+    """DFlash's and JetSpec's places predict their own token, DSpark's the next one, after what its parent adds."""
+    drafter = make(kind, SimpleNamespace(target=TARGET), folder=str(write(tmp_path / "head", kind)))
+    tensors, text = LAYOUTS[kind][1], PROMPTS[1].tolist()
+    drafter.start([torch.tensor(text)])
+    drafter.commit([[]], [3], TARGET(torch.tensor([text]), output_hidden_states=True))
+    (draft,) = drafter.propose(shapes.parse("chain:8"), None)
+    states = plain_block(tensors, [*text, 3], causal=kind == "jetspec")
+    output = tensors.get("lm_head.weight", TARGET.lm_head.weight).double()
+    tokens = [3]
+    for state in states if kind == "dspark" else states[1:]:
+        logits = output @ state
+        if kind == "dspark":
+            first, second = (tensors[f"markov_head.markov_w{part}.weight"].double() for part in (1, 2))
+            logits = logits + second @ first[tokens[-1]]
+        tokens.append(int(logits.argmax()))
+    assert draft.tokens.tolist() == tokens and len(tokens) == (6 if kind == "dspark" else 5)
+
+
+def test_a_confidence_that_reads_no_token_is_left_out(tmp_path):
+    config, tensors, _ = LAYOUTS["dspark"]
+    alone = tensors | {"confidence_head.proj.weight": numbers(1, H)}
+    head = published.load("dspark", write(tmp_path / "a", "dspark", tensors=alone,
+                                          config=config | {"confidence_head_with_markov": False}), TARGET)
+    assert head.confidence is None and head.markov is not None
+    with pytest.raises(ValueError, match="missing: confidence.bias"):
+        lost = {name: tensor for name, tensor in tensors.items() if name != "confidence_head.proj.bias"}
+        published.load("dspark", write(tmp_path / "b", "dspark", tensors=lost), TARGET)
+
+
+def test_speculators_form_of_dflash_is_the_same_head_over_fewer_tokens(tmp_path):
+    usual = published.load("block", write(tmp_path / "a", "block"), TARGET)
+    found = published.load("block", write(tmp_path / "b", "block", config=SPECULATORS, tensors=speculators_tensors()),
+                           TARGET)
+    held = found.state_dict()
+    assert all(torch.equal(tensor, held[name]) for name, tensor in usual.state_dict().items())
+    assert held.keys() - usual.state_dict().keys() == {"tokens", "lm_head.weight"}
+    assert found.config.feature_layers == usual.config.feature_layers == [1, 4]
+    assert found.tokens.tolist() == list(range(0, 2 * DRAFTED, 2))
+    drafter = make("block", SimpleNamespace(target=TARGET), folder=str(tmp_path / "b"))
+    done = live.decode(TARGET, drafter, PROMPTS, shape="kary:2@6", max_new_tokens=9)
+    own = [TARGET.generate(prompt[None], max_new_tokens=9, do_sample=False, pad_token_id=0, eos_token_id=None)
+           for prompt in PROMPTS]
+    assert done.new_tokens == [row[0, len(prompt) :].tolist() for row, prompt in zip(own, PROMPTS)]
+    lost = {name: tensor for name, tensor in speculators_tensors().items() if name != "d2t"}
+    with pytest.raises(ValueError, match="drafts 10 of 24 tokens, but has no d2t or no lm_head"):
+        published.load("block", write(tmp_path / "c", "block", config=SPECULATORS, tensors=lost), TARGET)
 
 
 def test_features_come_from_the_configs_layers_or_the_usual_ones():
@@ -170,7 +301,7 @@ def test_what_is_no_eagle_head_says_why(tmp_path):
     with pytest.raises(ValueError, match="has 2 layers"):
         published.load("eagle", write(tmp_path / "b", "eagle", config=LLAMA | {"num_hidden_layers": 2}), TARGET)
     doubled = eagle3_tensors() | {"d2t": torch.zeros(DRAFTED, dtype=torch.long)}
-    with pytest.raises(ValueError, match="its d2t and t2d differ"):
+    with pytest.raises(ValueError, match="d2t and t2d of .* name different tokens"):
         published.load("eagle3", write(tmp_path / "c", "eagle3", tensors=doubled), TARGET)
 
 
@@ -195,6 +326,15 @@ def test_a_layer_under_both_of_its_names_is_refused(tmp_path):
     ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["1"]}}, r"layer_ids \['1'\], no list"),
     ("eagle", {"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
     ("eagle3", {"vocab_size": None}, "lacks vocab_size"),
+    ("block", {"dflash_config": {"mask_token_id": 7}}, "names no layers of the target"),
+    ("block", {"dflash_config": PLACES | {"mask_token_id": V}}, "has mask_token_id 24, which is none of the 24"),
+    ("block", {"dflash_config": PLACES | {"target_layer_ids": [0, 6]}}, r"hidden states \[1, 7\], this target of 6"),
+    ("block", {"layer_types": ["sliding_attention", "full_attention"]}, "layers with a sliding window"),
+    ("block", {"block_size": "5"}, "block_size '5', which must count"),
+    ("jetspec", {"dflash_config": 3}, "dflash_config 3, no object"),
+    ("dspark", {"markov_head_type": "rnn"}, "markov_head_type 'rnn'; heads with 'vanilla'"),
+    ("dspark", {"markov_rank": 0}, "markov_rank 0, which must count"),
+    ("dspark", {"speculators_model_type": "dspark"}, "in the form of speculators, which is not read here"),
     ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, r"hidden states \[2, 3, 7\], this "
      "target of 6 layers has 0 to 6"),
 ])

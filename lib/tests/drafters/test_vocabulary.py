@@ -33,7 +33,7 @@ MODELS = [spec for spec, kind in DRAFTERS.items() if "vocabulary" in kind.option
 
 
 def test_every_language_model_takes_the_option():
-    kinds = {"model", "plain", "early_exit", "int8", "combined", "adaptive", "confident", "merged"}
+    kinds = {"model", "plain", "early_exit", "int8", "combined", "graft", "adaptive", "confident", "merged"}
     assert set(MODELS) == kinds
 
 

@@ -196,7 +196,7 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
     said = formats.by_format(rows, np.random.default_rng(0))
     assert (said.xs(PLAIN, level="alternative")["value"] == 1).all() and said["n_prompts"].eq(4).all()
     assert said.loc[("float32", "none"), "text shared with the first row"].eq(1).all()
-    assert "The fastest way is" in findings.number_formats(rows, np.random.default_rng(0)).text
+    assert "The fastest number format is" in findings.number_formats(rows, np.random.default_rng(0)).claim
 
 
 def test_formats_are_those_of_the_processor_and_of_the_file(monkeypatch):

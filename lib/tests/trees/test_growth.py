@@ -167,6 +167,54 @@ def test_dearer_nodes_and_dearer_levels_give_smaller_trees():
     assert size(0.02, 0.0)[1] > size(0.02, 0.1)[1] > size(0.02, 0.6)[1]
 
 
+def rising(seed, nodes):
+    """Costs that do not fall, with steps where a node more costs much."""
+    steps = np.random.default_rng(seed).exponential(1.0, nodes) ** 3 * 0.1
+    return Costs((1.0, *(1 + np.cumsum(steps)).tolist()), 0.1)
+
+
+def grown_candidates(rule, seed):
+    """All candidates that a rule looked at."""
+    seen = []
+
+    def children(candidates, nodes):
+        probs = np.stack([chances(seed, path(candidates, node)) for node in nodes])
+        seen.append(candidates.with_children(nodes, probs))
+        return probs
+
+    growth.grow(rule, children)
+    return seen[-1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(SEEDS, min_size=1, max_size=3), SEEDS, st.integers(1, 12))
+def test_an_automatic_budget_is_the_fastest_of_all(seeds, cost_seed, most):
+    """Against brute force over all numbers of nodes, the same for all rows of a batch."""
+    costs = rising(cost_seed, most)
+    rule = growth.parse("dyspec:4@auto", costs=costs)
+    rows = [grown_candidates(rule, seed) for seed in seeds]
+    levels = max(int(candidates.depth[-1]) for candidates in rows)
+    speeds = [sum(1 + reach_of(best_first(partial(chances, seed), n, 4), seed) for seed in seeds) /
+              (costs.target[n] + levels * costs.draft) for n in range(most + 1)]
+    kept = rule.keep_all(rows)
+    assert len(set(map(len, kept))) == 1 and speeds[len(kept[0])] == pytest.approx(max(speeds))
+    for candidates, nodes, seed in zip(rows, kept, seeds):
+        assert candidates.tree(nodes).tree == best_first(partial(chances, seed), len(nodes), 4)
+    if len(rows) == 1:
+        assert level_by_level(rule, seeds[0])[0] == rows[0].tree(kept[0]).tree
+
+
+@pytest.mark.parametrize("name", ["dyspec@auto", "eagle2:4,6@auto", "opttree:4,6,0.1@auto", "dyspec:3@auto"])
+def test_an_automatic_budget_grows_as_its_rule_does(name):
+    costs = rising(0, 16)
+    rule, known = growth.parse(name, costs=costs), growth.parse(name.replace("auto", "16"))
+    assert rule.name == known.name.replace("@16", "@auto") and rule.budget == 16
+    assert growth.at_most(rule, 2).max_depth == 2
+    for seed in range(4):
+        (tree, taken), (whole, all_taken) = level_by_level(rule, seed), level_by_level(known, seed)
+        assert taken == all_taken and set(tree.choices()) <= set(whole.choices())
+
+
 @pytest.mark.parametrize("target, draft", [((1.0,), 0.0), ((1.0, 0.5), 0.0), ((0.0, 1.0), 0.0), ((1.0, 2.0), -1.0),
                                            ((1.0, np.nan), 0.0), ((1.0, 2.0), np.inf)])
 def test_costs_that_cannot_be_are_refused(target, draft):
@@ -223,7 +271,8 @@ def test_what_a_name_leaves_out_has_defaults():
                                            ("dyspec", "'dyspec' is not complete"), ("beam:x@4", "has numbers 'x'"),
                                            ("beam:inf@4", "has numbers 'inf'"),
                                            ("opttree:4,4,nan@4", "has numbers '4,4,nan'"),
-                                           ("beam:2.5@4", "width is 2.5"), ("smart@16", "needs costs: pass")])
+                                           ("beam:2.5@4", "width is 2.5"), ("smart@16", "needs costs: pass"),
+                                           ("dyspec@auto", "needs costs: pass"), ("beam:2@auto", "is not complete")])
 def test_a_name_that_says_nothing_is_refused(name, message):
     with pytest.raises(ValueError, match=message):
         growth.parse(name)

@@ -93,6 +93,10 @@ class Growth:
         """int64[<= budget]: the draft nodes that the tree keeps, by default the best ones."""
         return candidates.best(self.budget)
 
+    def keep_all(self, rows: Sequence[Candidates]) -> list[np.ndarray]:
+        """What each tree of a batch keeps, for rules that decide it together; by default each by itself."""
+        return [self.keep(candidates) for candidates in rows]
+
 
 def next_level(rule: Growth, candidates: Candidates) -> np.ndarray:
     """The nodes to expand next, int64[]: the root, then the rule's choice; a tree of n nodes has at most n levels."""

@@ -10,10 +10,11 @@ from functools import lru_cache
 from lib.trees import shapes
 from lib.trees.grown_shapes import whole_number
 from lib.trees.growth.candidates import Growth
-from lib.trees.growth.rules import Beam, Costs, DDTree, DySpec, Eagle2, OptTree, Smart
+from lib.trees.growth.rules import Auto, Beam, Costs, DDTree, DySpec, Eagle2, OptTree, Smart
 from lib.trees.tree import Tree
 
 DEPTH = 16  # the most levels, if a name does not give them
+AUTO, AUTOMATIC = "auto", ("dyspec", "eagle2", "opttree")  # in place of a budget, and the rules that may have it
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,19 @@ def parse(rule: str | Growth | DDTree, *, costs: Costs | None = None) -> Growth 
 
     "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N", "smart:DEPTH@N" (with
     costs), "ddtree@N". Numbers that the names of opttree, dyspec and smart omit are WIDTH = N, DEPTH = 16 and
-    DELTA = 0. ValueError names the part of the name that is wrong.
+    DELTA = 0. "@auto" in place of a budget chooses it in each round, up to what the costs cover (see `Auto`).
+    ValueError names the part of the name that is wrong.
     """
     if not isinstance(rule, str):
         return rule
     name, _, budget = rule.partition("@")
     family, numbers = _split(name)
     entry = RULES[family]
+    automatic = budget == AUTO and family in AUTOMATIC
+    if automatic and costs is not None:
+        return Auto(parse(f"{name}@{len(costs.target) - 1}"), costs)
+    if automatic:
+        raise ValueError(f"growth rule {rule!r} needs costs: pass growth.parse(..., costs=), or the rule itself")
     if len(numbers) not in entry.takes or not budget.isdecimal():
         raise ValueError(f"growth rule {rule!r} is not complete: write it as in {entry.example!r} ({entry.about})")
     if not entry.costs:
@@ -99,7 +106,9 @@ def _static(name: str) -> Tree:
 
 def at_most(rule: Growth | DDTree, depth: int) -> Growth | DDTree:
     """The rule with trees of at most `depth` levels: for a text that is near the end of a window."""
-    return rule if rule.max_depth <= depth else replace(rule, max_depth=depth)
+    if rule.max_depth <= depth:
+        return rule
+    return replace(rule, rule=at_most(rule.rule, depth)) if isinstance(rule, Auto) else replace(rule, max_depth=depth)
 
 
 def _split(name: str) -> tuple[str, list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -188,6 +189,12 @@ class Costs:
             raise ValueError(f"costs target {self.target[:4]}... and draft {self.draft}: give positive times for 0, 1, "
                              "2, ... draft nodes that do not decrease (take their running maximum), and a draft >= 0")
 
+    def check_covers(self, budget: int) -> None:
+        """ValueError where a tree of this budget has no cost."""
+        if len(self.target) <= budget:
+            raise ValueError(f"the costs cover {len(self.target) - 1} draft nodes, the budget is {budget}; give the "
+                             "target's cost up to the budget, or a smaller budget")
+
     def best_prefix(self, gains: np.ndarray, nodes: int, tokens: float, levels: float) -> tuple[int, float]:
         """How many nodes to add to a tree for the most tokens per unit of time, and that speed.
 
@@ -218,9 +225,7 @@ class Smart(Growth):
     costs: Costs
 
     def __post_init__(self):
-        if len(self.costs.target) <= self.budget:
-            raise ValueError(f"the costs cover {len(self.costs.target) - 1} draft nodes, the budget is {self.budget}; "
-                             "give the target's cost up to the budget, or a smaller budget")
+        self.costs.check_covers(self.budget)
 
     @property
     def name(self) -> str:
@@ -244,3 +249,51 @@ class Smart(Growth):
         best = candidates.best(self.budget)
         count, _ = self.costs.best_prefix(candidates.reach[best], 0, 1.0, int(candidates.depth[-1]))
         return best[:count]
+
+
+@dataclass(frozen=True)
+class Auto(Growth):
+    """A budget chosen anew in each round: of the nodes that a rule grew, best first, as many as give the most expected
+    tokens per unit of time (our rule; DSpark's scheduler, arXiv 2607.05147, admits tokens of chains so).
+
+    Costs need not rise evenly, so all numbers of nodes are compared, up to the rule's budget. Rows of a batch keep as
+    many nodes each, since the target verifies a batch at the width of its largest tree: costs are those of the batch.
+    """
+
+    rule: Growth
+    costs: Costs
+
+    def __post_init__(self):
+        self.costs.check_covers(self.rule.budget)
+
+    @property
+    def name(self) -> str:
+        return f"{self.rule.name.partition('@')[0]}@auto"
+
+    @property
+    def budget(self) -> int:
+        return self.rule.budget
+
+    @property
+    def max_depth(self) -> int:
+        return self.rule.max_depth
+
+    @property
+    def width(self) -> int:
+        return self.rule.width
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        return self.rule.expand(candidates)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        return self.keep_all([candidates])[0]
+
+    def keep_all(self, rows: Sequence[Candidates]) -> list[np.ndarray]:
+        """The best candidates of each row, as many as make the batch's round fastest."""
+        best = [candidates.best(self.budget) for candidates in rows]
+        gains = np.zeros(max(map(len, best)))
+        for candidates, nodes in zip(rows, best):
+            gains[: len(nodes)] += candidates.reach[nodes]
+        levels = max(int(candidates.depth[-1]) for candidates in rows)
+        count, _ = self.costs.best_prefix(gains, 0, float(len(rows)), levels)
+        return [nodes[:count] for nodes in best]
