@@ -107,7 +107,7 @@ def chances(head):
 
 @torch.no_grad()
 def test_confidence_learns_how_much_head_and_target_agree(tmp_path):
-    head, plan = new_head("dspark"), loop.Plan(steps=60, rows=8, length=24, learning_rate=1e-2, seed=0)
+    head, plan = new_head("dspark"), loop.Plan(steps=200, rows=8, length=24, learning_rate=1e-2, seed=0)
     before, true = chances(head)
     with torch.enable_grad():
         training.train({"dspark": head}, TARGET, draw, plan, tmp_path, {}, compiled=False)
