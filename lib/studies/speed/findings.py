@@ -113,9 +113,8 @@ def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
 
 def pass_costs(costs: pd.DataFrame) -> Finding:
     """The time of a forward pass by its nodes, in each number format; from the table "format_costs"."""
-    name = costs["dtype"].where(costs["quantised"] == "none", costs["quantised"] + ", " + costs["dtype"])
-    own = costs.assign(format=name.where(costs["engine"] != LLAMA, LLAMA))
-    times = own.pivot(index="format", columns="nodes", values="median_ms").loc[list(dict.fromkeys(own["format"]))]
+    own = formats.labelled(costs)
+    times = formats.by_nodes(own)
     figure = charts.lines(own, x="nodes", y="median_ms", by="format", lower="lower_ms", upper="upper_ms", log_x=True,
                           log_y=True, x_label="nodes of a forward pass", y_label="milliseconds")
     most = times.columns[-1]
@@ -126,6 +125,19 @@ def pass_costs(costs: pd.DataFrame) -> Finding:
                    f"One node takes least in {one.idxmin()} ({one.min():.1f} ms), {most} nodes in {all_of.idxmin()} "
                    f"({all_of.min():.1f} ms). After {costs['prefix'].iloc[0]} tokens; medians and quartiles of at "
                    f"least {costs['repeats'].min()} calls.", figure, "format_costs", table=times.round(1))
+
+
+def trees_by_format(costs: pd.DataFrame, candidates: pd.DataFrame) -> Finding:
+    """Which tree each number format asks for; from the tables "format_costs" and "advice_candidates"."""
+    best = formats.best_trees(costs, candidates)
+    told = "; ".join(f"`{row['drafter']}` with `{row['tree']}` in {label} ({row['speedup']:.2f})"
+                     for label, row in best.iterrows())
+    fast = best["over"].idxmax()
+    return Finding(
+        f"Each number format has its own best tree: {told}.", "In brackets the speedup over plain decoding in the same "
+        "format, of drafters without a model at batch 1, predicted from replay and these costs. "
+        f"{fast.capitalize()} would be fastest, {best.loc[fast, 'over']:.2f} times the plain speed of {best.index[0]}.",
+        table=best.round(2).rename(columns={"over": f"over plain {best.index[0]}"}))
 
 
 def _format(key: tuple) -> str:
@@ -170,6 +182,8 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
         yield replace(number_formats(run["formats"], rng), table=None)
     if "format_costs" in run:
         yield replace(pass_costs(run["format_costs"]), table=None)
+        if "advice_candidates" in run:
+            yield replace(trees_by_format(run["format_costs"], run["advice_candidates"]), table=None)
 
 
 def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
@@ -185,3 +199,5 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
     if "format_costs" in run:
         yield "Milliseconds per forward pass, by its nodes:"
         yield pass_costs(run["format_costs"]).table
+        if "advice_candidates" in run:
+            yield trees_by_format(run["format_costs"], run["advice_candidates"]).table

@@ -129,6 +129,40 @@ def over_llama(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     return measure.gains(own, LLAMA, rng).set_index("alternative").drop(index=LLAMA)
 
 
+def best_trees(costs: pd.DataFrame, candidates: pd.DataFrame) -> pd.DataFrame:
+    """By number format of the table "format_costs", the drafter without a model and the tree that would be fastest at
+    batch 1 with the format's cost of a pass: drafter, shape, speedup over plain decoding in the format, and `over`, over
+    that in the first format.
+
+    candidates: the table "advice_candidates", for tokens per round, and for how many of its rounds draft: a round that
+    drafts nothing takes a pass over one node.
+    """
+    free = candidates[(candidates["batch"] == 1) & (candidates["level"] == 0)]
+    plain = free["round_ms"] * free["speedup"] / free["tokens"]
+    drafting = (free["round_ms"] - plain) / (free.groupby("budget")["round_ms"].transform("max") - plain)
+    times, found = by_nodes(labelled(costs)), {}
+    for label, own in times.drop(index=LLAMA, errors="ignore").iterrows():
+        known = free["budget"] < times.columns.max()
+        passes = np.interp(free["budget"] + 1, times.columns, own)
+        gains = (free["tokens"] * own.iloc[0] / (own.iloc[0] + drafting * (passes - own.iloc[0])))[known]
+        best = free.loc[gains.idxmax()]
+        found[label] = {"drafter": best["drafter"], "tree": best["shape"], "speedup": gains.max(),
+                        "over": gains.max() * times.iloc[0, 0] / own.iloc[0]}
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
+def labelled(costs: pd.DataFrame) -> pd.DataFrame:
+    """The table "format_costs" with the name of each row's format."""
+    name = costs["dtype"].where(costs["quantised"] == "none", costs["quantised"] + ", " + costs["dtype"])
+    return costs.assign(format=name.where(costs["engine"] != LLAMA, LLAMA))
+
+
+def by_nodes(costs: pd.DataFrame) -> pd.DataFrame:
+    """Milliseconds of a pass by format, in the table's order, and nodes; costs: as from `labelled`."""
+    times = costs.pivot(index="format", columns="nodes", values="median_ms")
+    return times.loc[list(dict.fromkeys(costs["format"]))]
+
+
 def by_format(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     """The table "formats" by dtype, quantised weights, and alternative: tokens per second, the share of text that
     agrees with that of the first format, the weights of both models in MiB; value, low, high: speed over plain decoding

@@ -167,7 +167,7 @@ def test_what_is_recommended_is_decoded_and_may_be_plain(pair):
 
 
 def test_a_drafter_takes_part_where_the_pair_can_have_it(pair):
-    base, alone = replace(pair, target_name="base"), replace(pair, draft_model=None)
+    base, alone = replace(pair, target_name="small"), replace(pair, draft_model=None)
     asked = ["lookup:frequent", "eagle", alternatives.OWN, "lookup:frequent"]
     assert alternatives.possible(base, asked) == [alternatives.OWN, "lookup:frequent", "eagle"]
     assert alternatives.possible(pair, asked) == [alternatives.OWN, "lookup:frequent"]
@@ -219,3 +219,26 @@ def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(monkeypatch, pair)
                            generator=torch.Generator().manual_seed(0))
     assert found["nodes"].tolist() == list(formats.NODES) and found["engine"].eq("loop").all()
     assert found["median_ms"].gt(0).all() and "passes over one node" in findings.pass_costs(found).claim
+
+
+def test_the_best_tree_of_a_format_is_the_fastest_at_its_own_costs():
+    nodes = [1, 2, 4, 8]
+    costs = pd.DataFrame([dict(dtype=dtype, quantised="none", engine=engine, nodes=n, median_ms=ms)
+                          for dtype, engine, own in (("float32", "loop", [10, 10, 10, 10]),
+                                                     ("float16", "loop", [4, 6, 10, 18]), ("float16", LLAMA, [1, 1, 1, 1]))
+                          for n, ms in zip(nodes, own)])
+    tokens = {1: 1.5, 3: 2.0, 7: 2.4}
+    drafts = pd.DataFrame([dict(batch=1, drafter=drafter, shape=f"chain:{n}", budget=n, level=0.0, tokens=own,
+                                round_ms=10 + share * n, speedup=own * 10 / (10 + share * n))
+                           for n, own in tokens.items() for drafter, share in (("always", 1.0), ("half", 0.5))])
+    drafts.loc[drafts["drafter"] == "half", ["tokens", "speedup"]] *= 0.8
+    found = formats.best_trees(costs, drafts)
+    assert found.index.tolist() == ["float32", "float16"]
+    assert found.loc["float32", ["drafter", "tree"]].tolist() == ["always", "chain:7"]
+    assert found.loc["float32", "speedup"] == found.loc["float32", "over"] == pytest.approx(2.4)
+    every = {(n, name): scale * own * 4 / (4 + share * (np.interp(n + 1, nodes, [4, 6, 10, 18]) - 4))
+             for n, own in tokens.items() for name, scale, share in (("always", 1, 1), ("half", 0.8, 0.5))}
+    assert found.loc["float16", "speedup"] == pytest.approx(max(every.values()))
+    assert found.loc["float16", "over"] == pytest.approx(max(every.values()) * 10 / 4)
+    told = findings.trees_by_format(costs, drafts)
+    assert "`always` with `chain:7` in float32 (2.40)" in told.claim and "Float16 would be fastest" in told.text
