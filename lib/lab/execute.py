@@ -77,6 +77,9 @@ def report(notebook: Path, target: Path) -> None:
     for image in page.find_all("img"):
         caption = image.find_next("strong")
         image["alt"] = caption.get_text(" ", strip=True) if caption else "figure"
+    style = page.new_tag("style")
+    style.string = ".highlight pre { font-family: monospace }"  # commands, which the template leaves to the page's font
+    page.head.append(style)
     for script in page.find_all("script", src=lambda source: source and "require" in source):
         script.decompose()  # serves interactive output, which the report does not have
     for table in page.find_all("table"):

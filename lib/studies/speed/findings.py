@@ -101,8 +101,8 @@ def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     least = own["weights (MiB)"].xs(PLAIN, level="alternative").idxmin()
     claim = (f"The fastest number format is {_format(best)} with `{best[2]}`: {_over(own, best, first)} times the plain "
              f"speed of {_format(first.name)}, {stats.format_estimate(own.loc[best])} times that of its own format.")
-    text = (f"{_format(least).capitalize()} holds the least, {own.loc[(*least, PLAIN), 'weights (MiB)']:.0f} MiB, and "
-            f"decodes plainly at {_over(own, (*least, PLAIN), first)} times that speed.")
+    text = (f"With {_format(least)} the weights take the least memory, {own.loc[(*least, PLAIN), 'weights (MiB)']:.0f} "
+            f"MiB, and plain decoding has {_over(own, (*least, PLAIN), first)} times that speed.")
     llama = formats.over_llama(rows, rng)
     if len(llama):
         fast = llama.sort_values("value").iloc[-1]
