@@ -28,7 +28,7 @@ PLAN = loop.Plan(1000, 16, 256, 1e-2, seed=11)  # on the corpus of the family
 DIALOGUES = loop.Plan(1000, 8, 512, 1e-2, seed=11)  # on dialogues that a chat model wrote
 CURVE_EVERY = 100  # steps between two points of the held-out curve
 HELD_OUT_WINDOWS = 4  # of each kind of text
-HELD_OUT_SHARE = 0.02  # of the dialogues
+HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the dialogues, and how many of their windows a head is tried on
 DECAY = 0.8  # weight of a depth relative to the one before
 UNROLLED = 4  # depths of EAGLE-3's training-time test
 NOISE = 0.1  # half the width of the uniform noise on EAGLE-1's features (Li et al. 2024, section 3.2)
@@ -244,7 +244,7 @@ def dialogues(pair, name: str, plan: loop.Plan) -> tuple[Draw, dict[str, Windows
         rows = order[step % steps * plan.rows :][: plan.rows]
         return Windows(training.tokens[rows], training.learned[rows])
 
-    return draw, {"dialogues": held_out}
+    return draw, {"dialogues": held_out.first(HELD_OUT_ROWS)}
 
 
 def corpus(target, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dict[str, Windows]]:
