@@ -85,6 +85,7 @@ class _Procedure:
         self.entrants = candidates.entrants(pairs, drafters)
         self.batches, self.new_tokens, self.limits, self.report = batches, new_tokens, limits, report
         self.generate, self.seed = generate, seed
+        self.prefix = max(PREFIX, usual_prefix(choosing.ids, new_tokens))  # committed tokens of the text's rounds
         self.order, self.rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
         self.warnings: list[str] = []
         self.timed: list[pd.DataFrame] = []
@@ -158,12 +159,12 @@ class _Procedure:
         parts, prices = [], {}
         for batch in self.batches:
             ruler = RandomDrafter(vocabulary, torch.Generator().manual_seed(self.seed))
-            rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds)
+            rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds, self.prefix)
             if fall := falling(rows):
-                rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds)
+                rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds, self.prefix)
                 if fall := falling(rows):
                     self.warnings.append(fall)
-            parts += [rows, *(self.calibrated(one.pair, one.drafter, one.name, LEVELS, batch, each_seconds)
+            parts += [rows, *(self.calibrated(one.pair, one.drafter, one.name, LEVELS, batch, each_seconds, PREFIX)
                               for one in forwarding)]
             known = Costs(pd.concat(parts))
             check = known.at(self.pair.target_name, RULER, batch=batch)
@@ -173,11 +174,11 @@ class _Procedure:
                              for one in self.entrants}
         return pd.concat(parts, ignore_index=True), prices
 
-    def calibrated(self, pair, drafter, name: str, shapes: Sequence[str], batch: int, seconds: float) -> pd.DataFrame:
-        """The rows of `calibrate` for one drafter and batch, behind as many tokens as the text has if it is the ruler."""
+    def calibrated(self, pair, drafter, name: str, shapes: Sequence[str], batch: int, seconds: float,
+                   prefix: int) -> pd.DataFrame:
+        """The rows of `calibrate` for one drafter and batch."""
         on_cpu = torch.device(pair.target.device).type == "cpu"
         fitting = [shape for shape in shapes if parse(shape).budget <= self.most_nodes(batch)] if on_cpu else shapes
-        prefix = max(PREFIX, usual_prefix(self.choosing.ids, self.new_tokens)) if name == RULER else PREFIX
         rows = calibrate(pair, self.choosing.ids, batches=[batch], prefix=prefix, shapes=fitting, seconds=seconds,
                          generator=self.order, drafter=drafter, generate=self.generate)
         return rows.assign(drafter=name)

@@ -198,6 +198,6 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
         yield number_formats(run["formats"], rng).table
     if "format_costs" in run:
         yield "Milliseconds per forward pass, by its nodes:"
-        yield pass_costs(run["format_costs"]).table
+        yield formats.by_nodes(formats.labelled(run["format_costs"])).round(1)
         if "advice_candidates" in run:
             yield trees_by_format(run["format_costs"], run["advice_candidates"]).table
