@@ -14,6 +14,7 @@ from lib.drafters.growing import Growing, by_node, drafts_of, grow_levels
 from lib.drafters.heads.marginals import BlockHead
 from lib.drafters.marginals import BlockDrafter
 from lib.lab.counters import forward
+from lib.lab.processor import one_thread
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import at_most
 from lib.trees.tree import ROOT, Tree
@@ -74,10 +75,12 @@ class DSparkDrafter(BlockDrafter):
         grow_levels(rows, lambda: children(None, roots, 0, None), children)
         return [draft for draft, _ in drafts_of(rows)]
 
+    @one_thread()
     def _after(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
         """The logits [B, k, K] of the children of nodes int64[B, k] at a depth, from the block's [B, D, K]."""
         return logits[:, depth, None] + self.head.bias(tokens.to(logits.device))
 
+    @one_thread()
     def _trusted(self, logits: Tensor, states: Tensor, depth: int, tokens: Tensor) -> Tensor:
         """The logits [B, k, K] with those of the best children moved to where their probability is the confidence."""
         own = states[:, depth, None].expand(-1, tokens.shape[1], -1)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.lab.processor import one_thread
 from lib.models.native_blocks import Levels
 from lib.models.reduced import ReducedOutput
 from lib.trees.tree import ROOT, Tree
@@ -207,6 +208,7 @@ class Filling:
         self.probs: list[dict[int, Tensor]] = [{} for _ in roots]  # slot -> float[V] that its children came from
         self.counts: list[dict[int, int]] = [{ROOT: 1} for _ in roots]  # filled slot -> times that its token was drawn
 
+    @one_thread()
     def grow(self, slots: Sequence[int], logits: Tensor, draws: Draws) -> None:
         """Gives these slots their children, from logits [B, len(slots), V], or [B, len(slots), K] with an `output`."""
         if self.keep_probs:

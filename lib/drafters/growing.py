@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters.filling import top_tokens
+from lib.lab.processor import one_thread
 from lib.models.reduced import ReducedOutput
 from lib.trees.growth.candidates import Candidates, Growth, next_level
 from lib.trees.growth.rules import DDTree
@@ -45,6 +46,7 @@ class Growing:
         self.probs: dict[int, Tensor] = {}  # expanded node -> float[V] that its children came from
         self.levels = 0
 
+    @one_thread()
     def grow(self, nodes: np.ndarray, logits: Tensor) -> None:
         """Gives these nodes their best children, from logits [k, V], or [k, K] with an `output`.
 

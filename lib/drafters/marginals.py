@@ -15,6 +15,7 @@ from lib.drafters.filling import top_tokens
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.lab.counters import forward
+from lib.lab.processor import one_thread
 from lib.models.cache import TreeCache
 from lib.models.fused import weights_of
 from lib.models.reduced import ReducedOutput
@@ -25,6 +26,7 @@ from lib.verify.draft import Draft, Draws
 STARTS = 64  # rounds of a known text that are read in one forward pass
 
 
+@one_thread()
 def fill(logits: Tensor, roots: Sequence[int], shape: Tree, known: ReducedOutput | None = None) -> list[Draft]:
     """The shape, a node of rank r at depth d the r-th best token of logits[:, d - 1] (Cai et al. 2024, section 2.1.2).
 
@@ -38,6 +40,7 @@ def fill(logits: Tensor, roots: Sequence[int], shape: Tree, known: ReducedOutput
     return [_draft(tree, root, tokens) for root, tokens in zip(roots, best.view(len(roots), tree.max_depth, -1))]
 
 
+@one_thread()
 def grow(logits: Tensor, roots: Sequence[int], rule: DDTree, known: ReducedOutput | None = None) -> list[Draft]:
     """For each row the tree that the rule makes of its distributions, from logits as for `fill`."""
     count = min(rule.budget, logits.shape[-1])

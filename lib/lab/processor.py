@@ -2,6 +2,7 @@
 
 import os
 import platform
+from contextlib import ContextDecorator
 from functools import cache
 from pathlib import Path
 
@@ -73,6 +74,22 @@ def free_memory(device: str | torch.device = "cpu") -> int:
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return psutil.virtual_memory().available
+
+
+class one_thread(ContextDecorator):
+    """PyTorch's own operators run in the calling thread: for short work between forward passes, whose helping threads
+    would spin on after it and take the cores from the next pass.
+    """
+
+    def __enter__(self) -> None:
+        self.threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def __exit__(self, *failure) -> None:
+        torch.set_num_threads(self.threads)
+
+    def _recreate_cm(self) -> "one_thread":
+        return one_thread()
 
 
 def machine(device: str | torch.device = "cpu") -> dict[str, object]:
