@@ -28,7 +28,6 @@ from lib.replay.trace import Trace
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import at_budget as grown_at
-from lib.trees.growth.rules import DDTree
 from lib.trees.tree import Tree
 
 WITHOUT_MODEL = ("lookup", "sam", "recycling")
@@ -85,7 +84,7 @@ class Candidate:
 
     entrant: Entrant
     label: str
-    shape: Tree | Growth | DDTree
+    shape: Tree | Growth
     prompts: Sequence[str]
     accepted: np.ndarray
     rounds: np.ndarray
@@ -266,7 +265,7 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
             if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}
 
 
-def _rules(drafter: Drafter, limits: Limits) -> list[Growth | DDTree]:
+def _rules(drafter: Drafter, limits: Limits) -> list[Growth]:
     """Growth rules that the drafter can follow, at each budget within the limits."""
     budgets = [budget for budget in GROWN_BUDGETS if budget <= limits.nodes]
     if drafter.per_depth:

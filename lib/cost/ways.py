@@ -20,7 +20,6 @@ from lib.decoding.loop import in_batches
 from lib.decoding.records import Round
 from lib.lab.timing import synchronise
 from lib.trees.growth.candidates import Growth
-from lib.trees.growth.rules import DDTree
 from lib.trees.tree import Tree
 
 GENERATE, LOOKUP = "generate", "prompt look-up"
@@ -46,7 +45,7 @@ Run = Callable[[Sequence[Tensor]], Continued]
 Group = tuple[str, str, list[Tensor]]  # name, kind and prompts int64[T] of a batch
 
 
-def ours(pair, drafter, shape: str | Tree | Growth | DDTree, new_tokens: int,
+def ours(pair, drafter, shape: str | Tree | Growth, new_tokens: int,
          generate: Callable = loop.generate) -> Run:
     """This project's loop on a whole batch."""
 

@@ -9,8 +9,6 @@ from torch import Tensor
 from lib.attention.registration import check_attention
 from lib.drafters.drafter import Drafter, Wrapper, levels_of
 from lib.trees.growth.candidates import Growth
-from lib.trees.growth.registry import at_most
-from lib.trees.growth.rules import DDTree
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.rules import RULES
@@ -94,7 +92,7 @@ def _check_rule(rule: str, temperature: float, generator) -> None:
             "can be repeated")
 
 
-def within_limits(target, drafter: Drafter, shape: Tree | Growth | DDTree, prompts: Sequence[Tensor],
+def within_limits(target, drafter: Drafter, shape: Tree | Growth, prompts: Sequence[Tensor],
                   max_new_tokens: int) -> Drafter:
     """The drafter, or where its trees may be too deep one that cuts them.
 
@@ -128,11 +126,11 @@ class WithinLimits(Wrapper):
         self.drafter.start(prompts)
         self.lengths = [len(prompt) for prompt in prompts]
 
-    def propose(self, shape: Tree | Growth | DDTree, draws: Draws) -> list[Draft]:
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """The inner drafter's drafts of the levels that fit."""
         room = min(self.most, self.window_size - max(self.lengths)) if self.window_size else self.most
         static = isinstance(shape, Tree)
-        fitting = levels_of(shape, min(room, shape.max_depth))[0] if static else at_most(shape, room)
+        fitting = levels_of(shape, min(room, shape.max_depth))[0] if static else shape.at_most(room)
         return self.drafter.propose(fitting, draws)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from lib.trees.growth.candidates import Growth
-from lib.trees.growth.rules import DDTree
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
@@ -34,8 +33,8 @@ class Drafter:
     name_or_path: the folder that its head or tables were read from; empty without one.
     remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
     reads_ahead: whether `read_ahead` is defined, so that a trace can record the drafter.
-    per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, over which
-        "ddtree@N" alone can grow a tree.
+    per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
+        "ddtree@N" asks for.
     option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
     head_kind: the kind of trained head, or of tables, that it reads from a folder; empty for none.
     """
@@ -72,7 +71,7 @@ class Drafter:
         self.roots = [int(prompt[-1]) for prompt in prompts]
         self.drafts: list[Draft] = []
 
-    def propose(self, shape: Tree | Growth | DDTree, draws: Draws) -> list[Draft]:
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """One draft per row, its root the row's last committed token: a static shape, or a tree grown by a rule."""
         raise NotImplementedError(f"{type(self).__name__} does not define propose")
 
@@ -113,7 +112,7 @@ class Drafter:
 class NoDrafter(Drafter):
     """Drafts nothing, so that each round is a step of plain decoding."""
 
-    def propose(self, shape: Tree | Growth | DDTree, draws: Draws) -> list[Draft]:
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """The roots alone."""
         return alone(self.roots)
 
@@ -166,7 +165,7 @@ def added_tokens(drafts: Sequence[Draft], accepted: list[list[int]], bonus: list
             for row, (nodes, token) in enumerate(zip(accepted, bonus, strict=True))]
 
 
-def static(shape: Tree | Growth | DDTree) -> Tree:
+def static(shape: Tree | Growth) -> Tree:
     """The shape, for a drafter that has no probabilities to grow a tree by. ValueError for a growth rule."""
     if not isinstance(shape, Tree):
         raise ValueError(f"{shape.name!r} grows from probabilities, which this drafter has none of; give a static "

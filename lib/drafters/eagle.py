@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lib.drafters.drafter import added_tokens
 from lib.drafters.filling import Filling, check_proposal, plan
-from lib.drafters.growing import Growing, by_node, drafts_of, grow_levels
+from lib.drafters.growing import Growing, drafts_of, forwarding, grow_levels, growable
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.eagle import FeatureHead, unroll
 from lib.drafters.heads.layers import CachedLayers, embed
@@ -76,7 +76,7 @@ class EagleDrafter(HeadDrafter):
         return filling.drafts()[0]
 
     def _grow(self, rule: Growth, roots: list[int]) -> list[Draft]:
-        by_node(rule, self.proposal, self.temperature)
+        growable(rule, self.proposal, self.temperature)
         rows = [Growing(rule, root, self.temperature, output=self.known) for root in roots]
 
         def forward_grown(levels: Sequence[np.ndarray], tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class EagleDrafter(HeadDrafter):
             features = self.outputs.take_along_dim(above[..., None].to(self.outputs.device), 1)
             return self._forward_level(features, tokens, depth, sees)
 
-        grow_levels(rows, lambda: self._logits(self.outputs), forward_grown)
+        grow_levels(rows, forwarding(rows, lambda: self._logits(self.outputs), forward_grown))
         return [draft for draft, _ in drafts_of(rows)]
 
     @torch.no_grad()

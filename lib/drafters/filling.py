@@ -210,16 +210,20 @@ class Filling:
 
     @one_thread()
     def grow(self, slots: Sequence[int], logits: Tensor, draws: Draws) -> None:
-        """Gives these slots their children, from logits [B, len(slots), V], or [B, len(slots), K] with an `output`."""
+        """Gives these slots their children, from logits [B, len(slots), V], or [B, len(slots), K] with an `output`; of
+        [B, 1, ..] for all slots.
+        """
         if self.keep_probs:
             warped = warp(logits, self.temperature)
             warped = warped if self.output is None else self.output.spread(warped)  # samples are drawn from all of it
+            warped = warped.expand(-1, len(slots), -1)
             for row, probs in enumerate(self.probs):
                 probs.update((slot, warped[row, index]) for index, slot in enumerate(slots)
                              if self.proposal == "top_k" or slot in self.counts[row])
         if self.proposal == "top_k":
             below = children(self.shape, tuple(slots))
-            best = top_tokens(logits.flatten(0, 1), below.most).reshape(len(logits), -1)
+            best = top_tokens(logits.flatten(0, 1), below.most).view(*logits.shape[:2], -1)
+            best = best.expand(-1, len(slots), -1).flatten(1)
             best = best if self.output is None else self.output.tokens[best]
             self.tokens[:, below.slots] = best.cpu()[:, below.best]
             return

@@ -8,7 +8,6 @@ from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import merge, part_of
 from lib.drafters.merged import by_rank
 from lib.trees.growth.candidates import Growth
-from lib.trees.growth.rules import DDTree
 from lib.trees.shapes import chain
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -24,7 +23,7 @@ class GraftDrafter(CombinedDrafter):
     first, the deepest of equals.
     """
 
-    def propose(self, shape: Tree | Growth | DDTree, draws: Draws) -> list[Draft]:
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """For each row the pruned tree and the retrieved chain, as one tree of at most the shape's budget."""
         longest = min(int(MOST * shape.budget), shape.max_depth)
         found = self.lookup.propose(chain(longest), draws)
@@ -38,7 +37,7 @@ class GraftDrafter(CombinedDrafter):
         return self.drafts
 
 
-def pruned(shape: Tree | Growth | DDTree, budget: int) -> Tree | Growth | DDTree:
+def pruned(shape: Tree | Growth, budget: int) -> Tree | Growth:
     """The shape, or rule, with at most so many nodes."""
     if not isinstance(shape, Tree):
         return replace(shape, budget=budget, max_depth=min(shape.max_depth, budget))

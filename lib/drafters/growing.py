@@ -5,6 +5,7 @@ from typing import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lib.drafters.filling import top_tokens
 from lib.lab.processor import one_thread
@@ -16,13 +17,13 @@ from lib.verify.draft import Draft
 from lib.verify.warping import warp
 
 
-def by_node(rule: Growth, proposal: str = "top_k", temperature: float = 1.0) -> Growth:
-    """The rule, if a drafter of this proposal can follow it: one that gives one distribution per node. ValueError where
-    the rule grows over one distribution per depth, or the drafter samples.
+def growable(rule: Growth, proposal: str = "top_k", temperature: float = 1.0, per_depth: bool = False) -> Growth:
+    """The rule, if a drafter of this proposal can follow it. ValueError where the rule grows over one distribution per
+    depth and the drafter gives one per node, or where the drafter samples.
     """
-    if isinstance(rule, DDTree):
+    if isinstance(rule, DDTree) and not per_depth:
         raise ValueError(f"{rule.name!r} grows over one distribution per depth, this drafter gives one per node; take "
-                         "a rule such as 'dyspec@32', or a drafter with heads")
+                         "a rule such as 'dyspec@32', or a drafter with one distribution per depth")
     if proposal != "top_k" or temperature <= 0:
         raise ValueError(f"{rule.name!r} takes the most likely children by probability; the drafter's proposal is "
                          f"{proposal!r}, its temperature {temperature}: make one with 'top_k' and a temperature above "
@@ -48,7 +49,8 @@ class Growing:
 
     @one_thread()
     def grow(self, nodes: np.ndarray, logits: Tensor) -> None:
-        """Gives these nodes their best children, from logits [k, V], or [k, K] with an `output`.
+        """Gives these nodes their best children, from logits [k, V], or [k, K] with an `output`; [1, ..] is that of all
+        nodes.
 
         Probabilities are those of the whole softmax at the temperature; only the best ones are computed.
         """
@@ -59,8 +61,9 @@ class Growing:
         if self.keep_probs:
             warped = warp(logits, self.temperature)
             self.probs.update(zip(nodes.tolist(), warped if self.output is None else self.output.spread(warped)))
-        self.candidates = self.candidates.with_children(nodes, probs)
-        self.tokens = np.concatenate([self.tokens, tokens.ravel()])
+        all_nodes = len(nodes), probs.shape[1]
+        self.candidates = self.candidates.with_children(nodes, np.broadcast_to(probs, all_nodes))
+        self.tokens = np.concatenate([self.tokens, np.broadcast_to(tokens, all_nodes).ravel()])
         self.levels += 1
 
     def forwarded_above(self, node: int) -> list[int]:
@@ -85,43 +88,56 @@ class Growing:
         return torch.stack([self.probs.get(node, nothing) for node in nodes.tolist()])
 
 
-def level_block(rows: Sequence[Growing], levels: Sequence[np.ndarray], pending: int) -> tuple[Tensor, Tensor]:
-    """The forward pass of one level of every row: tokens int64[B, k], and which nodes each attends to, bool[B, k,
-    pending + k].
+def grow_levels(rows: Sequence[Growing], children: Callable[[Sequence[np.ndarray], int], Tensor]) -> None:
+    """Grows the trees of all rows, one level after the other.
 
-    Rows of fewer nodes are padded with nodes that attend to themselves alone. Gives each node its place, from
-    `pending` on.
+    children(levels, depth): the logits [B, k, V] of the nodes int64[<= k] of each row that get children, all of one
+    depth; the root's at depth 0. [B, 1, V] where all of a row's nodes have the same.
+    """
+    depth = 0
+    while any(map(len, levels := [next_level(row.rule, row.candidates) for row in rows])):
+        for row, nodes, own in zip(rows, levels, children(levels, depth)):
+            if len(nodes):
+                row.grow(nodes, own[: len(nodes)])
+        depth += 1
+
+
+def tokens_of(rows: Sequence[Growing], levels: Sequence[np.ndarray]) -> Tensor:
+    """The tokens int64[B, k] of each row's nodes, padded with zeros."""
+    return pad_sequence([torch.from_numpy(row.tokens[nodes]) for row, nodes in zip(rows, levels)], batch_first=True)
+
+
+def forwarding(rows: Sequence[Growing], roots: Callable[[], Tensor], forward: Callable[..., Tensor]) -> Callable:
+    """The `children` of a model that forwards each level.
+
+    roots(): the logits [B, 1, V] after the roots. forward(levels, tokens, depth, sees): the logits [B, k, V] of a
+    level's tokens int64[B, k], where sees bool[B, k, forwarded + k] tells which nodes each attends to.
+    """
+    forwarded = 0
+
+    def children(levels: Sequence[np.ndarray], depth: int) -> Tensor:
+        nonlocal forwarded
+        if depth == 0:
+            return roots()
+        tokens, sees = tokens_of(rows, levels), _place(rows, levels, forwarded)
+        forwarded += tokens.shape[1]
+        return forward(levels, tokens, depth, sees)
+
+    return children
+
+
+def _place(rows: Sequence[Growing], levels: Sequence[np.ndarray], pending: int) -> Tensor:
+    """Gives each row's nodes of a level their places, from `pending` on; which nodes each attends to, bool[B, k,
+    pending + k]. Rows of fewer nodes are padded with nodes that attend to themselves alone.
     """
     widest = max(map(len, levels))
-    tokens = torch.zeros(len(rows), widest, dtype=torch.long)
     sees = torch.zeros(len(rows), widest, pending + widest, dtype=torch.bool)
     sees[:, :, pending:] = torch.eye(widest, dtype=torch.bool)
     for index, (row, nodes) in enumerate(zip(rows, levels)):
         row.place.update((node, pending + place) for place, node in enumerate(nodes.tolist()))
-        tokens[index, : len(nodes)] = torch.from_numpy(row.tokens[nodes])
         for place, node in enumerate(nodes.tolist()):
             sees[index, place, row.forwarded_above(node)] = True
-    return tokens, sees
-
-
-def grow_levels(rows: Sequence[Growing], roots: Callable[[], Tensor], forward: Callable[..., Tensor]) -> None:
-    """Grows the trees of all rows, one level after the other.
-
-    roots(): the logits [B, 1, V] after the roots. forward(levels, tokens, depth, sees): the logits [B, k, V] of the
-    nodes that `levels` holds for each row, as `level_block` gives them.
-    """
-    depth = forwarded = 0
-    while any(map(len, levels := [next_level(row.rule, row.candidates) for row in rows])):
-        if depth == 0:
-            logits = roots()
-        else:
-            tokens, sees = level_block(rows, levels, forwarded)
-            logits = forward(levels, tokens, depth, sees)
-            forwarded += tokens.shape[1]
-        for row, nodes, own in zip(rows, levels, logits):
-            if len(nodes):
-                row.grow(nodes, own[: len(nodes)])
-        depth += 1
+    return sees
 
 
 def drafts_of(rows: Sequence[Growing]) -> list[tuple[Draft, dict[int, int]]]:

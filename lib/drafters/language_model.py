@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.attention.registration import check_attention, tree_forward
 from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
 from lib.drafters.filling import Filling, Level, block, check_proposal, native_levels, plan, planned_block, tails
-from lib.drafters.growing import Growing, by_node, drafts_of, grow_levels
+from lib.drafters.growing import Growing, drafts_of, forwarding, grow_levels, growable
 from lib.drafters.vocabulary import drafting
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
@@ -123,10 +123,11 @@ class LanguageModelDrafter(Drafter):
                         for own in slots]
 
     def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
-        by_node(rule, self.proposal, self.temperature)
+        growable(rule, self.proposal, self.temperature)
         rows = [Growing(rule, tail[-1], self.temperature, self.keep_probs, self.output) for tail in self.tails]
-        grow_levels(rows, lambda: self._forward_tails(rule.max_depth),
-                    lambda _, tokens, depth, sees: self._forward(tokens, *block(self.waiting, depth, sees)))
+        grow_levels(rows, forwarding(
+            rows, lambda: self._forward_tails(rule.max_depth),
+            lambda _, tokens, depth, sees: self._forward(tokens, *block(self.waiting, depth, sees))))
         self.levels = [row.levels for row in rows]
         drafts, places = zip(*drafts_of(rows))
         return list(drafts), list(places)

@@ -1,6 +1,6 @@
 """Drafters whose head gives one distribution for each depth ahead, the same for all nodes of that depth.
 
-For the heads see `lib.drafters.heads.marginals`, for the growth rule "ddtree@N" `lib.trees.growth.rules`.
+For the heads see `lib.drafters.heads.marginals`.
 """
 
 from operator import attrgetter
@@ -11,61 +11,35 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.drafters.drafter import alone, levels_of
-from lib.drafters.filling import top_tokens
+from lib.drafters.filling import Filling, check_proposal, plan
+from lib.drafters.growing import Growing, drafts_of, grow_levels, growable, tokens_of
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.lab.counters import forward
-from lib.lab.processor import one_thread
 from lib.models.cache import TreeCache
 from lib.models.fused import weights_of
-from lib.models.reduced import ReducedOutput
-from lib.trees.growth.rules import DDTree
+from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
 STARTS = 64  # rounds of a known text that are read in one forward pass
 
 
-@one_thread()
-def fill(logits: Tensor, roots: Sequence[int], shape: Tree, known: ReducedOutput | None = None) -> list[Draft]:
-    """The shape, a node of rank r at depth d the r-th best token of logits[:, d - 1] (Cai et al. 2024, section 2.1.2).
-
-    logits [B, D, V], or [B, D, K] of the tokens that `known` holds. Nodes of the shape deeper than D are not drafted.
-    """
-    tree, _ = levels_of(shape, logits.shape[1])
-    if not tree.budget:
-        return alone(roots)
-    best = top_tokens(logits[:, : tree.max_depth].flatten(0, 1), tree.last_rank + 1)
-    best = (best if known is None else known.tokens[best]).cpu()
-    return [_draft(tree, root, tokens) for root, tokens in zip(roots, best.view(len(roots), tree.max_depth, -1))]
-
-
-@one_thread()
-def grow(logits: Tensor, roots: Sequence[int], rule: DDTree, known: ReducedOutput | None = None) -> list[Draft]:
-    """For each row the tree that the rule makes of its distributions, from logits as for `fill`."""
-    count = min(rule.budget, logits.shape[-1])
-    if not count:
-        return alone(roots)
-    tokens = top_tokens(logits.flatten(0, 1), count).view(*logits.shape[:2], count)
-    probs = logits.double().softmax(-1).gather(-1, tokens).cpu().numpy()
-    tokens = (tokens if known is None else known.tokens[tokens]).cpu()
-    return [_draft(rule.tree(own), root, best) for root, own, best in zip(roots, probs, tokens)]
-
-
-def _draft(tree: Tree, root: int, best: Tensor) -> Draft:
-    """The tree with tokens from int64[D, R], the best ones of every depth."""
-    drafted = best[torch.tensor(tree.depth[1:] - 1), torch.tensor(tree.rank[1:])]
-    return Draft(tree, torch.cat([torch.tensor([root]), drafted.long()]), "top_k")
-
-
 class MarginalDrafter(HeadDrafter):
-    """Keeps roots, and takes one distribution per depth from its head in each round.
+    """Keeps roots, and takes one distribution per depth from its head in each round: a node of rank r at depth d is the
+    r-th best token of distribution d (Cai et al. 2024, section 2.1.2). Static shapes are cut to the head's depths.
 
-    A kind defines `_marginals(depth) -> [B, D, V or K]`, for at most `depth` depths, and `_take(nodes, hidden)`, which
-    keeps the hidden states that it needs of these nodes of each row. The head's `depth` is the largest D.
+    proposal, temperature: as for `LanguageModelDrafter`. A kind defines `_marginals(depth) -> [B, D, V or K]`, for at
+    most `depth` depths, and `_take(nodes, hidden)`, which keeps the hidden states that it needs of these nodes of each
+    row. The head's `depth` is the largest D.
     """
 
     per_depth: ClassVar[bool] = True
+
+    def __init__(self, target, head, *, proposal: str = "top_k", temperature: float = 1.0):
+        check_proposal(proposal, temperature)
+        super().__init__(target, head)
+        self.proposal, self.temperature = proposal, temperature
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the lengths of the prompts int64[T]; their hidden states come with the first `commit`."""
@@ -75,23 +49,45 @@ class MarginalDrafter(HeadDrafter):
         self.lengths = [len(prompt) for prompt in prompts]
 
     @torch.no_grad()
-    def propose(self, shape: Tree | DDTree, draws: Draws) -> list[Draft]:
-        """For each row the shape filled, or the tree that the rule makes, from one forward pass of the head.
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """For each row the shape filled, or a tree grown by a rule, from one forward pass of the head.
 
         Without a budget there is no forward pass, as where a policy advises against drafting.
         """
         static = isinstance(shape, Tree)
-        if not (static or isinstance(shape, DDTree)):
-            raise ValueError(f"{shape.name!r} grows over one distribution per node, the head gives one per depth; take "
-                             "'ddtree@32', or a static shape")
-        if not shape.budget:
+        if static:
+            wanted = levels_of(shape, self.head.depth)[0]
+        else:
+            wanted = growable(shape, self.proposal, self.temperature, self.per_depth).at_most(self.head.depth)
+        if not wanted.budget:
             self.drafts = alone(self.roots)
             return self.drafts
         self.calls += 1
         with forward():
-            logits = self._marginals(shape.max_depth if static else self.head.depth)
-        self.drafts = (fill if static else grow)(logits, self.roots, shape, self.known)
+            logits = self._marginals(wanted.max_depth)
+        self.drafts = self._fill(wanted, logits, draws) if static else self._grow(wanted, logits)
         return self.drafts
+
+    def _fill(self, shape: Tree, logits: Tensor, draws: Draws) -> list[Draft]:
+        filling = Filling(shape, self.roots, self.proposal, self.temperature, output=self.known)
+        for depth, nodes in enumerate([(ROOT,), *(level.nodes for level in plan(shape).levels)]):
+            filling.grow(nodes, self._children(logits, depth, filling.tokens[:, nodes]), draws)
+        return filling.drafts()[0]
+
+    def _grow(self, rule: Growth, logits: Tensor) -> list[Draft]:
+        rows = [Growing(rule, root, self.temperature, output=self.known) for root in self.roots]
+        grow_levels(rows, lambda levels, depth: self._growing(logits, depth, tokens_of(rows, levels)))
+        return [draft for draft, _ in drafts_of(rows)]
+
+    def _children(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
+        """The logits [B, k, K] of the children of nodes int64[B, k] at a depth, or [B, 1, K] where all have the same;
+        logits: `_marginals`.
+        """
+        return logits[:, depth, None]
+
+    def _growing(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
+        """The same, by which trees grow."""
+        return self._children(logits, depth, tokens)
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -129,8 +125,8 @@ class BlockDrafter(MarginalDrafter):
     head_kind: ClassVar[str] = "block"
     cache_bytes = property(attrgetter("cache.bytes"))
 
-    def __init__(self, target, head):
-        super().__init__(target, head)
+    def __init__(self, target, head, *, proposal: str = "top_k", temperature: float = 1.0):
+        super().__init__(target, head, proposal=proposal, temperature=temperature)
         self.cache = TreeCache()
         self.made_of: tuple | None = None  # the weights that `layers` were made of
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lib.drafters.drafter import TextDrafter
 from lib.drafters.filling import SAMPLERS, check_proposal, top_tokens
-from lib.drafters.growing import by_node
+from lib.drafters.growing import growable
 from lib.drafters.vocabulary import drafting
 from lib.trees.growth.candidates import Candidates, Growth, grow
 from lib.trees.tree import ROOT, Tree
@@ -65,7 +65,7 @@ class PlainDrafter(TextDrafter):
                 rows.append(probs[best].double().numpy())
             return np.stack(rows)
 
-        grown = grow(by_node(rule), children)
+        grown = grow(growable(rule), children)
         return Draft(grown.tree, torch.tensor([text[-1]] + [path[node][-1] for node in grown.nodes[1:]]), "top_k")
 
     def _sampled(self, text: list[int], shape: Tree, draws: Draws) -> Draft:

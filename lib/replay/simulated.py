@@ -24,7 +24,6 @@ from lib.replay.acceptance import in_real_text
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
 from lib.trees.growth.candidates import Growth
-from lib.trees.growth.rules import DDTree
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draws import GeneratorDraws
 
@@ -45,7 +44,7 @@ class SimulatedWalk(Walk):
     open_end: np.ndarray
 
 
-def rounds(trace: Trace, drafter: Drafter, prompts: Sequence[Tensor], shape: Growth | DDTree | Tree, *,
+def rounds(trace: Trace, drafter: Drafter, prompts: Sequence[Tensor], shape: Growth | Tree, *,
            rows: int = 32) -> SimulatedWalk:
     """The rounds that the trace's protocol has (as `acceptance.rounds_of`), row by row: consecutive rounds, or for
     real-text starts the first one of each row.

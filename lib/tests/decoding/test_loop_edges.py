@@ -13,7 +13,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.marginals import MedusaDrafter
 from lib.tests import small_heads, small_models
-from lib.trees.growth.registry import at_most, shape_or_growth
+from lib.trees.growth.registry import shape_or_growth
 from lib.verify.warping import best_token
 
 TARGET = small_models.llama(0)
@@ -151,10 +151,10 @@ def test_a_rule_of_fewer_levels_is_the_rule_that_was_named_so(rule):
     drafter.start(both)
     drafter.commit([[], []], [1, 1])
     whole = shape_or_growth(rule)
-    for draft in drafter.propose(at_most(whole, 2), None):
+    for draft in drafter.propose(whole.at_most(2), None):
         assert draft.tree.max_depth == 2 and draft.tree.budget <= whole.budget
-    assert at_most(whole, 99) is whole and at_most(whole, 2).budget == whole.budget
-    named = [at_most(shape_or_growth("dyspec:6@9"), 2), shape_or_growth("dyspec:2@9")]
+    assert whole.at_most(99) is whole and whole.at_most(2).budget == whole.budget
+    named = [shape_or_growth("dyspec:6@9").at_most(2), shape_or_growth("dyspec:2@9")]
     cut, own = (drafter.propose(each, None) for each in named)
     assert [draft.tree for draft in cut] == [draft.tree for draft in own]
 

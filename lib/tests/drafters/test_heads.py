@@ -5,6 +5,7 @@ import copy
 import itertools
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig
 
 from lib import replay
-from lib.drafters import heads, marginals
+from lib.drafters import heads
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import levels_of
 from lib.drafters.dspark import DSparkDrafter
@@ -40,6 +41,7 @@ HEADS["eagle3:small"] = small_heads.head("eagle3", TARGET, 7, draft_vocab_size=1
 HEADS["eagle3:own"] = small_heads.head("eagle3", TARGET, 8, own_embedding=True)
 for kind in ("eagle", "block", "dspark"):
     HEADS[f"{kind}:some"] = small_heads.head(kind, TARGET, 9, draft_vocab_size=13)  # some of the target's tokens
+ONE_PASS = "medusa", "block", "block:some", "jetspec", "dspark", "dspark:some"  # heads that draft in one forward pass
 FEW = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, random drafts are accepted now and then
 
 
@@ -111,8 +113,9 @@ def test_rows_that_end_leave_and_the_others_go_on(name):
 
 
 @pytest.mark.parametrize("name, rule", [("medusa", "ddtree@9"), ("block", "ddtree@9"), ("eagle", "eagle2:3,4@9"),
-                                        ("eagle3:small", "dyspec@9"), ("eagle3", "opttree:4,4@9"), ("block:some", "ddtree@9"),
-                                        ("dspark", "dyspec@9"), ("dspark:some", "eagle2:3,9@9")])
+                                        ("eagle3:small", "dyspec@9"), ("eagle3", "opttree:4,4@9"),
+                                        ("block:some", "eagle2:3,4@9"), ("dspark", "dyspec@9"),
+                                        ("dspark:some", "eagle2:3,9@9")])
 def test_grown_trees_are_verified_as_any_other(name, rule):
     done = live.decode(TARGET, drafter(name), PROMPTS, shape=rule, max_new_tokens=17)
     assert done.new_tokens == [greedy(prompt, 17) for prompt in PROMPTS]
@@ -134,10 +137,11 @@ def test_a_tree_may_grow_by_the_heads_confidence(name):
     """The best child of a node then counts for as much as the confidence says, the others share the rest."""
     own = drafter(name, trust="confidence")
     own.head.temperatures[1] = 2.0
-    logits, states = torch.randn(2, 3, 13, dtype=torch.float64), torch.randn(2, 4, TARGET.config.hidden_size).double()
-    tokens = torch.randint(1, 20, (2, 3))
-    plain, told = logits.softmax(-1), own._trusted(logits, states, 1, tokens).softmax(-1)
-    sure = (own.head.sure(states[:, 1, None].expand(-1, 3, -1), tokens) / 2).sigmoid()
+    known = TARGET.config.vocab_size if own.head.tokens is None else len(own.head.tokens)
+    logits, tokens = torch.randn(2, 4, known, dtype=torch.float64), torch.randint(1, 20, (2, 3))
+    own.states = torch.randn(2, 4, TARGET.config.hidden_size).double()
+    plain, told = own._children(logits, 1, tokens).softmax(-1), own._growing(logits, 1, tokens).softmax(-1)
+    sure = (own.head.sure(own.states[:, 1, None].expand(-1, 3, -1), tokens) / 2).sigmoid()
     best = plain.argmax(-1, keepdim=True)
     torch.testing.assert_close(told.gather(-1, best)[..., 0], sure)
     rest = plain * ((1 - sure)[..., None] / (1 - plain.gather(-1, best)))
@@ -156,13 +160,14 @@ def test_a_drafter_without_hidden_states_says_so():
     started.start(PROMPTS)
     with pytest.raises(ValueError, match="output_hidden_states=True"):
         started.commit([[] for _ in PROMPTS], [1, 2, 3, 4])
-    with pytest.raises(ValueError, match="'dyspec:4@4' grows over one distribution per node, the head gives"):
-        started.propose(growth.parse("dyspec:4@4"), draws())
-    for made, rule in ((drafter("eagle"), "ddtree@4"), (drafter("eagle", proposal="iid"), "dyspec@4")):
+    for made, rule in ((drafter("eagle"), "ddtree@4"), (drafter("dspark"), "ddtree@4"),
+                       (drafter("eagle", proposal="iid"), "dyspec@4"), (drafter("block", proposal="iid"), "ddtree@4")):
         with pytest.raises(ValueError, match="one distribution per depth|proposal is .iid."):
             Rounds(made, 0).drafter.propose(growth.parse(rule), draws())
     with pytest.raises(ValueError, match="temperature is 0"):
         drafter("eagle", proposal="iid", temperature=0)
+    with pytest.raises(ValueError, match="proposal is 'best'"):
+        drafter("medusa", proposal="best")
 
 
 # ---------------------------------------------------------------------------------------------- against plain oracles
@@ -200,11 +205,11 @@ class Rounds:
 
 
 @settings(deadline=None, max_examples=8)
-@given(st.sampled_from(["eagle", "eagle3", "eagle3:small", "eagle3:own", "eagle:some", "dspark", "dspark:some"]),
-       st.lists(trees(8), min_size=2, max_size=3), SEEDS)
+@given(st.sampled_from(["eagle", "eagle3", "eagle3:small", "eagle3:own", "eagle:some", *ONE_PASS]), st.lists(trees(8), min_size=2, max_size=3),
+       SEEDS)
 @torch.no_grad()
 def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, seed):
-    rounds, one_pass = Rounds(drafter(name), seed), "dspark" in name
+    rounds, one_pass = Rounds(drafter(name), seed), name in ONE_PASS
     for tree in forest:
         calls, tree = rounds.drafter.calls, levels_of(tree, HEADS[name].depth)[0] if one_pass else tree
         drafts = rounds.drafter.propose(tree, draws())
@@ -217,7 +222,7 @@ def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, se
 
 
 @settings(deadline=None, max_examples=6)
-@given(st.sampled_from(["eagle", "eagle3:small", "eagle:some", "dspark", "dspark:some"]),
+@given(st.sampled_from(["eagle", "eagle3:small", "eagle:some", *ONE_PASS]),
        st.lists(st.sampled_from(["eagle2:2,3@5", "dyspec:3@6", "beam:2@5"]), min_size=2, max_size=2), SEEDS)
 @torch.no_grad()
 def test_whatever_is_accepted_a_head_grows_as_the_plain_oracle(name, rules, seed):
@@ -231,15 +236,16 @@ def test_whatever_is_accepted_a_head_grows_as_the_plain_oracle(name, rules, seed
 
 
 @settings(deadline=None, max_examples=10)
-@given(st.sampled_from(["iid", "without_replacement"]), trees(6), SEEDS)
+@given(st.sampled_from(["eagle", "eagle:some", *ONE_PASS]), st.sampled_from(["iid", "without_replacement"]), trees(6),
+       SEEDS)
 @torch.no_grad()
-def test_eagles_samples_come_from_its_own_distributions(proposal, tree, seed):
-    rounds = Rounds(drafter("eagle", proposal=proposal, temperature=1.3), seed)
+def test_a_heads_samples_come_from_its_own_distributions(name, proposal, tree, seed):
+    rounds = Rounds(drafter(name, proposal=proposal, temperature=1.3), seed)
     drafts = rounds.drafter.propose(tree, draws(seed))
     for text, draft in zip(rounds.texts, drafts):
         for node in set(draft.tree.parents[1:].tolist()):
             path = draft.tokens[list(draft.tree.path(node))[1:]].tolist()
-            expected = (plain_heads.logits_after(HEADS["eagle"], TARGET, text, path) / 1.3).softmax(-1)
+            expected = (plain_heads.logits_after(HEADS[name], TARGET, text, path) / 1.3).softmax(-1)
             torch.testing.assert_close(draft.probs[node].double(), expected)
 
 
@@ -254,7 +260,7 @@ def test_the_blocks_cache_holds_the_text_before_the_root(name, forest, seed):
             features, roots = (head.read(hidden_of([text[:-1]]).hidden_states),
                                TARGET.get_input_embeddings()(torch.tensor([text[-1:]])))
             states = head.states_along(features, roots, torch.tensor([len(text) - 1]))
-            (expected,) = marginals.fill(TARGET.lm_head(states[:, 0]), text[-1:], tree)
+            (expected,) = told(TARGET.lm_head(states[:, 0]), text[-1:]).propose(tree, draws())
             assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
         rounds.commit(drafts)
 
@@ -318,11 +324,18 @@ def test_untrained_medusa_heads_repeat_the_targets_own_layer():
 # ------------------------------------------------------------------------------------------------------------ marginals
 
 
+def told(logits, roots):
+    """A drafter with these logits [B, D, V] of each depth, after these roots."""
+    own = drafter("medusa")
+    own.head, own.roots, own._marginals = SimpleNamespace(depth=logits.shape[1]), roots, lambda depth: logits[:, :depth]
+    return own
+
+
 @settings(deadline=None, max_examples=25)
 @given(trees(12), st.integers(1, 4), SEEDS)
 def test_filling_gives_a_node_of_rank_r_its_depths_r_th_token(tree, depth, seed):
     logits = torch.randn(2, depth, 15, generator=torch.Generator().manual_seed(seed % 1000))
-    for row, draft in enumerate(marginals.fill(logits, [3, 4], tree)):
+    for row, draft in enumerate(told(logits, [3, 4]).propose(tree, draws())):
         kept = [choice for choice in tree.choices() if len(choice) <= depth]
         assert sorted(draft.tree.choices()) == sorted(kept)
         for node, choice in enumerate(draft.tree.choices(), start=1):
@@ -333,7 +346,7 @@ def test_filling_gives_a_node_of_rank_r_its_depths_r_th_token(tree, depth, seed)
 def test_a_grown_tree_follows_what_the_head_is_sure_of():
     sure = torch.tensor([[0.0, 9.0, 1.0], [0.0, 1.0, 9.0], [9.0, 0.0, 1.0]])
     unsure = torch.tensor([[2.0, 2.1, 1.9], [0.0, 0.1, 0.2], [0.1, 0.0, 0.0]])
-    deep, broad = marginals.grow(torch.stack([sure, unsure]), [1, 2], growth.parse("ddtree@3"))
+    deep, broad = told(torch.stack([sure, unsure]), [1, 2]).propose(growth.parse("ddtree@3"), draws())
     assert deep.tree.max_depth == 3 and deep.tokens.tolist() == [1, 1, 2, 0]
     assert broad.tree.max_depth == 1 and broad.tokens.tolist() == [2, 1, 0, 2]
 

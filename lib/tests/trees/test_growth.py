@@ -209,7 +209,7 @@ def test_an_automatic_budget_grows_as_its_rule_does(name):
     costs = rising(0, 16)
     rule, known = growth.parse(name, costs=costs), growth.parse(name.replace("auto", "16"))
     assert rule.name == known.name.replace("@16", "@auto") and rule.budget == 16
-    assert growth.at_most(rule, 2).max_depth == 2
+    assert rule.at_most(2).max_depth == 2
     for seed in range(4):
         (tree, taken), (whole, all_taken) = level_by_level(rule, seed), level_by_level(known, seed)
         assert taken == all_taken and set(tree.choices()) <= set(whole.choices())
@@ -227,21 +227,13 @@ def test_costs_that_cannot_be_are_refused(target, draft):
 
 @settings(deadline=None, max_examples=60)
 @given(SEEDS, st.integers(0, 30), st.integers(1, 4), st.integers(1, 6), st.booleans())
-def test_the_lazy_heap_over_marginals_is_best_first_growth_that_does_not_know_its_branch(
-        seed, budget, depths, ranks, coarse):
+def test_over_marginals_best_first_growth_takes_the_nodes_of_the_heap(seed, budget, depths, ranks, coarse):
     rng = np.random.default_rng(seed)
     weights = rng.integers(1, 4, (depths, ranks)) if coarse else rng.exponential(1.0, (depths, ranks))
     marginals = np.sort(weights / weights.sum(1, keepdims=True), axis=1)[:, ::-1]
-    tree = DDTree(budget).tree(marginals)
-    assert tree == best_first(lambda node: marginals[len(node)], budget, depths)
-    by_level = growth.grow(growth.DySpec(depths, budget), lambda candidates, nodes: np.tile(
+    by_level = growth.grow(DDTree(depths, budget), lambda candidates, nodes: np.tile(
         marginals[candidates.depth[-1]], (len(nodes), 1)))
-    assert by_level.tree == tree
-
-
-def test_marginals_must_fall():
-    with pytest.raises(ValueError, match="must be float\\[depths, ranks\\] and must not increase"):
-        DDTree(3).tree(np.array([[0.2, 0.8]]))
+    assert by_level.tree == best_first(lambda node: marginals[len(node)], budget, depths)
 
 
 # -------------------------------------------------------------------------------------------------------------- names

@@ -8,6 +8,6 @@ from lib import lazy_exports
 __getattr__, __all__ = lazy_exports(
     __name__,
     candidates=("Candidates", "Grown", "Growth", "grow"),
-    registry=("RULES", "Rule", "at_budget", "at_most", "parse", "shape_or_growth"),
+    registry=("RULES", "Rule", "at_budget", "parse", "shape_or_growth"),
     rules=("Beam", "Costs", "DDTree", "DySpec", "Eagle2", "OptTree", "Smart"),
 )

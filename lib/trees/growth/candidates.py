@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -92,6 +92,10 @@ class Growth:
     def keep(self, candidates: Candidates) -> np.ndarray:
         """int64[<= budget]: the draft nodes that the tree keeps, by default the best ones."""
         return candidates.best(self.budget)
+
+    def at_most(self, depth: int) -> Growth:
+        """The rule with trees of at most `depth` levels."""
+        return self if self.max_depth <= depth else replace(self, max_depth=depth)
 
     def keep_all(self, rows: Sequence[Candidates]) -> list[np.ndarray]:
         """What each tree of a batch keeps, for rules that decide it together; by default each by itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from lib.trees import shapes
@@ -14,7 +14,7 @@ from lib.trees.growth.rules import Auto, Beam, Costs, DDTree, DySpec, Eagle2, Op
 from lib.trees.tree import Tree
 
 DEPTH = 16  # the most levels, if a name does not give them
-AUTO, AUTOMATIC = "auto", ("dyspec", "eagle2", "opttree")  # in place of a budget, and the rules that may have it
+AUTO, AUTOMATIC = "auto", ("dyspec", "eagle2", "opttree", "ddtree")  # in place of a budget; rules that may have it
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Rule:
     costs: whether `build` also takes costs=.
     """
 
-    build: Callable[..., Growth | DDTree]
+    build: Callable[..., Growth]
     takes: range
     example: str
     about: str
@@ -46,11 +46,12 @@ RULES: dict[str, Rule] = {
                  "best WIDTH paths of each level"),
     "smart": Rule(lambda budget, depth=DEPTH, *, costs: Smart(_depth(depth, budget), budget, costs), range(2),
                   "smart@32", "grown while it makes a round faster (SMART)", costs=True),
-    "ddtree": Rule(DDTree, range(1), "ddtree@32", "largest products of one distribution per depth (DDTree)"),
+    "ddtree": Rule(lambda budget: DDTree(_depth(DEPTH, budget), budget), range(1), "ddtree@32",
+                   "largest products of one distribution per depth (DDTree)"),
 }
 
 
-def parse(rule: str | Growth | DDTree, *, costs: Costs | None = None) -> Growth | DDTree:
+def parse(rule: str | Growth, *, costs: Costs | None = None) -> Growth:
     """The growth rule of a name, "FAMILY:NUMBERS@BUDGET"; a rule passes through.
 
     "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N", "smart:DEPTH@N" (with
@@ -77,12 +78,12 @@ def parse(rule: str | Growth | DDTree, *, costs: Costs | None = None) -> Growth 
     return entry.build(int(budget), *numbers, costs=costs)
 
 
-def at_budget(name: str, budget: int, *, costs: Costs | None = None) -> Growth | DDTree:
+def at_budget(name: str, budget: int, *, costs: Costs | None = None) -> Growth:
     """A family with its numbers ("eagle2:4,6") at a budget."""
     return parse(f"{name}@{budget}", costs=costs)
 
 
-def shape_or_growth(wanted: str | Tree | Growth | DDTree) -> Tree | Growth | DDTree:
+def shape_or_growth(wanted: str | Tree | Growth) -> Tree | Growth:
     """A static shape or a growth rule, by name; a Tree or a rule passes through."""
     if not isinstance(wanted, str):
         if not hasattr(wanted, "budget"):
@@ -102,13 +103,6 @@ def shape_or_growth(wanted: str | Tree | Growth | DDTree) -> Tree | Growth | DDT
 def _static(name: str) -> Tree:
     """One object per name, so that values cached for a tree are found without comparing trees."""
     return shapes.parse(name)
-
-
-def at_most(rule: Growth | DDTree, depth: int) -> Growth | DDTree:
-    """The rule with trees of at most `depth` levels: for a text that is near the end of a window."""
-    if rule.max_depth <= depth:
-        return rule
-    return replace(rule, rule=at_most(rule.rule, depth)) if isinstance(rule, Auto) else replace(rule, max_depth=depth)
 
 
 def _split(name: str) -> tuple[str, list[float]]:

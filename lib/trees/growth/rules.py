@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lib.trees.growth.candidates import Candidates, Growth
-from lib.trees.tree import Tree
 
 NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -45,48 +43,14 @@ class DySpec(Growth):
 
 
 @dataclass(frozen=True)
-class DDTree:
+class DDTree(DySpec):
     """DDTree (arXiv 2604.12989): best first by path product over one distribution per depth, such as block drafters and
-    Medusa heads give, which does not depend on the branch.
-
-    The drafter calls `tree` once per round. max_depth: the most depths that are used; the budget if None.
+    Medusa heads give, which does not depend on the branch. DySpec's rule grows the same tree there.
     """
-
-    budget: int
-    max_depth: int = None
-
-    def __post_init__(self):
-        object.__setattr__(self, "max_depth", self.budget if self.max_depth is None else self.max_depth)
 
     @property
     def name(self) -> str:
         return f"ddtree@{self.budget}"
-
-    def tree(self, marginals: np.ndarray) -> Tree:
-        """The tree of the `budget` rank paths with the largest products.
-
-        marginals float[D, K]: row d has the probabilities of the best tokens d + 1 ahead, non-increasing along K (K >=
-        budget, or the vocabulary, so that no path is missed). A node offers its next sibling and its first child when
-        it is taken, so the cost is budget x log(budget). Ties go to the shallower node, then to the better ranks. The
-        tree is smaller than the budget if D and K leave too few nodes. ValueError for marginals that increase.
-        """
-        marginals = np.asarray(marginals, dtype=np.float64)[: self.max_depth]
-        if marginals.ndim != 2 or (np.diff(marginals, axis=1) > 0).any():
-            raise ValueError(f"marginals of shape {marginals.shape} must be float[depths, ranks] and must not increase "
-                             "along the ranks; sort the probabilities of each depth in descending order")
-        depths, ranks = marginals.shape
-        chosen: list[tuple[int, ...]] = []  # nodes, as the ranks that lead to them
-        frontier = [(-marginals[0, 0], 1, (0,), 1.0)] if marginals.size else []  # with the reach of the parent
-        while frontier and len(chosen) < self.budget:
-            negative_reach, depth, path, above = heapq.heappop(frontier)
-            chosen.append(path)
-            if path[-1] + 1 < ranks:
-                sibling = path[:-1] + (path[-1] + 1,)
-                heapq.heappush(frontier, (-above * marginals[depth - 1, sibling[-1]], depth, sibling, above))
-            if depth < depths:
-                child = negative_reach * marginals[depth, 0]
-                heapq.heappush(frontier, (child, depth + 1, path + (0,), -negative_reach))
-        return Tree.from_choices(chosen)
 
 
 @dataclass(frozen=True)
@@ -281,6 +245,9 @@ class Auto(Growth):
     @property
     def width(self) -> int:
         return self.rule.width
+
+    def at_most(self, depth: int) -> Auto:
+        return replace(self, rule=self.rule.at_most(depth))
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         return self.rule.expand(candidates)
