@@ -69,6 +69,7 @@ STYLES: Mapping[str, Style] = {
     "opttree": Style(PURPLE, "P", DASH_DOT),
     "dyspec": Style(GREEN, "D", DASH_DOT),
     "beam": Style(SKY, "v", DASH_DOT),
+    "fork": Style(ORANGE, "^", DASH_DOT),
     "smart": Style(GREY, "p", DASH_DOT),
     "ddtree": Style(BLACK, "X", DASH_DOT),
 }

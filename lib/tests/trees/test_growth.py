@@ -112,6 +112,26 @@ def test_a_beam_keeps_the_best_paths_of_every_level(seed, width, budget):
     assert len(taken) == -(-budget // width)
 
 
+@settings(deadline=None, max_examples=60)
+@given(SEEDS, st.integers(1, 4), st.sampled_from([0.0, 0.3, 0.5, 0.7, 1.0]), st.integers(0, 14))
+def test_a_fork_follows_favourites_and_branches_once(seed, branches, certain, budget):
+    tree, taken = level_by_level(growth.parse(f"fork:{branches},{certain}@{budget}"), seed)
+    trunk = ()
+    while len(trunk) < budget and chances(seed, trunk)[0] >= certain:
+        trunk += (0,)
+    found = [trunk[: depth + 1] for depth in range(len(trunk))]
+    level = [trunk + (rank,) for rank in range(branches)]
+    reach = {node: np.prod([chances(seed, node[:depth])[rank] for depth, rank in enumerate(node)]) for node in level}
+    while len(found) < budget:
+        level = sorted(level, key=lambda node: -reach[node])[: budget - len(found)]
+        found += level
+        below = [node + (0,) for node in level]
+        reach = {node: reach[node[:-1]] * chances(seed, node[:-1])[0] for node in below}
+        level = below
+    assert tree == Tree.from_choices(found) and tree.budget == budget
+    assert len(taken) == tree.max_depth, "no level is drafted in vain"
+
+
 @settings(deadline=None, max_examples=30)
 @given(SEEDS, st.floats(0.01, 1.0), st.integers(1, 20))
 def test_optree_stops_where_a_level_gains_too_little(seed, delta, budget):
@@ -240,7 +260,7 @@ def test_over_marginals_best_first_growth_takes_the_nodes_of_the_heap(seed, budg
 
 
 @pytest.mark.parametrize("name", ["eagle2:4,6@32", "opttree:8,6@64", "opttree:8,6,0.25@64", "dyspec:7@32", "beam:4@30",
-                                  "ddtree@9"])
+                                  "ddtree@9", "fork:2,0.7@8"])
 def test_a_rule_is_what_its_name_says(name):
     rule = growth.parse(name)
     assert rule.name == name and growth.parse(rule.name) == rule and growth.parse(rule) is rule

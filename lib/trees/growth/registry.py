@@ -10,7 +10,7 @@ from functools import lru_cache
 from lib.trees import shapes
 from lib.trees.grown_shapes import whole_number
 from lib.trees.growth.candidates import Growth
-from lib.trees.growth.rules import Auto, Beam, Costs, DDTree, DySpec, Eagle2, OptTree, Smart
+from lib.trees.growth.rules import Auto, Beam, Costs, DDTree, DySpec, Eagle2, Fork, OptTree, Smart
 from lib.trees.tree import Tree
 
 DEPTH = 16  # the most levels, if a name does not give them
@@ -44,6 +44,9 @@ RULES: dict[str, Rule] = {
                    "largest path products, best first (DySpec)"),
     "beam": Rule(lambda budget, width: Beam(whole_number(width, "width"), budget), range(1, 2), "beam:4@32",
                  "best WIDTH paths of each level"),
+    "fork": Rule(lambda budget, branches, certain: Fork(whole_number(branches, "branches"), certain,
+                                                        _depth(DEPTH, budget), budget),
+                 range(2, 3), "fork:2,0.7@8", "a chain that has BRANCHES from the first token below CERTAIN on"),
     "smart": Rule(lambda budget, depth=DEPTH, *, costs: Smart(_depth(depth, budget), budget, costs), range(2),
                   "smart@32", "grown while it makes a round faster (SMART)", costs=True),
     "ddtree": Rule(lambda budget: DDTree(_depth(DEPTH, budget), budget), range(1), "ddtree@32",
@@ -54,9 +57,10 @@ RULES: dict[str, Rule] = {
 def parse(rule: str | Growth, *, costs: Costs | None = None) -> Growth:
     """The growth rule of a name, "FAMILY:NUMBERS@BUDGET"; a rule passes through.
 
-    "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N", "smart:DEPTH@N" (with
-    costs), "ddtree@N". Numbers that the names of opttree, dyspec and smart omit are WIDTH = N, DEPTH = 16 and
-    DELTA = 0. "@auto" in place of a budget chooses it in each round, up to what the costs cover (see `Auto`).
+    "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N",
+    "fork:BRANCHES,CERTAIN@N", "smart:DEPTH@N" (with costs), "ddtree@N". Numbers that the names of opttree,
+    dyspec and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto" in place of a budget chooses it in each round,
+    up to what the costs cover (see `Auto`).
     ValueError names the part of the name that is wrong.
     """
     if not isinstance(rule, str):

@@ -137,6 +137,49 @@ class Beam(Growth):
 
 
 @dataclass(frozen=True)
+class Fork(Growth):
+    """A chain that branches where certainty ends (our rule): favourites, while the drafter gives each at least a chance
+    `certain`. The first that has less stands beside its best siblings, `branches` nodes in all, and favourites continue
+    each of them until the budget is used.
+
+    Delayed expansion (arXiv 2602.16994) branches behind a path of a given length: the shape "expansion:1,1,3@N".
+    """
+
+    branches: int
+    certain: float
+    max_depth: int
+    budget: int
+
+    @property
+    def name(self) -> str:
+        return f"fork:{self.branches},{self.certain:g}@{self.budget}"
+
+    @property
+    def width(self) -> int:
+        return self.branches
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        """The newest level's nodes that continue, as many as the budget has children left for."""
+        levels = self._levels(candidates)
+        return candidates.best_of(levels[-1], max(0, self.budget - sum(map(len, levels))))
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        *above, last = self._levels(candidates) or [NOTHING]
+        return np.concatenate([*above, candidates.best_of(last, self.budget - sum(map(len, above)))])
+
+    def _levels(self, candidates: Candidates) -> list[np.ndarray]:
+        """The nodes of each level that are favourites or, where certainty ends, siblings."""
+        levels, reach, forked = [], 1.0, False
+        for depth in range(1, int(candidates.depth[-1]) + 1):
+            level = np.flatnonzero(candidates.depth == depth)
+            favourites = level[candidates.rank[level] == 0]
+            ends = not forked and candidates.reach[favourites[0]] < self.certain * reach
+            levels.append(level[candidates.rank[level] < self.branches] if ends else favourites)
+            forked, reach = forked or ends, candidates.reach[favourites[0]]
+        return levels
+
+
+@dataclass(frozen=True)
 class Costs:
     """The cost of a round, in any unit of time: target[n] to verify n draft nodes, draft per forward pass of a level.
 
