@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lib.drafters import filling
 from lib.studies.rules.measure import g_test
-from lib.trees import Tree, shapes
+from lib.trees import Tree, growth, shapes
+from lib.trees.growth.rules import Costs
 from lib.verify import RULES, Draft, GeneratorDraws, verify
 from lib.verify.proof import enumeration
 from lib.verify.proof.forks import Forks, outcomes, settle
@@ -72,6 +73,18 @@ def test_lossless_on_hard_languages(rule, proposal, form):
 def test_lossless_on_larger_and_odd_trees(rule, proposal):
     trees = [*fitting(rule, LARGE), *(tree for tree in ODD.values() if fits(rule, tree))]
     assert max(distance(rule, random_pair(seed), tree, proposal) for seed, tree in enumerate(trees)) < EXACT
+
+
+@pytest.mark.parametrize("grown", ["dyspec:3@5", "eagle2:2,3@4", "opttree:2,3,0.2@5", "beam:2@4", "fork:2,0.6@3",
+                                   "smart:3@5", "dyspec:3@auto"])
+@pytest.mark.parametrize("rule", [rule for rule, proposal in LOSSLESS if proposal == "top_k" and
+                                  RULES[rule].shapes == "any"])
+def test_grown_trees_of_chosen_children_are_lossless(rule, grown):
+    costs = Costs((1.0, 1.2, 1.5, 1.6, 2.1, 2.2), 0.05)
+    grows = growth.parse(grown, costs=costs)
+    sizes = {enumeration.grown(random_pair(seed)[1], grows).tree.budget for seed in range(24)}
+    assert max(distance(rule, random_pair(seed), grows, "top_k") for seed in range(24)) < EXACT
+    assert len(sizes) > 1 or "auto" not in grown, "the budget is chosen anew"
 
 
 @pytest.mark.parametrize("rule, proposal", LOSSLESS)

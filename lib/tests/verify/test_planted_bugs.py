@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from lib.trees import Tree, shapes
-from lib.verify import Draft
+from lib.verify import Draft, verify
 from lib.verify.proof import enumeration
+from lib.verify.proof.forks import outcomes, settle
 from lib.verify.proof.languages import random_pair
 from lib.verify.residual_rules import multi_step
 
@@ -149,6 +150,26 @@ BUGS = {
     "p not updated after a rejection": (top_down(siblings(updated=False)), "without_replacement"),
     "samples without replacement taken for independent ones": (top_down(siblings(zeroed=False)), "without_replacement"),
 }
+
+
+def test_a_tree_pruned_by_what_was_sampled_is_caught():
+    """Of q = (.9, .1) the unlikely sample is dropped: the first token is emitted with .55 in place of .5."""
+    p, q = torch.tensor([0.5, 0.5], dtype=torch.float64), torch.tensor([0.9, 0.1], dtype=torch.float64)
+
+    def a_round(pruning):
+        emitted = torch.zeros(2, dtype=torch.float64)
+        for chance, draft in enumeration.drafts(lambda path: q, shapes.chain(1), "iid"):
+            kept = draft.tokens[1] == 0 or not pruning
+            draft = draft if kept else Draft(shapes.chain(0), draft.tokens[:1], "iid", draft.probs[:1])
+            probs = p.expand(draft.tree.size, -1)
+            for share, (accepted, bonus) in outcomes(lambda draws: verify("multi_step", draft, probs, draws)):
+                firsts = [(int(draft.tokens[1]), 1.0)] if accepted else settle(bonus)
+                for token, part in firsts:
+                    emitted[token] += chance * share * part
+        return emitted.tolist()
+
+    assert a_round(pruning=False) == pytest.approx([0.5, 0.5])
+    assert a_round(pruning=True) == pytest.approx([0.55, 0.45])
 
 
 @pytest.mark.parametrize("name", BUGS)

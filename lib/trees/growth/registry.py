@@ -59,8 +59,8 @@ def parse(rule: str | Growth, *, costs: Costs | None = None) -> Growth:
 
     "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N",
     "fork:BRANCHES,CERTAIN@N", "smart:DEPTH@N" (with costs), "ddtree@N". Numbers that the names of opttree,
-    dyspec and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto" in place of a budget chooses it in each round,
-    up to what the costs cover (see `Auto`).
+    dyspec and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto" in place of a budget chooses one in each
+    round, up to what the costs cover (see `Auto`).
     ValueError names the part of the name that is wrong.
     """
     if not isinstance(rule, str):

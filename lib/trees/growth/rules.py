@@ -16,8 +16,8 @@ NOTHING = np.zeros(0, dtype=np.int64)
 class DySpec(Growth):
     """DySpec (Xiong et al. 2024): greedily the node of largest reach, for top-k children, down to `max_depth`.
 
-    The heap (`grown_shapes.best_first`) would need one distribution at a time; here one forward pass serves a level, and
-    the tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the heap
+    The heap (`grown_shapes.best_first`) would need one distribution at a time; here one forward pass serves a level,
+    and the tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the heap
     takes the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will its
     descendants; and no node below the last of the best can enter, since its reach would have to be larger. So only
     better candidates have to be expanded, and growth ends when none of the newest level is among the best.
@@ -139,8 +139,8 @@ class Beam(Growth):
 @dataclass(frozen=True)
 class Fork(Growth):
     """A chain that branches where certainty ends (our rule): favourites, while the drafter gives each at least a chance
-    `certain`. The first that has less stands beside its best siblings, `branches` nodes in all, and favourites continue
-    each of them until the budget is used.
+    of `certain`. The first that has less stands beside its best siblings, `branches` nodes in all, and favourites
+    continue each of them until the budget is used.
 
     Delayed expansion (arXiv 2602.16994) branches behind a path of a given length: the shape "expansion:1,1,3@N".
     """

@@ -8,9 +8,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lib.trees.growth.candidates import Candidates, Growth, grow
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.proof.forks import outcomes, settle
@@ -40,7 +42,8 @@ class Law:
         return law
 
 
-def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree, proposal: str, **settings) -> Law:
+def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree | Growth, proposal: str,
+        **settings) -> Law:
     """The exact law of a round; rule: a name, or a function with the arguments of a rule.
 
     The work is proportional to the number of drafts times the decisions of the rule.
@@ -59,8 +62,11 @@ def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree, 
     return Law(dict(emitted), accepted_length)
 
 
-def drafts(drafter: Language, shape: Tree, proposal: str) -> Iterator[tuple[float, Draft]]:
-    """Every draft of a shape with its probability; equal drafts are one."""
+def drafts(drafter: Language, shape: Tree | Growth, proposal: str) -> Iterator[tuple[float, Draft]]:
+    """Every draft of a shape with its probability; equal drafts are one. A growth rule makes a single one."""
+    if isinstance(shape, Growth):
+        yield 1.0, grown(drafter, shape)
+        return
     chances: dict[tuple, float] = defaultdict(float)
     kept: dict[tuple, Draft] = {}
     for chance, draft in outcomes(lambda draws: fill(drafter, shape, proposal, draws)):
@@ -87,6 +93,22 @@ def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:
             counts.append(tokens.count(token))
     tokens = torch.tensor([ROOT_TOKEN] + [path[-1] for path in paths[1:]])
     return Draft(Tree(parents), tokens, proposal, torch.stack([drafter(path) for path in paths]), torch.tensor(counts))
+
+
+def grown(drafter: Language, rule: Growth) -> Draft:
+    """The tree of the drafter's best tokens that a rule grows by its probabilities; no draw decides anything."""
+    paths: list[Path] = [()]  # by candidate
+
+    def children(candidates: Candidates, nodes: np.ndarray) -> np.ndarray:
+        rows = [drafter(paths[node]).sort(descending=True, stable=True) for node in nodes.tolist()]
+        paths.extend((*paths[node], token) for node, row in zip(nodes.tolist(), rows)
+                     for token in row.indices[: rule.width].tolist())
+        return np.stack([row.values[: rule.width].numpy() for row in rows])
+
+    made = grow(rule, children)
+    kept = [paths[node] for node in made.nodes.tolist()]
+    return Draft(made.tree, torch.tensor([ROOT_TOKEN] + [path[-1] for path in kept[1:]]), "top_k",
+                 torch.stack([drafter(path) for path in kept]))
 
 
 def _siblings(q: Tensor, ranks: list[int], proposal: str, draws: Draws) -> list[int]:
