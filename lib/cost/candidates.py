@@ -7,7 +7,7 @@ elsewhere. Rounds within loops do not count.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,10 @@ from lib.replay.rank_paths import most_frequent_paths
 from lib.replay.trace import Trace
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
+from lib.trees.growth.registry import AUTO
 from lib.trees.growth.registry import at_budget as grown_at
+from lib.trees.growth.registry import parse as parse_rule
+from lib.trees.growth.rules import Costs
 from lib.trees.tree import Tree
 
 WITHOUT_MODEL = ("lookup", "sam", "recycling")
@@ -38,7 +41,9 @@ OPTIMAL, FREQUENT = "optimal", acceptance.FREQUENT  # families that are grown fr
 LIVE_FAMILIES = ("kary:2", "kary:4")
 LIVE_BUDGETS, LIVE_CHAINS, LIVE_PROMPTS = (6, 14, 30), (2, 4, 8), 8
 WIDTH, GAIN = 4, 0.05  # of grown trees: nodes expanded per level, and the gain below which OPT-Tree stops
-GROWN_BUDGETS = (8, 16, 32)
+BRANCHES, CERTAIN = 2, 0.6  # of forks, which branch at the first token of a smaller probability
+GROWN_BUDGETS, SHORT_BUDGETS = (8, 16, 32), (4, 8)  # of growth rules, and of forks, whose levels have few nodes
+MOST_AUTOMATIC = 32  # nodes of a tree whose budget is chosen in each round
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ class Candidate:
     """A drafter with a shape or growth rule, and what it did on the recorded prompts.
 
     label: of the shape. accepted, rounds: int64[P], of the prompts of these names. sizes: float[n + 1], the share of
-    rounds in which 0 .. n nodes were drafted. passes: forward passes of the drafter per round, by the nodes per row
-    that they take.
+    rounds in which 0 .. n nodes were drafted; alike: whether all rows of a batch draft as many. passes: forward passes
+    of the drafter per round, by the nodes per row that they take.
     """
 
     entrant: Entrant
@@ -90,6 +95,7 @@ class Candidate:
     rounds: np.ndarray
     sizes: np.ndarray
     passes: Mapping[int, float] = field(default_factory=dict)
+    alike: bool = False
 
     @property
     def name(self) -> str:
@@ -121,7 +127,7 @@ class Candidate:
         """
         drafting = price.once * bool(self.passes) + sum(n * price.level(width) for width, n in self.passes.items())
         checks = np.concatenate([[price.plain], np.atleast_1d(price.check(np.arange(1, len(self.sizes))))])
-        largest = np.diff(np.cumsum(self.sizes) ** batch, prepend=0.0)
+        largest = np.diff(np.cumsum(self.sizes) ** (1 if self.alike else batch), prepend=0.0)
         return float(drafting + largest @ checks[: len(self.sizes)])
 
     def speedup(self, price: RoundCost, batch: int = 1) -> float:
@@ -191,11 +197,32 @@ def static(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits:
 
 def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
     """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
-    for rule in _rules(entrant.drafter, limits):
-        walk = simulated.rounds(recorded, entrant.drafter, prompts, rule)
-        calls = walk.draft_calls.mean() if len(walk.rows) else 0.0
-        yield _candidate(entrant, rule.name, rule, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted,
-                         {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)})
+    for name, budgets in _rules(entrant.drafter, limits).items():
+        for budget in (budget for budget in budgets if budget <= limits.nodes):
+            yield _regrown(entrant, recorded, prompts, grown_at(name, budget))
+
+
+def automatic(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, price: RoundCost,
+              batch: int) -> Iterator[Candidate]:
+    """The drafter with trees whose size these costs of a batch decide in each round, judged as `grown`: an automatic
+    budget and, where each level takes a forward pass, SMART.
+    """
+    nodes = min(limits.nodes, MOST_AUTOMATIC)
+    checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))
+    costs = Costs(tuple((price.once + np.maximum.accumulate(checks)).tolist()),
+                  0.0 if entrant.drafter.one_pass else float(price.level(WIDTH)))
+    names = [f"{name}@{AUTO}" for name in list(_rules(entrant.drafter, limits))[:1]]
+    for name in names if entrant.drafter.one_pass or not names else [*names, f"smart:{limits.depth}@{nodes}"]:
+        each = _regrown(entrant, recorded, prompts, parse_rule(name, costs=costs), rows=batch)
+        yield replace(each, alike=name.endswith(AUTO))
+
+
+def _regrown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], rule: Growth, **options) -> Candidate:
+    """A growth rule's candidate, by drafting again."""
+    walk = simulated.rounds(recorded, entrant.drafter, prompts, rule, **options)
+    calls = walk.draft_calls.mean() if len(walk.rows) else 0.0
+    return _candidate(entrant, rule.name, rule, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted,
+                      {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)})
 
 
 def live(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, new_tokens: int, *,
@@ -265,15 +292,18 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
             if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}
 
 
-def _rules(drafter: Drafter, limits: Limits) -> list[Growth]:
-    """Growth rules that the drafter can follow, at each budget within the limits."""
-    budgets = [budget for budget in GROWN_BUDGETS if budget <= limits.nodes]
+def _rules(drafter: Drafter, limits: Limits) -> dict[str, Sequence[int]]:
+    """Growth rules that the drafter can follow and the budgets at which they are tried; the first is also tried with an
+    automatic one.
+    """
     if drafter.per_depth:
-        return [grown_at("ddtree", budget) for budget in budgets]
+        return {"ddtree": GROWN_BUDGETS}
     if isinstance(drafter, TextDrafter) or not simulated.replayable(drafter):
-        return []
-    names = f"opttree:{WIDTH},{limits.depth},{GAIN}", f"eagle2:{WIDTH},{limits.depth}"
-    return [grown_at(name, budget) for name in names for budget in budgets]
+        return {}
+    if drafter.one_pass:
+        return {f"dyspec:{limits.depth}": GROWN_BUDGETS}
+    return {f"opttree:{WIDTH},{limits.depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{limits.depth}": GROWN_BUDGETS,
+            f"fork:{BRANCHES},{CERTAIN},{limits.depth}": SHORT_BUDGETS}
 
 
 def _candidate(entrant: Entrant, label: str, shape, tallies: Sequence[pd.DataFrame], drafted: np.ndarray,

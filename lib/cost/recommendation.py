@@ -16,6 +16,7 @@ from typing import NamedTuple
 from lib.lab import atomic_file, stats
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
+from lib.trees.growth.rules import Costs
 from lib.trees.tree import Tree
 
 FILE = "recommendation.json"
@@ -50,7 +51,8 @@ class ForBatch:
     """The recommendation at one batch size.
 
     drafter: a spec of `drafters.make`, "none" for plain decoding; pair: the pair for which it is made. tree: the name
-    of its shape or growth rule; choices: a static tree as paths of ranks, null for a growth rule. budget: drafted nodes
+    of its shape or growth rule; choices: a static tree as paths of ranks, null for a growth rule; costs: the arguments
+    of `growth.rules.Costs` for a rule that chooses the budget of each round by them, else null. budget: drafted nodes
     at most; depth: levels at most. chain: drafter and name of the fastest chain.
     predicted: speedup over plain decoding in the same loop, on the prompts that chose. Measured on other prompts, while
     all rows of a batch run and without prefill: speedup, over_chain (over the fastest chain) and kinds (the speedup by
@@ -78,11 +80,14 @@ class ForBatch:
     repeats: int
     settings: Sequence[Mapping[str, str]]
     warnings: Sequence[str]
+    costs: Mapping[str, object] | None = None
 
     @property
     def shape(self) -> Tree | Growth:
         """The tree, or the growth rule, as the loop takes it."""
-        return shape_or_growth(self.tree) if self.choices is None else Tree.from_choices(map(tuple, self.choices))
+        if self.choices is not None:
+            return Tree.from_choices(map(tuple, self.choices))
+        return shape_or_growth(self.tree, costs=Costs(**self.costs) if self.costs else None)
 
     @property
     def sentence(self) -> str:

@@ -2,7 +2,8 @@
 calibration, the fastest few timed again, and the winner judged on other prompts.
 
 1. The target continues all prompts greedily, once. Candidates are judged on the choosing prompts (see `candidates`).
-2. A calibration gives seconds per round by nodes and batch, which rank the candidates at each batch size.
+2. A calibration gives seconds per round by nodes and batch, which rank the candidates at each batch size. Promising
+   drafters are also tried with growth rules, and with a budget that these costs choose in each round.
 3. The fastest few decode choosing prompts in turns. Tokens per round by replay over the measured seconds per round
    predict each one's speed, and the fastest wins; plain decoding wins only where no candidate is faster.
 4. The winner, the fastest chain, plain decoding and transformers' `generate` decode the judging prompts in turns. A
@@ -11,7 +12,7 @@ calibration, the fastest few timed again, and the winner judged on other prompts
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -100,8 +101,9 @@ class _Procedure:
         self.say(f"{len(tried)} candidates are replayed or decoded")
         costs, prices = self.priced(tried)
         tried += self.grown(tried, prices, recorded)
+        at_batch = {batch: tried + self.automatic(tried, prices, recorded, batch) for batch in self.batches}
         self.say("costs are calibrated")
-        by_batch = [self.at(batch, tried, prices[batch], at) for at, batch in enumerate(self.batches)]
+        by_batch = [self.at(batch, own, prices[batch], at) for at, (batch, own) in enumerate(at_batch.items())]
         machine = processor.machine(self.pair.target.device)
         made = Recommendation(
             target=self.pair.target_name,
@@ -112,7 +114,7 @@ class _Procedure:
             judging=len(self.judging.ids), looping=looping, by_batch=by_batch, warnings=self.warnings)
         facts = dict(target=self.pair.target_name, dtype=made.dtype)
         listed = pd.DataFrame([row(each, batch, prices[batch][each.entrant.name], self.rng)
-                               for batch in self.batches for each in tried])
+                               for batch, own in at_batch.items() for each in own])
         timed = pd.concat(self.timed, ignore_index=True)
         return Found(made, tried, listed.assign(**facts), timed.assign(**facts), costs)
 
@@ -191,14 +193,22 @@ class _Procedure:
 
     def grown(self, tried: Sequence[Candidate], prices, recorded: Trace) -> list[Candidate]:
         """Growth rules of the drafters whose static trees are nearly the fastest at some batch size."""
-        found: list[Candidate] = []
-        for one in self.entrants:
-            shares = [max([each.speedup(own[one.name], batch) for each in tried if each.entrant is one], default=0.0) /
-                      max(each.speedup(own[each.entrant.name], batch) for each in tried)
-                      for batch, own in prices.items()]
-            if max(shares) >= PROMISING and self.clock() < self.until(GREW):
-                found += candidates.grown(one, recorded, self.choosing.ids, self.limits)
-        return found
+        return [each for one in self.entrants if self.promising(one, tried, prices)
+                for each in candidates.grown(one, recorded, self.choosing.ids, self.limits)]
+
+    def automatic(self, tried: Sequence[Candidate], prices, recorded: Trace, batch: int) -> list[Candidate]:
+        """Automatic budgets of such drafters at this batch size."""
+        limits = replace(self.limits, nodes=self.most_nodes(batch))
+        return [each for one in self.entrants if self.promising(one, tried, {batch: prices[batch]})
+                for each in candidates.automatic(one, recorded, self.choosing.ids, limits, prices[batch][one.name],
+                                                 batch)]
+
+    def promising(self, one: Entrant, tried: Sequence[Candidate], prices) -> bool:
+        """Whether a drafter is nearly the fastest at one of these batch sizes, and time is left for its grown trees."""
+        shares = [max([each.speedup(own[one.name], batch) for each in tried if each.entrant is one], default=0.0) /
+                  max(each.speedup(own[each.entrant.name], batch) for each in tried)
+                  for batch, own in prices.items()]
+        return max(shares) >= PROMISING and self.clock() < self.until(GREW)
 
     # ------------------------------------------------------------------------------------------- choosing and judging
 
@@ -262,12 +272,13 @@ class _Procedure:
                             predicted=1.0, settings=[], **judged)
         chains = {each.speedup(price[each.entrant.name], batch): each.shape for each in drafted if each.is_chain}
         own_chain = chains[max(chains)] if chains else ROOT_ALONE
-        static = isinstance(winner.shape, Tree)
+        static, costs = isinstance(winner.shape, Tree), getattr(winner.shape, "costs", None)
         return ForBatch(
             drafter=winner.entrant.spec, pair=winner.entrant.pair.name, tree=winner.label,
             choices=[list(path) for path in winner.shape.choices()] if static else None, budget=winner.shape.budget,
             depth=winner.shape.max_depth, predicted=predicted,
-            settings=settings(winner.entrant.spec, winner.shape if static else own_chain, own_chain), **judged)
+            settings=settings(winner.entrant.spec, winner.shape if static else own_chain, own_chain),
+            costs=costs and asdict(costs), **judged)
 
     def interval(self, rows: pd.DataFrame, way: str, base: str | None = None, whole: bool = False) -> Interval:
         """The geometric mean over prompts of a way's speed, or of its ratio to another's in the same turns; of decoding
@@ -325,7 +336,7 @@ def _warnings(winner: Candidate | None, tried: Sequence[Candidate], measured: in
     told = []
     for what, name in (("budget", "budget"), ("depth", "max_depth")):
         largest = max(getattr(each.shape, name) for each in tried)
-        if winner and getattr(winner.shape, name) == largest:
+        if winner and not hasattr(winner.shape, "costs") and getattr(winner.shape, name) == largest:
             told.append(f"the best {what} is the largest tested, {largest}: a larger one may be faster")
     if measured < asked:
         told.append(f"the time was over after {measured} of {asked} batches of prompts: give more seconds")

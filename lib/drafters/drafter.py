@@ -35,6 +35,7 @@ class Drafter:
     reads_ahead: whether `read_ahead` is defined, so that a trace can record the drafter.
     per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
         "ddtree@N" asks for.
+    one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
     option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
     head_kind: the kind of trained head, or of tables, that it reads from a folder; empty for none.
     """
@@ -49,6 +50,7 @@ class Drafter:
     remembers: ClassVar[bool] = False
     reads_ahead: ClassVar[bool] = False
     per_depth: ClassVar[bool] = False
+    one_pass: ClassVar[bool] = False
     option: ClassVar[str] = ""
     head_kind: ClassVar[str] = ""
 

@@ -35,6 +35,7 @@ class MarginalDrafter(HeadDrafter):
     """
 
     per_depth: ClassVar[bool] = True
+    one_pass: ClassVar[bool] = True
 
     def __init__(self, target, head, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 
 import numpy as np
@@ -14,6 +14,7 @@ from lib import cost
 from lib.cost import candidates, recommendation, recommending, ways
 from lib.cost.candidates import Limits
 from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, Interval
+from lib.cost.round_cost import Curve, RoundCost
 from lib.decoding import loop
 from lib.drafters.drafter import NoDrafter
 from lib.models import Pair
@@ -22,6 +23,8 @@ from lib.replay.rank_paths import most_frequent_paths
 from lib.tests import small_models
 from lib.tests.cost import test_cost
 from lib.tests.replay.test_replay import synthetic
+from lib.trees import growth
+from lib.trees.growth.rules import Costs
 
 TARGET = small_models.llama(3)
 IDS = small_models.prompts(5, [12, 9, 14, 10, 11, 13])
@@ -224,13 +227,36 @@ def test_grown_trees_and_live_drafters_compete_too():
     model, recycling = candidates.entrants([pair], ["model", "recycling"])
     recorded = candidates.record(pair, [model, recycling], prompts, 12, 3)
     grown = list(candidates.grown(model, recorded, prompts.ids, Limits(8, 3)))
-    assert {each.label for each in grown} == {"opttree:4,3,0.05@8", "eagle2:4,3@8"}
+    assert {each.label for each in grown} == {"opttree:4,3,0.05@8", "eagle2:4,3@8", "fork:2,0.6,3@4", "fork:2,0.6,3@8"}
     assert all(1 <= each.tokens <= 4 and len(each.sizes) <= 9 for each in grown)
     assert not list(candidates.static(recycling, recorded, prompts.ids, Limits(8, 3)))
     assert not list(candidates.grown(recycling, recorded, prompts.ids, Limits(8, 3)))
     live = list(candidates.live(recycling, recorded, prompts.ids, Limits(8, 3), 12))
     assert [each.label for each in live] == ["chain:2", "kary:2@6", "kary:4@6"]
     assert all(each.rounds.sum() for each in live)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_costs_decide_the_budget_of_each_round(batch):
+    """Costs with a step: of up to three nodes all are free, the fourth doubles the round."""
+    pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(4))
+    model, lookup = candidates.entrants([pair], ["model", "lookup"])
+    recorded = candidates.record(pair, [model], prompts, 12, 3)
+    price = RoundCost(1.0, 0.1, Curve.through([1, 4], [0.01, 0.01]), Curve.through([1, 3, 4, 8], [1, 1, 2, 2]))
+    own, smart = candidates.automatic(model, recorded, prompts.ids, Limits(8, 3), price, batch)
+    assert own.label == "opttree:4,3,0.05@auto" and smart.label == "smart:3@8" and own.alike and not smart.alike
+    assert own.shape.costs == Costs((1.1, 1.1, 1.1, 1.1, *[2.1] * 5), 0.01)
+    assert own.sizes[4:].sum() == 0 and own.sizes[3] > 0.5 and own.tokens > 1
+    done = ways.ours(pair, model.drafter, own.shape, 12)(prompts.ids[:batch])
+    assert {record.drafted for record in done.rounds} <= {0, 1, 2, 3}
+    assert not list(candidates.automatic(lookup, recorded, prompts.ids, Limits(8, 3), price, batch))
+
+
+def test_a_recommended_automatic_budget_is_kept_with_its_costs(found, tmp_path):
+    costs = Costs((1.0, 1.5, 1.75), 0.25)
+    first = replace(found.recommendation.by_batch[0], tree="dyspec:3@auto", choices=None, costs=asdict(costs))
+    replace(found.recommendation, by_batch=[first]).save(tmp_path / "made.json")
+    assert recommendation.load(tmp_path / "made.json").at(1).shape == growth.parse("dyspec:3@auto", costs=costs)
 
 
 def test_trees_grown_from_text_are_judged_on_other_prompts_and_hold_the_most_frequent_paths():

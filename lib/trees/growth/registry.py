@@ -44,9 +44,9 @@ RULES: dict[str, Rule] = {
                    "largest path products, best first (DySpec)"),
     "beam": Rule(lambda budget, width: Beam(whole_number(width, "width"), budget), range(1, 2), "beam:4@32",
                  "best WIDTH paths of each level"),
-    "fork": Rule(lambda budget, branches, certain: Fork(whole_number(branches, "branches"), certain,
-                                                        _depth(DEPTH, budget), budget),
-                 range(2, 3), "fork:2,0.7@8", "a chain that has BRANCHES from the first token below CERTAIN on"),
+    "fork": Rule(lambda budget, branches, certain, depth=DEPTH: Fork(whole_number(branches, "branches"), certain,
+                                                                     _depth(depth, budget), budget),
+                 range(2, 4), "fork:2,0.7@8", "a chain that has BRANCHES from the first token below CERTAIN on"),
     "smart": Rule(lambda budget, depth=DEPTH, *, costs: Smart(_depth(depth, budget), budget, costs), range(2),
                   "smart@32", "grown while it makes a round faster (SMART)", costs=True),
     "ddtree": Rule(lambda budget: DDTree(_depth(DEPTH, budget), budget), range(1), "ddtree@32",
@@ -58,9 +58,9 @@ def parse(rule: str | Growth, *, costs: Costs | None = None) -> Growth:
     """The growth rule of a name, "FAMILY:NUMBERS@BUDGET"; a rule passes through.
 
     "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N",
-    "fork:BRANCHES,CERTAIN@N", "smart:DEPTH@N" (with costs), "ddtree@N". Numbers that the names of opttree,
-    dyspec and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto" in place of a budget chooses one in each
-    round, up to what the costs cover (see `Auto`).
+    "fork:BRANCHES,CERTAIN,DEPTH@N", "smart:DEPTH@N" (with costs), "ddtree@N". Numbers that the names of opttree,
+    dyspec, fork and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto" in place of a budget chooses one in
+    each round, up to what the costs cover (see `Auto`).
     ValueError names the part of the name that is wrong.
     """
     if not isinstance(rule, str):
@@ -87,15 +87,15 @@ def at_budget(name: str, budget: int, *, costs: Costs | None = None) -> Growth:
     return parse(f"{name}@{budget}", costs=costs)
 
 
-def shape_or_growth(wanted: str | Tree | Growth) -> Tree | Growth:
-    """A static shape or a growth rule, by name; a Tree or a rule passes through."""
+def shape_or_growth(wanted: str | Tree | Growth, *, costs: Costs | None = None) -> Tree | Growth:
+    """A static shape or a growth rule, by name, with its costs if it needs some; a Tree or a rule passes through."""
     if not isinstance(wanted, str):
         if not hasattr(wanted, "budget"):
             raise ValueError(f"shape is {wanted!r}; give a name such as 'kary:2@16', a Tree, or a growth rule")
         return wanted
     family = wanted.partition("@")[0].partition(":")[0].strip()
     if family in RULES:
-        return parse(wanted)
+        return parse(wanted, costs=costs)
     static = list(dict.fromkeys(name.partition(":")[0] for name in shapes.FAMILIES))
     if family not in static:
         raise ValueError(f"{wanted!r} is unknown: it is neither a shape ({', '.join(static)}) nor a growth rule "

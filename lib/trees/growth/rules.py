@@ -17,8 +17,8 @@ class DySpec(Growth):
     """DySpec (Xiong et al. 2024): greedily the node of largest reach, for top-k children, down to `max_depth`.
 
     The heap (`grown_shapes.best_first`) would need one distribution at a time; here one forward pass serves a level,
-    and the tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the heap
-    takes the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will its
+    and the tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the
+    heap takes the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will its
     descendants; and no node below the last of the best can enter, since its reach would have to be larger. So only
     better candidates have to be expanded, and growth ends when none of the newest level is among the best.
     """
@@ -152,7 +152,7 @@ class Fork(Growth):
 
     @property
     def name(self) -> str:
-        return f"fork:{self.branches},{self.certain:g}@{self.budget}"
+        return f"fork:{self.branches},{self.certain:g},{self.max_depth}@{self.budget}"
 
     @property
     def width(self) -> int:
@@ -190,6 +190,7 @@ class Costs:
     draft: float
 
     def __post_init__(self):
+        object.__setattr__(self, "target", tuple(self.target))  # from JSON it is a list
         steps = np.diff(self.target)
         finite = np.isfinite([*self.target, self.draft]).all()
         if len(self.target) < 2 or not finite or min(self.target) <= 0 or (steps < 0).any() or self.draft < 0:
