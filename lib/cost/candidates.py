@@ -20,7 +20,7 @@ from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.registry import DRAFTERS, make, needs_draft_model, parse, shipped_for
+from lib.drafters.registry import DRAFTERS, heads_for, make, needs_draft_model, parse
 from lib.drafters.self_speculation import EarlyExitDrafter
 from lib.replay import acceptance, recording, simulated
 from lib.replay.rank_paths import most_frequent_paths
@@ -112,6 +112,11 @@ class Candidate:
         """Whether the shape is a path of favourites."""
         return isinstance(self.shape, Tree) and self.shape.max_depth == self.shape.budget and not self.shape.rank.any()
 
+    @property
+    def branches(self) -> bool:
+        """Whether the shape has, or may have, more than one path."""
+        return not isinstance(self.shape, Tree) or len(self.shape.leaves) > 1
+
     def tokens_in(self, asked, batch: int) -> float:
         """Tokens per round and row in batches of these prompts: the mean over the rows of a batch, which have the same
         rounds, and the geometric mean over batches, as speeds are measured.
@@ -162,7 +167,7 @@ def possible(pair) -> list[str]:
     specs = list(WITHOUT_MODEL)
     if not EarlyExitDrafter.refusal(pair.target):
         specs.append(f"early_exit:{max(1, len(pair.target.model.layers) // EXITS)}")
-    heads = shipped_for(pair.target_name)
+    heads = heads_for(pair.target_name)
     specs += heads + [f"combined:behind={name}" for name in heads if name != NGRAMS]  # which look up themselves
     known = f":vocabulary={vocabulary.REDUCED}" if vocabulary.ships(pair.target_name) else ""
     return specs + ([kind + known for kind in OF_DRAFT_MODEL] if pair.draft_model is not None else [])
@@ -197,9 +202,24 @@ def static(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits:
 
 def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
     """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
-    for name, budgets in _rules(entrant.drafter, limits).items():
-        for budget in (budget for budget in budgets if budget <= limits.nodes):
-            yield _regrown(entrant, recorded, prompts, grown_at(name, budget))
+    if simulated.replayable(entrant.drafter):
+        for name, budgets in growth_rules(entrant.drafter, limits.depth).items():
+            for budget in (budget for budget in budgets if budget <= limits.nodes):
+                yield _regrown(entrant, recorded, prompts, grown_at(name, budget))
+
+
+def growth_rules(drafter: Drafter, depth: int) -> dict[str, Sequence[int]]:
+    """Growth rules for a drafter's trees of at most so many levels, and the budgets at which they are tried; the first
+    is also tried with an automatic one. Empty where it cannot grow trees.
+    """
+    if not drafter.grows:
+        return {}
+    if drafter.per_depth:
+        return {"ddtree": GROWN_BUDGETS}
+    if drafter.one_pass:
+        return {f"dyspec:{depth}": GROWN_BUDGETS}
+    return {f"opttree:{WIDTH},{depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{depth}": GROWN_BUDGETS,
+            f"fork:{BRANCHES},{CERTAIN},{depth}": SHORT_BUDGETS}
 
 
 def automatic(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, price: RoundCost,
@@ -211,8 +231,10 @@ def automatic(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limi
     checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))
     costs = Costs(tuple((price.once + np.maximum.accumulate(checks)).tolist()),
                   0.0 if entrant.drafter.one_pass else float(price.level(WIDTH)))
-    names = [f"{name}@{AUTO}" for name in list(_rules(entrant.drafter, limits))[:1]]
-    for name in names if entrant.drafter.one_pass or not names else [*names, f"smart:{limits.depth}@{nodes}"]:
+    if not simulated.replayable(entrant.drafter) or not entrant.drafter.grows:
+        return
+    first, *_ = growth_rules(entrant.drafter, limits.depth)
+    for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.one_pass else [f"smart:{limits.depth}@{nodes}"]):
         each = _regrown(entrant, recorded, prompts, parse_rule(name, costs=costs), rows=batch)
         yield replace(each, alike=name.endswith(AUTO))
 
@@ -290,20 +312,6 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
               if (tree := shapes.at_budget(family, n)).max_depth < n}  # else it is a chain
     return {label: tree for label, tree in trees.items()
             if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}
-
-
-def _rules(drafter: Drafter, limits: Limits) -> dict[str, Sequence[int]]:
-    """Growth rules that the drafter can follow and the budgets at which they are tried; the first is also tried with an
-    automatic one.
-    """
-    if drafter.per_depth:
-        return {"ddtree": GROWN_BUDGETS}
-    if isinstance(drafter, TextDrafter) or not simulated.replayable(drafter):
-        return {}
-    if drafter.one_pass:
-        return {f"dyspec:{limits.depth}": GROWN_BUDGETS}
-    return {f"opttree:{WIDTH},{limits.depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{limits.depth}": GROWN_BUDGETS,
-            f"fork:{BRANCHES},{CERTAIN},{limits.depth}": SHORT_BUDGETS}
 
 
 def _candidate(entrant: Entrant, label: str, shape, tallies: Sequence[pd.DataFrame], drafted: np.ndarray,

@@ -49,12 +49,14 @@ TRIED, PRICED, GREW, CHOICE = 0.25, 0.45, 0.5, 0.35
 class Found:
     """What `recommend` returns: the recommendation, and what it rests on.
 
-    tried: every candidate. candidates: the table "advice_candidates", a row for each batch and candidate. timed: the
-    table "advice_timed", a row for each timed call. costs: the table "costs".
+    tried: every candidate but those of one batch size. prices: the cost of rounds, by batch size and drafter.
+    candidates: the table "advice_candidates", a row for each batch and candidate. timed: the table "advice_timed", a row
+    for each timed call. costs: the table "costs".
     """
 
     recommendation: Recommendation
     tried: Sequence[Candidate]
+    prices: Mapping[int, Mapping[str, RoundCost]]
     candidates: pd.DataFrame
     timed: pd.DataFrame
     costs: pd.DataFrame
@@ -116,7 +118,7 @@ class _Procedure:
         listed = pd.DataFrame([row(each, batch, prices[batch][each.entrant.name], self.rng)
                                for batch, own in at_batch.items() for each in own])
         timed = pd.concat(self.timed, ignore_index=True)
-        return Found(made, tried, listed.assign(**facts), timed.assign(**facts), costs)
+        return Found(made, tried, prices, listed.assign(**facts), timed.assign(**facts), costs)
 
     def say(self, line: str) -> None:
         """A line of progress with the time since the begin."""
@@ -192,8 +194,10 @@ class _Procedure:
         return min(self.limits.nodes, max(4, MOST_ROWS // batch))
 
     def grown(self, tried: Sequence[Candidate], prices, recorded: Trace) -> list[Candidate]:
-        """Growth rules of the drafters whose static trees are nearly the fastest at some batch size."""
-        return [each for one in self.entrants if self.promising(one, tried, prices)
+        """Growth rules of the drafters whose static trees are nearly the fastest at some batch size, and of those that
+        draft all levels at once, for which larger trees cost least.
+        """
+        return [each for one in self.entrants if self.promising(one, tried, prices, one.drafter.one_pass)
                 for each in candidates.grown(one, recorded, self.choosing.ids, self.limits)]
 
     def automatic(self, tried: Sequence[Candidate], prices, recorded: Trace, batch: int) -> list[Candidate]:
@@ -203,12 +207,14 @@ class _Procedure:
                 for each in candidates.automatic(one, recorded, self.choosing.ids, limits, prices[batch][one.name],
                                                  batch)]
 
-    def promising(self, one: Entrant, tried: Sequence[Candidate], prices) -> bool:
-        """Whether a drafter is nearly the fastest at one of these batch sizes, and time is left for its grown trees."""
+    def promising(self, one: Entrant, tried: Sequence[Candidate], prices, wanted: bool = False) -> bool:
+        """Whether a drafter is wanted, or nearly the fastest at one of these batch sizes, and time is left for its grown
+        trees.
+        """
         shares = [max([each.speedup(own[one.name], batch) for each in tried if each.entrant is one], default=0.0) /
                   max(each.speedup(own[each.entrant.name], batch) for each in tried)
                   for batch, own in prices.items()]
-        return max(shares) >= PROMISING and self.clock() < self.until(GREW)
+        return (wanted or max(shares) >= PROMISING) and self.clock() < self.until(GREW)
 
     # ------------------------------------------------------------------------------------------- choosing and judging
 

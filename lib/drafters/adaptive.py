@@ -273,6 +273,7 @@ class ConfidentDrafter(LanguageModelDrafter):
     """
 
     option = "threshold"
+    grows = False
 
     def __init__(self, model, *, threshold: float = 0.4, temperature: float = 1.0):
         if not 0 <= threshold <= 1:

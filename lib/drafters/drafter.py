@@ -33,6 +33,7 @@ class Drafter:
     name_or_path: the folder that its head or tables were read from; empty without one.
     remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
     reads_ahead: whether `read_ahead` is defined, so that a trace can record the drafter.
+    grows: whether trees can grow by its probabilities.
     per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
         "ddtree@N" asks for.
     one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
@@ -49,6 +50,7 @@ class Drafter:
     name_or_path: str = ""
     remembers: ClassVar[bool] = False
     reads_ahead: ClassVar[bool] = False
+    grows: ClassVar[bool] = False
     per_depth: ClassVar[bool] = False
     one_pass: ClassVar[bool] = False
     option: ClassVar[str] = ""

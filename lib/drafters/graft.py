@@ -1,6 +1,7 @@
 """Graft (arXiv 2605.20104): a drafter's tree is pruned, and tokens retrieved from the text take the freed nodes."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -22,6 +23,10 @@ class GraftDrafter(CombinedDrafter):
     A grown tree is pruned as its rule does with a smaller budget; of a static shape the nodes of the worst ranks go
     first, the deepest of equals.
     """
+
+    grows = property(attrgetter("drafter.grows"))
+    per_depth = property(attrgetter("drafter.per_depth"))
+    one_pass = property(attrgetter("drafter.one_pass"))
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """For each row the pruned tree and the retrieved chain, as one tree of at most the shape's budget."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from lib.drafters.drafter import Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.heads import published
-from lib.drafters.heads.store import check_shipped
+from lib.drafters.heads.store import check_folder_of
 from lib.models.fused import output_layer, weights_of
 from lib.models.packed import pack
 from lib.models.reduced import ReducedOutput, rows_of
@@ -23,6 +23,7 @@ class HeadDrafter(Drafter):
 
     wants_hidden_states = True
     reads_ahead = True
+    grows = True
 
     def __init__(self, target, head):
         self.target, self.head, self.calls = target, head, 0
@@ -34,7 +35,7 @@ class HeadDrafter(Drafter):
     @classmethod
     def of(cls, pair, *, folder=None, **options) -> "HeadDrafter":
         """The drafter of the head in a folder or hub id; without one, of the head that ships for the pair's target."""
-        folder = check_shipped(pair.target_name, cls.head_kind) if folder is None else folder
+        folder = check_folder_of(pair.target_name, cls.head_kind) if folder is None else folder
         return cls(pair.target, published.load(cls.head_kind, folder, pair.target), **options)
 
     def _renew_output(self) -> None:

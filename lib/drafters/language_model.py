@@ -38,6 +38,7 @@ class LanguageModelDrafter(Drafter):
     """
 
     option = "proposal"
+    grows = True
     cache_bytes = property(attrgetter("cache.bytes"))
 
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, keep_probs: bool = False):

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
-from lib.drafters.heads.store import NGRAMS, check_shipped, read
+from lib.drafters.heads.store import NGRAMS, check_folder_of, read
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
@@ -110,7 +110,7 @@ class NgramDrafter(TextDrafter):
     @classmethod
     def of(cls, pair, *, folder=None, **options) -> "NgramDrafter":
         """The drafter of the tables in a folder; without one, of those that ship for the pair's target."""
-        return cls(load(folder or check_shipped(pair.target_name, NGRAMS), pair.target), **options)
+        return cls(load(folder or check_folder_of(pair.target_name, NGRAMS), pair.target), **options)
 
     def new_text(self) -> "_Text":
         return _Text(self.tables, self.enough, self.longest)

@@ -100,12 +100,13 @@ def make(spec: str, pair, **options) -> Drafter:
     return kind.drafter.of(pair, **options)
 
 
-def shipped_for(target: str) -> list[str]:
-    """The kinds whose trained head, or tables, ship for a target."""
-    from lib.drafters.heads.store import shipped  # brings transformers, which names and options do not need
+def heads_for(target: str) -> list[str]:
+    """The kinds of drafters whose trained head, or tables, ship for a target or were made here."""
+    from lib.drafters.heads.store import made_for  # brings transformers, which names and options do not need
 
     heads = {name: kind.drafter.head_kind for name, kind in DRAFTERS.items()}
-    return [name for name, head in heads.items() if head and shipped(target, head).is_dir()]
+    made = made_for(target)
+    return [name for name, head in heads.items() if head in made]
 
 
 def head_of(spec: str) -> str:

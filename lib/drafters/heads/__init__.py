@@ -10,5 +10,5 @@ __getattr__, __all__ = lazy_exports(
     eagle=("Eagle3Head", "EagleHead", "FeatureHead"),
     marginals=("BlockHead", "MedusaHeads"),
     published=("load",),
-    store=("KINDS", "check_shipped", "save", "settings", "shipped"),
+    store=("KINDS", "check_folder_of", "folder_of", "made_for", "save", "settings"),
 )

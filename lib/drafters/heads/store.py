@@ -19,7 +19,8 @@ KINDS = {"medusa": MedusaHeads, "eagle": EagleHead, "eagle3": Eagle3Head, "block
          "dspark": BlockHead}
 NGRAMS = "ngrams"  # the kind of tables that stand in a folder as heads do
 PICKLES = (".pt", ".pth", ".bin", ".pkl")
-SHIPPED = Path(__file__).parents[3] / "data" / "models" / "heads"
+DATA = Path(__file__).parents[3] / "data"
+PLACES = DATA / "models" / "heads", DATA / "runs" / "training" / "heads"  # of those that ship, and that were made here
 # Settings of each kind besides sizes, with their values in a new head.
 OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle": {"bias": True}, "eagle3": {},
            "block": {"block_size": 6}, "jetspec": {"block_size": 6, "causal": True},
@@ -152,19 +153,26 @@ def _no_layer(where, error: Exception) -> ValueError:
                       "the folder again, or name another")
 
 
-def shipped(target: str, kind: str) -> Path:
-    """The folder of a shipped target's head, or tables, of a kind; it need not exist."""
-    return SHIPPED / target / kind
+def folder_of(target: str, kind: str) -> Path:
+    """The folder of a target's head, or tables, of a kind: the one that ships, else the one that was made here; it need
+    not exist.
+    """
+    first, *_ = folders = [place / target / kind for place in PLACES]
+    return next((folder for folder in folders if (folder / "config.json").is_file()), first)
 
 
-def check_shipped(target: str, kind: str) -> Path:
-    """The folder of a shipped target's head, or tables, of a kind. ValueError where none ships."""
-    folder = shipped(target, kind)
+def made_for(target: str) -> list[str]:
+    """The kinds, with a variant after a dash where there are several, of all heads and tables of a target."""
+    return sorted({path.parent.name for place in PLACES for path in (place / target).glob("*/config.json")})
+
+
+def check_folder_of(target: str, kind: str) -> Path:
+    """`folder_of`. ValueError where there is none."""
+    folder = folder_of(target, kind)
     if not folder.is_dir():
-        kinds = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
-        raise ValueError(f"no head of kind {kind!r} ships for target {target!r} ({', '.join(kinds) or 'none'} do); "
-                         "give the folder of one, leave it out, or make it with `python -m lib making` (heads, or "
-                         "ngrams)")
+        known = ", ".join(made_for(target)) or "none"
+        raise ValueError(f"no head of kind {kind!r} exists for target {target!r} ({known} do); give the folder of one, "
+                         "leave it out, or make it with `python -m lib making` (heads, or ngrams)")
     return folder
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lib import replay
-from lib.drafters.heads.store import NGRAMS, shipped
+from lib.drafters.heads.store import NGRAMS, folder_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
 from lib.drafters.registry import make
@@ -68,7 +68,7 @@ def drafters_of(pairs: Sequence, specs: Sequence[str] = ()) -> dict[str, object]
     models = {pair.drafter_name: pair.draft_model for pair in pairs if pair.draft_model is not None}
     found: dict[str, object] = {}
     for spec in specs or (["model"] if models else OF_TEXT):
-        target, tables = pairs[0].target, shipped(pairs[0].target_name, NGRAMS)
+        target, tables = pairs[0].target, folder_of(pairs[0].target_name, NGRAMS)
         if spec == "model" and models:
             found |= models
         elif spec == NGRAMS and not tables.is_dir():

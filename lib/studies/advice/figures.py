@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
 from lib.cost.recommendation import Recommendation
@@ -19,6 +20,7 @@ BY = {
     measure.BLOG: Style(theme.GREY, "d", theme.DOTTED),
 }
 MARKERS = "osDv^P"
+MAPPED = 0.4  # ratios beyond 1 -+ this have the same colour
 COLOURS = (theme.VERMILLION, theme.BLUE, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY)
 
 
@@ -99,6 +101,32 @@ def speed_by_size(rows: pd.DataFrame) -> Figure:
                               alpha=0.13, linewidth=0)
         _budget_axis(axis, rows["budget"])
     figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper")
+    return figure
+
+
+def tree_or_chain(rows: pd.DataFrame, panels: dict[str, pd.DataFrame]) -> Figure:
+    """A panel of drafters by budgets for each part of the table "advice_map": the speed of the fastest tree over that
+    of the fastest chain; a dot where the tree is faster beyond its interval.
+    """
+    drafters, budgets = list(dict.fromkeys(rows["drafter"])), sorted(rows["budget"].unique())
+    columns = -(-len(panels) // 2) if len(panels) > 3 else len(panels)
+    size = 1.6 + 0.34 * len(budgets) * columns, (0.9 + 0.25 * len(drafters)) * -(-len(panels) // columns)
+    figure, axes = plt.subplots(-(-len(panels) // columns), columns, figsize=size, squeeze=False, sharey=True,
+                                layout="constrained")
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for axis, (title, own) in zip(axes.flat, panels.items()):
+        wide = own.pivot(index="drafter", columns="budget", values="over_chain").reindex(drafters, columns=budgets)
+        sure = own.pivot(index="drafter", columns="budget", values="over_chain_low").reindex(drafters, columns=budgets)
+        image = axis.imshow(wide, cmap="RdBu", norm=CenteredNorm(1.0, MAPPED), aspect="auto")
+        for row, column in np.argwhere(sure.to_numpy() > 1):
+            axis.plot(column, row, "o", color="black", markersize=3)
+        axis.set_xticks(range(len(budgets)), budgets, fontsize=8)
+        axis.set_yticks(range(len(drafters)), drafters, fontsize=8)
+        axis.set_title(title, fontsize=9)
+        axis.grid(visible=False)
+    figure.supxlabel("budget (draft nodes)", fontsize=9)
+    figure.colorbar(image, ax=axes, label="fastest tree over\nfastest chain", extend="both")
     return figure
 
 

@@ -85,6 +85,33 @@ def fastest_budget(candidates: pd.DataFrame, made: Recommendation) -> Finding:
                    "speed_over_budget")
 
 
+def tree_or_chain(rows: pd.DataFrame) -> Finding:
+    """Where a drafter's trees are faster than its chains; rows: the table "advice_map"."""
+    first = rows["batch"].min()
+    panels = {f"{measure.HERE}\nmeasured, batch {batch}": own
+              for batch, own in rows[rows["hardware"] == measure.HERE].groupby("batch")}
+    panels |= {f"{hardware}\ncomputed, batch {first}": own
+               for hardware, own in rows[rows["batch"] == first].groupby("hardware", sort=False)
+               if hardware != measure.HERE}
+    told = [_best_tree(own, measure.HERE if hardware == measure.HERE else f"{hardware} (computed)")
+            for hardware, own in rows[rows["batch"] == first].groupby("hardware", sort=False)]
+    return Finding(
+        f"At batch {first}, {told[0]}.",
+        f"The same with the costs of other hardware: {'; '.join(told[1:])}. "
+        "Blue: the fastest tree of the budget is faster than the drafter's fastest chain of any length; a dot: beyond "
+        "the interval, paired by prompt. Predicted from replay; on computed hardware drafting takes as large a share "
+        "of a plain round as it does here.", figures.tree_or_chain(rows, panels), "tree_or_chain")
+
+
+def _best_tree(rows: pd.DataFrame, where: str) -> str:
+    """For how many drafters some tree is faster than every chain, and the best of these trees."""
+    best = rows.loc[rows.groupby("drafter", sort=False)["over_chain"].idxmax()]
+    faster, top = (best["over_chain_low"] > 1).sum(), best.loc[best["over_chain"].idxmax()]
+    interval = recommendation.Interval(*top[["over_chain", "over_chain_low", "over_chain_high"]])
+    return (f"on {where} a tree is faster than every chain of the same drafter for {faster} of {len(best)} drafters, "
+            f"most for `{top['drafter']}` with `{top['shape']}`: {interval} times its best chain")
+
+
 def larger_pairs(rows: pd.DataFrame) -> Finding:
     """What the same acceptance is worth with the costs of each pair; rows: the table "advice_sizes"."""
     first = rows[rows["batch"] == rows["batch"].min()]
@@ -186,6 +213,8 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
     yield COST
     yield check_costs(Costs(run["costs"]), made.target, min(8, candidates["budget"].max()))
     yield fastest_budget(candidates, made)
+    if "advice_map" in run:
+        yield tree_or_chain(run["advice_map"])
     yield predicted_and_measured(candidates, run["advice_timed"])
     yield kinds(made)
     yield SIZES

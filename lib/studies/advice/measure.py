@@ -2,25 +2,27 @@
 would be worth with the costs of larger pairs, and what formulas say of chains.
 """
 
-from typing import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 
 from lib import cost
-from lib.cost import formulas
-from lib.cost.candidates import Candidate
+from lib.cost import formulas, roofline
+from lib.cost.candidates import Candidate, powers_of_two
 from lib.cost.recommendation import PLAIN
-from lib.cost.recommending import row
+from lib.cost.recommending import Found, row
 from lib.cost.round_cost import Costs, RoundCost
 from lib.drafters.registry import parse
-from lib.lab import processor
+from lib.lab import processor, stats
 from lib.models.checks import dtypes_of
 from lib.models.load import load_pair
 
 REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
 NEARLY_FREE = 1.1  # times a plain round
+HERE = "this machine"
+MOST_MAPPED = 64  # nodes of a tree that is compared with a chain
 ROUNDS = 2  # of a timed call of a larger pair, whose rounds are long and alike
 
 
@@ -57,6 +59,51 @@ def with_costs_of(tried: Sequence[Candidate], target: str, costs: Mapping[str, p
     found = pd.DataFrame(rows).assign(target=target)
     best = found.groupby(["costs", "batch", "budget", "chain"], sort=False)["speedup"].idxmax()
     return found.loc[best].reset_index(drop=True)
+
+
+def tree_or_chain(found: Found, rng: np.random.Generator, most: int = MOST_MAPPED) -> pd.DataFrame:
+    """The table "advice_map": for each drafter and budget, a power of two, the fastest tree of more than half as many
+    nodes that is no chain, over the drafter's fastest chain of any length; at the measured costs and at those that
+    `roofline` computes. Intervals are paired by prompt.
+    """
+    rows = []
+    for batch, prices in found.prices.items():
+        for hardware in (HERE, *roofline.HARDWARE):
+            price = {name: own if hardware == HERE else roofline.on(roofline.HARDWARE[hardware], own, most, batch)
+                     for name, own in prices.items()}
+            for name in dict.fromkeys(each.entrant.name for each in found.tried):
+                own = [each for each in found.tried if each.entrant.name == name and each.shape.budget <= most]
+                rows += [dict(hardware=hardware, batch=batch, drafter=name, **told)
+                         for told in _over_chain(own, price[name], batch, rng)]
+    columns = ["hardware", "batch", "drafter", "budget", "shape", "chain_shape", "speedup", "over_chain",
+               "over_chain_low", "over_chain_high"]
+    target, dtype = found.recommendation.target, found.recommendation.dtype
+    return pd.DataFrame(rows, columns=columns).assign(target=target, dtype=dtype)
+
+
+def _over_chain(tried: Sequence[Candidate], price: RoundCost, batch: int, rng) -> Iterator[dict[str, object]]:
+    """Of one drafter, by budget: its fastest tree over its fastest chain."""
+    speed = {each.name: each.speedup(price, batch) for each in tried}
+    chains = [each for each in tried if each.is_chain]
+    if not chains:
+        return
+    chain = max(chains, key=lambda each: speed[each.name])
+    for budget in powers_of_two(max(each.shape.budget for each in tried)):
+        trees = [each for each in tried if budget / 2 < each.shape.budget <= budget and each.branches]
+        if not trees:
+            continue
+        tree = max(trees, key=lambda each: speed[each.name])
+        share = stats.difference(*_tokens(tree), *_tokens(chain), rng, relative=True)
+        slower = tree.seconds(price, batch) / chain.seconds(price, batch)
+        yield dict(budget=budget, shape=tree.label, chain_shape=chain.label, speedup=speed[tree.name],
+                   over_chain=share.value / slower, over_chain_low=share.low / slower,
+                   over_chain_high=share.high / slower)
+
+
+def _tokens(each: Candidate) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and rounds by prompt, in the order of the prompts' names."""
+    order = np.argsort(each.prompts)
+    return (each.accepted + each.rounds)[order], each.rounds[order]
 
 
 def _free(price: RoundCost, most: int) -> int:

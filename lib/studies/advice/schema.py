@@ -8,14 +8,14 @@ from lib.studies.parameters import MODELS, drafter, dtype, nodes, pairs
 
 def _drafters(name: str, values: Mapping) -> None:
     """Drafters, whose heads ship for the target."""
-    from lib.drafters.heads.store import check_shipped
+    from lib.drafters.heads.store import check_folder_of
     from lib.drafters.registry import DRAFTERS, parse
     from lib.models.registry import sources
 
     drafter(name, values)
     for spec in values[name]:
         if head := DRAFTERS[parse(spec)[0]].drafter.head_kind:
-            check_shipped(sources(values["pairs"][0])[0].short, head)
+            check_folder_of(sources(values["pairs"][0])[0].short, head)
 
 
 NOTEBOOK = "06_advice"
@@ -74,6 +74,16 @@ TABLES = (
           plain_ms real milliseconds per round of plain decoding
           check real verification of as many nodes as the tree has, over a round of plain decoding
           free integer the most nodes whose verification takes up to a tenth longer than a round of plain decoding
+          """, compressed=True),
+    table("advice_map", "fastest tree of a drafter at a budget beside its fastest chain, at one batch on one machine",
+          "hardware target dtype batch drafter budget", """
+          hardware text this machine, whose costs are measured; or one for which a roofline computes them
+          target dtype batch drafter
+          budget integer most draft nodes of the tree, which has more than half as many
+          shape text name of the tree's shape or growth rule
+          chain_shape text name of the fastest chain
+          speedup real predicted speed of the tree over plain decoding in the same loop
+          over_chain interval predicted speed of the tree over that of the chain, paired by prompt
           """, compressed=True),
     table("advice_formulas", "speedup of a chain by replay with measured costs, and by published formulas and tables",
           "target dtype drafter batch length by", """

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lib.studies.report import Ask
 
 LOOKUP = "lookup"  # in every run
+FORMS = (summary.CHAIN, summary.TREE, summary.GROWN)
 
 
 def same_output(rows: pd.DataFrame) -> Finding:
@@ -71,14 +72,40 @@ def each_with_its_best(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     shown["memory added"] = shown["memory added"].map("{:.1%}".format)
     told = (f"Of {len(real)} drafters {faster} are faster than plain decoding beyond their interval. "
             if first["n_prompts"] >= stats.FEWEST else "There are too few prompts for intervals. ")
-    best["drawn"] = np.where(best["drafter"].isin(CONTROLS), "control", "drafter")
-    best["setting"] = best["drafter"] + ", " + best["shape"]
-    figure = charts.points(best.sort_values("value", ascending=False), label="setting", by="drawn", line=1.0,
-                           order=["drafter", "control"], x_label="speedup over plain decoding")
+    forms = summary.with_best_shape(rows, rng, by=["form"])
+    forms["drafter"] += np.where(forms["drafter"].isin(CONTROLS), " (control)", "")
+    figure = charts.points(forms.sort_values("value", ascending=False), label="drafter", by="form", line=1.0,
+                           order=[name for name in FORMS if name in set(forms["form"])],
+                           x_label="speedup over plain decoding")
     return Finding(
         f"`{first.name}` with `{first['shape']}` is the fastest, {stats.format_estimate(first)} times plain decoding.",
         f"{told}{int(first['n_prompts'])} prompts judge. Drafting and checking are times per round over that of a "
         "plain round; memory is over the target's weights.", figure, "drafters", shown.round(2))
+
+
+def trees_over_chains(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """Whether the best tree of a drafter is faster than its own best chain; rows: of one target."""
+    best = summary.with_best_shape(rows[~rows["drafter"].isin(CONTROLS)], rng, by=["form"])
+    found = summary.over_chains(rows, best, rng)
+    if found.empty:
+        return Finding("No drafter was judged with a tree and with a chain:", "there is one prompt, or one form.")
+    top = found.loc[found["value"].idxmax()]
+    told = "; ".join(f"a {name} is faster for {(own['low'] > 1).sum()} and slower for {(own['high'] < 1).sum()} of "
+                     f"{len(own)} drafters" for name, own in found.groupby("form", sort=False))
+    shown = found.assign(ratio=stats.format_estimates(found)).drop(columns=["value", "low", "high"])
+    return Finding(
+        f"Beside the best chain of the same drafter, beyond its interval: {told}.", f"Most for `{top['drafter']}` with "
+        f"`{top['shape']}`: {stats.format_estimate(top)} times `{top['chain']}`. Tokens per second, paired by prompt; "
+        "chain and trees were chosen on the other half of the prompts.", table=shown.set_index(["drafter", "form"]))
+
+
+def worth(rows: pd.DataFrame, model: str, rng: np.random.Generator) -> Part:
+    """What each idea is worth by itself; rows: of one target, model: the label of its language model."""
+    found = summary.ideas(rows, model, rng)
+    if found.empty:
+        return "No drafter was measured with an idea and without it."
+    return Finding("What each idea is worth by itself,", "over the same drafter without it: ratios on the same shapes, "
+                   "paired by prompt.", table=found.set_index(["idea", "with", "without"]))
 
 
 def heads_learning(points: pd.DataFrame) -> Finding:
@@ -170,6 +197,7 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
     own = rows[rows["target"] == target]
     yield DRAFTERS
     yield each_with_its_best(own, rng)
+    yield trees_over_chains(own, rng)
 
 
 def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
@@ -180,6 +208,7 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
     yield BY_TEXT
     yield accepted(at_shape, shape, rng)
     yield published_orders(at_shape, model, rng)
+    yield worth(own, model, rng)
     if "head_curves" in run:  # only targets for which heads ship have them
         yield HEADS
         yield heads_learning(run["head_curves"])

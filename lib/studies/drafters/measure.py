@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib.cost.candidates import EXITS
+from lib.cost.candidates import EXITS, growth_rules
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters import vocabulary
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.heads.layers import CachedLayers
-from lib.drafters.heads.store import shipped
+from lib.drafters.heads.store import folder_of, made_for
 from lib.drafters.registry import DRAFTERS, make, needs_draft_model, parse
 from lib.models.fused import copied_bytes
 from lib.models.packed import packed_bytes
 from lib.replay.acceptance import tally
 from lib.replay.trace import loop_start
-from lib.trees import shapes
+from lib.trees.growth.registry import shape_or_growth
 
 MODEL = "model "  # before the name of a language model that drafts
 PLAIN, NO_SHAPE = "none", "root"  # decoding without a drafter, and the tree that it verifies
@@ -32,21 +32,20 @@ CONTROLS = ("random", "oracle")
 STANDARD = ("model", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit", "int8", "combined",
             "adaptive:schedule", "adaptive:complexity", "adaptive:pays", "confident", *CONTROLS)
 COMPARED = ("model", "lookup")  # in every comparison, whatever else drafts
+DEEPEST = 8  # levels of grown trees
 SILENCE = 10.0  # seconds between two lines of progress
 HOLDERS = nn.Module, CachedLayers  # objects that hold weights, of which the attributes are not counted
 
 
 def heads_of(target: str) -> list[str]:
-    """The shipped heads of a target that the registry can load: KIND or KIND-NAME in data/models/heads/TARGET."""
-    folder = shipped(target, "")
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return [name for name in names if _head(name)]
+    """The heads of a target that the registry can load, which ship or were made here: KIND or KIND-NAME."""
+    return [name for name in made_for(target) if _head(name)]
 
 
 def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
     """The drafters compared on one target: label -> kind with its option, pair and options, as `make` takes them.
 
-    pairs: of one target, in order of preference. specs: see `drafters.registry`, or names of shipped heads, in addition
+    pairs: of one target, in order of preference. specs: see `drafters.registry`, or names of heads, in addition
     to COMPARED; empty: all that exist for the target, early exit after one layer in EXITS. "model" stands for the draft
     model of every pair, "merged" for all of them in one; the other kinds that need a draft model take the first, and
     are left out where no pair has one.
@@ -61,7 +60,7 @@ def candidates(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
             drafters |= {f"{MODEL}{name}": (spec, pair, {}) for name, pair in by_model.items()}
         elif _head(spec):
             kind, dash, variant = spec.partition("-")
-            drafters[spec] = kind, first, {"folder": shipped(first.target_name, f"{_head(spec)}{dash}{variant}")}
+            drafters[spec] = kind, first, {"folder": folder_of(first.target_name, f"{_head(spec)}{dash}{variant}")}
         elif spec == "merged":
             if len(by_model) > 1:
                 drafters[spec] = spec, first, {"models": [pair.draft_model for pair in by_model.values()]}
@@ -80,17 +79,20 @@ def check(spec: str) -> None:
 
 
 def measure(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequence[str], *, new_tokens: int, seed: int,
-            done: Iterable[tuple] = (), report: Callable[[str], None] = print) -> Iterator[list[dict]]:
+            grown: Sequence[int] = (), done: Iterable[tuple] = (),
+            report: Callable[[str], None] = print) -> Iterator[list[dict]]:
     """For each prompt the rows of the table `drafters`: plain decoding, then every drafter and shape in shuffled order.
 
-    pairs: of one target. prompts: with names, kinds, ids (see `prompts.PromptSet`). done: (target, prompt) to skip.
+    pairs: of one target. prompts: with names, kinds, ids (see `prompts.PromptSet`). grown: budgets at which drafters
+    that can grow trees also do. done: (target, prompt) to skip.
     Each setting has a drafter of its own, which sees the prompts in their order; one that remembers earlier prompts
     decodes skipped prompts too, so that a resumed run gives the rows of one that was not stopped. report: gets a line
     of progress at most every SILENCE seconds.
     """
     target, eos = pairs[0].target, pairs[0].eos_token_ids
     drafters = candidates(pairs, specs)
-    settings = [(label, shape) for label in drafters for shape in shape_names]
+    settings = [(label, shape) for label, (spec, pair, options) in drafters.items()
+                for shape in [*shape_names, *grown_names(spec, pair, options, grown)]]
     kept: dict[tuple[str, str], object] = {}
     spoken = time.monotonic()
     for place, (name, kind, ids) in enumerate(zip(prompts.names, prompts.kinds, prompts.ids)):
@@ -112,9 +114,17 @@ def measure(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
         rows = _rows(plain, plain, NoDrafter(), target, about | {"drafter": PLAIN, "shape": NO_SHAPE, "budget": 0})
         for label, shape in random.Random(f"{seed}/{name}").sample(settings, len(settings)):
             drafter = _drafter(kept, label, shape, *drafters[label], ids, plain.new_tokens, seed)
-            setting = {"drafter": label, "shape": shape, "budget": shapes.parse(shape).budget}
+            setting = {"drafter": label, "shape": shape, "budget": shape_or_growth(shape).budget}
             rows += _rows(run(drafter, shape), plain, drafter, target, about | setting)
         yield rows
+
+
+def grown_names(spec: str, pair, options: Mapping, budgets: Sequence[int]) -> list[str]:
+    """The drafter's own growth rule at these budgets; none where it has none, or where it is a control."""
+    if spec in CONTROLS or not budgets:
+        return []
+    rule = next(iter(growth_rules(make(spec, pair, **options), DEEPEST)), "")
+    return [f"{rule}@{budget}" for budget in budgets if rule]
 
 
 def _head(spec: str) -> str:

@@ -1,17 +1,18 @@
 """Tables of drafters, and of the training of heads."""
 
 from lib.studies.columns import table
-from lib.studies.parameters import MODELS, drafter, tree
+from lib.studies.parameters import MODELS, drafter, nodes, tree
 
 NOTEBOOK = "05_drafters"
-PARAMETERS = {**MODELS, "drafters": drafter, "other_drafters": drafter, "shapes": tree, "shape": tree}
+PARAMETERS = {**MODELS, "drafters": drafter, "other_drafters": drafter, "shapes": tree, "shape": tree,
+              "grown": nodes}
 
 TABLES = (
     table("drafters", "greedy decoding of one prompt with one drafter and shape; the drafter `none` is plain decoding",
           "target drafter shape prompt stretch", """
           target dtype
           drafter text kind of drafter with its option, or name of a model
-          shape text name of the draft tree's shape, the largest that the drafter may fill
+          shape text name of the draft tree's shape, the largest that the drafter may fill, or of its growth rule
           budget prompt kind
           prompt_tokens integer tokens of the prompt
           stretch rounds drafted accepted
@@ -28,7 +29,7 @@ TABLES = (
     table("head_curves", "quality of a head on held-out text during its training, from the head's own curve.csv",
           "target head step kind depth", """
           target text frozen model whose hidden states the head reads
-          head text medusa, eagle, eagle3 or block
+          head text kind of head
           step integer optimiser steps so far
           kind
           depth integer tokens ahead of the root, 1 for the first draft token

@@ -12,6 +12,7 @@ from lib.cost import formulas
 from lib.lab import stats
 from lib.models.held_out import REAL_KINDS
 from lib.studies.drafters.measure import CONTROLS, MODEL, PLAIN
+from lib.trees.growth.registry import RULES
 
 GENERATED = " (generated)"  # after the name of a kind whose text a program wrote
 # The tables of the weblog that this study began with; `lib.cost.formulas` has the one by draft length.
@@ -29,12 +30,27 @@ _ORDERS = (("eagle3", "eagle", "Li et al. 2025, EAGLE-3"), ("eagle", "medusa", "
           ("merged", "model", "Miao et al. 2024, SpecInfer"),
           ("combined", "model", "Hu et al. 2024, SAM-Decoding"))
 
+# What is compared with what, on the same shapes.
+_IDEAS = (("reduced vocabulary", "model:vocabulary=8192", "model"),
+          ("bias from the parent's token", "dspark", "block"),
+          ("places that see backwards alone", "jetspec", "block"),
+          ("growth by confidence", "dspark:confidence", "dspark"),
+          ("suffix automaton in front", "combined:behind=dspark", "dspark"),
+          ("suffix automaton in front", "combined:behind=eagle3", "eagle3"),
+          ("suffix automaton in front", "combined:vocabulary=8192", "model:vocabulary=8192"),
+          ("Graft", "graft:behind=dspark", "dspark"),
+          ("Graft", "graft:behind=eagle3", "eagle3"))
+CHAIN, TREE, GROWN = "chain", "static tree", "grown tree"
+
 
 def clean(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows before a loop, with `setting` (drafter and shape in one name) and `ms`, the milliseconds of their rounds."""
+    """Rows before a loop, with `setting` (drafter and shape in one name), `form` (of the shape) and `ms`, the
+    milliseconds of their rounds.
+    """
     kept = rows[(rows["stretch"] == "before") & (rows["rounds"] > 0)]
     setting = kept["drafter"].where(kept["drafter"] == PLAIN, kept["drafter"] + ", " + kept["shape"])
-    return kept.assign(setting=setting, ms=kept["draft_ms"] + kept["verify_ms"] + kept["commit_ms"])
+    return kept.assign(setting=setting, form=kept["shape"].map(form),
+                       ms=kept["draft_ms"] + kept["verify_ms"] + kept["commit_ms"])
 
 
 def labelled(rows: pd.DataFrame, prompts: str) -> pd.Series:
@@ -108,14 +124,21 @@ def advice(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(found).astype({"n_prompts": int})
 
 
-def with_best_shape(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
-    """By target and drafter the shape that is fastest on every other prompt, judged on the remaining prompts.
+def form(shape: str) -> str:
+    """CHAIN, TREE or GROWN, by a shape's name."""
+    family = shape.partition("@")[0].partition(":")[0]
+    return GROWN if family in RULES else CHAIN if family == "chain" else TREE
 
-    target, drafter, shape, budget, value, low, high (the speedup over plain decoding), n_prompts, tokens (per round).
-    Plain decoding and drafters without a judged prompt are left out.
+
+def with_best_shape(rows: pd.DataFrame, rng: np.random.Generator, by: Sequence[str] = ()) -> pd.DataFrame:
+    """By target and drafter, and these columns, the shape that is fastest on every other prompt, judged on the others.
+
+    target, drafter, by, shape, budget, value, low, high (the speedup over plain decoding), n_prompts, tokens (per
+    round). Plain decoding and drafters without a judged prompt are left out.
     """
-    found = []
-    for (target, drafter), own in rows[rows["drafter"] != PLAIN].groupby(["target", "drafter"], sort=False):
+    found, keys = [], ["target", "drafter", *by]
+    for key, own in rows[rows["drafter"] != PLAIN].groupby(keys, sort=False):
+        target = key[0]
         prompts = list(rows.loc[rows["target"] == target, "prompt"].unique())
         sums = own[own["prompt"].isin(prompts[::2])].groupby("setting", sort=False)[["tokens", "ms"]].sum()
         best = (sums["tokens"] / sums["ms"]).idxmax() if len(sums) else ""
@@ -125,10 +148,45 @@ def with_best_shape(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFram
         mine = judged[judged["setting"] == best]
         if len(mine):
             gain = stats.compare(judged, [], "setting", PLAIN, "tokens", "ms", rng, relative=True).iloc[0]
-            found.append({"target": target, "drafter": drafter, "shape": mine["shape"].iloc[0],
+            found.append({**dict(zip(keys, key)), "shape": mine["shape"].iloc[0],
                           "budget": mine["budget"].iloc[0], **gain[["value", "low", "high", "n_prompts"]],
                           "tokens": mine["tokens"].sum() / mine["rounds"].sum()})
     return pd.DataFrame(found)
+
+
+def over_chains(rows: pd.DataFrame, best: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """The speed of each drafter's best trees over its best chain, on the prompts that judge: drafter, form, shape,
+    chain, value, low, high. best: `with_best_shape` by form, of one target.
+    """
+    judged, found = rows[rows["prompt"].isin(list(rows["prompt"].unique())[1::2])], []
+    for drafter, own in best.groupby("drafter", sort=False):
+        shape = own.set_index("form")["shape"]
+        for name in [name for name in (TREE, GROWN) if name in shape and CHAIN in shape]:
+            both = judged[(judged["drafter"] == drafter) & judged["shape"].isin([shape[name], shape[CHAIN]])]
+            gain = stats.compare(both, [], "shape", shape[CHAIN], "tokens", "ms", rng, relative=True)
+            found += [{"drafter": drafter, "form": name, "chain": shape[CHAIN], **row}
+                      for row in gain.to_dict("records")]
+    return pd.DataFrame(found, columns=["drafter", "form", "shape", "chain", "value", "low", "high"])
+
+
+def ideas(rows: pd.DataFrame, model: str, rng: np.random.Generator) -> pd.DataFrame:
+    """What each idea is worth by itself, over the same drafter without it and with the same shapes: tokens per round
+    and tokens per second, as ratios with intervals, paired by prompt. rows: of one target.
+    """
+    found = []
+    for idea, spec, without in _IDEAS:
+        pair = [model if name == "model" else name for name in (spec, without)]
+        own = rows[rows["drafter"].isin(pair)]
+        both = own.groupby("shape")["drafter"].nunique()
+        own = own[own["shape"].isin(both[both == 2].index)]
+        if own.empty:
+            continue
+        row = {"idea": idea, "with": pair[0], "without": pair[1], "shapes": ", ".join(own["shape"].unique())}
+        for name, bottom in (("tokens per round", "rounds"), ("tokens per second", "ms")):
+            gain = stats.compare(own, [], "drafter", pair[1], "tokens", bottom, rng, relative=True)
+            row[name] = stats.format_estimate(gain.iloc[0])
+        found.append(row)
+    return pd.DataFrame(found, columns=["idea", "with", "without", "shapes", "tokens per round", "tokens per second"])
 
 
 def task_table(rows: pd.DataFrame, model: str, lookup: str, rng: np.random.Generator) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lib.decoding.loop import generate
 from lib.drafters.drafter import NoDrafter
-from lib.drafters.registry import make, shipped_for
+from lib.drafters.registry import heads_for, make
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
@@ -229,7 +229,7 @@ class RoundsExplorer:
 
 def drafters_of(pair: Pair) -> tuple[str, ...]:
     """The specs of drafters that are offered for a pair: its model, drafters of the text, and what ships for it."""
-    return (*(["model"] if pair.draft_model is not None else []), *OF_TEXT, *shipped_for(pair.target_name))
+    return (*(["model"] if pair.draft_model is not None else []), *OF_TEXT, *heads_for(pair.target_name))
 
 
 def rules_at(temperature: float) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from lib.cost.round_cost import RoundCost
 from lib.cost.ways import ASSISTED, GENERATE, LOOKUP, Run, ours, theirs
 from lib.drafters.adaptive import AdaptiveDrafter, WhereItPays
 from lib.drafters.drafter import ROOT_ALONE
-from lib.drafters.heads.store import shipped
+from lib.drafters.heads.store import made_for
 from lib.drafters.registry import head_of, make, needs_draft_model
 from lib.models.fused import fused
 from lib.trees import shapes
@@ -104,5 +104,5 @@ def adaptive(pair, spec: str, checking: RoundCost, drafting: RoundCost, shape: s
 def possible(pair, specs: Iterable[str]) -> list[str]:
     """The pair's own model if it has one, then those of these drafters that the pair can have."""
     names = [OWN, *specs] if pair.draft_model is not None else [spec for spec in specs if not needs_draft_model(spec)]
-    heads = {name: head_of(name) for name in names}
-    return [name for name in heads if not heads[name] or shipped(pair.target_name, heads[name]).is_dir()]
+    made = made_for(pair.target_name)
+    return [name for name in dict.fromkeys(names) if not head_of(name) or head_of(name) in made]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lib import cost
-from lib.cost import formulas, recommendation
+from lib.cost import formulas, recommendation, roofline
 from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
 from lib.lab import processor, tables
 from lib.lab.findings import Results
@@ -85,6 +85,25 @@ def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(found):  # noqa: 
     axis, = finding.figure.axes
     assert len(axis.lines) == 2 * 2 + 1 and len(axis.collections) == 2  # and the line at 1
     assert "No larger pair was timed" in findings.larger_pairs(sized[sized["costs"] == "own"]).text
+
+
+def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: F811
+    mapped = measure.tree_or_chain(found, np.random.default_rng(0))
+    assert set(mapped["hardware"]) == {measure.HERE, *roofline.HARDWARE} and set(mapped["batch"]) == {1, 2}
+    own = mapped[(mapped["hardware"] == measure.HERE) & (mapped["batch"] == 1) & (mapped["drafter"] == "model")]
+    listed = found.candidates[(found.candidates["batch"] == 1) & (found.candidates["drafter"] == "model")]
+    chain = listed[listed["chain"]]["speedup"].max()
+    for row in own.itertuples():
+        trees = listed[~listed["chain"] & (listed["budget"] > row.budget / 2) & (listed["budget"] <= row.budget)]
+        trees = trees[~trees["shape"].str.endswith("@auto") & ~trees["shape"].str.startswith("smart")]
+        assert row.speedup == pytest.approx(trees["speedup"].max())
+        assert row.over_chain == pytest.approx(row.speedup / chain)
+    assert set(own["budget"]) == {2, 4} and np.isnan(own["over_chain_low"]).all(), "three prompts"
+    tables.Table("", "advice_map", "mark").extend(mapped)
+    finding = findings.tree_or_chain(mapped)
+    assert f"{own['over_chain'].max():.2f}" in finding.claim and "H100, bfloat16 (computed)" in finding.text
+    titles = [axis.get_title() for axis in finding.figure.axes if axis.get_title()]
+    assert len(titles) == 2 + len(roofline.HARDWARE) and titles[1] == "this machine\nmeasured, batch 2"
 
 
 def test_the_star_is_the_measured_speedup_at_the_recommended_budget(found):  # noqa: F811

@@ -83,12 +83,14 @@ def test_memory_leaves_out_single_numbers():
 
 
 def test_trained_heads_take_part_by_their_folders(monkeypatch, tmp_path):
-    monkeypatch.setattr(heads.store, "SHIPPED", tmp_path)
+    monkeypatch.setattr(heads.store, "PLACES", (tmp_path, tmp_path / "made"))
     for kind in ("medusa", "eagle"):
         heads.save(small_heads.head(kind, TARGET), tmp_path / "target" / kind)
-    heads.save(small_heads.head("medusa", TARGET, seed=1), tmp_path / "target" / "medusa-second")
+    heads.save(small_heads.head("medusa", TARGET, seed=1), tmp_path / "made" / "target" / "medusa-second")
     (tmp_path / "target" / "notes").mkdir()
+    heads.save(small_heads.head("medusa", TARGET, seed=2), tmp_path / "made" / "target" / "medusa")
     assert measure.heads_of("target") == ["eagle", "medusa", "medusa-second"]
+    assert heads.folder_of("target", "medusa") == tmp_path / "target" / "medusa", "what ships goes before"
     names = ["medusa-second", "eagle"]
     rows = pd.DataFrame([row for part in measured(specs=names, shape_names=["kary:2@6"]) for row in part])
     beside = {"none", "model one", "model two", "lookup"}
@@ -251,3 +253,54 @@ def test_what_heads_learnt_late_is_told_from_their_curves():
     found = summary.learning(pd.DataFrame(rows))
     assert list(found.index) == ["rising", "still"]
     assert np.allclose(found.loc["rising"], [0.6, 0.5, 0.2]) and np.allclose(found.loc["still"], [0.3, 0.2, 0.0])
+
+
+def a_table(speeds, rounds=10):
+    """Rows of 16 prompts with these accepted tokens per round and tokens per second of (drafter, shape); plain has 1."""
+    rows = []
+    for number in range(16):
+        for (drafter, shape), (accepted, speed) in {("none", "root"): (0, 1.0), **speeds}.items():
+            tokens = rounds * (1 + accepted) + (number % 3 if drafter != "none" else 0)
+            rows.append(dict(target="t", dtype="float64", drafter=drafter, shape=shape, budget=4, prompt=f"p{number}",
+                             kind="k", stretch="before", rounds=rounds, drafted=40, accepted=tokens - rounds,
+                             tokens=tokens, draft_ms=0.0, verify_ms=tokens / speed, commit_ms=0.0, weight_bytes=0,
+                             held_bytes=0, target_bytes=1, identical=True))
+    return summary.clean(pd.DataFrame(rows))
+
+
+def test_a_drafters_trees_stand_beside_its_own_best_chain():
+    rows = a_table({("d", "chain:2"): (1, 1.5), ("d", "chain:4"): (2, 2.0), ("d", "kary:2@6"): (2, 1.8),
+                    ("d", "dyspec:8@8"): (3, 2.5), ("e", "chain:2"): (1, 1.2)})
+    rng = np.random.default_rng(0)
+    best = summary.with_best_shape(rows, rng, by=["form"]).set_index(["drafter", "form"])["shape"]
+    assert best.to_dict() == {("d", "chain"): "chain:4", ("d", "static tree"): "kary:2@6",
+                              ("d", "grown tree"): "dyspec:8@8", ("e", "chain"): "chain:2"}
+    found = summary.over_chains(rows, summary.with_best_shape(rows, rng, by=["form"]), rng).set_index("form")
+    assert found["value"].to_dict() == pytest.approx({"static tree": 0.9, "grown tree": 1.25}, rel=1e-6)
+    finding = findings.trees_over_chains(rows, rng)
+    assert "a static tree is faster for 0 and slower for 1 of 1 drafters" in finding.claim
+    assert "`dyspec:8@8`: 1.25 [1.25, 1.25] times `chain:4`" in finding.text
+    assert "No drafter was judged" in findings.trees_over_chains(rows[rows["drafter"] != "d"], rng).claim
+
+
+def test_an_idea_is_compared_on_the_shapes_that_both_have():
+    rows = a_table({("dspark", "chain:2"): (2, 2.0), ("block", "chain:2"): (1, 1.6), ("block", "kary:2@6"): (5, 9.0),
+                    ("model x", "chain:2"): (3, 1.0)})
+    found = summary.ideas(rows, "model x", np.random.default_rng(0))
+    assert found[["with", "without", "shapes"]].values.tolist() == [["dspark", "block", "chain:2"]]
+    assert found["tokens per second"].iloc[0].startswith("1.25 [")
+    alone = rows[rows["drafter"] != "block"]
+    assert findings.worth(alone, "model x", np.random.default_rng(0)).startswith("No drafter")
+
+
+def test_drafters_that_grow_trees_do_so_at_the_budgets_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(heads.store, "PLACES", (tmp_path, tmp_path / "made"))
+    for kind in ("medusa", "dspark"):
+        heads.save(small_heads.head(kind, TARGET), tmp_path / "target" / kind)
+    parts = measured(specs=["medusa", "dspark", "graft:behind=dspark", "sam", "random"], shape_names=["chain:2"],
+                     grown=[4])
+    rows = pd.DataFrame([row for part in parts for row in part])
+    grown = rows[~rows["shape"].isin(["chain:2", "root"])].groupby("drafter")["shape"].unique().explode().to_dict()
+    assert grown == {"medusa": "ddtree@4", "dspark": "dyspec:8@4", "graft:behind=dspark": "dyspec:8@4",
+                     "model one": "opttree:4,8,0.05@4", "model two": "opttree:4,8,0.05@4"}
+    assert rows["identical"].all() and (rows.loc[rows["shape"].str.contains("@"), "drafted"] > 0).all()

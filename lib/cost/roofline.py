@@ -1,0 +1,52 @@
+"""Costs of other hardware by a roofline: a check takes the longer of reading the weights once and of multiplying them
+with all rows (Williams et al. 2009). Computed from data sheets, not measured: no caches, launches or attention.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.cost.round_cost import Curve, RoundCost
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A machine, and the bytes in which it keeps a weight.
+
+    bandwidth: bytes per second from memory. rate: products and sums per second in the format that it multiplies in.
+    """
+
+    bandwidth: float
+    rate: float
+    weight_bytes: float
+
+    @property
+    def free_rows(self) -> float:
+        """Tokens of a whole batch, roots included, that are multiplied in the time of reading the weights once."""
+        return self.rate * self.weight_bytes / (2 * self.bandwidth)
+
+    def check(self, nodes, batch: int = 1) -> np.ndarray | float:
+        """The time of checking drafted nodes per row, over that of a plain round of the batch; nodes: float[...]."""
+        rows = batch * (1 + np.asarray(nodes, dtype=float))
+        return np.maximum(1.0, rows / self.free_rows) / max(1.0, batch / self.free_rows)
+
+
+# H100 SXM (data sheet); Xeon 8480+ with AMX: 56 cores x 1,024 per cycle at 2.0 GHz, 8 x DDR5-4800; a laptop with AVX2: 8
+# cores x 32 per cycle at 3.0 GHz, 2 x DDR5-5600.
+HARDWARE = {
+    "H100, bfloat16": Hardware(3.35e12, 989e12, 2),
+    "AMX server, bfloat16": Hardware(307e9, 115e12, 2),
+    "AVX2 laptop, float32": Hardware(89.6e9, 768e9, 4),
+    "AVX2 laptop, int8 weights": Hardware(89.6e9, 768e9, 1),
+}
+
+
+def on(hardware: Hardware, measured: RoundCost, most: int, batch: int = 1) -> RoundCost:
+    """The cost of rounds of up to `most` nodes on other hardware, in plain rounds; drafting takes as large a share of a
+    plain round as was measured.
+    """
+    kink = hardware.free_rows / batch - 1
+    at = sorted({1.0, *([kink] if 1 < kink < most else []), float(max(2, most))})
+    return RoundCost(1.0, measured.once / measured.plain,
+                     Curve(measured.level.at, measured.level.seconds / measured.plain),
+                     Curve(np.array(at), np.asarray(hardware.check(at, batch))))
