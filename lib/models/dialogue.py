@@ -4,12 +4,14 @@ as "<|im_end|>", is tokenised as text.
 
 import re
 from collections import defaultdict
+from datetime import date
 from typing import Mapping, Sequence
 
 import torch
 from jinja2 import TemplateError
 from torch import Tensor
 
+TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")  # how a template asks for the day
 Message = Mapping[str, str]  # role ("system", "user" or "assistant") and content
 
 
@@ -23,8 +25,10 @@ def has_template(tokenizer) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 
 
-def tokenise(messages: Sequence[Message], tokenizer) -> Tensor:
+def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None) -> Tensor:
     """int64[T]: the messages in the tokenizer's chat template, up to where the model answers.
+
+    day: what a template inserts that tells the date, as "2026-11-25"; None for today.
 
     A system prompt that the template inserts stays. Without a template the result is the plain text of all messages,
     with blank lines between them. ValueError where the template refuses the messages, as some do with a system message.
@@ -41,7 +45,8 @@ def tokenise(messages: Sequence[Message], tokenizer) -> Tensor:
     hidden = [{**message, "content": controls.sub(lambda found: stand_ins[found[0]], message["content"])}
               for message in messages]
     try:
-        rendered = tokenizer.apply_chat_template(hidden, add_generation_prompt=True, tokenize=False)
+        rendered = tokenizer.apply_chat_template(hidden, add_generation_prompt=True, tokenize=False,
+                                                 **_dated(tokenizer, day))
     except TemplateError as error:
         raise ValueError(f"the tokenizer's chat template refuses the messages ({error}); give others") from None
     if not stand_ins:
@@ -56,6 +61,15 @@ def tokenise(messages: Sequence[Message], tokenizer) -> Tensor:
         elif stretch:
             ids += _as_text(stretch, stand_ins, tokenizer)
     return torch.tensor(ids, dtype=torch.long)
+
+
+def _dated(tokenizer, day: str | None) -> dict[str, str]:
+    """The chat template with the day in the place of today, and under the name by which others ask for it."""
+    if day is None:
+        return {}
+    then = date.fromisoformat(day)
+    template = TODAY.sub(lambda call: repr(then.strftime(call[2])), tokenizer.get_chat_template())
+    return {"chat_template": template, "date_string": then.strftime("%d %b %Y")}
 
 
 def _as_text(stretch: str, stand_ins: Mapping[str, str], tokenizer) -> list[int]:
