@@ -190,14 +190,16 @@ def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest
 
 def static(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
     """The drafter with static shapes within the limits, judged by replay: of ranks, or by drafting again where it reads
-    the text alone. Trees that are grown from text are judged on other text. Nothing for other drafters.
+    the text, or stands behind a look-up. Trees that are grown from text are judged on other text. Nothing for others.
     """
     if entrant.name in recorded.ranks:
         yield from _by_ranks(entrant, recorded, limits)
-    elif isinstance(entrant.drafter, TextDrafter):
+    elif simulated.replayable(entrant.drafter):
         for label, tree in _fixed(limits).items():
             walk = simulated.rounds(recorded, entrant.drafter, prompts, tree)
-            yield _candidate(entrant, label, tree, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted)
+            calls = walk.draft_calls.mean() if len(walk.rows) else 0.0
+            yield _candidate(entrant, label, tree, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted,
+                             {1: float(calls)} if calls else {})
 
 
 def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:

@@ -1,5 +1,6 @@
 """Look-up where it has a long match, a model or a head elsewhere (Hu et al. 2024, SAM-Decoding, section 3.4)."""
 
+from operator import attrgetter
 from typing import Sequence
 
 from torch import Tensor
@@ -19,6 +20,7 @@ class CombinedDrafter(Wrapper):
     """
 
     option = "enough"
+    target = property(attrgetter("drafter.target"))  # of a head, whose hidden states a replay reads
 
     def __init__(self, lookup: SuffixAutomatonDrafter, drafter: Drafter, enough: int = 4):
         if enough < 1:
@@ -48,7 +50,10 @@ class CombinedDrafter(Wrapper):
         matches = self.lookup.propose(shape, draws)
         long = [length >= self.enough and draft.tree.budget > 0
                 for length, draft in zip(self.lookup.matched(), matches)]
+        calls = self.drafter.calls
         own = matches if all(long) else self.drafter.propose(shape, draws)
+        levels = self.drafter.levels or [self.drafter.calls - calls] * len(long)
+        self.levels = [0 if use else each for use, each in zip(long, levels)]
         self.drafts = [looked_up if use else other for use, looked_up, other in zip(long, matches, own)]
         self.rounds += len(long)
         self.looked_up += sum(long)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import Drafter, TextDrafter, Wrapper
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.replay.acceptance import in_real_text
@@ -50,7 +51,7 @@ def rounds(trace: Trace, drafter: Drafter, prompts: Sequence[Tensor], shape: Gro
     real-text starts the first one of each row.
 
     drafter: as in live decoding, with its temperature: one that reads the text alone (a `TextDrafter`), a language
-        model, or one that reads the target's hidden states.
+        model, one that reads the target's hidden states, or a look-up in front of one of these.
     prompts: int64[T] each, the texts that the trace's rows continue.
     rows: the number of rows that are decoded together.
     ValueError for other drafters.
@@ -135,5 +136,7 @@ def _check(trace: Trace, drafter: Drafter, prompts: Sequence[Tensor]) -> None:
 
 def replayable(drafter: Drafter) -> bool:
     """Whether the rounds of a drafter with top-k proposals follow from a trace's text."""
+    if type(drafter) is CombinedDrafter:  # not Graft, in which the rows of a batch are pruned alike
+        return replayable(drafter.drafter)
     resumes = isinstance(drafter, (TextDrafter, LanguageModelDrafter)) or drafter.wants_hidden_states
     return resumes and not isinstance(drafter, Wrapper)

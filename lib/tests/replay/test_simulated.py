@@ -8,6 +8,8 @@ import torch
 
 from lib import replay
 from lib.drafters import make
+from lib.drafters.combined import CombinedDrafter
+from lib.drafters.graft import GraftDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
@@ -72,6 +74,24 @@ def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperatur
             found = simulated.rounds(made, OF_TEXT[kind](), PROMPTS, shape, rows=3)
             assert [each for each in live_rounds(done) if each[1] < new] == replayed_rounds(found)
     assert found.accepted.any()
+
+
+@pytest.mark.parametrize("kind", ["model", "eagle", "medusa", "dspark"])
+def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
+    prompts = [torch.tensor([1, 2, 3, 1, 2, 3, 1]), *small_models.prompts(5, (3, 9, 5), HEADED.config.vocab_size)]
+    recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
+    made = (LanguageModelDrafter(small_models.related(HEADED, 2, 0.1)) if kind == "model" else
+            small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED)))
+    both = CombinedDrafter(SuffixAutomatonDrafter(), made, enough=2)
+    for shape in map(shapes.parse, ("chain:3", "kary:2@6")):
+        done = live.decode(HEADED, both, prompts, shape=shape, max_new_tokens=17, rows=1)
+        looked_up = both.looked_up
+        found = simulated.rounds(recorded, both, prompts, shape, rows=3)
+        assert live_rounds(done) == replayed_rounds(found) and found.accepted.any() and looked_up
+        calls = {(one.row, one.position - 1): one.draft_calls for one in done.rounds}
+        if kind != "eagle":  # whose head also reads what a look-up drafted, in a pass that the round's commit makes
+            assert [calls[each] for each in zip(found.rows.tolist(), found.starts.tolist())] == list(found.draft_calls)
+    assert not simulated.replayable(GraftDrafter(SuffixAutomatonDrafter(), made))
 
 
 def test_ngrams_are_replayed_by_their_ranks_too():
