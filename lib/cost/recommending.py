@@ -50,8 +50,8 @@ class Found:
     """What `recommend` returns: the recommendation, and what it rests on.
 
     tried: every candidate but those of one batch size. prices: the cost of rounds, by batch size and drafter.
-    candidates: the table "advice_candidates", a row for each batch and candidate. timed: the table "advice_timed", a row
-    for each timed call. costs: the table "costs".
+    candidates: the table "advice_candidates", a row for each batch and candidate. timed: the table "advice_timed", a
+    row for each timed call. costs: the table "costs".
     """
 
     recommendation: Recommendation
@@ -208,8 +208,8 @@ class _Procedure:
                                                  batch)]
 
     def promising(self, one: Entrant, tried: Sequence[Candidate], prices, wanted: bool = False) -> bool:
-        """Whether a drafter is wanted, or nearly the fastest at one of these batch sizes, and time is left for its grown
-        trees.
+        """Whether a drafter is wanted, or nearly the fastest at one of these batch sizes, and time is left for its
+        grown trees.
         """
         shares = [max([each.speedup(own[one.name], batch) for each in tried if each.entrant is one], default=0.0) /
                   max(each.speedup(own[each.entrant.name], batch) for each in tried)

@@ -25,14 +25,18 @@ class Hardware:
         """Tokens of a whole batch, roots included, that are multiplied in the time of reading the weights once."""
         return self.rate * self.weight_bytes / (2 * self.bandwidth)
 
+    def step(self, parameters: float, batch: int = 1) -> float:
+        """Seconds of a plain step of a batch, for a model of so many parameters."""
+        return max(parameters * self.weight_bytes / self.bandwidth, 2 * parameters * batch / self.rate)
+
     def check(self, nodes, batch: int = 1) -> np.ndarray | float:
         """The time of checking drafted nodes per row, over that of a plain round of the batch; nodes: float[...]."""
         rows = batch * (1 + np.asarray(nodes, dtype=float))
         return np.maximum(1.0, rows / self.free_rows) / max(1.0, batch / self.free_rows)
 
 
-# H100 SXM (data sheet); Xeon 8480+ with AMX: 56 cores x 1,024 per cycle at 2.0 GHz, 8 x DDR5-4800; a laptop with AVX2: 8
-# cores x 32 per cycle at 3.0 GHz, 2 x DDR5-5600.
+# H100 SXM (data sheet); Xeon 8480+ with AMX: 56 cores x 1,024 per cycle at 2.0 GHz, 8 x DDR5-4800; a laptop with AVX2:
+# 8 cores x 32 per cycle at 3.0 GHz, 2 x DDR5-5600.
 HARDWARE = {
     "H100, bfloat16": Hardware(3.35e12, 989e12, 2),
     "AMX server, bfloat16": Hardware(307e9, 115e12, 2),

@@ -1,0 +1,108 @@
+"""The recommendation from logs: tables of costs as they are read, and what follows for known acceptance."""
+
+import ast
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lib.cost import measure_served, served
+from lib.cost.candidates import Entrant, Limits
+from lib.cost.roofline import HARDWARE
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.lookup import LookupDrafter
+from lib.replay import logs, prefill
+from lib.tests import small_models
+
+TARGET = small_models.llama(3)
+DRAFTER = small_models.related(TARGET, 4, 0.05)
+PROMPTS = small_models.prompts(5, [12, 9, 14, 10, 11, 13, 8, 9, 10, 12, 9, 11, 10, 9, 12, 11, 10, 8, 9, 10])
+WRITTEN = prefill.continuations(TARGET, PROMPTS, max_new_tokens=20, rows=8, temperature=0.0, eos_token_id=None,
+                                generator=None)
+COSTS = "batch,nodes,check_ms,draft_ms\n1,0,10,1\n1,8,12,1\n8,0,20,2\n8,8,80,2\n"
+
+
+def texts():
+    count = len(PROMPTS)
+    return logs.Texts(tuple(map(str, range(count))), tuple("ab"[row // 2 % 2] for row in range(count)), tuple(PROMPTS),
+                      tuple(WRITTEN), (False,) * count, (logs.BY_IDS,) * count, (0.0,), (), {})
+
+
+def tried(limits=Limits(8, 4)):
+    pair = SimpleNamespace(target=None, target_name="t", draft_model=DRAFTER)
+    entrants = [Entrant("model", "model", pair, LanguageModelDrafter(DRAFTER)),
+                Entrant("lookup", "lookup", pair, LookupDrafter())]
+    trace = logs.trace_of(texts(), {"model": DRAFTER}, about={"protocol": "continuation"}, temperature=0.0)
+    return served.candidates(entrants, trace, texts(), limits)
+
+
+def prices(tmp_path, text=COSTS):
+    (tmp_path / "theirs.csv").write_text(text)
+    return served.read_costs(tmp_path / "theirs.csv")
+
+
+def test_the_fastest_candidate_on_one_half_is_judged_on_the_other(tmp_path):
+    price, found = prices(tmp_path), tried()
+    own = served.recommend(found, price[1], 1, texts(), np.random.default_rng(0))
+    assert not own.plain and own.drafter == "model" and own.speedup.low > 1
+    best = next(each for each in found if each.entrant.name == "model" and each.label == own.tree)
+    judging = served.halves(texts())[1]
+    names = [name for name, is_in in zip(texts().names, judging) if is_in]
+    kept = [best.prompts.index(name) for name in names]
+    tokens = 1 + best.accepted[kept].sum() / best.rounds[kept].sum()
+    seconds = 0.010 + 0.002 * own.budget / 8 + 0.001 * sum(best.passes.values())
+    assert own.speedup.value == pytest.approx(tokens * 0.010 / seconds)
+    assert set(own.kinds) == {"a", "b"} and own.settings
+    assert own.choices == [list(path) for path in best.shape.choices()]
+    assert own.over_chain.value == pytest.approx(1.0) or own.chain != best.name
+    at_eight = served.recommend(found, price[8], 8, texts(), np.random.default_rng(0))
+    assert at_eight.budget < own.budget or at_eight.plain, "a check of eight nodes takes four plain steps there"
+
+
+def test_drafters_without_a_model_draft_for_nothing_and_others_need_a_time(tmp_path):
+    price = prices(tmp_path, COSTS.replace(",draft_ms", "").replace(",1\n", "\n").replace(",2\n", "\n"))
+    of_text = [each for each in tried() if each.entrant.name == "lookup"]
+    assert served.recommend(of_text, price[1], 1, texts(), np.random.default_rng(0)).drafter == "lookup"
+    with pytest.raises(ValueError, match="drafter 'model' has a model, but the costs have no draft_ms"):
+        served.recommend(tried(), price[1], 1, texts(), np.random.default_rng(0))
+
+
+def test_a_roofline_gives_costs_by_size():
+    machine = HARDWARE["H100, bfloat16"]
+    price = served.computed("H100, bfloat16", 8e9, 1e9, [1, 256], 64)
+    assert price[1].plain == pytest.approx(8e9 * 2 / 3.35e12) and price[1].level(1) == pytest.approx(price[1].plain / 8)
+    assert price[1].check(64) == pytest.approx(price[1].plain)
+    assert price[256].check(64) / price[256].plain == pytest.approx(machine.check(64, 256))
+    assert machine.check(64, 256) > 9
+
+
+@pytest.mark.parametrize("text, message", [
+    ("batch,nodes\n1,0\n", "lacks the column check_ms"), ("batch,nodes,check_ms\n1,0,x\n", "is no table of costs"),
+    ("batch,nodes,check_ms\n1,0,5\n", "has at batch 1 the nodes 0; give 0, a plain step, and one or more larger"),
+    ("batch,nodes,check_ms\n1,2,5\n", "has at batch 1 the nodes 2"),
+    ("batch,nodes,check_ms\n1.5,0,5\n", "has batch 1.5"), ("batch,nodes,check_ms\n1,-1,5\n", "has nodes -1"),
+    ("batch,nodes,check_ms\n1,0,0\n", "has check_ms 0; give milliseconds"),
+    ("batch,nodes,check_ms,draft_ms\n1,0,5,-2\n", "has draft_ms -2"), ("\0\n", "is no table|lacks the column"),
+    ("", "is no table of costs")])
+def test_a_table_that_is_none_is_refused(text, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        prices(tmp_path, text)
+    with pytest.raises(FileNotFoundError, match="no costs at .*; give a CSV file .* or one of H100, bfloat16"):
+        served.read_costs(tmp_path / "nothing.csv")
+
+
+def test_the_script_writes_what_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure_served.AutoModelForCausalLM, "from_pretrained", lambda name, dtype: TARGET)
+    target = measure_served.times("t", "auto", "cpu", [1, 2], (0, 4), 6, 2)
+    assert set(target) == {(1, 0), (1, 4), (2, 0), (2, 4)} and min(target.values()) > 0
+    file = io.StringIO()
+    measure_served.write(target, {(1, 0): 0.5, (2, 0): 0.75}, file)
+    price = prices(tmp_path, file.getvalue())
+    assert price[2].level(1) == pytest.approx(0.00075) and set(price) == {1, 2}
+    source = ast.parse(Path(measure_served.__file__).read_text(encoding="utf-8"))
+    names = {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
+             for node in ast.walk(source) if isinstance(node, (ast.Import, ast.ImportFrom))}
+    assert names - {*sys.stdlib_module_names} == {"torch", "transformers"}, "it runs where nothing else is installed"
