@@ -205,8 +205,8 @@ class Rounds:
 
 
 @settings(deadline=None, max_examples=8)
-@given(st.sampled_from(["eagle", "eagle3", "eagle3:small", "eagle3:own", "eagle:some", *ONE_PASS]), st.lists(trees(8), min_size=2, max_size=3),
-       SEEDS)
+@given(st.sampled_from(["eagle", "eagle3", "eagle3:small", "eagle3:own", "eagle:some", *ONE_PASS]),
+       st.lists(trees(8), min_size=2, max_size=3), SEEDS)
 @torch.no_grad()
 def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, seed):
     rounds, one_pass = Rounds(drafter(name), seed), name in ONE_PASS

@@ -256,7 +256,7 @@ def test_what_heads_learnt_late_is_told_from_their_curves():
 
 
 def a_table(speeds, rounds=10):
-    """Rows of 16 prompts with these accepted tokens per round and tokens per second of (drafter, shape); plain has 1."""
+    """Rows of 16 prompts: by (drafter, shape) the accepted tokens per round and tokens per second; plain has 1."""
     rows = []
     for number in range(16):
         for (drafter, shape), (accepted, speed) in {("none", "root"): (0, 1.0), **speeds}.items():

@@ -18,8 +18,8 @@ class DySpec(Growth):
 
     The heap (`grown_shapes.best_first`) would need one distribution at a time; here one forward pass serves a level,
     and the tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the
-    heap takes the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will its
-    descendants; and no node below the last of the best can enter, since its reach would have to be larger. So only
+    heap takes the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will
+    its descendants; and no node below the last of the best can enter, since its reach would have to be larger. So only
     better candidates have to be expanded, and growth ends when none of the newest level is among the best.
     """
 
