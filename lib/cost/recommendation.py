@@ -138,7 +138,7 @@ class Recommendation:
     def save(self, path: str | Path) -> None:
         """Writes the file in one step, in a new folder if need be."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.replace(Path(path), json.dumps(_plain(asdict(self)), indent=1, allow_nan=False).encode() + b"\n")
+        atomic_file.replace(Path(path), json.dumps(jsonable(asdict(self)), indent=1, allow_nan=False).encode() + b"\n")
 
     def text(self) -> str:
         """The recommendation in lines of text."""
@@ -175,12 +175,12 @@ def _lines(own: ForBatch) -> list[str]:
     return lines + [f"  note: {sentence}" for sentence in own.warnings]
 
 
-def _plain(value):
+def jsonable(value):
     """Plain values for JSON: lists for tuples, null for NaN."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: jsonable(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [jsonable(each) for each in value]
     return None if isinstance(value, float) and isnan(value) else value
 
 

@@ -6,8 +6,9 @@ for each batch size and number of drafted tokens per sequence, 0 among them, whi
 script that needs torch and transformers alone, writes one.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,14 @@ import pandas as pd
 from lib.cost import roofline
 from lib.cost.candidates import Candidate, Entrant, Limits, static
 from lib.cost.engines.registry import settings
-from lib.cost.recommendation import Interval
+from lib.cost.recommendation import Interval, jsonable
 from lib.cost.round_cost import Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
-from lib.lab import stats
+from lib.lab import atomic_file, stats
 from lib.replay.logs import Texts
 from lib.replay.trace import Trace
 
+FILE = "served.json"  # in a run's folder: what `ForLogs.save` writes
 COLUMNS = ("batch", "nodes", "check_ms")
 DRAFT = "draft_ms"  # one forward pass of the drafter
 MEASURED, COMPUTED = "measured where it is served", "computed by a roofline"
@@ -104,6 +106,34 @@ class ForBatch:
     settings: Sequence[Mapping[str, str]]
 
 
+@dataclass(frozen=True)
+class ForLogs:
+    """What to use by batch size. costs: where they are from, a file's name or hardware; temperature: of the answers."""
+
+    target: str
+    costs: str
+    temperature: float
+    answers: int
+    by_batch: Sequence[ForBatch]
+
+    def text(self) -> str:
+        """The recommendation in lines of text."""
+        source = f"computed by a roofline of {self.costs}" if self.costs in roofline.HARDWARE else f"of {self.costs}"
+        lines = [f"{self.target}, {self.answers} logged answers at temperature {self.temperature:g}, costs {source}; "
+                 "predicted, nothing was timed"]
+        for own in self.by_batch:
+            lines.append(f"batch {own.batch}: plain decoding, since no candidate is faster" if own.plain else
+                         f"batch {own.batch}: {own.drafter} with {own.tree} (budget {own.budget}, depth {own.depth}), "
+                         f"{own.speedup} times plain decoding, {own.over_chain} times the best chain ({own.chain})")
+            lines += [] if own.plain else [f"  {one['engine']} ({one['versions']}; {one['draft']}): {one['setting']}"
+                                           for one in own.settings]
+        return "\n".join(lines)
+
+    def save(self, path: str | Path) -> None:
+        """Writes a JSON file in one step; an interval is [value, low, high], null where an end is not known."""
+        atomic_file.replace(Path(path), json.dumps(jsonable(asdict(self)), indent=1, allow_nan=False).encode() + b"\n")
+
+
 def halves(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
     """bool[N]: the answers that choose, every second one of each kind, and those that judge."""
     seen: dict[str, int] = {}
@@ -120,12 +150,14 @@ def candidates(entrants: Sequence[Entrant], trace: Trace, texts: Texts, limits: 
     return [each for one in entrants for each in static(one, trace, texts.prompts, limits)]
 
 
-def recommend(tried: Sequence[Candidate], price: RoundCost, batch: int, texts: Texts,
+def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch: int, texts: Texts,
               rng: np.random.Generator) -> ForBatch:
-    """The fastest candidate on the answers that choose, at these costs, judged on the others."""
+    """The fastest candidate on the answers that choose, at the costs of a batch size, judged on the others; prices: as
+    for `price_of`.
+    """
     choosing, judging = ({name for name, is_in in zip(texts.names, part) if is_in} for part in halves(texts))
     on_half = {each.name: _part(each, choosing) for each in tried}
-    priced = {each.name: _price(each, price) for each in tried}
+    priced = {each.name: price_of(each, prices) for each in tried}
     speed = {each.name: on_half[each.name].speedup(priced[each.name], batch) for each in tried}
     best = max(tried, key=lambda each: (speed[each.name], -each.shape.budget))
     chain = max((each for each in tried if each.is_chain), key=lambda each: speed[each.name])
@@ -136,7 +168,7 @@ def recommend(tried: Sequence[Candidate], price: RoundCost, batch: int, texts: T
     for name, kind in zip(texts.names, texts.kinds):
         by_kind.setdefault(kind, set()).update({name} & judging)
     return ForBatch(
-        batch, best.entrant.spec, best.label, [list(path) for path in best.shape.choices()], best.shape.budget,
+        batch, best.entrant.name, best.label, [list(path) for path in best.shape.choices()], best.shape.budget,
         best.shape.max_depth, chain.name, _over_plain(judged, priced[best.name], batch, rng),
         _over(judged, priced[best.name], beside, priced[chain.name], batch, rng),
         {kind: _over_plain(_part(best, names), priced[best.name], batch, rng)
@@ -144,12 +176,17 @@ def recommend(tried: Sequence[Candidate], price: RoundCost, batch: int, texts: T
         speed[best.name] <= 1, settings(best.entrant.spec, best.shape, own_chain.shape if own_chain else ROOT_ALONE))
 
 
-def _price(each: Candidate, price: RoundCost) -> RoundCost:
-    """The cost of a drafter's rounds: without a forward pass drafting is free. ValueError where it has no cost."""
-    if each.passes and np.isnan(price.level(1)):
+def price_of(each: Candidate, prices: Mapping[str, RoundCost]) -> RoundCost:
+    """The cost of a drafter's rounds, of those by the names of drafters with a model; "" is of all others, for which
+    drafting is free. ValueError where a model has no cost.
+    """
+    if not each.passes:
+        return replace(prices[""], level=Curve.through([1], [0.0]))
+    own = prices[each.entrant.name]
+    if np.isnan(own.level(1)):
         raise ValueError(f"drafter {each.entrant.name!r} has a model, but the costs have no {DRAFT}: give the time of "
                          "its forward pass, or leave it out")
-    return price if each.passes else replace(price, level=Curve.through([1], [0.0]))
+    return own
 
 
 def _part(each: Candidate, names: set[str]) -> Candidate:

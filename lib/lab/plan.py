@@ -17,7 +17,7 @@ import yaml
 REPORT = "09_report"  # the notebook that becomes report.html
 RUN_DIR = "run_dir"  # the parameter that the runner sets: the folder for tables and figures
 DEFAULT_PROFILE = "cpu"
-FILE_ENDINGS = (".jsonl", ".json", ".txt", ".yaml", ".csv", ".gz", ".gguf")
+FILE_ENDINGS = (".jsonl", ".json", ".txt", ".log", ".yaml", ".csv", ".gz", ".gguf")
 LONGEST_NAME = 80  # characters of a run's default name
 Value = bool | int | float | str | list
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from lib.decoding.loop import continuations
 from lib.lab import atomic_file
-from lib.making import data, family, heads, loop, nano, ngrams, own_text
+from lib.making import data, example_log, family, heads, loop, nano, ngrams, own_text
 from lib.making.corpus import mixture
 from lib.models import dialogue, prompts
 from lib.models.load import load_pair
@@ -33,6 +33,7 @@ COMMANDS = {
     "nano": "distil a small draft model from a chat model on its dialogues",
     "prompts": "cut the family's held-out prompts",
     "chat_answers": "record the headline target's first answers to chat prompts with a second turn",
+    "example_log": "let base answer prompts, as a server would log them",
 }
 
 
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str]) -> None:
         cut_prompts(SHIPPED / "base" / "tokenizer.json", prompts.FAMILY)
     elif given.command == "chat_answers":
         answer_chat_prompts()
+    elif given.command == "example_log":
+        example_log.make(Path("data/logs/example.jsonl"))
     elif given.command == "heads":
         heads.make(given.target, given.kinds.split(","), given.folder, plan=planned(heads.plan_of(given.target)),
                    device=given.device)

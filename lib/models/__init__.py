@@ -12,5 +12,5 @@ some of their tokens alone. `fused` gives a faster stand-in for a model: native 
 from lib import lazy_exports
 
 __getattr__, __all__ = lazy_exports(__name__, checks=("DTYPES", "PairError"),
-                                    load=("Pair", "check_pairs", "load_pair", "load_pairs"),
+                                    load=("Pair", "Served", "check_pairs", "load_pair", "load_pairs", "load_served"),
                                     registry=("FAMILY", "PAIRS", "PRESETS", "SHIPPED", "Source", "sources"))

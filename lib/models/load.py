@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Callable, Mapping, Sequence
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 
 from lib.attention.registration import TREE, register
@@ -112,6 +112,46 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, 
     return [Pair(_shown(name, pair), models[0], models[1] if models[1:] else None, tokenizer(pair[0]), pair[0].short,
                  pair[1].short if pair[1:] else NO_MODEL)
             for name, pair, models in zip(names, named, loaded)]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A target that is served elsewhere, and draft models with its tokenizer, by name, which are loaded.
+
+    config, eos_token_ids, parameters: of the target, whose weights are not read.
+    """
+
+    name: str
+    config: object
+    tokenizer: object
+    eos_token_ids: tuple[int, ...]
+    parameters: int
+    drafters: Mapping[str, object]
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders of local draft models."""
+        return [model.name_or_path for model in self.drafters.values() if Path(model.name_or_path).is_dir()]
+
+
+def load_served(target: str, drafters: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO,
+                device: str = "cpu") -> Served:
+    """A served target's tokenizer and settings, and draft models; names as `load_pairs` takes them. PairError as there.
+    """
+    pairs = [(source, *rest) for source, *rest in _named([target, *(f"{target}|{name}" for name in drafters)])]
+    (source,), (own, *_), (kind, *_) = pairs[0], *checks.formats_of(dtype, bits.NONE, device)
+    for pair in pairs:
+        _check_partners(pair, _config, _tokenizer)
+    checks.check_memory({(pair[1].short, own): _parameters(_config(pair[1])) for pair in pairs[1:]}, device)
+    tokenizer, config = _tokenizer(source), _config(source)
+    try:
+        ends = _read(GenerationConfig, source).eos_token_id
+    except checks.PairError:  # not every model has one
+        ends = None
+    ends = tokenizer.eos_token_id if ends is None else ends
+    return Served(source.short, config, tokenizer, (ends,) if isinstance(ends, int) else tuple(ends or ()),
+                  _parameters(config), {name: _model(pair[1], own, device, kind)
+                                        for name, pair in zip(drafters, pairs[1:])})
 
 
 def check_pairs(names: Sequence[str]) -> None:

@@ -2,8 +2,8 @@
 children, under greedy verification and under naive sampling at any temperature.
 
 Exact for an answer whose token ids were logged. Of text alone the tokens are those that the tokenizer makes of it, its
-canonical ones, which need not be those that were written; `canonical` tells for how many of the answers with ids they
-are. `log_lines` reads the file.
+canonical ones, which need not be those that were written; `canonicalised` makes them of answers with ids, to compare.
+`log_lines` reads the file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -130,12 +130,19 @@ def _notes(answers: Sequence[Answer], tokenizer) -> list[str]:
     return []
 
 
-def canonical(texts: Texts, tokenizer) -> tuple[int, int]:
-    """Of the answers with known ids how many are what the tokenizer makes of their text, and how many there are."""
-    rows = [ids for ids, known_by in zip(texts.written, texts.known_by) if known_by != BY_TEXT]
-    again = [tokenizer(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False),
-                       add_special_tokens=False)["input_ids"] for ids in rows]
-    return sum(own == other for own, other in zip(rows, again)), len(rows)
+def select(texts: Texts, rows: Sequence[int]) -> Texts:
+    """Some of the answers, in this order."""
+    return replace(texts, **{name: tuple(getattr(texts, name)[row] for row in rows)
+                             for name in ("names", "kinds", "prompts", "written", "ended", "known_by")})
+
+
+def canonicalised(texts: Texts, tokenizer) -> Texts:
+    """The same answers, each with the tokens that the tokenizer makes of its text."""
+    def again(ids: Sequence[int]) -> list[int]:
+        text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return tokenizer(text, add_special_tokens=False)["input_ids"] or list(ids)
+
+    return replace(texts, written=tuple(map(again, texts.written)), known_by=(BY_TEXT,) * len(texts.written))
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from lib.lab.tables import register
 
-STUDIES = ("acceptance", "advice", "drafters", "rules", "speed", "attention")  # in the order of the report
+STUDIES = ("acceptance", "advice", "drafters", "rules", "speed", "attention", "served")  # in the order of the report
 
 NOTEBOOKS = {}  # notebook of each study -> the checks of its parameters
 

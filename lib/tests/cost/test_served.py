@@ -41,7 +41,7 @@ def tried(limits=Limits(8, 4)):
 
 def prices(tmp_path, text=COSTS):
     (tmp_path / "theirs.csv").write_text(text)
-    return served.read_costs(tmp_path / "theirs.csv")
+    return {batch: {"": price, "model": price} for batch, price in served.read_costs(tmp_path / "theirs.csv").items()}
 
 
 def test_the_fastest_candidate_on_one_half_is_judged_on_the_other(tmp_path):
@@ -101,7 +101,7 @@ def test_the_script_writes_what_is_read(tmp_path, monkeypatch):
     file = io.StringIO()
     measure_served.write(target, {(1, 0): 0.5, (2, 0): 0.75}, file)
     price = prices(tmp_path, file.getvalue())
-    assert price[2].level(1) == pytest.approx(0.00075) and set(price) == {1, 2}
+    assert price[2]["model"].level(1) == pytest.approx(0.00075) and set(price) == {1, 2}
     source = ast.parse(Path(measure_served.__file__).read_text(encoding="utf-8"))
     names = {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
              for node in ast.walk(source) if isinstance(node, (ast.Import, ast.ImportFrom))}

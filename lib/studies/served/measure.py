@@ -1,0 +1,127 @@
+"""The served study: drafters replayed on logged answers, the recommendation from costs of elsewhere, and what it means
+that some answers are known by their text alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+
+from lib.cost import served
+from lib.cost.candidates import Candidate, Entrant, Limits
+from lib.cost.roofline import HARDWARE
+from lib.cost.round_cost import RoundCost
+from lib.drafters.drafter import TextDrafter
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import DRAFTERS, make, parse
+from lib.lab import provenance, stats
+from lib.models.load import Served
+from lib.replay import acceptance, log_lines, logs
+from lib.replay.logs import Texts
+from lib.replay.trace import Trace
+
+EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
+AS_LOGGED = -1.0  # in the place of a temperature
+CHAIN = "chain:4"  # at which text alone stands beside token ids
+
+
+def kinds_of(specs: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The kinds of drafters among names, and the draft models. ValueError for a kind that logs do not decide."""
+    kinds = [spec for spec in specs if spec.partition(":")[0] in DRAFTERS]
+    for spec in kinds:
+        kind = DRAFTERS[parse(spec)[0]].drafter
+        if not issubclass(kind, TextDrafter) or spec.partition(":")[0] in ("none", "plain"):
+            raise ValueError(f"drafter {spec!r} needs the target's logits or hidden states, or a draft model, which a "
+                             "log does not have: give kinds that read the text alone (lookup, sam, ngrams), or the "
+                             "name or folder of a draft model itself")
+    return kinds, [spec for spec in specs if spec not in kinds]
+
+
+def entrants(target: Served, kinds: Sequence[str]) -> list[Entrant]:
+    """The drafters that compete: kinds that read the text, and the target's draft models."""
+    alone = SimpleNamespace(target=SimpleNamespace(config=target.config), target_name=target.name, draft_model=None)
+    found = [Entrant(spec, spec, alone, make(spec, alone)) for spec in kinds]
+    return found + [Entrant(name, "model", SimpleNamespace(draft_model=model), LanguageModelDrafter(model))
+                    for name, model in target.drafters.items()]
+
+
+def temperature_of(asked: float, texts: Texts) -> float:
+    """The temperature at which the answers were written: the one asked for, or that of the log. ValueError where
+    neither tells one.
+    """
+    if asked >= 0:
+        return asked
+    if len(texts.temperatures) != 1:
+        told = ", ".join(map(str, texts.temperatures)) or "none"
+        raise ValueError(f"the log tells the temperatures {told}; give the one at which its answers were written, as "
+                         "in --set temperature=0.7, or the answers of one temperature")
+    return texts.temperatures[0]
+
+
+def read(path: str, inputs: str, target: Served) -> Texts:
+    """The answers of a log, or of the example, as the target's tokens."""
+    return logs.tokenised(log_lines.read(path or EXAMPLE, inputs), target.tokenizer, eos_token_id=target.eos_token_ids)
+
+
+def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dict[int, dict[str, RoundCost]]:
+    """By batch and drafter the cost of rounds, as `served.price_of` takes them: of a file, or of hardware by its name.
+    """
+    if costs in HARDWARE:
+        sizes = {"": 1.0} | {name: float(model.num_parameters()) for name, model in target.drafters.items()}
+        own = {name: served.computed(costs, target.parameters, size, batches, most) for name, size in sizes.items()}
+        return {batch: {name: prices[batch] for name, prices in own.items()} for batch in batches}
+    known = served.read_costs(costs)
+    if missing := [batch for batch in batches if batch not in known]:
+        raise ValueError(f"{costs} has no batch {missing[0]}, but {', '.join(map(str, known))}: measure it, or set "
+                         "batches to those")
+    return {batch: {name: known[batch] for name in ("", *target.drafters)} for batch in batches}
+
+
+def replayed(found: Sequence[Entrant], texts: Texts, temperature: float, limits: Limits) -> list[Candidate]:
+    """Every drafter with its static trees, replayed on the logged answers."""
+    return served.candidates(found, trace_of(found, texts, temperature), texts, limits)
+
+
+def trace_of(found: Sequence[Entrant], texts: Texts, temperature: float) -> Trace:
+    """The logged answers with the ranks of the draft models."""
+    models = {one.name: one.drafter.model for one in found if isinstance(one.drafter, LanguageModelDrafter)}
+    return logs.trace_of(texts, models, about={"protocol": acceptance.CONTINUATION}, temperature=temperature)
+
+
+def listed(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, RoundCost]],
+           rng: np.random.Generator) -> pd.DataFrame:
+    """The table "served_candidates": by batch, drafter and tree the tokens per round and the predicted speed, on all
+    logged answers.
+    """
+    rows = []
+    for each in tried:
+        mean = stats.ratio(each.accepted + each.rounds, each.rounds, rng)
+        for batch, prices in known.items():
+            own = served.price_of(each, prices)
+            share = own.plain / each.seconds(own, batch)
+            rows.append(dict(batch=batch, drafter=each.entrant.name, shape=each.label, budget=each.shape.budget,
+                             depth=each.shape.max_depth, chain=each.is_chain, n_prompts=mean.n_prompts,
+                             n_rounds=mean.n_rounds) | {
+                f"{name}{end}": factor * getattr(mean, value)
+                for name, factor in (("tokens", 1.0), ("speedup", share))
+                for end, value in (("", "value"), ("_low", "low"), ("_high", "high"))})
+    return pd.DataFrame(rows)
+
+
+def by_text_alone(found: Sequence[Entrant], texts: Texts, tokenizer, temperature: float) -> pd.DataFrame:
+    """The table "served_text": what replay would have found, had the log the texts alone: by drafter the tokens per
+    round of a chain on the answers whose ids are known, with these and with the canonical tokens. Empty without ids.
+    """
+    known = [row for row, by in enumerate(texts.known_by) if by != logs.BY_TEXT]
+    if not known:
+        return pd.DataFrame(columns=["drafter", "answers", "canonical", "tokens_ids", "tokens_text"])
+    own = logs.select(texts, known)
+    other = logs.canonicalised(own, tokenizer)
+    same = sum(one == two for one, two in zip(own.written, other.written))
+    rows = []
+    for part in (own, other):
+        tried = served.candidates(found, trace_of(found, part, temperature), part, Limits(4, 4))
+        rows.append({each.entrant.name: each.tokens for each in tried if each.label == CHAIN})
+    return pd.DataFrame([dict(drafter=name, answers=len(known), canonical=same, tokens_ids=rows[0][name],
+                              tokens_text=rows[1][name]) for name in rows[0]])

@@ -1,0 +1,61 @@
+"""Tables of logged answers: candidates at given costs, what was recommended, and text alone beside token ids."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lib.studies.columns import table
+from lib.studies.parameters import above_zero, dtype, nodes
+
+
+def _log(name: str, values: Mapping) -> None:
+    """A log that can be read."""
+    from lib.replay.log_lines import read
+    from lib.studies.served.measure import EXAMPLE
+
+    read(values["logs"] or EXAMPLE, values["inputs"])
+
+
+def _inputs(name: str, values: Mapping) -> None:
+    if values[name] and not Path(values[name]).expanduser().is_file():
+        raise FileNotFoundError(f"no file at {values[name]}; give the batch's input file, or leave inputs out")
+
+
+def _drafters(name: str, values: Mapping) -> None:
+    """Kinds that read the text alone; other names are models, which are checked with the target."""
+    from lib.models.load import check_pairs
+    from lib.studies.served.measure import kinds_of
+
+    _, models = kinds_of(values[name])
+    check_pairs([values["target"], *(f"{values['target']}|{model}" for model in models)])
+
+
+def _costs(name: str, values: Mapping) -> None:
+    """A table of costs, or hardware by its name."""
+    from lib.cost.roofline import HARDWARE
+    from lib.cost.served import read_costs
+
+    if values[name] not in HARDWARE:
+        read_costs(values[name])
+
+
+NOTEBOOK = "08_served"
+PARAMETERS = {"logs": _log, "inputs": _inputs, "drafters": _drafters, "costs": _costs, "dtype": dtype,
+              "most_nodes": nodes, "most_depth": above_zero}
+
+TABLES = (
+    table("served_candidates", "predicted speed of one drafter and tree at one batch, replayed on all logged answers",
+          "batch drafter shape", """
+          batch drafter shape budget depth
+          chain flag whether the shape is one path of favourites
+          tokens interval tokens per round and sequence, bonus token included, on all logged answers
+          speedup n_prompts n_rounds
+          """, compressed=True),
+    table("served_text", "what replay finds of one drafter where answers are known by ids, and by their text alone",
+          "drafter", """
+          drafter
+          answers integer logged answers whose token ids are known
+          canonical integer of them those whose ids are what the tokenizer makes of their text
+          tokens_ids real tokens per round of chain:4, with the ids that were written
+          tokens_text real tokens per round of chain:4, with the tokens that the tokenizer makes of the text
+          """),
+)

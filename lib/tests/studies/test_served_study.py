@@ -1,0 +1,110 @@
+"""The served study on the example's own logs: what is read, what is refused before anything runs, and its tables."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lib.cost import served
+from lib.cost.candidates import Limits
+from lib.lab import tables
+from lib.lab.findings import Results
+from lib.making import example_log
+from lib.models import load_pair, load_served, prompts
+from lib.replay import logs
+from lib.studies.report import Ask
+from lib.studies.served import findings, measure
+from lib.studies.served.schema import PARAMETERS
+
+TARGET = load_served("base", ["tiny-base"], dtype="float32")
+VALUES = dict(logs="", inputs="", target="base", drafters=["lookup", "tiny-base"], costs="H100, bfloat16", dtype="auto",
+              device="cpu")
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return logs.select(measure.read("", "", TARGET), range(10))
+
+
+@pytest.fixture(scope="module")
+def competing():
+    return measure.entrants(TARGET, ["lookup"])
+
+
+def test_no_weights_of_the_target_are_read():
+    assert TARGET.name == "base" and TARGET.parameters == load_pair("base/tiny-base").target.num_parameters()
+    assert set(TARGET.drafters) == {"tiny-base"} and len(TARGET.folders) == 1
+    assert TARGET.eos_token_ids == load_pair("base/tiny-base").eos_token_ids
+
+
+def test_the_example_is_what_its_recipe_writes():
+    rows = [json.loads(line) for line in measure.EXAMPLE.read_text(encoding="utf-8").splitlines()]
+    pair = load_pair("base", dtype="float32")
+    first = rows[0]["response"]["choices"][0]["token_ids"]
+    asked = prompts.PromptSet(("a",), ("k",), (logs.torch.tensor(rows[0]["response"]["prompt_token_ids"]),))
+    [line] = example_log.lines(pair, asked, [first])
+    assert json.loads(line)["response"] == rows[0]["response"] and len(rows) == 24
+
+
+def test_tables_and_sentences_are_those_of_the_logs(texts, competing, tmp_path):
+    tried = measure.replayed(competing, texts, 0.7, Limits(4, 4))
+    known = measure.prices("AVX2 laptop, float32", TARGET, [1, 8], 4)
+    rng = np.random.default_rng(0)
+    listed = measure.listed(tried, known, rng)
+    chain = listed[(listed["drafter"] == "tiny-base") & (listed["shape"] == "chain:2") & (listed["batch"] == 1)].iloc[0]
+    own = known[1]["tiny-base"]
+    assert chain["speedup"] == pytest.approx(chain["tokens"] * own.plain / (2 * own.level(1) + own.check(2)))
+    apart = measure.by_text_alone(competing, texts, TARGET.tokenizer, 0.7)
+    assert set(apart["answers"]) == {5} and set(apart["drafter"]) == {"lookup", "tiny-base"}
+    for name, rows in (("served_candidates", listed), ("served_text", apart)):
+        tables.write(tmp_path, name, rows, "mark")
+    found = [served.recommend(tried, prices, batch, texts, rng) for batch, prices in known.items()]
+    told = served.ForLogs("base", "AVX2 laptop, float32", 0.7, 10, found)
+    shown = findings.recommended(told)
+    told.save(tmp_path / served.FILE)
+    kept = json.loads((tmp_path / served.FILE).read_text(encoding="utf-8"))
+    assert [own["batch"] for own in kept["by_batch"]] == [1, 8] and kept["by_batch"][0]["tree"] in told.text()
+    assert all(one["setting"] in told.text() for own in found if not own.plain for one in own.settings)
+    assert "computed by a roofline" in shown.claim and list(shown.tables[0].index) == [1, 8]
+    assert f"{listed[listed['batch'] == 1]['tokens'].max():.2f}" in findings.tokens(listed).claim
+    assert "naive sampling at temperature 0.7" in findings.read(texts, 0.7).text
+    assert "5 by text alone" in findings.read(texts, 0.7).claim
+    (tmp_path / "run.json").write_text(json.dumps({"stages": {}, "parameters": {"08_served": {"logs": "mine.jsonl"}}}))
+    parts = list(findings.report(Results(tmp_path), Ask("t/d", 2), rng))
+    assert parts[0] == findings.SERVED and len(parts) == 3
+    (tmp_path / "run.json").write_text(json.dumps({"stages": {}, "parameters": {"08_served": {"logs": ""}}}))
+    assert not list(findings.report(Results(tmp_path), Ask("t/d", 2), rng)), "the example is no finding"
+
+
+def test_without_ids_the_effect_of_text_alone_is_not_known(texts, competing):
+    alone = logs.select(texts, [row for row, by in enumerate(texts.known_by) if by == logs.BY_TEXT])
+    assert "No answer has token ids" in findings.text_alone(
+        measure.by_text_alone(competing, alone, TARGET.tokenizer, 0.7)).claim
+
+
+def test_the_temperature_is_asked_for_where_the_log_does_not_tell_it(texts):
+    assert measure.temperature_of(measure.AS_LOGGED, texts) == 0.7 and measure.temperature_of(0.3, texts) == 0.3
+    for told in ((), (0.0, 0.7)):
+        with pytest.raises(ValueError, match="give the one at which its answers were written"):
+            measure.temperature_of(measure.AS_LOGGED, replace(texts, temperatures=told))
+
+
+@pytest.mark.parametrize("name, value, message", [
+    ("drafters", ["recycling"], "'recycling' needs the target's logits or hidden states"),
+    ("drafters", ["eagle3"], "'eagle3' needs the target's logits"),
+    ("drafters", ["nowhere/nothing/model"], "there is no folder nowhere/nothing/model"),
+    ("logs", "nothing.jsonl", "no log at .*nothing.jsonl"), ("inputs", "nothing.jsonl", "no file at nothing.jsonl"),
+    ("costs", "H200", "no costs at .*; give a CSV file .* or one of H100, bfloat16")])
+def test_what_cannot_be_used_is_refused_before_anything_runs(name, value, message):
+    for each, check in PARAMETERS.items():
+        if each in VALUES:
+            check(each, VALUES)
+    with pytest.raises((ValueError, FileNotFoundError, LookupError), match=message):
+        PARAMETERS[name](name, VALUES | {name: value})
+
+
+def test_costs_of_other_batches_are_refused(tmp_path):
+    (tmp_path / "theirs.csv").write_text("batch,nodes,check_ms\n1,0,5\n1,4,6\n")
+    with pytest.raises(ValueError, match="has no batch 8, but 1: measure it"):
+        measure.prices(str(tmp_path / "theirs.csv"), TARGET, [1, 8], 4)
