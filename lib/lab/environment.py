@@ -8,7 +8,6 @@ import sys
 from importlib import metadata
 
 OLDEST = (3, 11)
-MODEL = "# model:"  # begins the line of a package that holds a model: a missing one is told, and blocks nothing
 
 
 def wanted(text: str) -> list[tuple[str, str]]:
@@ -17,10 +16,10 @@ def wanted(text: str) -> list[tuple[str, str]]:
     return [(name.strip(), version.strip()) for name, _, version in (line.partition("==") for line in lines if line)]
 
 
-def model(text: str) -> tuple[str, str]:
-    """(name, version) of the line `# model: name==version`."""
-    line = next(line for line in text.splitlines() if line.startswith(MODEL))
-    return wanted(line.removeprefix(MODEL))[0]
+def optional(text: str, mark: str) -> tuple[str, str]:
+    """(name, version) of the line `# MARK: name==version`, a package that blocks nothing where it is missing."""
+    line = next(line for line in text.splitlines() if line.startswith(f"# {mark}:"))
+    return wanted(line.partition(":")[2])[0]
 
 
 def lacks(requirements: list[tuple[str, str]]) -> list[str]:
@@ -46,14 +45,16 @@ def installed(name: str) -> str | None:
 def main() -> None:
     """Exit with 0 if nothing is missing, else with 1 after printing what is missing.
 
-    With a second argument, "model", print the model's package as name==version if it is missing, and nothing else.
+    With a second argument, the mark of an optional package, print that as name==version if it is missing, and nothing
+    else.
     """
     if sys.version_info < OLDEST:
         sys.exit(f"Python is {sys.version.split()[0]}, older than {'.'.join(map(str, OLDEST))}")
     with open(sys.argv[1], encoding="utf-8") as file:
         text = file.read()
-    if sys.argv[2:] == ["model"]:
-        print("==".join(model(text)) if lacks([model(text)]) else "", end="")
+    if sys.argv[2:]:
+        package = optional(text, sys.argv[2])
+        print("==".join(package) if lacks([package]) else "", end="")
     elif missing := lacks(wanted(text)):
         print("; ".join(missing))
         sys.exit(1)

@@ -39,14 +39,12 @@ def read(texts: Texts, temperature: float) -> Finding:
 
 
 def text_alone(rows: pd.DataFrame) -> Finding:
-    """What text alone would have changed; rows: the table "served_text"."""
-    if rows.empty:
-        return Finding("No answer has token ids,", "so that the effect of canonical tokens is not known: log ids "
-                       "(vLLM: `return_token_ids`) to know it.")
+    """What text alone changes; rows: the table "served_text"."""
     own, apart = rows.iloc[0], (rows["tokens_text"] / rows["tokens_ids"] - 1).abs().max()
-    return Finding(f"Of {own['answers']} answers with ids {own['canonical']} are the canonical tokens of their text;",
+    where = ("No answer of this log has ids (vLLM: `return_token_ids`); of the example's" if own["example"] else "Of")
+    return Finding(f"{where} {own['answers']} answers with ids {own['canonical']} are their text's canonical tokens;",
                    f"replay of the text alone differs by up to {apart:.1%} in tokens per round of a chain of four.",
-                   table=rows.drop(columns=["answers", "canonical"]).set_index("drafter").round(3))
+                   table=rows.drop(columns=["answers", "canonical", "example"]).set_index("drafter").round(3))
 
 
 def recommended(told: ForLogs) -> Finding:

@@ -2,7 +2,9 @@
 that some answers are known by their text alone.
 """
 
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,8 +18,9 @@ from lib.drafters.drafter import TextDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, make, parse
 from lib.lab import provenance, stats
-from lib.models.load import Served
-from lib.replay import acceptance, log_lines, logs
+from lib.models import dialogue, held_out, prompts
+from lib.models.load import Served, load_served
+from lib.replay import acceptance, endpoint, log_lines, logs
 from lib.replay.logs import Texts
 from lib.replay.trace import Trace
 
@@ -62,6 +65,25 @@ def temperature_of(asked: float, texts: Texts) -> float:
 def read(path: str, inputs: str, target: Served) -> Texts:
     """The answers of a log, or of the example, as the target's tokens."""
     return logs.tokenised(log_lines.read(path or EXAMPLE, inputs), target.tokenizer, eos_token_id=target.eos_token_ids)
+
+
+def ask(url: str, name: str, target: Served, path: str, folder: str, *, first: int, new_tokens: int,
+        temperature: float, seed: int) -> Path:
+    """The file of a server's answers to prompts, `first` of each kind; see `endpoint.collect`. Chat models get
+    messages, others plain texts. ValueError without a temperature.
+    """
+    if temperature < 0:
+        raise ValueError("temperature is below 0, which leaves it to a log; give the one at which the server shall "
+                         "answer, 0 for greedy decoding")
+    chats = dialogue.has_template(target.tokenizer)
+    settings = dict(new_tokens=new_tokens, temperature=temperature, seed=seed)
+    requests, kinds = {}, {}
+    for row in prompts.rows(prompts.place(path, chats)):
+        if list(kinds.values()).count(row.kind) < first:
+            messages = row.messages or dialogue.of_user(held_out.resolve(row.source))
+            asked = messages if chats else "\n\n".join(message["content"] for message in messages)
+            requests[row.name], kinds[row.name] = endpoint.request_of(name, asked, **settings), row.kind
+    return endpoint.collect(url, requests, kinds, Path(folder or tempfile.mkdtemp()))
 
 
 def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dict[int, dict[str, RoundCost]]:
@@ -111,11 +133,15 @@ def listed(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, RoundCos
 
 def by_text_alone(found: Sequence[Entrant], texts: Texts, tokenizer, temperature: float) -> pd.DataFrame:
     """The table "served_text": what replay would have found, had the log the texts alone: by drafter the tokens per
-    round of a chain on the answers whose ids are known, with these and with the canonical tokens. Empty without ids.
+    round of a chain on the answers whose ids are known, with these and with the canonical tokens. Without ids those of
+    the example stand in, with the drafters that read the text.
     """
     known = [row for row, by in enumerate(texts.known_by) if by != logs.BY_TEXT]
     if not known:
-        return pd.DataFrame(columns=["drafter", "answers", "canonical", "tokens_ids", "tokens_text"])
+        shipped = load_served("base", [])
+        other = read("", "", shipped)
+        return by_text_alone(entrants(shipped, ["lookup", "sam"]), other, shipped.tokenizer,
+                             temperature_of(AS_LOGGED, other)).assign(example=True)
     own = logs.select(texts, known)
     other = logs.canonicalised(own, tokenizer)
     same = sum(one == two for one, two in zip(own.written, other.written))
@@ -124,4 +150,4 @@ def by_text_alone(found: Sequence[Entrant], texts: Texts, tokenizer, temperature
         tried = served.candidates(found, trace_of(found, part, temperature), part, Limits(4, 4))
         rows.append({each.entrant.name: each.tokens for each in tried if each.label == CHAIN})
     return pd.DataFrame([dict(drafter=name, answers=len(known), canonical=same, tokens_ids=rows[0][name],
-                              tokens_text=rows[1][name]) for name in rows[0]])
+                              tokens_text=rows[1][name], example=False) for name in rows[0]])

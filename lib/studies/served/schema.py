@@ -1,5 +1,6 @@
 """Tables of logged answers: candidates at given costs, what was recommended, and text alone beside token ids."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,24 @@ def _log(name: str, values: Mapping) -> None:
     from lib.studies.served.measure import EXAMPLE
 
     read(values["logs"] or EXAMPLE, values["inputs"])
+
+
+def _endpoint(name: str, values: Mapping) -> None:
+    """A server's url, with the name of its model, prompts and a temperature."""
+    from lib.models import prompts
+
+    if not values[name]:
+        return
+    if not re.fullmatch(r"https?://\S+", values[name]):
+        raise ValueError(f"endpoint is {values[name]!r}; give a url such as http://127.0.0.1:8000/v1")
+    if not values["served"]:
+        raise ValueError("served is empty; give the name under which the endpoint serves the model")
+    if values["logs"]:
+        raise ValueError("both logs and an endpoint are given; give one")
+    if values["temperature"] < 0:
+        raise ValueError("temperature is below 0; give the one at which the endpoint shall answer, 0 for greedy "
+                         "decoding")
+    prompts.check(values["prompts"], chat=True)
 
 
 def _inputs(name: str, values: Mapping) -> None:
@@ -39,8 +58,8 @@ def _costs(name: str, values: Mapping) -> None:
 
 
 NOTEBOOK = "08_served"
-PARAMETERS = {"logs": _log, "inputs": _inputs, "drafters": _drafters, "costs": _costs, "dtype": dtype,
-              "most_nodes": nodes, "most_depth": above_zero}
+PARAMETERS = {"logs": _log, "endpoint": _endpoint, "inputs": _inputs, "drafters": _drafters, "costs": _costs,
+              "dtype": dtype, "most_nodes": nodes, "most_depth": above_zero}
 
 TABLES = (
     table("served_candidates", "predicted speed of one drafter and tree at one batch, replayed on all logged answers",
@@ -57,5 +76,6 @@ TABLES = (
           canonical integer of them those whose ids are what the tokenizer makes of their text
           tokens_ids real tokens per round of chain:4, with the ids that were written
           tokens_text real tokens per round of chain:4, with the tokens that the tokenizer makes of the text
+          example flag whether these are the example's answers, since none of the log's has ids
           """),
 )

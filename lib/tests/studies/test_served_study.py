@@ -18,8 +18,8 @@ from lib.studies.served import findings, measure
 from lib.studies.served.schema import PARAMETERS
 
 TARGET = load_served("base", ["tiny-base"], dtype="float32")
-VALUES = dict(logs="", inputs="", target="base", drafters=["lookup", "tiny-base"], costs="H100, bfloat16", dtype="auto",
-              device="cpu")
+VALUES = dict(logs="", inputs="", endpoint="", served="", prompts="", temperature=-1.0, target="base",
+              drafters=["lookup", "tiny-base"], costs="H100, bfloat16", dtype="auto", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +77,11 @@ def test_tables_and_sentences_are_those_of_the_logs(texts, competing, tmp_path):
     assert not list(findings.report(Results(tmp_path), Ask("t/d", 2), rng)), "the example is no finding"
 
 
-def test_without_ids_the_effect_of_text_alone_is_not_known(texts, competing):
+def test_without_ids_the_examples_answers_stand_in(texts, competing):
     alone = logs.select(texts, [row for row, by in enumerate(texts.known_by) if by == logs.BY_TEXT])
-    assert "No answer has token ids" in findings.text_alone(
-        measure.by_text_alone(competing, alone, TARGET.tokenizer, 0.7)).claim
+    rows = measure.by_text_alone(competing, alone, TARGET.tokenizer, 0.7)
+    assert set(rows["answers"]) == {12} and set(rows["drafter"]) == {"lookup", "sam"}
+    assert "No answer of this log has ids" in findings.text_alone(rows).claim
 
 
 def test_the_temperature_is_asked_for_where_the_log_does_not_tell_it(texts):
@@ -95,6 +96,8 @@ def test_the_temperature_is_asked_for_where_the_log_does_not_tell_it(texts):
     ("drafters", ["eagle3"], "'eagle3' needs the target's logits"),
     ("drafters", ["nowhere/nothing/model"], "there is no folder nowhere/nothing/model"),
     ("logs", "nothing.jsonl", "no log at .*nothing.jsonl"), ("inputs", "nothing.jsonl", "no file at nothing.jsonl"),
+    ("endpoint", "localhost", "endpoint is 'localhost'; give a url"),
+    ("endpoint", "http://127.0.0.1:1/v1", "served is empty"),
     ("costs", "H200", "no costs at .*; give a CSV file .* or one of H100, bfloat16")])
 def test_what_cannot_be_used_is_refused_before_anything_runs(name, value, message):
     for each, check in PARAMETERS.items():
@@ -102,6 +105,19 @@ def test_what_cannot_be_used_is_refused_before_anything_runs(name, value, messag
             check(each, VALUES)
     with pytest.raises((ValueError, FileNotFoundError, LookupError), match=message):
         PARAMETERS[name](name, VALUES | {name: value})
+
+
+def test_a_servers_answers_are_a_log(tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(measure.endpoint, "collect",
+                        lambda url, requests, kinds, folder: asked.update(requests) or kinds)
+    settings = dict(first=1, new_tokens=5, temperature=0.0, seed=3)
+    kinds = measure.ask("http://x/v1", "mine", TARGET, "", str(tmp_path), **settings)
+    assert len(set(kinds.values())) == len(kinds) == 8
+    assert all(isinstance(each["prompt"], str) and each["max_tokens"] == 5 and each["seed"] == 3
+               for each in asked.values())
+    with pytest.raises(ValueError, match="give the one at which the server shall answer"):
+        measure.ask("http://x/v1", "mine", TARGET, "", str(tmp_path), **settings | {"temperature": -1.0})
 
 
 def test_costs_of_other_batches_are_refused(tmp_path):
