@@ -182,6 +182,6 @@ def test_the_readmes_lines_are_what_engines_take():
     text = (Path(__file__).parents[3] / "README.md").read_text()
     output = next(block for block in text.split("```") if "times plain decoding" in block).replace("\n    ", " ")
     shown = dict(re.findall(r"^  (\w[\w.-]*, [\w -]+) \(.*?\): (.+)$", output, re.M))
-    assert {"vLLM, suffix", "SGLang, n-gram"} <= shown.keys()
+    assert "vLLM, suffix" in shown
     for name, line in shown.items():
         assert ENGINES[name].write(READERS[name](line)) == line
