@@ -196,10 +196,7 @@ def static(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits:
         yield from _by_ranks(entrant, recorded, limits)
     elif simulated.replayable(entrant.drafter):
         for label, tree in _fixed(limits).items():
-            walk = simulated.rounds(recorded, entrant.drafter, prompts, tree)
-            calls = walk.draft_calls.mean() if len(walk.rows) else 0.0
-            yield _candidate(entrant, label, tree, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted,
-                             {1: float(calls)} if calls else {})
+            yield _drafted_again(entrant, recorded, prompts, label, tree)
 
 
 def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
@@ -207,7 +204,8 @@ def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: 
     if simulated.replayable(entrant.drafter):
         for name, budgets in growth_rules(entrant.drafter, limits.depth).items():
             for budget in (budget for budget in budgets if budget <= limits.nodes):
-                yield _regrown(entrant, recorded, prompts, grown_at(name, budget))
+                rule = grown_at(name, budget)
+                yield _drafted_again(entrant, recorded, prompts, rule.name, rule)
 
 
 def growth_rules(drafter: Drafter, depth: int) -> dict[str, Sequence[int]]:
@@ -229,24 +227,27 @@ def automatic(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limi
     """The drafter with trees whose size these costs of a batch decide in each round, judged as `grown`: an automatic
     budget and, where each level takes a forward pass, SMART.
     """
+    if not simulated.replayable(entrant.drafter) or not entrant.drafter.grows:
+        return
     nodes = min(limits.nodes, MOST_AUTOMATIC)
     checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))
     costs = Costs(tuple((price.once + np.maximum.accumulate(checks)).tolist()),
                   0.0 if entrant.drafter.one_pass else float(price.level(WIDTH)))
-    if not simulated.replayable(entrant.drafter) or not entrant.drafter.grows:
-        return
     first, *_ = growth_rules(entrant.drafter, limits.depth)
     for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.one_pass else [f"smart:{limits.depth}@{nodes}"]):
-        each = _regrown(entrant, recorded, prompts, parse_rule(name, costs=costs), rows=batch)
+        rule = parse_rule(name, costs=costs)
+        each = _drafted_again(entrant, recorded, prompts, rule.name, rule, rows=batch)
         yield replace(each, alike=name.endswith(AUTO))
 
 
-def _regrown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], rule: Growth, **options) -> Candidate:
-    """A growth rule's candidate, by drafting again."""
-    walk = simulated.rounds(recorded, entrant.drafter, prompts, rule, **options)
-    calls = walk.draft_calls.mean() if len(walk.rows) else 0.0
-    return _candidate(entrant, rule.name, rule, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted,
-                      {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)})
+def _drafted_again(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], label: str, shape: Tree | Growth,
+                   **options) -> Candidate:
+    """The candidate of a shape or rule, by drafting again; a level of a grown tree has up to WIDTH nodes."""
+    walk = simulated.rounds(recorded, entrant.drafter, prompts, shape, **options)
+    calls = float(walk.draft_calls.mean()) if len(walk.rows) else 0.0
+    passes = {1: calls} if isinstance(shape, Tree) else {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
+    return _candidate(entrant, label, shape, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted,
+                      passes if calls else {})
 
 
 def live(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, new_tokens: int, *,

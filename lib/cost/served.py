@@ -27,7 +27,6 @@ from lib.replay.trace import Trace
 FILE = "served.json"  # in a run's folder: what `ForLogs.save` writes
 COLUMNS = ("batch", "nodes", "check_ms")
 DRAFT = "draft_ms"  # one forward pass of the drafter
-MEASURED, COMPUTED = "measured where it is served", "computed by a roofline"
 
 
 def read_costs(path: str | Path) -> dict[int, RoundCost]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lib.models.prompts import ROLES
 
-STOP, LENGTH = "stop", "length"  # why an answer ended: by itself or at a stop string, or at a limit of tokens
+STOP = "stop"  # why an answer ended: by itself, or at a stop string
 TOKEN_ID = "token_id:"  # before an id that a server gives in the place of a token
 MOST_REFUSED = 0.1  # share of lines that may be refused
 
@@ -35,7 +35,7 @@ class Answer:
     """A logged answer. where: its file and line. messages: the dialogue that it answers; or prompt: a plain text.
 
     text, ids: the answer as text and as token ids, prompt_ids: the prompt's; None where the log has none. finish: STOP,
-    LENGTH, or what the server calls it, empty where it is not told. stopped: whether a stop string may have ended it.
+    or what else the server calls it, empty where it is not told. stopped: whether a stop string may have ended it.
     temperature, day: None where the log has none. pieces: the texts of the answer's tokens.
     """
 

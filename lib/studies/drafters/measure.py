@@ -91,9 +91,9 @@ def measure(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
     """
     target, eos = pairs[0].target, pairs[0].eos_token_ids
     drafters = candidates(pairs, specs)
-    settings = [(label, shape) for label, (spec, pair, options) in drafters.items()
-                for shape in [*shape_names, *grown_names(spec, pair, options, grown)]]
     kept: dict[tuple[str, str], object] = {}
+    settings = [(label, shape) for label, own in drafters.items()
+                for shape in [*shape_names, *grown_names(kept, label, shape_names[0], own, grown)]]
     spoken = time.monotonic()
     for place, (name, kind, ids) in enumerate(zip(prompts.names, prompts.kinds, prompts.ids)):
         if time.monotonic() - spoken > SILENCE:
@@ -119,11 +119,14 @@ def measure(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
         yield rows
 
 
-def grown_names(spec: str, pair, options: Mapping, budgets: Sequence[int]) -> list[str]:
-    """The drafter's own growth rule at these budgets; none where it has none, or where it is a control."""
-    if spec in CONTROLS or not budgets:
+def grown_names(kept: dict, label: str, shape: str, made_of: tuple, budgets: Sequence[int]) -> list[str]:
+    """The drafter's own growth rule at these budgets; none where it has none, or where it is a control. kept, shape:
+    the drafters so far, among which this one stands afterwards as that of a shape.
+    """
+    if made_of[0] in CONTROLS or not budgets:
         return []
-    rule = next(iter(growth_rules(make(spec, pair, **options), DEEPEST)), "")
+    drafter = _drafter(kept, label, shape, *made_of, [], [], 0)
+    rule = next(iter(growth_rules(drafter, DEEPEST)), "")
     return [f"{rule}@{budget}" for budget in budgets if rule]
 
 

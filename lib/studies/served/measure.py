@@ -22,7 +22,6 @@ from lib.models import dialogue, held_out, prompts
 from lib.models.load import Served, load_served
 from lib.replay import acceptance, endpoint, log_lines, logs
 from lib.replay.logs import Texts
-from lib.replay.trace import Trace
 
 EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
 AS_LOGGED = -1.0  # in the place of a temperature
@@ -102,13 +101,9 @@ def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dic
 
 def replayed(found: Sequence[Entrant], texts: Texts, temperature: float, limits: Limits) -> list[Candidate]:
     """Every drafter with its static trees, replayed on the logged answers."""
-    return served.candidates(found, trace_of(found, texts, temperature), texts, limits)
-
-
-def trace_of(found: Sequence[Entrant], texts: Texts, temperature: float) -> Trace:
-    """The logged answers with the ranks of the draft models."""
     models = {one.name: one.drafter.model for one in found if isinstance(one.drafter, LanguageModelDrafter)}
-    return logs.trace_of(texts, models, about={"protocol": acceptance.CONTINUATION}, temperature=temperature)
+    trace = logs.trace_of(texts, models, about={"protocol": acceptance.CONTINUATION}, temperature=temperature)
+    return served.candidates(found, trace, texts, limits)
 
 
 def listed(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, RoundCost]],
@@ -147,7 +142,7 @@ def by_text_alone(found: Sequence[Entrant], texts: Texts, tokenizer, temperature
     same = sum(one == two for one, two in zip(own.written, other.written))
     rows = []
     for part in (own, other):
-        tried = served.candidates(found, trace_of(found, part, temperature), part, Limits(4, 4))
+        tried = replayed(found, part, temperature, Limits(4, 4))
         rows.append({each.entrant.name: each.tokens for each in tried if each.label == CHAIN})
     return pd.DataFrame([dict(drafter=name, answers=len(known), canonical=same, tokens_ids=rows[0][name],
                               tokens_text=rows[1][name], example=False) for name in rows[0]])
