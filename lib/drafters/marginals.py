@@ -138,20 +138,14 @@ class BlockDrafter(MarginalDrafter):
             self.made_of, self.layers = made_of, CachedLayers(self.head.layers, self.head.norm)
 
     def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
-        with forward():
-            features = self.head.read(hidden)
         counts = torch.tensor([len(nodes) for nodes in kept])
-        slots = pad_sequence([torch.tensor(nodes) for nodes in kept], batch_first=True).to(features.device)
-        rows = torch.arange(len(kept), device=features.device)
-        fresh = features[rows[:, None], slots]
-        before = self.cache.lengths if len(self.cache.lengths) else counts.new_zeros(len(kept))
-        positions = before.to(fresh.device)[:, None] + torch.arange(fresh.shape[1], device=fresh.device)
+        slots = pad_sequence([torch.tensor(nodes) for nodes in kept], batch_first=True)
+        rows = torch.arange(len(kept))
         with forward():
-            contexts = [layer.self_attn.context(fresh, positions) for layer in self.head.layers]
-        for index, keys_and_values in enumerate(contexts):
-            self.cache.update(*keys_and_values, index)
-        self.cache.set_lengths(before + counts.to(before.device))
-        self.newest = fresh[rows, counts.to(fresh.device) - 1]
+            fresh = self.head.read({layer: hidden[layer][rows[:, None], slots] for layer in self.head.reads})
+            self.layers.take(fresh, self.cache)
+        self.cache.set_lengths(self.cache.lengths.cpu() + counts)
+        self.newest = fresh[rows, counts - 1]
 
     def _marginals(self, depth: int) -> Tensor:
         return self.output(self._states(depth))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lib.attention.backends import implementation
 from lib.attention.backends.mask import SharedMask
 from lib.attention.operator import auto
-from lib.models.packed import Linear, joined, joined_bytes
+from lib.models.packed import Linear, copied_bytes, joined
 
 
 class JoinedBlocks:
@@ -25,9 +25,9 @@ class JoinedBlocks:
 
     def __init__(self, model, output: Linear):
         decoder = model.model
-        groups = [group for layer in decoder.layers for group in _groups(layer)]
-        self.copied_bytes = sum(map(joined_bytes, (*groups, [model.lm_head])))
         self.layers = [(layer, *map(joined, _groups(layer))) for layer in decoder.layers]
+        products = [product for _, *own in self.layers for product in own]
+        self.copied_bytes = sum(map(copied_bytes, (*products, output)))
         self.embedding, self.output = decoder.embed_tokens, output
         self.rotary, self.norm = decoder.rotary_emb, decoder.norm
 

@@ -16,6 +16,7 @@ from lib.kernels import build, products
 from lib.kernels.panels import of_16_bits
 from lib.kernels.products import NAMES, Matrix, fills_the_memory, matrix_of, start_of
 from lib.models.fused import rotation_refusal
+from lib.models.packed import panels_of
 from lib.models.quantize import PackedEmbedding, PackedLinear
 
 ACTIVATIONS = {"SiLU", "SiLUActivation"}  # torch's and transformers'
@@ -141,13 +142,17 @@ class NativeBlocks:
         self.modules = *layers, norm, output, embedding  # the structs hold addresses alone
         linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
         plain = [part for part in linears if isinstance(part, nn.Linear)]
-        copied = not fills_the_memory((part.weight for part in plain), each=2)
-        self.copies = {part: of_16_bits(part.weight) for part in plain if copied}
+        packed = {part: panels for part in plain if (panels := panels_of(part)) is not None}
+        rest = [part for part in plain if part not in packed]
+        copied = not fills_the_memory((part.weight for part in rest), each=2)
+        self.copies = {part: of_16_bits(part.weight) for part in rest if copied}
+        own = packed | self.copies
         for gate, up in ((layer.mlp.gate_proj, layer.mlp.up_proj) for layer in layers):  # one product computes both
-            own = [self.copies.get(part) for part in (gate, up)]
-            if None not in own and own[0].form != own[1].form:
-                self.copies[gate] = self.copies[up] = None
-        self.panels = self.copies | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
+            both = [own.get(part) for part in (gate, up)]
+            if None not in both and both[0].form != both[1].form:
+                own[gate] = own[up] = None
+        self.copies = {part: own[part] for part in self.copies}
+        self.panels = own | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
         self.most_rows = products.most_rows(all(self.panels.get(part) is not None for part in linears))
         self.layers = (Layer * len(layers))(*map(self._layer, layers))
         attention, self.angles = layers[0].self_attn, Angles(rotary)

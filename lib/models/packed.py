@@ -10,8 +10,32 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.kernels import products
+from lib.kernels.panels import Panels, of_16_bits
 
 Linear = Callable[[Tensor], Tensor]  # [..., in] -> [..., out]
+
+
+class Product:
+    """x -> x W^T + b with weight [out, in] for few rows, by the fastest kernel for this processor and dtype.
+
+    panels: the weight in panels of 16 bits, where it is such numbers and the copy does not fill the memory.
+    copied_bytes: of weights that are held a second time.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        self.panels, self.copied_bytes = None, 0
+        if products.weights_refusal([weight]) is None:
+            self.panels = None if products.fills_the_memory([weight], each=2) else of_16_bits(weight)
+            self.copied_bytes = 0 if self.panels is None else self.panels.nbytes
+            self.run = products.linear(weight, bias, self.panels)
+        elif can_pack(weight):
+            held, self.copied_bytes = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None), weight.nbytes
+            self.run = lambda x: torch.ops.mkldnn._linear_pointwise(x, held, bias, "none", [], "")
+        else:
+            self.run = lambda x: F.linear(x, weight, bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.run(x)
 
 
 def joined(layers: Sequence[nn.Module]) -> Linear:
@@ -21,31 +45,16 @@ def joined(layers: Sequence[nn.Module]) -> Linear:
     """
     if not all(type(layer) is nn.Linear for layer in layers):
         return layers[0] if len(layers) == 1 else lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
-    weight = layers[0].weight if len(layers) == 1 else torch.cat([layer.weight for layer in layers])
-    return packed(weight.detach(), _bias(layers))
+    if len(layers) == 1:
+        return Product(layers[0].weight.detach(), _bias(layers))
+    both = Product(torch.cat([layer.weight.detach() for layer in layers]), _bias(layers))
+    both.copied_bytes = max(both.copied_bytes, sum(layer.weight.nbytes for layer in layers))
+    return both
 
 
-def joined_bytes(layers: Sequence[nn.Module]) -> int:
-    """Bytes of the copy that `joined` makes of these layers' weights."""
-    plain = all(type(layer) is nn.Linear for layer in layers)
-    copied = plain and (len(layers) > 1 or copies(layers[0].weight))
-    return sum(layer.weight.nbytes for layer in layers) if copied else 0
-
-
-def copies(weight: Tensor) -> bool:
-    """Whether `packed` holds a copy of the weight."""
-    return products.weights_refusal([weight]) is not None and can_pack(weight)
-
-
-def packed(weight: Tensor, bias: Tensor | None) -> Linear:
-    """x -> x W^T + b with weight [out, in], by the fastest kernel for this processor and dtype."""
-    if products.weights_refusal([weight]) is None:
-        return products.linear(weight, bias)
-    if not can_pack(weight):
-        return lambda x: F.linear(x, weight, bias)
-    held = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-    run = torch.ops.mkldnn._linear_pointwise
-    return lambda x: run(x, held, bias, "none", [], "")
+def copied_bytes(linear: Linear) -> int:
+    """Bytes of the copies that a result of `joined` holds."""
+    return linear.copied_bytes if isinstance(linear, Product) else 0
 
 
 def pack(module: nn.Module) -> nn.Module:
@@ -58,8 +67,14 @@ def pack(module: nn.Module) -> nn.Module:
 
 def packed_bytes(module: nn.Module) -> int:
     """Bytes of the copies that `pack` made."""
-    return sum(layer.weight.nbytes for layer in module.modules()
-               if isinstance(vars(layer).get("forward"), _Packed) and copies(layer.weight))
+    held = (vars(layer).get("forward") for layer in module.modules())
+    return sum(forward.product.copied_bytes for forward in held if isinstance(forward, _Packed))
+
+
+def panels_of(layer: nn.Linear) -> Panels | None:
+    """The panels of 16 bits that `pack` made of a layer's present weight; None where there are none."""
+    forward = vars(layer).get("forward")
+    return forward.product.panels if isinstance(forward, _Packed) and forward.is_current() else None
 
 
 class _Packed:
@@ -67,12 +82,16 @@ class _Packed:
 
     def __init__(self, layer: nn.Linear):
         self.layer, self.made_of = layer, self._weight(layer)
-        self.run = packed(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+        self.product = Product(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
 
     def __call__(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or self.made_of != self._weight(self.layer):
+        if torch.is_grad_enabled() or not self.is_current():
             return F.linear(x, self.layer.weight, self.layer.bias)
-        return self.run(x)
+        return self.product(x)
+
+    def is_current(self) -> bool:
+        """Whether the layer's weight is the one that was packed."""
+        return self.made_of == self._weight(self.layer)
 
     @staticmethod
     def _weight(layer: nn.Linear) -> tuple:

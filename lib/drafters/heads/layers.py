@@ -6,7 +6,13 @@ from typing import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+    rotate_half,
+)
 
 from lib.attention.backends.mask import SharedMask, causal
 from lib.attention.registration import attention_forward
@@ -77,10 +83,12 @@ class HeadAttention(nn.Module):
         query, key = apply_rotary_pos_emb(query, key, *self.rotary(query, positions))
         return self.o_proj(attend(query, key, value).flatten(2))
 
-    def context(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, Hkv, T, d] of x [B, T, inputs], for other tokens to attend to."""
+    def context(self, x: Tensor, cosines: Tensor, sines: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, Hkv, T, d] of x [B, T, inputs], for other tokens to attend to; cosines and sines
+        [B or 1, T, d]: those of `rotary`.
+        """
         key, value = self._keys_and_values(x)
-        return apply_rotary_pos_emb(key, key, *self.rotary(key, positions))[1], value
+        return key * cosines[:, None] + rotate_half(key) * sines[:, None], value
 
     def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self._heads(self.k_proj(x), self.k_norm), self._heads(self.v_proj(x))
@@ -140,6 +148,22 @@ class CachedLayers:
             return x if self.norm is None else self.norm(x)
         seen = SharedMask(causal(x.shape[1], cache.pending) if mask is None else mask)
         return self.native(x, offsets, cache, seen, all_states=True, read=read)[1][-1]
+
+
+    def take(self, x: Tensor, cache: TreeCache) -> None:
+        """Appends the keys and values of x [B, T, inputs] to the cache, after each row's slots, in every layer: what
+        later blocks attend to.
+        """
+        attention = self.layers[0].self_attn
+        before = cache.lengths[:, None] if cache.layers else torch.zeros(len(x), 1, dtype=torch.long, device=x.device)
+        positions = before + torch.arange(x.shape[1], device=x.device)
+        if self.native is None:
+            angles = attention.rotary(x, positions)
+        else:  # tables, which take a tenth of the time of the module that makes them
+            tables = self.native.angles.up_to(cache.rows.longest + x.shape[1])
+            angles = [table[positions].repeat(1, 1, 2).to(x.dtype) for table in tables]
+        for index, layer in enumerate(self.layers):
+            cache.update(*layer.self_attn.context(x, *angles), index)
 
 
 def cached(module: HeadAttention, cache: TreeCache, layer: int, mask: Tensor | None) -> Attend:

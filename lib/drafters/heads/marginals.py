@@ -1,6 +1,6 @@
 """Heads that give one distribution for each depth ahead: Medusa's, and block heads."""
 
-from typing import Callable, Sequence
+from typing import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -108,14 +108,19 @@ class BlockHead(Head):
             return None
         return self.confidence(torch.cat([states, self.markov.embedded(before, self.tokens)], dim=-1))[..., 0]
 
+    @property
+    def reads(self) -> set[int]:
+        """The hidden states that `read` takes."""
+        return set(self.config.feature_layers)
+
     def sees(self) -> Tensor:
         """bool[P, P]: the places of its block that each of its P places attends to."""
         size = self.config.block_size
         every = torch.ones(size, size, dtype=torch.bool, device=self.fc.weight.device)
         return every.tril() if getattr(self.config, "causal", False) else every
 
-    def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
-        """The fused and normed features [B, T, H]."""
+    def read(self, hidden_states: Sequence[Tensor] | Mapping[int, Tensor]) -> Tensor:
+        """The fused and normed features [B, T, H]; hidden states by their index."""
         return self.feature_norm(self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], -1)))
 
     def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
@@ -142,8 +147,9 @@ class BlockHead(Head):
         own = torch.arange(count, device=features.device).repeat_interleave(len(sees))
         mask = torch.cat([place < before[own, None], torch.block_diag(*[sees] * count)], dim=1)
         positions = (before[:, None] + torch.arange(len(sees), device=features.device)).flatten()[None]
+        angles = self.layers[0].self_attn.rotary(features, place)
         for layer in self.layers:
-            block = layer(block, positions, after(layer.self_attn.context(features, place), mask))
+            block = layer(block, positions, after(layer.self_attn.context(features, *angles), mask))
         return self.by_depth(self.norm(block).view(batch, count, len(sees), -1))
 
 

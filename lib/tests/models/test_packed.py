@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lib.models.packed import copies, joined, pack, packed_bytes
+from lib.kernels import products
+from lib.models.packed import can_pack, joined, pack, packed_bytes, panels_of
 
 DTYPES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
@@ -40,5 +41,21 @@ def test_a_packed_module_says_the_same_and_owns_its_copies():
     x = torch.randn(2, 5, 6)
     before = module(x)
     torch.testing.assert_close(pack(module)(x), before, atol=1e-6, rtol=1e-5)
-    assert packed_bytes(module) == ((8 * 6 + 4 * 8) * 4 if copies(module[0].weight) else 0)
+    native = products.weights_refusal([module[0].weight]) is None
+    copied = can_pack(module[0].weight) and not native  # these weights are no numbers of 16 bits
+    assert packed_bytes(module) == ((8 * 6 + 4 * 8) * 4 if copied else 0)
     assert packed_bytes(pack(linear(3, 3, True, torch.float64, 0))) == 0
+
+
+@pytest.mark.skipif(products.weights_refusal([torch.zeros(1, 1)]) is not None, reason="panels need the kernels")
+@torch.no_grad()
+def test_weights_of_16_bits_are_held_in_panels_until_they_change():
+    layer = linear(70, 40, True, torch.float32, 0)
+    layer.weight.copy_(layer.weight.bfloat16())
+    x = torch.randn(3, 40)
+    before = layer(x)
+    torch.testing.assert_close(pack(layer)(x), before, atol=1e-6, rtol=1e-5)
+    assert panels_of(layer) is not None and packed_bytes(layer) == panels_of(layer).nbytes
+    layer.weight.mul_(2)
+    assert panels_of(layer) is None
+    torch.testing.assert_close(layer(x), 2 * before - layer.bias, atol=1e-6, rtol=1e-5)
