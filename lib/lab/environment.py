@@ -16,10 +16,10 @@ def wanted(text: str) -> list[tuple[str, str]]:
     return [(name.strip(), version.strip()) for name, _, version in (line.partition("==") for line in lines if line)]
 
 
-def optional(text: str, mark: str) -> tuple[str, str]:
-    """(name, version) of the line `# MARK: name==version`, a package that blocks nothing where it is missing."""
-    line = next(line for line in text.splitlines() if line.startswith(f"# {mark}:"))
-    return wanted(line.partition(":")[2])[0]
+def optional(text: str, mark: str) -> list[tuple[str, str]]:
+    """(name, version) of each line `# MARK: name==version`, packages that block nothing where they are missing."""
+    lines = [line.removeprefix(f"# {mark}:") for line in text.splitlines() if line.startswith(f"# {mark}:")]
+    return wanted("\n".join(lines))
 
 
 def lacks(requirements: list[tuple[str, str]]) -> list[str]:
@@ -45,16 +45,15 @@ def installed(name: str) -> str | None:
 def main() -> None:
     """Exit with 0 if nothing is missing, else with 1 after printing what is missing.
 
-    With a second argument, the mark of an optional package, print that as name==version if it is missing, and nothing
-    else.
+    With more arguments, marks of optional packages, print those that are missing as name==version, and nothing else.
     """
     if sys.version_info < OLDEST:
         sys.exit(f"Python is {sys.version.split()[0]}, older than {'.'.join(map(str, OLDEST))}")
     with open(sys.argv[1], encoding="utf-8") as file:
         text = file.read()
     if sys.argv[2:]:
-        package = optional(text, sys.argv[2])
-        print("==".join(package) if lacks([package]) else "", end="")
+        packages = [package for mark in sys.argv[2:] for package in optional(text, mark)]
+        print(*("==".join(package) for package in packages if lacks([package])), end="")
     elif missing := lacks(wanted(text)):
         print("; ".join(missing))
         sys.exit(1)

@@ -32,7 +32,7 @@ HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the dialogues, and how many of th
 DECAY = 0.8  # weight of a depth relative to the one before
 UNROLLED = 4  # depths of EAGLE-3's training-time test
 NOISE = 0.1  # half the width of the uniform noise on EAGLE-1's features (Li et al. 2024, section 3.2)
-STRIDE = 2  # tokens between the starts of a window's blocks
+STRIDE = 8  # tokens between the starts of a window's blocks
 HEATS, BINS = np.geomspace(0.25, 8.0, 41).tolist(), 10  # temperatures that are tried, and bins of their error
 
 DepthLoss = Callable[[Tensor, int], Tensor]  # (states [..., H] of a depth, the depth from 0) -> its loss

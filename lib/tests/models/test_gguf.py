@@ -189,7 +189,7 @@ def test_too_little_memory_and_missing_packages(tmp_path, cache, monkeypatch):
 
 def test_the_model_that_is_installed_is_the_one_that_is_looked_for():
     named = environment.optional((provenance.HOME / "requirements.txt").read_text(), "model")
-    assert named == (gguf_files.PACKAGE, gguf_files.VERSION)
+    assert named == [(gguf_files.PACKAGE, gguf_files.VERSION)]
 
 
 @needs_real_model
