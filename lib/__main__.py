@@ -10,10 +10,11 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Iterable, Sequence
+from typing import Iterable, Iterator, Sequence
 
 from lib.lab import plan
 from lib.lab.plan import Plan, StageFailed, UsageError
@@ -24,6 +25,7 @@ PYTEST_USAGE = 4  # pytest's exit status for wrong arguments
 
 HELP = """\
 ./run_notebooks.sh [PROFILE] [NOTEBOOK ...] [--from NN] [--run NAME] [--set name=value ...] [--reference]
+                   [--workers N | --cluster tcp://HOST:8786]
 ./run_notebooks.sh test [pytest's arguments]
 
 Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
@@ -37,6 +39,9 @@ Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
                    lists: a,b,c, or a;b;c where members hold commas: --set "families=chain;expansion:2,2,1"
   --reference    make this run the committed reference: after success its tables go to data/results/reference, its
                    figures to figures, its executed notebooks and report to notebooks/executed
+  --workers N    spread traces, live rounds and enumeration over N processes on this machine; timings stay alone
+  --cluster A    the same over a Dask cluster at this address; all its workers need this commit, the same models and
+                   packages, and --nthreads 1. Dask sends pickled objects: take a cluster that you trust
   test           all tests: pytest over lib/tests, then each notebook with its defaults; other arguments go to pytest
   --help         this text
 
@@ -85,7 +90,29 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
     if not made.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     parameters.check(made, {"01_shapes": parameters.SHAPES, **NOTEBOOKS})
-    return _run(made, NOTEBOOKS)
+    with _workers(given):
+        return _run(made, NOTEBOOKS)
+
+
+@contextmanager
+def _workers(given: argparse.Namespace) -> Iterator[None]:
+    """The processes over which the command spreads its work, if it does. UsageError where there are none."""
+    from lib.lab import cluster
+
+    if given.workers is None and given.cluster is None:
+        yield
+        return
+    if given.cluster is not None and given.workers is not None:
+        raise UsageError("--workers starts processes, --cluster takes those that run; give one of the two")
+    if given.workers is not None and given.workers < 1:
+        raise UsageError(f"--workers is {given.workers}; give the number of processes, from 1 on")
+    try:
+        with ExitStack() as stack:
+            address = given.cluster or stack.enter_context(cluster.workers(given.workers, print))
+            stack.enter_context(cluster.used(address))
+            yield
+    except cluster.ClusterError as error:
+        raise UsageError(str(error)) from None
 
 
 def _with_what_is_installed(made: Plan) -> Plan:
@@ -131,6 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run")
     parser.add_argument("--set", dest="settings", action="append", default=[])
     parser.add_argument("--reference", action="store_true")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--cluster")
     parser.add_argument("--help", "-h", action="store_true")
     return parser
 

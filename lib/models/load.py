@@ -33,6 +33,13 @@ class Pair:
     tokenizer: object
     target_name: str
     drafter_name: str
+    made_by: tuple[Callable, tuple] | None = None  # a function and its arguments, which make it in another process
+
+    def __reduce__(self):
+        """A pair travels to other processes as what made it, without its weights. TypeError where that is not known."""
+        if self.made_by is None:
+            raise TypeError(f"pair {self.name!r} was not loaded by its name, so that no other process can load it")
+        return self.made_by
 
     @property
     def vocabulary(self) -> int:
@@ -109,9 +116,27 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, 
     for pair in named:
         for each in zip(pair, dtypes, kinds):
             quantise(*each)
+    call = tuple(map(_findable, names)), dtype, device, quantize
     return [Pair(_shown(name, pair), models[0], models[1] if models[1:] else None, tokenizer(pair[0]), pair[0].short,
-                 pair[1].short if pair[1:] else NO_MODEL)
-            for name, pair, models in zip(names, named, loaded)]
+                 pair[1].short if pair[1:] else NO_MODEL, (_again, (*call, place)))
+            for place, (name, pair, models) in enumerate(zip(names, named, loaded))]
+
+
+def _again(names: tuple[str, ...], dtype, device: str, quantize: str, place: int) -> Pair:
+    """One of the pairs of `load_pairs`, which other processes load once."""
+    return _all_again(names, dtype, device, quantize)[place]
+
+
+@cache
+def _all_again(names: tuple[str, ...], dtype, device: str, quantize: str) -> list[Pair]:
+    return load_pairs(names, dtype=dtype, device=device, quantize=quantize)
+
+
+def _findable(name: str) -> str:
+    """A pair's name with whole paths of local folders and files, which other processes find from any folder."""
+    parts = [part.strip() for part in name.split("|")]
+    return "|".join(str(Path(part).expanduser().resolve()) if name not in PAIRS and not (SHIPPED / part).is_dir()
+                    and Path(part).expanduser().exists() else part for part in parts)
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,16 @@
 Recording goes batch by batch, so that an interruption loses one batch at most.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from lib.decoding.checks import token_set
-from lib.lab import provenance
+from lib.lab import cluster, provenance
 from lib.models.reduced import narrow
 from lib.replay import prefill, trace
 from lib.replay.acceptance import DEEPEST
@@ -20,81 +20,114 @@ from lib.replay.reading import AHEAD, check_models, check_prompts, language_mode
 from lib.replay.trace import Trace
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Prompts that are continued together; first: the place of the first one among all."""
+
+    first: int
+    prompts: Sequence[Tensor]
+    names: Sequence[str]
+    kinds: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a batch is continued and read: see `record`."""
+
+    max_new_tokens: int
+    beyond: int
+    temperature: float
+    eos_token_id: tuple[int, ...]
+    ahead: int
+    siblings: int
+    seed: object
+
+
 def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *, names: Sequence[str],
            kinds: Sequence[str], max_new_tokens: int, beyond: int = DEEPEST + 1, temperature: float = 0.0,
-           eos_token_id: int | Sequence[int] | None = None, generator: torch.Generator | None = None, rows: int = 32,
+           eos_token_id: int | Sequence[int] | None = None, seed: object = None, rows: int = 32,
            about: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0, parts: Path | None = None,
-           report: Callable[[str, bool], None] | None = None) -> Trace:
+           report: Callable[[str, bool], None] | None = None,
+           elsewhere: Callable[[Sequence[Batch], Settings], Iterator[Trace]] | None = None) -> Trace:
     """The target continues each prompt int64[T] by a root, `max_new_tokens` transitions at which rounds may start, and
     `beyond` further tokens, and the result is read.
 
     drafters, names, kinds, ahead, siblings: as for `read`.
     beyond: the depth of the deepest tree that will be replayed, and 1 for its bonus token, so that the trace decides
         also the rounds that start just before the limit. Deeper trees have fewer starts (see `Trace.starts`).
+    seed: of sampling, a plain value; each batch has a generator of its own.
     rows: prompts in one batch.
     parts: a folder in which each finished batch is kept. A recording of the same models, prompts and settings takes the
-        undamaged batches that it finds there, and sets the generator to its state after the last of them, so that the
-        result is that of an uninterrupted recording.
+        undamaged batches that it finds there.
     report: called after each batch with the progress as text, and whether the batch was the last.
+    elsewhere: gives `record_batch` of these batches, in order, in place of this process.
     ValueError names the argument that does not fit.
     """
     check_models(target, drafters)
     check_prompts(target, prompts, names, kinds)
     models = {"the target": target, **language_models(drafters)}
-    _check_settings(models, prompts, max_new_tokens, beyond, temperature, generator, rows)
+    _check_settings(models, prompts, max_new_tokens, beyond, temperature, seed, rows)
     facts = dict(about or {}, temperature=temperature, **origin(target, drafters, prompts))
-    state = None if generator is None else generator.get_state().tolist()
-    settings = provenance.digest([facts, list(names), list(kinds), max_new_tokens, beyond,
-                                  sorted(token_set(eos_token_id)), rows, ahead, siblings, state])
-    sampling = {"temperature": temperature, "generator": generator, "eos_token_id": eos_token_id}
+    settings = Settings(max_new_tokens, beyond, temperature, tuple(sorted(token_set(eos_token_id))), ahead, siblings,
+                        seed)
+    mark = provenance.digest([facts, list(names), list(kinds), rows, vars(settings)])
+    batches = [Batch(first, *(values[first : first + rows] for values in (prompts, names, kinds)))
+               for first in range(0, len(prompts), rows)]
+    kept = {batch.first: _load_part(_part(parts, batch), mark) for batch in batches}
+    missing = [batch for batch in batches if kept[batch.first] is None]
+    fresh = (elsewhere(missing, settings) if elsewhere else
+             (record_batch(target, drafters, batch, settings) for batch in missing))
     done: list[Trace] = []
-    for first in range(0, len(prompts), rows):
-        batch = slice(first, first + rows)
-        path = parts / f"{first:06d}.safetensors" if parts else None
-        part = _load_part(path, settings, generator)
+    for batch in batches:
+        part = kept.pop(batch.first)
         if part is None:
-            written = prefill.continuations(target, prompts[batch], max_new_tokens=1 + max_new_tokens + beyond,
-                                            rows=rows, **sampling)
-            part = read(target, drafters, prompts[batch], written, names=names[batch], kinds=kinds[batch],
-                        limit=max_new_tokens, ahead=ahead, siblings=siblings, **sampling)
-            _save_part(part, path, settings, generator)
+            part = next(fresh)
+            _save_part(part, _part(parts, batch), mark)
         done.append(part)
         if report:
-            count, positions = min(first + rows, len(prompts)), sum(part.positions for part in done)
+            count, positions = batch.first + len(batch.names), sum(part.positions for part in done)
             report(f"{count} of {len(prompts)} continuations, {positions:,} positions", count == len(prompts))
     return replace(trace.join(done), about=facts)
 
 
-def _save_part(part: Trace, path: Path | None, settings: str, generator: torch.Generator | None) -> None:
-    """Keeps a batch with the digest of its settings and the generator's state after it."""
+def record_batch(target, drafters: Mapping[str, object], batch: Batch, settings: Settings) -> Trace:
+    """The part of a recording that one batch makes; a function of its arguments, so that any process may make it."""
+    generator = None if settings.seed is None else cluster.seeded(settings.seed, batch.first)
+    sampling = {"temperature": settings.temperature, "generator": generator, "eos_token_id": settings.eos_token_id}
+    written = prefill.continuations(target, batch.prompts, rows=len(batch.prompts), **sampling,
+                                    max_new_tokens=1 + settings.max_new_tokens + settings.beyond)
+    return read(target, drafters, batch.prompts, written, names=batch.names, kinds=batch.kinds,
+                limit=settings.max_new_tokens, ahead=settings.ahead, siblings=settings.siblings, **sampling)
+
+
+def _part(folder: Path | None, batch: Batch) -> Path | None:
+    return folder / f"{batch.first:06d}.safetensors" if folder else None
+
+
+def _save_part(part: Trace, path: Path | None, mark: str) -> None:
+    """Keeps a batch with the digest of its settings."""
     if path:
-        state = "" if generator is None else bytes(generator.get_state().tolist()).hex()
-        trace.save(replace(part, about={"settings": settings, "generator": state}), path)
+        trace.save(replace(part, about={"settings": mark}), path)
 
 
-def _load_part(path: Path | None, settings: str, generator: torch.Generator | None) -> Trace | None:
-    """A kept batch of the same settings, if there is an undamaged one; the generator gets its state after it."""
+def _load_part(path: Path | None, mark: str) -> Trace | None:
+    """A kept batch of the same settings, if there is an undamaged one."""
     if not path or not path.exists():
         return None
     try:
         part = trace.load(path)
     except ValueError:  # damaged: it is recorded again
         return None
-    if part.about.get("settings") != settings:
-        return None
-    if generator is not None:
-        generator.set_state(torch.tensor(list(bytes.fromhex(part.about["generator"])), dtype=torch.uint8))
-    return part
+    return part if part.about.get("settings") == mark else None
 
 
 def _check_settings(models: Mapping[str, object], prompts: Sequence[Tensor], new_tokens: int, beyond: int,
-                    temperature: float, generator: torch.Generator | None, rows: int) -> None:
+                    temperature: float, seed: object, rows: int) -> None:
     """ValueError if the continuations cannot be written by these models, by name, the target among them."""
     if min(new_tokens, beyond) < 0 or rows < 1:
         raise ValueError(f"max_new_tokens is {new_tokens}, beyond {beyond} and rows {rows}: give at least 0, 0 and 1")
-    if temperature and generator is None:
-        raise ValueError(f"temperature is {temperature} but generator is None: pass a torch.Generator, so that the "
-                         "trace can be repeated")
+    if temperature and seed is None:
+        raise ValueError(f"temperature is {temperature} but seed is None: give one, so that the trace can be repeated")
     longest = max(map(len, prompts))
     needed = longest + new_tokens + beyond  # the last token is written and not read
     for name, model in models.items():

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Sequence
+from typing import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.decoding.loop import generate, in_batches
 from lib.decoding.records import Generation
 from lib.drafters.registry import make
+from lib.lab import cluster
 from lib.replay import acceptance
 from lib.replay.trace import loop_start
 from lib.trees import shapes
@@ -20,6 +21,7 @@ from lib.verify.draft import PROPOSALS
 from lib.verify.rules import simplest_rule
 
 ROWS = 16  # prompts per batch
+Batch = tuple[int, tuple[Tensor, ...]]  # the place of the first prompt among all, and the prompts int64[T]
 
 
 @dataclass(frozen=True)
@@ -49,21 +51,40 @@ def run(setting: Live, pair, prompts, *, new_tokens: int, seed: int) -> pd.DataF
     """`tally` of one setting over prompts, with the setting's columns. seed: of drafts and text; settings with other
     seeds are independent.
     """
-    drafter = make("model", pair, proposal=setting.drafter, temperature=setting.temperature or 1.0)
-    done = decode(
-        pair.target, drafter, prompts.ids, shape=setting.shape, rule=setting.rule, temperature=setting.temperature,
-        max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids, generator=torch.Generator().manual_seed(seed))
+    done = joined(cluster.spread(_batch, batches(prompts.ids, ROWS), setting, pair, new_tokens, seed))
     return tally(done, prompts.names, prompts.kinds).assign(
         pair=pair.name, **vars(setting), budget=shapes.parse(setting.shape).budget)
 
 
-def decode(target, drafter, prompts: Sequence[Tensor], *, rows: int = ROWS, **settings) -> Generation:
-    """`generate` over prompts int64[T] of any lengths, in batches of at most `rows`; the rounds' `row` counts over all
-    prompts.
+def _batch(batch: Batch, setting: Live, pair, new_tokens: int, seed: int) -> Generation:
+    drafter = make("model", pair, proposal=setting.drafter, temperature=setting.temperature or 1.0)
+    return decode_batch(batch, pair.target, drafter, seed, shape=setting.shape, rule=setting.rule,
+                        temperature=setting.temperature, max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids)
+
+
+def decode(target, drafter, prompts: Sequence[Tensor], *, rows: int = ROWS, seed: int = 0, **settings) -> Generation:
+    """`generate` over prompts int64[T] of any lengths, in batches of at most `rows`, each with draws of its own; the
+    rounds' `row` counts over all prompts.
     """
+    return joined(decode_batch(batch, target, drafter, seed, **settings) for batch in batches(prompts, rows))
+
+
+def batches(prompts: Sequence[Tensor], rows: int) -> list[Batch]:
+    """Prompts with the place of the first one, at most `rows` together."""
+    return [(first, tuple(prompts[first : first + rows])) for first in range(0, len(prompts), rows)]
+
+
+def decode_batch(batch: Batch, target, drafter, seed: int, **settings) -> Generation:
+    """`generate` over one of `batches`, with draws that depend on its place and the seed alone."""
+    first, prompts = batch
+    ((padded, mask),) = in_batches(prompts, len(prompts))
+    return generate(target, drafter, padded, attention_mask=mask, generator=cluster.seeded(seed, first), **settings)
+
+
+def joined(parts: Iterable[Generation]) -> Generation:
+    """The generations of consecutive batches as one."""
     rounds, written = [], []
-    for padded, mask in in_batches(prompts, rows):
-        done = generate(target, drafter, padded, attention_mask=mask, **settings)
+    for done in parts:
         rounds += [replace(record, row=record.row + len(written)) for record in done.rounds]
         written += done.new_tokens
     return Generation(pad_sequence([torch.tensor(row) for row in written], batch_first=True), rounds, written)

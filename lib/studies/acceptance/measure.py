@@ -10,12 +10,12 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
 from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters import vocabulary as reduced
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.lab import cluster
 from lib.models.reduced import first_tokens
 from lib.replay import acceptance, expectation, simulated
 from lib.replay.acceptance import CONTINUATION, FREQUENT
@@ -168,15 +168,21 @@ def choose_from_prompts(choosing: Trace, judged: Trace, drafter: str, budget: in
     one judged prompt stay together in all draws, so that intervals from resampling prompts hold for the mean of the
     draws. positions: of the text that the tree was chosen from, before a loop.
     """
-    names, frames = sorted(set(choosing.prompts)), []
-    for draw in range(draws):
-        order = generator.permutation(names)
-        for count in doubled(len(names)) if draw == 0 else doubled(len(names))[:-1]:
-            text = choosing.select(np.isin(np.array(choosing.prompts), order[:count]))
-            rows = acceptance.evaluate(judged, drafter, forest(text, drafter, CHOSEN_FAMILIES, [budget]))
-            frames.append(rows.drop(columns="depth").assign(
-                draw=draw, prompts=count, positions=int(np.minimum(text.loops, text.lengths).sum())))
-    return pd.concat(frames, ignore_index=True)
+    names = sorted(set(choosing.prompts))
+    orders = [generator.permutation(names).tolist() for _ in range(draws)]
+    pieces = [(draw, order[:count]) for draw, order in enumerate(orders)
+              for count in (doubled(len(names)) if draw == 0 else doubled(len(names))[:-1])]
+    return pd.concat(cluster.spread(_chosen_from, pieces, choosing, judged, drafter, budget), ignore_index=True)
+
+
+def _chosen_from(piece: tuple[int, list[str]], choosing: Trace, judged: Trace, drafter: str,
+                 budget: int) -> pd.DataFrame:
+    """The rows of a draw's number and some of its prompts."""
+    draw, prompts = piece
+    text = choosing.select(np.isin(np.array(choosing.prompts), prompts))
+    rows = acceptance.evaluate(judged, drafter, forest(text, drafter, CHOSEN_FAMILIES, [budget]))
+    return rows.drop(columns="depth").assign(
+        draw=draw, prompts=len(prompts), positions=int(np.minimum(text.loops, text.lengths).sum()))
 
 
 def doubled(prompts: int) -> list[int]:
@@ -220,28 +226,35 @@ def evaluate_static(trace: Trace, name: str, trees: Sequence[tuple[str, int, Tre
     return rows.assign(calls=rows["rounds"] * rows["depth"], confidence=np.nan)
 
 
-def compare_grown(recorded: Trace, name: str, model, prompts: recording.Prompts, *, families: Sequence[str],
-                  rules: Sequence[str], budgets: Sequence[int], vocabulary: int | None = None,
+def compare_grown(recorded: Trace, name: str, drafters: Mapping[str, object], prompts: recording.Prompts, *,
+                  families: Sequence[str], rules: Sequence[str], budgets: Sequence[int], vocabulary: int | None = None,
                   confidences: Sequence[float] = CONFIDENCES) -> pd.DataFrame:
-    """Static families and growth rules (names without a budget) at each budget, on the trace's judged prompts.
+    """Static families and growth rules (names without a budget) at each budget, of one of the drafters, on the trace's
+    judged prompts.
 
     prompts: those that the trace was recorded of (see `recording.texts_of`). No rows for drafters without
     probabilities over which trees grow.
     confidences: temperatures of the drafter's probabilities, of which each rule and budget takes the best on the
     choosing prompts, from which static trees are grown too.
     """
-    if isinstance(model, TextDrafter):
+    if isinstance(drafters[name], TextDrafter):
         return pd.DataFrame()
     choosing, judged = halves(recorded)
+    static = evaluate_static(judged, name, forest(choosing, name, families, budgets))
+    grown = cluster.spread(_grown, product(rules, budgets), recorded, name, drafters, prompts, vocabulary, confidences)
+    return pd.concat([static, *grown], ignore_index=True)
+
+
+def _grown(setting: tuple[str, int], recorded: Trace, name: str, drafters: Mapping[str, object],
+           prompts: recording.Prompts, vocabulary: int | None, confidences: Sequence[float]) -> pd.DataFrame:
+    """The rows of one rule and budget, at the temperature that was best on the choosing prompts."""
+    choosing, judged = halves(recorded)
     texts = {half: [prompts.ids[row] for row in np.flatnonzero(prompts.choosing == half)] for half in (True, False)}
-    frames = [evaluate_static(judged, name, forest(choosing, name, families, budgets))]
-    for rule, budget in product(rules, budgets):
-        wanted = [(rule, budget, growth.at_budget(rule, budget))]
-        tried = (evaluate_grown(choosing, name, model, texts[True], wanted, vocabulary, confidence)
-                 for confidence in confidences)
-        best = max(tried, key=_length)["confidence"].iloc[0]
-        frames.append(evaluate_grown(judged, name, model, texts[False], wanted, vocabulary, best))
-    return pd.concat(frames, ignore_index=True)
+    wanted = [(*setting, growth.at_budget(*setting))]
+    tried = (evaluate_grown(choosing, name, drafters[name], texts[True], wanted, vocabulary, confidence)
+             for confidence in confidences)
+    best = max(tried, key=_length)["confidence"].iloc[0]
+    return evaluate_grown(judged, name, drafters[name], texts[False], wanted, vocabulary, best)
 
 
 def _length(rows: pd.DataFrame) -> float:
@@ -261,14 +274,13 @@ def expected(pair, prompts: recording.Prompts, shape_names: Sequence[str], tempe
     All rules and shapes share the texts of a temperature, so that they are compared on the same ones.
     """
     trees = {shape: shapes.parse(shape) for shape in shape_names}
-    generator = torch.Generator().manual_seed(seed)  # one for all temperatures, whose texts are then independent
     deepest = max((tree.max_depth for tree in trees.values()), default=0)
     siblings = max((len(tree.children(node)) for tree in trees.values() for node in range(tree.size)), default=0)
     frames = []
     for temperature in filter(None, temperatures if pair.draft_model is not None else ()):
         recorded = recording.record_pair(
             pair, prompts, max_new_tokens=new_tokens - 1, beyond=deepest + 1, temperature=temperature,
-            siblings=siblings, generator=generator, about={"protocol": CONTINUATION})
+            siblings=siblings, seed=f"{seed}/{temperature}", about={"protocol": CONTINUATION})
         frames += [rows.assign(temperature=temperature, shape=shape, budget=tree.budget)
                    for shape, tree in trees.items() for rows in _by_rule(recorded, tree, pair.drafter_name)]
     if not frames:

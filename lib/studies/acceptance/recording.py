@@ -5,12 +5,12 @@ both protocols.
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lib import replay
@@ -18,10 +18,11 @@ from lib.drafters.heads.store import NGRAMS, folder_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
 from lib.drafters.registry import make
+from lib.lab import cluster
 from lib.models.dialogue import has_template
 from lib.replay import acceptance, simulated
 from lib.replay.acceptance import CONTINUATION, REAL_TEXT
-from lib.replay.recording import prompts_digest
+from lib.replay.recording import Batch, Settings, prompts_digest, record_batch
 from lib.replay.trace import Trace
 
 OF_TEXT = (NGRAMS, "lookup", "sam")  # drafters that need no model
@@ -58,40 +59,59 @@ def split_prompts(names: Sequence[str], kinds: Sequence[str], ids: Sequence[Tens
     return Prompts(names, kinds, ids, place < choose).select(np.flatnonzero(place < choose + judge))
 
 
-def drafters_of(pairs: Sequence, specs: Sequence[str] = ()) -> dict[str, object]:
+class Competitors(Mapping):
     """By name the drafters of pairs that share a target whose rounds follow from a text, the first that of headlines:
-    language models and drafters that read ahead, as `record` takes them, and others that read the text alone.
+    language models and drafters that read ahead, as `record` takes them, and others that read the text alone. Other
+    processes make them anew.
 
     specs: as `drafters.make` takes them, "model" for the draft models of all pairs; empty: these, or for a target alone
     OF_TEXT. N-grams are those of the text alone where no tables ship for the target. ValueError for other drafters.
     """
-    models = {pair.drafter_name: pair.draft_model for pair in pairs if pair.draft_model is not None}
-    found: dict[str, object] = {}
-    for spec in specs or (["model"] if models else OF_TEXT):
-        target, tables = pairs[0].target, folder_of(pairs[0].target_name, NGRAMS)
-        if spec == "model" and models:
-            found |= models
-        elif spec == NGRAMS and not tables.is_dir():
-            found[spec] = NgramDrafter(NgramTables((), target.config.get_text_config().vocab_size))
-        else:
-            drafter = make(spec, pairs[0])
-            if not simulated.replayable(drafter):
-                raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its "
-                                 "rounds; notebook 5 decodes with it live")
-            found[spec] = drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
-    if not of_ranks(found):
-        raise ValueError(f"drafters are {', '.join(found)}, of which none has ranks; add one that has, such as "
-                         f"{NGRAMS}")
-    return found
+
+    def __init__(self, pairs: Sequence, specs: Sequence[str] = ()):
+        self.pairs, self.specs, self.target = tuple(pairs), tuple(specs), pairs[0].target
+        self.made = self._make()
+        if not of_ranks(self):
+            raise ValueError(f"drafters are {', '.join(self)}, of which none has ranks; add one that has, such as "
+                             f"{NGRAMS}")
+
+    def __reduce__(self):
+        return Competitors, (self.pairs, self.specs)
+
+    def __getitem__(self, name: str):
+        return self.made[name]
+
+    def __iter__(self):
+        return iter(self.made)
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def _make(self) -> dict[str, object]:
+        models = {pair.drafter_name: pair.draft_model for pair in self.pairs if pair.draft_model is not None}
+        found: dict[str, object] = {}
+        for spec in self.specs or (["model"] if models else OF_TEXT):
+            tables = folder_of(self.pairs[0].target_name, NGRAMS)
+            if spec == "model" and models:
+                found |= models
+            elif spec == NGRAMS and not tables.is_dir():
+                found[spec] = NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
+            else:
+                drafter = make(spec, self.pairs[0])
+                if not simulated.replayable(drafter):
+                    raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its "
+                                     "rounds; notebook 5 decodes with it live")
+                found[spec] = drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
+        return found
 
 
 def of_ranks(drafters: Mapping[str, object]) -> dict[str, object]:
-    """Those of `drafters_of` whose ranks decide every tree, as `record` takes them."""
+    """Those of `Competitors` whose ranks decide every tree, as `record` takes them."""
     return {name: each for name, each in drafters.items() if getattr(each, "reads_ahead", True)}
 
 
 def of_text(drafters: Mapping[str, object]) -> dict[str, object]:
-    """The others of `drafters_of`, which read the text alone and draft again in each round."""
+    """The others of `Competitors`, which read the text alone and draft again in each round."""
     return {name: each for name, each in drafters.items() if name not in of_ranks(drafters)}
 
 
@@ -126,7 +146,7 @@ def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, 
 
     Each trace is one file in `folder`. An existing file is read, and a recording that was stopped continues. `report`
     gets lines of progress. ValueError for an unknown protocol, and for a file with other prompts or settings; models
-    are compared by name only.
+    are compared by name only. The ranks of `of_ranks(drafters)` are recorded, on workers where the run has some.
     """
     made = []
     for protocol in protocols:
@@ -144,24 +164,39 @@ def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, 
                 report(f"{title}: recorded before")
             else:
                 recorded = replay.record(
-                    target, drafters, texts.ids, names=texts.names, kinds=texts.kinds, max_new_tokens=length,
+                    target, of_ranks(drafters), texts.ids, names=texts.names, kinds=texts.kinds, max_new_tokens=length,
                     beyond=deepest + 1, ahead=deepest, temperature=temperature, eos_token_id=eos_token_id,
-                    generator=torch.Generator().manual_seed(seed), about=about, parts=parts,
-                    report=_sparing(report, title))
+                    seed=seed, about=about, parts=parts, report=_sparing(report, title), elsewhere=_elsewhere(_recorded, drafters))
                 replay.save(recorded, path)
                 shutil.rmtree(parts)
             made.append(replay.load(path))
     return made
 
 
-def record_pair(pair, prompts: Prompts, drafters: Mapping[str, object] | None = None, **settings) -> Trace:
-    """`replay.record` of a `models.Pair` on prompts, up to the target's own EOS.
+def _elsewhere(function: Callable, made_of: object) -> Callable | None:
+    """For `replay.record` the run's workers, if it has some: they get batch, settings and what the models are made of."""
+    return partial(_spread, function, made_of) if cluster.active() else None
 
-    drafters: by name; the pair's own model if not given. settings: as `replay.record` takes them.
+
+def _spread(function: Callable, made_of: object, batches: Sequence[Batch], settings: Settings) -> Iterator[Trace]:
+    return cluster.spread(function, batches, settings, made_of)
+
+
+def _recorded(batch: Batch, settings: Settings, drafters: Competitors) -> Trace:
+    return record_batch(drafters.target, of_ranks(drafters), batch, settings)
+
+
+def _recorded_pair(batch: Batch, settings: Settings, pair) -> Trace:
+    return record_batch(pair.target, {pair.drafter_name: pair.draft_model}, batch, settings)
+
+
+def record_pair(pair, prompts: Prompts, **settings) -> Trace:
+    """`replay.record` of a `models.Pair` and its draft model on prompts, up to the target's own EOS, on workers where
+    the run has some. settings: as `replay.record` takes them.
     """
     return replay.record(
-        pair.target, drafters or {pair.drafter_name: pair.draft_model}, prompts.ids, names=prompts.names,
-        kinds=prompts.kinds, eos_token_id=pair.eos_token_ids, **settings)
+        pair.target, {pair.drafter_name: pair.draft_model}, prompts.ids, names=prompts.names, kinds=prompts.kinds,
+        eos_token_id=pair.eos_token_ids, elsewhere=_elsewhere(_recorded_pair, pair), **settings)
 
 
 def _check_same(path: Path, wanted: Mapping[str, object]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.self_speculation import first_layers
+from lib.lab import cluster
 from lib.lab.tables import Table
 from lib.studies.acceptance import live
 from lib.trees.shapes import parse
@@ -26,6 +27,7 @@ from lib.verify.rules import RULES
 from lib.verify.warping import warp
 
 BOUND = "bound"  # in place of a rule's name: the bound of all lossless rules
+RANDOM, HARDEST = "random", "hard"  # kinds of languages
 EXACT = 1e-12  # larger distances are not rounding
 SETTING = ("vocabulary", "seed", "language", "agreement", "temperature", "shape")
 # The lossless rules for sampling on trees, each with the proposal that it was made for.
@@ -50,19 +52,23 @@ def exact(table: Table, shapes: Sequence[str], *, temperatures: Sequence[float],
     are warped by the same temperature. bounded: adds rows of the rule "bound", the joint transport for each proposal.
     `labelled` adds its columns.
     """
-    done, wanted = table.keys(), []
+    done, wanted, missing = table.keys(), [], []
     for language, shape in product(range(languages), shapes):
         cases = list(pairs or sampled_rules(parse(shape)))
         cases += [(BOUND, proposal) for proposal in dict.fromkeys(name for _, name in cases)] if bounded else []
-        rows = []
-        for agreement, temperature in product(agreements, temperatures):
-            setting = (vocabulary, seed, language, float(agreement), float(temperature), shape)
-            wanted += [(*setting, *case) for case in cases]
-            missing = [case for case in cases if (*setting, *case) not in done]
-            rows += _rows(setting, missing) if missing else []
+        settings = [(vocabulary, seed, language, float(agreement), float(temperature), shape)
+                    for agreement, temperature in product(agreements, temperatures)]
+        wanted += [(*setting, *case) for setting in settings for case in cases]
+        missing.append([(setting, own) for setting in settings
+                        if (own := [case for case in cases if (*setting, *case) not in done])])
+    for rows in cluster.spread(_rows_of, [each for each in missing if each]):
         table.extend(rows)
     keys = list(table.schema.key)
     return labelled(table.frame().set_index(keys).loc[pd.MultiIndex.from_tuples(wanted, names=keys)].reset_index())
+
+
+def _rows_of(settings: Sequence[tuple[tuple, Pairs]]) -> list[dict]:
+    return [row for setting, cases in settings for row in _rows(setting, cases)]
 
 
 def _rows(setting: tuple, cases: Pairs) -> list[dict]:
@@ -88,16 +94,22 @@ def proof(table: Table, shapes: Sequence[str], *, random: int, pairs: Pairs | No
     """The table "rules_proof": the distance of every rule with every proposal on each shape, over `random` random pairs
     of languages of three tokens and over the hard ones of `languages.HARD`. Only missing rows are computed.
     """
-    pools = {"random": [random_pair(seed) for seed in range(random)], "hard": list(HARD.values())}
-    for shape, kind in product(shapes, pools):
-        tree = parse(shape)
-        for rule, proposal in pairs or sampled_rules(tree):
-            if (rule, proposal, shape, kind) not in table.keys():
-                distances = [enumeration.distance(enumeration.law(rule, *pair, tree, proposal), pair[0],
-                                                  tree.max_depth + 1) for pair in pools[kind]]
-                table.append(rule=rule, proposal=proposal, shape=shape, kind=kind, languages=len(distances),
-                             lossless=RULES[rule].lossless, worst=max(distances), mean=sum(distances) / len(distances))
+    done = table.keys()
+    missing = [(rule, proposal, shape, kind) for shape, kind in product(shapes, (RANDOM, HARDEST))
+               for rule, proposal in pairs or sampled_rules(parse(shape)) if (rule, proposal, shape, kind) not in done]
+    for row in cluster.spread(_proved, missing, random):
+        table.append(**row)
     return table.frame()
+
+
+def _proved(case: tuple[str, str, str, str], random: int) -> dict:
+    """The row of a rule, proposal, shape and kind of languages."""
+    rule, proposal, shape, kind = case
+    tree, languages = parse(shape), map(random_pair, range(random)) if kind == RANDOM else HARD.values()
+    distances = [enumeration.distance(enumeration.law(rule, *pair, tree, proposal), pair[0], tree.max_depth + 1)
+                 for pair in languages]
+    return dict(rule=rule, proposal=proposal, shape=shape, kind=kind, languages=len(distances),
+                lossless=RULES[rule].lossless, worst=max(distances), mean=sum(distances) / len(distances))
 
 
 def with_draft_model(pair):
@@ -111,7 +123,8 @@ def with_draft_model(pair):
     layers = getattr(pair.target.config, "num_hidden_layers", 0)
     exits = max(1, layers - -(-layers // LATE))
     name = f"early_exit:{exits}"
-    return replace(pair, name=f"{pair.name}/{name}", draft_model=first_layers(pair.target, exits), drafter_name=name)
+    return replace(pair, name=f"{pair.name}/{name}", draft_model=first_layers(pair.target, exits), drafter_name=name,
+                   made_by=(with_draft_model, (pair,)))
 
 
 def measured(table: Table, grid: Sequence[live.Live], pair, prompts, *, new_tokens: int, seed: int) -> pd.DataFrame:
@@ -167,11 +180,15 @@ def law_tests(table: Table, pair, prompts: Mapping[str, Tensor], rules: Pairs, s
         key = {"pair": pair.name, "prompt": name, "shape": setting.shape, "temperature": setting.temperature}
         missing = [case for case in rules if (*key.values(), *case) not in table.keys()]
         law = law_of(pair.target, prompt, setting.length, setting.temperature, setting.top_k) if missing else {}
-        for rule, proposal in missing:
-            test = g_test(first_tokens(pair, prompt, rule, proposal, setting, setting.seed + place), law)
+        drawn = cluster.spread(_first_tokens, missing, pair, prompt, setting, setting.seed + place)
+        for (rule, proposal), tokens in zip(missing, drawn):
             table.append(**key, rule=rule, proposal=proposal, top_k=setting.top_k, tokens=setting.length,
-                         dtype=pair.dtype, **vars(test))
+                         dtype=pair.dtype, **vars(g_test(tokens, law)))
     return table.frame()
+
+
+def _first_tokens(case: tuple[str, str], pair, prompt: Tensor, setting: LawTest, seed: int) -> list[tuple[int, ...]]:
+    return first_tokens(pair, prompt, *case, setting, seed)
 
 
 def first_tokens(pair, prompt: Tensor, rule: str, proposal: str, setting: LawTest, seed: int) -> list[tuple[int, ...]]:
@@ -180,8 +197,7 @@ def first_tokens(pair, prompt: Tensor, rule: str, proposal: str, setting: LawTes
         pair.draft_model, proposal=proposal, temperature=setting.temperature)
     done = live.decode(
         pair.target, drafter, [prompt] * setting.samples, rows=ROWS, shape=setting.shape, rule=rule,
-        temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.length,
-        generator=torch.Generator().manual_seed(seed))
+        temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.length, seed=seed)
     return [tuple(tokens) for tokens in done.new_tokens]
 
 

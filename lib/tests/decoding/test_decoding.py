@@ -81,7 +81,7 @@ def test_naive_sampling_replays_on_its_own_trace(tree, seed):
         rule="naive",
         temperature=0.8,
         max_new_tokens=20,
-        generator=torch.Generator().manual_seed(seed),
+        seed=seed,
     )
     recorded = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
     assert decided(live_rounds(done), recorded, tree) == replayed_rounds(recorded, tree)

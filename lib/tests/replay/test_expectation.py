@@ -111,13 +111,13 @@ def test_live_decoding_finds_the_expected_length():
     about = {"protocol": acceptance.CONTINUATION, "target": "t"}
     made = replay.record(
         target, {"d": model}, asked.ids, **names, max_new_tokens=24, beyond=3, temperature=1.0, about=about, siblings=2,
-        generator=torch.Generator().manual_seed(0),
+        seed=0,
     )
     for rule, proposal in (("multi_step", "iid"), ("without_replacement", "without_replacement")):
         expected = expectation.tally(made, expectation.survival(made, parse("kary:2,2"), "d", rule))
         done = live.decode(
             target, LanguageModelDrafter(model, proposal=proposal), asked.ids, rows=60, shape="kary:2,2", rule=rule,
-            temperature=1.0, max_new_tokens=25, generator=torch.Generator().manual_seed(1),
+            temperature=1.0, max_new_tokens=25, seed=1,
         )
         drawn = live.tally(done, asked.names, asked.kinds)
         rng = np.random.default_rng(0)

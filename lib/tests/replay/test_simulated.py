@@ -64,7 +64,7 @@ OF_TEXT = {"lookup": LookupDrafter, "sam": SuffixAutomatonDrafter, "ngrams": lam
 @pytest.mark.parametrize("kind", OF_TEXT)
 def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperature):
     """Under naive sampling on the sampled text itself."""
-    sampled = dict(temperature=temperature, generator=torch.Generator().manual_seed(3)) if temperature else {}
+    sampled = dict(temperature=temperature, seed=3) if temperature else {}
     for shape in map(shapes.parse, ("chain:6", "independent:2x3", "kary:2@14")):
         for new in (1, 2, 5, 24):
             done = live.decode(TARGET, OF_TEXT[kind](), PROMPTS, shape=shape, max_new_tokens=new + 10, **sampled,
@@ -126,7 +126,7 @@ def test_naive_sampling_replays_on_its_own_trace(seed):
     rule = growth.parse("eagle2:3,4@9")
     drafter = LanguageModelDrafter(DRAFTER, temperature=0.8)
     done = live.decode(TARGET, drafter, PROMPTS, shape=rule, rule="naive", temperature=0.8, max_new_tokens=20,
-                       generator=torch.Generator().manual_seed(seed))
+                       seed=seed)
     recorded = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
     chained = simulated.rounds(recorded, drafter, PROMPTS, rule)
     assert decided(live_rounds(done), recorded, rule) == replayed_rounds(chained)

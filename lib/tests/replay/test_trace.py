@@ -145,7 +145,7 @@ REFUSED = [
     (dict(max_new_tokens=200, beyond=50), "7 tokens, its continuation 200, and 50 beyond .*: 257 positions, but the "
                                           "window of the target has 256"),
     (dict(beyond=-1), "beyond -1"),
-    (dict(temperature=1.0), "temperature is 1.0 but generator is None"),
+    (dict(temperature=1.0), "temperature is 1.0 but seed is None"),
     (dict(drafters={"d": small_models.llama(1, vocabulary=20)}), "'d' has 20 tokens, the target 24: load both"),
 ]
 
@@ -190,7 +190,7 @@ class Stopped(Exception):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_stopped_recording_goes_on_behind_its_last_batch(tmp_path, temperature):
     asked = dict(names=NAMES, kinds=KINDS, max_new_tokens=9, temperature=temperature, rows=2)
-    whole = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, generator=torch.Generator().manual_seed(1), **asked)
+    whole = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, seed=1, **asked)
     said = []
 
     def stop_at_second(line, last):
@@ -200,18 +200,14 @@ def test_a_stopped_recording_goes_on_behind_its_last_batch(tmp_path, temperature
 
     asked |= {"parts": tmp_path}
     with pytest.raises(Stopped):
-        replay.record(
-            TARGET, {"d": DRAFTER}, PROMPTS, generator=torch.Generator().manual_seed(1), report=stop_at_second, **asked
-        )
+        replay.record(TARGET, {"d": DRAFTER}, PROMPTS, seed=1, report=stop_at_second, **asked)
     kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    generator = torch.Generator().manual_seed(1)
-    asked |= {"generator": generator, "report": lambda line, last: said.append(line)}
+    asked |= {"seed": 1, "report": lambda line, last: said.append(line)}
     again = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, **asked)
     assert len(kept) == 2 and all((tmp_path / name).stat().st_mtime_ns == time for name, time in kept.items())
     assert np.array_equal(again.tokens, whole.tokens) and np.array_equal(again.ranks["d"], whole.ranks["d"])
     assert again.about == whole.about and again.prompts == whole.prompts
     assert said[-1] == f"6 of 6 continuations, {whole.positions} positions"
-    asked["generator"] = torch.Generator().manual_seed(1)
     other = replay.record(DRAFTER, {"d": TARGET}, PROMPTS, **asked)
     assert not np.array_equal(other.tokens, whole.tokens)  # of other models: what is there is not taken
 

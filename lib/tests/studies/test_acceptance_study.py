@@ -92,7 +92,7 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
     assert recording.protocols_of(pair) == (acceptance.CONTINUATION,), "a chat model has no starts in real text"
     asked = recording.split_prompts(list("abcdef"), ["k", "l"] * 3, small_models.prompts(0, (9, 12, 7, 8, 15, 6)),
                                     choose=1, judge=2)
-    drafters = recording.drafters_of([pair])
+    drafters = recording.Competitors([pair])
     ranked, of_text = recording.of_ranks(drafters), recording.of_text(drafters)
     assert list(ranked) == ["ngrams"] and list(of_text) == ["lookup", "sam"]
     [made] = recording.record("t", target, ranked, asked, temperatures=[0.0], tokens=24, starts=2, horizon=4,
@@ -112,7 +112,7 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
     families = compared.lengths.groupby("pair")["family"].unique().map(set)
     assert families["t/ngrams"] == {"chain", "star", "optimal"} and families["t/lookup"] == {"chain", "star"}
     assert set(measure.choices([made], 8, np.random.default_rng(0))["family"]) == {"frequent", "optimal"}
-    assert measure.compare_grown(made, "ngrams", ranked["ngrams"], asked, families=["chain"], rules=["dyspec"],
+    assert measure.compare_grown(made, "ngrams", ranked, asked, families=["chain"], rules=["dyspec"],
                                  budgets=[4]).empty
     assert measure.expected(pair, judged, ["chain:2"], [1.0], new_tokens=4, seed=0).empty
     assert live.sampled(pair, judged, ["chain:2"], [1.0], new_tokens=4, seed=0).empty
@@ -137,12 +137,12 @@ def test_the_drafters_of_a_pair_are_its_models_or_what_is_asked_for():
     target, model = small_models.llama(0), small_models.related(small_models.llama(0), 1, 0.3)
     pair = Pair("t/d", target, model, Tokenizer(), "t", "d")
     assert recording.protocols_of(pair) == (acceptance.CONTINUATION, acceptance.REAL_TEXT)
-    assert recording.drafters_of([pair]) == {"d": model}
-    assert list(recording.drafters_of([pair], ["sam", "model"])) == ["sam", "d"]
+    assert recording.Competitors([pair]) == {"d": model}
+    assert list(recording.Competitors([pair], ["sam", "model"])) == ["sam", "d"]
     with pytest.raises(ValueError, match="drafter 'recycling' depends on more than the text.*notebook 5"):
-        recording.drafters_of([pair], ["model", "recycling"])
+        recording.Competitors([pair], ["model", "recycling"])
     with pytest.raises(ValueError, match="drafters are sam, of which none has ranks; add"):
-        recording.drafters_of([pair], ["sam"])
+        recording.Competitors([pair], ["sam"])
 
 
 def test_live_rows_of_top_k_equal_replayed_ones():

@@ -1,0 +1,190 @@
+"""Work spread over processes and machines, on Dask (`distributed`, optional): a function of pieces, in their order.
+
+Results do not depend on where a piece ran: a piece draws from a generator of its own (`seeded`), and workers with other
+code, models, versions or another kind of processor are refused. So tables, and the fingerprints of their rows, are the
+same with any number of workers and with none. Timed work is never spread: it runs in the notebook's own process, while
+the workers wait.
+
+A worker that dies costs the pieces that it held, which others then do. Dask sends pickled objects between its own
+processes, so a cluster must be one that is trusted; files of a user's are never unpickled.
+
+What a large study costs, which a test computes from a trace's file and from a roofline: 10,000 prompts of 96 tokens, 20
+pairs, 8 drafters. In a file a position takes 4 bytes for its token, 2 for the target's probability, and 6 for each
+drafter's rank and probability: 1.0 GB in all. The target decodes in batches of 32: 8 B parameters on an H100 need 30,000
+steps of 4.8 ms, 0.8 hours for 20 pairs, and each drafter reads the text once, which takes far less. The driver holds two
+pieces for each worker and the trace of one pair, 69 MB, with its tables; nothing else grows with the number of prompts.
+"""
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+
+from lib.lab import processor, provenance
+
+ADDRESS = "DRAFT_TREES_CLUSTER"  # in the environment: the scheduler's, while a run has workers
+AHEAD = 2  # pieces that each worker is given at a time
+DEATHS = 3  # of workers that held a piece, after which it is given up
+SECONDS = 30  # to find a scheduler
+MISSING = ("the package distributed, which spreads work, is not installed; install the one that requirements.txt names "
+           "after `cluster:`")
+
+
+class ClusterError(Exception):
+    """The cluster cannot do the work; says which worker, what about it, and the remedy."""
+
+
+def seeded(*place: object) -> torch.Generator:
+    """A generator for one piece of work, a function of these plain values."""
+    digest = hashlib.sha256(repr(place).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def active() -> bool:
+    """Whether this run has workers."""
+    return bool(os.environ.get(ADDRESS))
+
+
+def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
+    """function(piece, *shared) for each piece, in their order: one after another here, or on the run's workers.
+
+    function: of a module of lib; on workers it gets copies. An error of a piece is raised here. ClusterError where
+    workers may not do the work, or died of it.
+    """
+    if not active():
+        yield from (function(piece, *shared) for piece in pieces)
+        return
+    client, waiting, pieces = _client(os.environ[ADDRESS]), deque(), iter(pieces)
+    told = function, shared, identity(), torch.get_num_threads()
+    try:
+        while True:
+            room = AHEAD * max(1, len(client.nthreads())) - len(waiting)
+            waiting.extend(client.submit(_work, piece, *told, pure=False) for _, piece in zip(range(room), pieces))
+            if not waiting:
+                return
+            yield _result(waiting.popleft())
+    finally:
+        client.cancel(list(waiting))
+
+
+def _work(piece, function: Callable, shared: tuple, wanted: Mapping[str, object], threads: int):
+    """A piece on a worker, which computes with as many threads as the driver, since sums may depend on their number."""
+    if differs := _differences(wanted, identity()):
+        raise ClusterError(f"a worker joined that {differs}")
+    torch.set_num_threads(threads)
+    return function(piece, *shared)
+
+
+def _result(future):
+    from distributed import KilledWorker
+
+    try:
+        return future.result()
+    except KilledWorker as error:
+        raise ClusterError(f"{DEATHS} workers died over one piece of work, the last at {error.last_worker.address}: the "
+                           "memory may be too small for the models; take fewer workers") from None
+
+
+@cache
+def identity() -> dict[str, object]:
+    """What workers must share, so that their results are those of one machine."""
+    data = provenance.HOME / "data"
+    kept = {name: provenance.file_digest(data / name) for name in ("models", "prompts")}
+    return {"commit": provenance.commit()["commit"], "code": provenance.file_digest(provenance.LIB), **kept,
+            "versions": provenance.versions(), "processor": processor.kind()}
+
+
+def _differences(wanted: Mapping[str, object], found: Mapping[str, object]) -> str:
+    """In words what of an identity is not as wanted; empty where all is."""
+    told = []
+    for name, value in wanted.items():
+        if name == "versions" and found[name] != value:
+            told += [f"has {package} {found[name].get(package)}, not {version}" for package, version in value.items()
+                     if found[name].get(package) != version]
+        elif found[name] != value:
+            shown = name in ("commit", "processor")
+            told.append(f"has {name} {found[name]}, not {value}" if shown else f"has other {name}")
+    return " and ".join(told)
+
+
+@cache
+def _client(address: str):
+    """This process's connection. ClusterError where there is no scheduler, no worker, or one that is refused."""
+    client = _connected(address)
+    check(client, identity())
+    return client
+
+
+def _connected(address: str):
+    try:
+        import dask
+        from distributed import Client
+    except ImportError:
+        raise ClusterError(MISSING) from None
+    dask.config.set({"distributed.scheduler.allowed-failures": DEATHS, "distributed.comm.timeouts.connect": SECONDS})
+    try:
+        return Client(address, timeout=SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"there is no cluster at {address} ({_first_line(error)}); start one with `dask scheduler` "
+                           "and `dask worker`, or take --workers N") from None
+
+
+def check(client, wanted: Mapping[str, object]) -> None:
+    """ClusterError that names the workers which may not work for this run, whose `identity` is not the wanted one."""
+    threads = client.nthreads()
+    if not threads:
+        raise ClusterError(f"the cluster at {client.scheduler.address} has no workers; start some: dask worker "
+                           f"{client.scheduler.address} --nthreads 1")
+    if several := [name for name, count in threads.items() if count != 1]:
+        raise ClusterError(f"worker {several[0]} runs {threads[several[0]]} pieces at a time; start it with --nthreads 1")
+    try:
+        found = client.run(identity)
+    except Exception as error:  # whatever a worker without this project raises
+        raise ClusterError(f"a worker has no such project ({_first_line(error)}); start workers in the project's "
+                           "environment and folder") from None
+    refused = {name: told for name, own in found.items() if (told := _differences(wanted, own))}
+    if refused:
+        raise ClusterError("; ".join(f"worker {name} {told}" for name, told in refused.items())
+                           + ": bring it to the same commit, models and packages")
+
+
+@contextmanager
+def workers(count: int, say: Callable[[str], None]) -> Iterator[str]:
+    """The address of a cluster of so many processes on this machine, on the loopback, which ends with the context."""
+    try:
+        import dask
+        from distributed import LocalCluster
+    except ImportError:
+        raise ClusterError(MISSING) from None
+    # By default workers are started with one thread, by variables that this process, and its kernels, would keep.
+    dask.config.set({"distributed.nanny.pre-spawn-environ": {}})
+    with LocalCluster(n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0",
+                      silence_logs="CRITICAL") as cluster:
+        say(f"{count} workers; what they do is shown at {cluster.dashboard_link}")
+        yield cluster.scheduler_address
+
+
+@contextmanager
+def used(address: str) -> Iterator[None]:
+    """The run's work is spread over this cluster within the context, in processes that are started in it too.
+
+    ClusterError before anything runs, where the cluster is not there or not allowed.
+    """
+    client = _connected(address)
+    try:
+        check(client, identity())
+    finally:
+        client.close()
+    os.environ[ADDRESS] = address
+    try:
+        yield
+    finally:
+        del os.environ[ADDRESS]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,156 @@
+"""Work on three processes: the same results as here, whoever dies, and only by workers that are alike."""
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib.cost import roofline
+from lib.lab import cluster
+from lib.lab.tables import Table
+from lib.models import load_pair
+from lib.models.prompts import load as load_prompts
+from lib.replay import trace
+from lib.studies.acceptance import live, measure, recording
+from lib.studies.rules import measure as rules
+from lib.tests.lab import pieces
+
+pytest.importorskip("distributed")
+ASKED = recording.split_prompts("abcdef", ["k"] * 6, [torch.arange(3, 9 + place) for place in range(6)], choose=2,
+                                judge=4)
+
+
+@pytest.fixture(scope="module")
+def address():
+    said = []
+    with cluster.workers(3, said.append) as found:
+        assert re.fullmatch(r"3 workers; what they do is shown at http://127\.0\.0\.1:\d+/status", said[0])
+        assert found.startswith("tcp://127.0.0.1:")
+        yield found
+
+
+@pytest.fixture
+def spread(address):
+    with cluster.used(address):
+        yield
+    assert not cluster.active()
+
+
+def test_pieces_come_in_their_order_and_run_elsewhere(spread):
+    assert list(cluster.spread(pieces.squared, range(20), 1)) == [n * n + 1 for n in range(20)]
+    numbers, processes = zip(*cluster.spread(pieces.place, range(12)))
+    assert numbers == tuple(range(12)) and len(set(processes)) == 3 and os.getpid() not in processes
+    assert set(cluster.spread(pieces.threads, range(3))) == {torch.get_num_threads()}
+
+
+def test_no_more_pieces_are_taken_than_workers_have_room_for(spread):
+    taken = []
+    results = cluster.spread(pieces.squared, (taken.append(n) or n for n in range(100)))
+    assert [next(results) for _ in range(2)] == [0, 1]
+    assert len(taken) <= 2 + 3 * cluster.AHEAD
+    results.close()
+
+
+def test_a_killed_worker_costs_its_pieces_alone(spread, tmp_path):
+    marker = tmp_path / "killed"
+    assert list(cluster.spread(pieces.dies_once, range(10), str(marker))) == list(range(10)) and marker.exists()
+
+
+def test_an_error_of_a_piece_is_raised_here(spread):
+    with pytest.raises(ValueError, match="piece 2 cannot be done"):
+        list(cluster.spread(pieces.fails, range(5)))
+
+
+def test_a_piece_that_kills_every_worker_is_given_up(spread):
+    with pytest.raises(cluster.ClusterError, match="workers died over one piece of work.*take fewer workers"):
+        list(cluster.spread(pieces.always_dies, [0]))
+
+
+def test_workers_that_are_not_alike_are_refused_by_name(address):
+    from distributed import Client
+
+    own = cluster.identity()
+    with Client(address, set_as_default=False) as client:
+        cluster.check(client, own)
+        wanted = own | {"commit": "abc", "models": "x", "versions": own["versions"] | {"torch": "1.0"}}
+        with pytest.raises(cluster.ClusterError, match=r"worker tcp://127.*has commit \w+, not abc and has other models and "
+                                                       r"has torch \S+, not 1.0.*; worker tcp"):
+            cluster.check(client, wanted)
+    with pytest.raises(cluster.ClusterError, match="a worker joined that has commit .* not abc"):
+        cluster._work(1, pieces.squared, (), own | {"commit": "abc"}, 1)
+
+
+def test_where_no_cluster_is_nothing_runs():
+    with pytest.raises(cluster.ClusterError, match="no cluster at tcp://127.0.0.1:9 .*take --workers N"):
+        with cluster.used("tcp://127.0.0.1:9"):
+            pytest.fail("it ran")
+    with pytest.raises(cluster.ClusterError, match="no cluster at nonsense"):
+        with cluster.used("nonsense:://"):
+            pytest.fail("it ran")
+
+
+def test_generators_depend_on_their_place_alone():
+    draws = [torch.rand(4, generator=cluster.seeded(*place)) for place in ((0, 0), (0, 1), (1, 0), (0, 0))]
+    assert torch.equal(draws[0], draws[3]) and len({tuple(draw.tolist()) for draw in draws}) == 3
+
+
+# -------------------------------------------------------------------------------------------------- tables of studies
+
+
+def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
+    """What the studies spread: recorded traces, trees that grow, sampled children, subsets of prompts, enumeration."""
+    drafters = recording.Competitors([pair])
+    traces = recording.record(
+        "t", pair.target, drafters, ASKED, temperatures=[0.0, 1.0], tokens=10, starts=2, horizon=6,
+        eos_token_id=pair.eos_token_ids, seed=3, folder=folder, deepest=4, report=lambda line: None)
+    texts = recording.texts_of(ASKED, traces[0].about["protocol"], 2)
+    found = {"growth": measure.compare_grown(traces[0], pair.drafter_name, drafters, texts, families=["chain"],
+                                             rules=["dyspec", "eagle2:2,2"], budgets=[3]),
+             "choices": measure.choices(traces[:1], 4, np.random.default_rng(0)),
+             "live": live.sampled(pair, ASKED, ["kary:2@2"], [1.0], new_tokens=6, seed=0),
+             "expected": measure.expected(pair, ASKED, ["kary:2@2"], [1.0], new_tokens=6, seed=0)}
+    for place, recorded in enumerate(traces):
+        found[f"tokens {place}"] = pd.DataFrame(recorded.tokens)
+        found[f"ranks {place}"] = pd.DataFrame(recorded.ranks[pair.drafter_name])
+    exact, proof = (Table("", name, "x") for name in ("rules_exact", "rules_proof"))
+    found["exact"] = rules.exact(exact, ["chain:2", "star:2"], temperatures=[1.0], agreements=[0.8], languages=2, seed=0)
+    found["proof"] = rules.proof(proof, ["chain:2"], random=2)
+    return found
+
+
+def test_tables_are_those_of_one_process(address, tmp_path):
+    """Byte for byte, though rows of a batch run anywhere and one worker is killed on the way."""
+    pair = load_pair("small/tiny", dtype="float32")
+    alone = tables(pair, tmp_path / "alone")
+    with cluster.used(address):
+        assert list(cluster.spread(pieces.dies_once, range(4), str(tmp_path / "killed"))) == list(range(4))
+        together = tables(pair, tmp_path / "together")
+    assert alone.keys() == together.keys()
+    for name, rows in alone.items():
+        assert len(rows) and rows.to_csv() == together[name].to_csv(), name
+
+
+def test_what_the_docstring_says_a_large_study_costs(tmp_path):
+    """Bytes by a trace, in its file and in memory; hours by the roofline."""
+    told = " ".join(cluster.__doc__.split())
+    prompts, tokens, drafters, pairs, rows = 10_000, 96, 8, 20, 32
+    rng = np.random.default_rng(0)
+    shape = (500, tokens)
+    names = [str(place) for place in range(drafters)]
+    made = trace.Trace(
+        tokens=rng.integers(0, 150_000, (500, tokens + 1)).astype(np.int32), lengths=np.full(500, tokens),
+        ended=np.zeros(500, bool), loops=np.full(500, tokens), target_probs=rng.random(shape, np.float32),
+        ranks={name: rng.integers(0, 150_000, shape).astype(np.int32) for name in names},
+        probs={name: rng.random(shape, np.float32) for name in names}, alpha={}, prompts=tuple(map(str, range(500))),
+        kinds=("k",) * 500)
+    trace.save(made, tmp_path / "t.safetensors")
+    share = prompts / 500
+    held = sum(array.nbytes for array in (made.tokens, made.target_probs, *made.ranks.values(), *made.probs.values()))
+    assert f"{(tmp_path / 't.safetensors').stat().st_size * share * pairs / 1e9:.1f} GB in all" in told
+    assert f"one pair, {held * share / 1e6:.0f} MB" in told
+    steps, seconds = prompts / rows * tokens, roofline.HARDWARE["H100, bfloat16"].step(8e9)
+    assert f"{steps:,.0f} steps of {1e3 * seconds:.1f} ms, {steps * seconds * pairs / 3600:.1f} hours for" in told
