@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -174,9 +175,24 @@ def read(run_dir: str | Path) -> dict:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is no record of a run: {error}") from None
-    if not isinstance(record, dict) or not isinstance(record.get("stages"), dict):
-        raise ValueError(f"{path} is no record of a run: it lacks an object `stages`")
+    if fault := _fault_of(record):
+        raise ValueError(f"{path} is no record of a run: {fault}")
     return record
+
+
+def _fault_of(record: object) -> str:
+    """What a record of a run lacks that others read of it; empty for a good one."""
+    if not isinstance(record, dict) or not isinstance(record.get("stages"), dict):
+        return "it lacks an object `stages`"
+    for name, stage in record["stages"].items():
+        kinds = {"fingerprint": str, "finished": str, "tables": dict, "machine": dict}
+        wrong = [key for key, kind in kinds.items() if not isinstance(stage, dict) or not isinstance(stage.get(key), kind)]
+        if wrong:
+            return f"its stage {name!r} lacks {', '.join(wrong)}"
+    parameters = record.get("parameters", {})
+    if not isinstance(parameters, dict) or not all(isinstance(own, dict) for own in parameters.values()):
+        return "its parameters are no objects"
+    return ""
 
 
 def machine_of(run: dict, stage: str) -> dict[str, object]:
@@ -188,9 +204,9 @@ def machines(run: dict) -> str:
     """The machine of a run in words; if its stages ran on several machines, each machine with its stages."""
     by_words: dict[str, list[str]] = {}
     for stage in sorted(run["stages"]):
-        facts = machine_of(run, stage)
+        facts = defaultdict(lambda: "unknown", machine_of(run, stage))
         words = ("{processor} ({vector_units}, matrix units: {matrix_units}), {cores} cores, {threads} threads" +
-                 (", {gpu}" if "gpu" in facts else "")).format(**facts)
+                 (", {gpu}" if "gpu" in facts else "")).format_map(facts)
         by_words.setdefault(words, []).append(stage)
     one = len(by_words) == 1
     return "; ".join(words if one else f"{', '.join(stages)}: {words}" for words, stages in by_words.items())

@@ -6,6 +6,7 @@ whole file in one step, so a stopped writer leaves all rows that it added before
 
 import io
 import lzma
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -111,8 +112,8 @@ def dictionary(names: Iterable[str] | None = None) -> pd.DataFrame:
 class Table:
     """One table of a run, opened for writing. A row counts as done only where its fingerprint is this table's.
 
-    Opening the table removes rows of other fingerprints (of older code, other models or other parameters). Without a
-    run (run_dir == "") the rows are kept as long as the object.
+    Opening the table removes rows of other fingerprints (of older code, other models or other parameters), and of a
+    file that was cut off the last, broken one. Without a run (run_dir == "") the rows are kept as long as the object.
     """
 
     def __init__(self, run_dir: str | Path, name: str, fingerprint: str):
@@ -122,8 +123,8 @@ class Table:
             run_dir = self._scratch.name
         self.path = path_of(run_dir, name)
         try:
-            kept = _decode(self.schema, self.path)
-        except (FileNotFoundError, ValueError):  # no table yet, or one of an older schema or a damaged one
+            kept = _parse(self.schema, self.path, _whole_lines(self.schema, self.path))
+        except (FileNotFoundError, ValueError):  # no table yet, or one of an older schema, or damaged inside
             kept = _validated(self.schema, [], fingerprint)
         self._rows = kept[kept[FINGERPRINT] == fingerprint]
         _replace(self.schema, self.path, self._rows)
@@ -253,6 +254,24 @@ def _decode(schema: Schema, path: Path) -> pd.DataFrame:
         text = (lzma.decompress(data) if schema.compressed else data).decode()
     except (lzma.LZMAError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
+    return _parse(schema, path, text)
+
+
+def _whole_lines(schema: Schema, path: Path) -> str:
+    """The text of a file up to its last whole line, wherever it was cut off."""
+    data = path.read_bytes()
+    if schema.compressed:
+        whole = b""
+        with suppress(lzma.LZMAError, EOFError):
+            while data:  # a stream for each addition
+                stream = lzma.LZMADecompressor()
+                whole += stream.decompress(data)
+                data = stream.unused_data if stream.eof else b""
+        data = whole
+    return data[: data.rfind(b"\n") + 1].decode(errors="replace")
+
+
+def _parse(schema: Schema, path: Path, text: str) -> pd.DataFrame:
     found = text.partition("\n")[0].split(",")
     if found != schema.names:
         raise ValueError(f"{path} has the columns {found} where table {schema.name} has {schema.names}: it is "

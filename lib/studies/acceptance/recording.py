@@ -144,7 +144,8 @@ def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, 
 
     deepest: levels of the deepest tree that is replayed; each text goes on that far past its last start.
 
-    Each trace is one file in `folder`. An existing file is read, and a recording that was stopped continues. `report`
+    Each trace is one file in `folder`. An existing file is read, one that cannot be read is made again, and a recording
+    that was stopped continues. `report`
     gets lines of progress. ValueError for an unknown protocol, and for a file with other prompts or settings; models
     are compared by name only. The ranks of `of_ranks(drafters)` are recorded, on workers where the run has some.
     """
@@ -159,8 +160,7 @@ def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, 
             path, parts = folder / f"{stem}.safetensors", folder / stem
             about = {"target": name, "protocol": protocol, "seed": seed, "choosing": choosing, "transitions": length,
                      "deepest": deepest}
-            if path.exists():
-                _check_same(path, about | {"temperature": temperature, "prompts": prompts_digest(texts.ids)})
+            if _holds(path, about | {"temperature": temperature, "prompts": prompts_digest(texts.ids)}):
                 report(f"{title}: recorded before")
             else:
                 recorded = replay.record(
@@ -168,7 +168,7 @@ def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, 
                     beyond=deepest + 1, ahead=deepest, temperature=temperature, eos_token_id=eos_token_id,
                     seed=seed, about=about, parts=parts, report=_sparing(report, title), elsewhere=_elsewhere(_recorded, drafters))
                 replay.save(recorded, path)
-                shutil.rmtree(parts)
+                shutil.rmtree(parts, ignore_errors=True)
             made.append(replay.load(path))
     return made
 
@@ -199,12 +199,18 @@ def record_pair(pair, prompts: Prompts, **settings) -> Trace:
         eos_token_id=pair.eos_token_ids, elsewhere=_elsewhere(_recorded_pair, pair), **settings)
 
 
-def _check_same(path: Path, wanted: Mapping[str, object]) -> None:
-    """ValueError if the trace of a file was recorded with other settings or prompts."""
-    about = replay.load(path).about
+def _holds(path: Path, wanted: Mapping[str, object]) -> bool:
+    """Whether a file holds the trace; not where it is damaged, or of another version. ValueError for other settings or
+    prompts.
+    """
+    try:
+        about = replay.load(path).about
+    except (FileNotFoundError, ValueError):
+        return False
     differs = [name for name, value in wanted.items() if about.get(name) != value]
     if differs:
         raise ValueError(f"{path} was recorded with other {', '.join(differs)}: give another folder, or delete it")
+    return True
 
 
 def _sparing(report: Callable[[str], None], title: str) -> Callable[[str, bool], None]:

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from nbformat import v4
 from transformers import AutoTokenizer
 
@@ -671,6 +673,40 @@ def test_a_run_that_cannot_be_kept_or_read_is_refused(layout, capsys):
         assert main(["01"], layout.home) == 2
         error = capsys.readouterr().err
         assert "cpu/run.json is no record of a run" in error and "delete the file to make the run cpu anew" in error
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.sampled_from(["", "x", "01_shapes"]),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
+                        ["stages", "01_shapes", "parameters", "fingerprint", "machine", "tables", "command"]), inner,
+                        max_size=4), max_leaves=12)
+
+
+def changed(value, data):
+    """A JSON value, in which one part, found by drawn steps, is another."""
+    if isinstance(value, dict) and value and data.draw(st.booleans()):
+        key = data.draw(st.sampled_from(sorted(value)))
+        return value | {key: changed(value[key], data)}
+    return data.draw(JSON)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_run_json_holds_is_used_or_refused_in_one_line(layout, quick, data):
+    made = plan.make(layout, ["01"], run="mine", command=["01"])
+    entry = {"fingerprint": "f", "finished": "now", "seconds": 1.0, "tables": {"a.csv": "1"}, "machine": {"cores": 2}}
+    record = run.about(made, {"stages": {"01_shapes": entry, "02_broken": entry}})
+    made.folder.mkdir(parents=True, exist_ok=True)
+    (made.folder / "run.json").write_text(json.dumps(changed(record, data)))
+    try:
+        found = run.about(made, run.load(made.folder))
+    except UsageError as error:
+        assert "is no record of a run" in str(error) and "\n" not in str(error)
+        return
+    done = run.finished(made, found, run.fingerprints(made, found))
+    run.announce(made, done, found["stages"], lambda line: None)
+    assert run.resuming(made)[0] == "./run_notebooks.sh" and isinstance(provenance.machines(found), str)
+    run.save(made.folder, found)
+    assert run.load(made.folder)["stages"].keys() == found["stages"].keys()
 
 
 def test_arguments_that_pytest_refuses_are_a_wrong_command(layout):
