@@ -13,7 +13,7 @@ from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.lab import atomic_file, stats
+from lib.lab import atomic_file, json_text, stats
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.growth.rules import Costs
@@ -152,7 +152,7 @@ class Recommendation:
 def load(path: str | Path) -> Recommendation:
     """Reads a file that `save` wrote. FileNotFoundError without it, ValueError where it holds something else."""
     try:
-        told = json.loads(Path(path).read_text(encoding="utf-8"))
+        told = json_text.loads(Path(path).read_text(encoding="utf-8"))
         by_batch = [ForBatch(**own | {
             name: Interval(*_numbers(own[name])) for name in ("speedup", "over_chain", "with_prefill")} | {
             name: {key: Interval(*_numbers(each)) for key, each in own[name].items()}

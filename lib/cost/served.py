@@ -40,7 +40,7 @@ def read_costs(path: str | Path) -> dict[int, RoundCost]:
     try:
         rows = pd.read_csv(path)
         rows = rows.astype({name: float for name in rows.columns.intersection([*COLUMNS, DRAFT])})
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{path} is no table of costs ({' '.join(str(error).split())}); give numbers in the columns "
                          f"{', '.join(COLUMNS)}") from None
     if missing := [name for name in COLUMNS if name not in rows]:

@@ -178,8 +178,8 @@ def load_profile(path: Path, known: Sequence[str]) -> Profile:
     """A profile from its file. UsageError where the file is malformed or names a notebook that does not exist."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"profile {path} cannot be read: {error}") from None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UsageError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UsageError(f"profile {path} must hold one section per notebook, such as 01_shapes:")
     about, seconds, online = content.pop("about", ""), content.pop("seconds", None) or {}, content.pop("online", False)

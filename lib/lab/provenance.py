@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Iterable, Iterator, Mapping
 
-from lib.lab import environment
+from lib.lab import environment, json_text
 
 LIB = Path(__file__).resolve().parents[1]
 HOME = LIB.parent
@@ -172,7 +172,7 @@ def read(run_dir: str | Path) -> dict:
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} holds no run (no run.json); ./run_notebooks.sh makes one")
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json_text.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is no record of a run: {error}") from None
     if fault := _fault_of(record):

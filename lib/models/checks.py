@@ -2,7 +2,6 @@
 remedy.
 """
 
-import json
 from pathlib import Path
 from typing import Collection, Iterator
 
@@ -11,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from lib.attention.registration import can_host_tree
 from lib.kernels import build, products
-from lib.lab import processor
+from lib.lab import json_text, processor
 from lib.lab.processor import free_memory
 from lib.models.quantize import INT8, KINDS, NONE, STORED
 
@@ -122,7 +121,7 @@ def _weight_files(source, folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
         return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        index = json_text.loads((folder / INDEX).read_text(encoding="utf-8"))
         return [folder / name for name in sorted(set(index["weight_map"].values()))]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise PairError(f"{source}: {INDEX} is no index of weights; fetch or save it again") from None

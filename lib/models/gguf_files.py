@@ -16,6 +16,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Iterator
 
+from lib.lab import json_text
 from lib.models import checks
 from lib.models.checks import PairError, first_line
 
@@ -163,7 +164,7 @@ def _save(model, tokenizer, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
         # transformers adds GPT-2's end of text to byte-level vocabularies that lack it; no embedding belongs to it.
         file = folder / "tokenizer.json"
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json_text.loads(file.read_text(encoding="utf-8"))
         size = model.config.get_text_config().vocab_size
         content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < size]
         file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

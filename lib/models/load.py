@@ -19,6 +19,9 @@ from lib.models.registry import NO_MODEL, PAIRS, SHIPPED, SHIPPED_DRAFTERS, Sour
 from lib.models.registry import source as source_of
 
 
+MOST_LAYERS = 1000  # more are a broken file's, and would take hours to build
+
+
 @dataclass(frozen=True)
 class Pair:
     """A target and a draft model (transformers models with tree attention) and their tokenizer.
@@ -107,7 +110,7 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, 
     config, tokenizer = cache(_config), cache(_tokenizer)
     for pair in named:
         _check_partners(pair, config, tokenizer)
-    counts = {(source.short, own): _parameters(config(source)) for pair in named for source, own in zip(pair, dtypes)}
+    counts = {(source.short, own): _parameters(source, config(source)) for pair in named for source, own in zip(pair, dtypes)}
     checks.check_memory(counts, device)
     model = cache(lambda source, own, kind: _model(source, own, device, kind))
     loaded = [tuple(map(model, pair, dtypes, kinds)) for pair in named]
@@ -167,7 +170,7 @@ def load_served(target: str, drafters: Sequence[str], *, dtype: str | torch.dtyp
     (source,), (own, *_), (kind, *_) = pairs[0], *checks.formats_of(dtype, bits.NONE, device)
     for pair in pairs:
         _check_partners(pair, _config, _tokenizer)
-    checks.check_memory({(pair[1].short, own): _parameters(_config(pair[1])) for pair in pairs[1:]}, device)
+    checks.check_memory({(pair[1].short, own): _parameters(pair[1], _config(pair[1])) for pair in pairs[1:]}, device)
     tokenizer, config = _tokenizer(source), _config(source)
     try:
         ends = _read(GenerationConfig, source).eos_token_id
@@ -175,7 +178,7 @@ def load_served(target: str, drafters: Sequence[str], *, dtype: str | torch.dtyp
         ends = None
     ends = tokenizer.eos_token_id if ends is None else ends
     return Served(source.short, config, tokenizer, (ends,) if isinstance(ends, int) else tuple(ends or ()),
-                  _parameters(config), {name: _model(pair[1], own, device, kind)
+                  _parameters(source, config), {name: _model(pair[1], own, device, kind)
                                         for name, pair in zip(drafters, pairs[1:])})
 
 
@@ -330,10 +333,16 @@ def _random(source: Source, dtype: torch.dtype, device: str | torch.device, kind
     return sizes.build(_config(source), str(source), dtype, device)
 
 
-def _parameters(config) -> int:
-    """The number of a model's parameters, from a model without storage."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
+def _parameters(source: Source, config) -> int:
+    """The number of a model's parameters, from a model without storage. PairError where its configuration makes none."""
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 1)
+    if not (isinstance(layers, int) and 0 < layers <= MOST_LAYERS):
+        raise checks.PairError(f"config.json of {source} says num_hidden_layers {layers!r}; fetch it again")
+    try:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
+    except Exception as error:  # whatever transformers and torch raise of values that make no model
+        raise checks.why_not(source, error) from error
 
 
 def _share_vocabularies(pairs: Sequence[tuple[object, ...]]) -> None:

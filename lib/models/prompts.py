@@ -21,6 +21,7 @@ from typing import Sequence
 
 from torch import Tensor
 
+from lib.lab import json_text
 from lib.models import dialogue, held_out
 
 FAMILY, CHAT = (Path(__file__).parents[2] / "data" / "prompts" / name for name in ("family.jsonl", "chat.jsonl"))
@@ -143,7 +144,7 @@ def _content(path: Path) -> bytes:
 
 def _parse(line: bytes, where: str, number: int) -> Row:
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = json_text.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{where} is no UTF-8 (byte {error.start}); save the file as UTF-8") from None
     except json.JSONDecodeError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from lib.lab import atomic_file, provenance
+from lib.lab import atomic_file, json_text, provenance
 
 KEY = "OPENAI_API_KEY"  # in the environment; servers that ask for none get a stand-in
 AT_ONCE = 8  # requests
@@ -64,7 +64,7 @@ def _kept(path: Path) -> set[str]:
     whole, names = [], set()
     for line in path.read_bytes().splitlines(keepends=True):
         try:
-            names.add(json.loads(line)["id"])
+            names.add(json_text.loads(line)["id"])
             whole.append(line)
         except (ValueError, KeyError, TypeError):
             continue

@@ -10,13 +10,13 @@ without VLLM_LOGGING_LEVEL=DEBUG has no prompts in versions from 0.11 on.
 """
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from lib.lab import json_text
 from lib.models.prompts import ROLES
 
 STOP = "stop"  # why an answer ended: by itself, or at a stop string
@@ -283,7 +283,7 @@ def _objects(path: Path) -> list[Mapping]:
 
 def _object(line: str) -> Mapping:
     try:
-        row = json.loads(line)
+        row = json_text.loads(line)
     except (ValueError, RecursionError) as error:
         raise Refused(f"it is no JSON ({error})") from None
     if not isinstance(row, Mapping):

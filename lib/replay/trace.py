@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from lib.lab import atomic_file
+from lib.lab import atomic_file, json_text
 
 BY_ROW = ("tokens", "lengths", "ended", "loops", "target_probs")
 BY_DRAFTER = ("ranks", "probs", "alpha", "chances")
@@ -149,7 +149,7 @@ def load(path: str | Path) -> Trace:
     """
     try:
         with safe_open(path, "numpy") as file:
-            about = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+            about = {name: json_text.loads(text) for name, text in (file.metadata() or {}).items()}
             arrays = {name: _unpacked(name, file.get_tensor(name)) for name in file.keys()}
     except (SafetensorError, json.JSONDecodeError) as reason:
         raise ValueError(f"{path} cannot be read ({reason}): delete it, and record the trace again") from None

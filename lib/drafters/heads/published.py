@@ -49,10 +49,12 @@ def load(kind: str, where: str | Path, target) -> nn.Module:
                "jetspec": load_dflash, "dspark": load_dspark}
     folder = folder_of(where)
     settings, tensors = store.read(where, folder)
-    if "kind" in settings:
-        head = store.load(kind, where, settings, tensors, target)
-    else:
-        head = layouts[kind](where, settings, tensors, target)
+    try:
+        head = (store.load(kind, where, settings, tensors, target) if "kind" in settings
+                else layouts[kind](where, settings, tensors, target))
+    except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
+        raise ValueError(f"config.json of {where} holds values that make no head ({type(error).__name__}: "
+                         f"{checks.first_line(error)}); fetch the folder again") from error
     head.name_or_path = str(folder)
     head = head.to(device=target.device, dtype=target.dtype).eval()
     if isinstance(head, DFlashHead):

@@ -14,9 +14,11 @@ from transformers import LlamaConfig
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.layers import Head
 from lib.drafters.heads.marginals import BlockHead, MedusaHeads
+from lib.lab import json_text
 
 KINDS = {"medusa": MedusaHeads, "eagle": EagleHead, "eagle3": Eagle3Head, "block": BlockHead, "jetspec": BlockHead,
          "dspark": BlockHead}
+LAYERS, MOST_LAYERS = ("num_hidden_layers", "medusa_num_heads", "medusa_num_layers"), 1000  # more are a broken file's
 NGRAMS = "ngrams"  # the kind of tables that stand in a folder as heads do
 PICKLES = (".pt", ".pth", ".bin", ".pkl")
 DATA = Path(__file__).parents[3] / "data"
@@ -84,7 +86,7 @@ def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
     if not (folder / "config.json").is_file():
         raise ValueError(f"{where} has no config.json; fetch the folder again, or name another")
     try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        settings = json_text.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"config.json of {where} is no JSON ({error}); fetch the folder again") from error
     if not isinstance(settings, dict):
@@ -124,11 +126,14 @@ def filled(where, kind: type[nn.Module], config: LlamaConfig, tensors: dict[str,
     ValueError lists what is missing, unexpected, of another shape or kind of number, or holds NaN; and names an
     activation or a rotation that transformers does not know.
     """
+    for name in LAYERS:
+        if not 0 < (count := getattr(config, name, None) or 1) <= MOST_LAYERS:
+            raise ValueError(f"config.json of {where} has {name} {count}; fetch the folder again")
     try:
-        head = kind(config)
+        with torch.device("meta"):  # without storage, which a broken file may ask too much of
+            wanted = {called(name): tensor for name, tensor in kind(config).state_dict().items()}
     except (KeyError, TypeError) as error:
         raise _no_layer(where, error) from error
-    wanted = {called(name): tensor for name, tensor in head.state_dict().items()}
     both = sorted(wanted.keys() & tensors.keys())
     faults = {
         "missing": sorted(wanted.keys() - tensors.keys()),
@@ -144,6 +149,7 @@ def filled(where, kind: type[nn.Module], config: LlamaConfig, tensors: dict[str,
         listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
         raise ValueError(f"the tensors of {where} are not those of its config.json ({listed}); "
                          "fetch the folder again, or name one whose files belong together")
+    head = kind(config)
     head.load_state_dict({name: tensors[called(name)] for name in head.state_dict()})
     return head
 

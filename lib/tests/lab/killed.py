@@ -33,15 +33,15 @@ MOST = 3600.0  # of a run
 def start(words: list[str], run: str) -> subprocess.Popen:
     """The runner in a process group of its own."""
     return subprocess.Popen([sys.executable, "-m", "lib", *words, "--run", run], cwd=HOME, start_new_session=True,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(words: list[str], run: str) -> float:
     """Runs to the end; the seconds that it took. AssertionError with the error's text where it fails."""
     begun = time.monotonic()
     process = start(words, run)
-    _, error = process.communicate(timeout=MOST)
-    assert process.returncode == 0, f"{run}: {error[-2000:]}"
+    said, _ = process.communicate(timeout=MOST)
+    assert process.returncode == 0, f"{run}: {said[-2000:]}"
     return time.monotonic() - begun
 
 
@@ -57,7 +57,7 @@ def kill(words: list[str], run: str, after: float) -> bool:
         _, alive = psutil.wait_procs(family, timeout=SECONDS)
         assert not alive, f"{run}: {[each.cmdline()[:4] for each in alive]} outlived the runner"
         return True
-    assert process.returncode == 0, f"{run}: {process.stderr.read()[-2000:]}"
+    assert process.returncode == 0, f"{run}: {process.stdout.read()[-2000:]}"
     return False
 
 
