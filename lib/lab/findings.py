@@ -1,6 +1,7 @@
 """Findings of a study, and a page that shows them: figures and tables with numbered captions, in a notebook or the
 report."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,11 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
-from pandas.io.formats.style import Styler
 
 from lib.lab import provenance, tables, theme
 
-Shown = pd.DataFrame | Styler
+TAG = re.compile(r"<(?=[A-Za-z/!?])")  # with which a tag of HTML begins
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Finding:
     text: str = ""
     figure: Figure | None = None
     name: str = ""
-    table: Shown | Sequence[Shown] | None = None
+    table: pd.DataFrame | Sequence[pd.DataFrame] | None = None
 
     @property
-    def tables(self) -> list[Shown]:
+    def tables(self) -> list[pd.DataFrame]:
         """The finding's tables, in order."""
         if self.table is None:
             return []
-        return [self.table] if isinstance(self.table, Shown) else list(self.table)
+        return [self.table] if isinstance(self.table, pd.DataFrame) else list(self.table)
 
 
-Part = str | Shown | Finding  # what a page shows: Markdown, a table without a caption, a finding
+Part = str | pd.DataFrame | Finding  # what a page shows: Markdown, a table without a caption, a finding
 
 
 class Results:
@@ -79,8 +79,8 @@ class Page:
         from IPython.display import Markdown, display
 
         if isinstance(part, str):
-            display(Markdown(part))
-        elif isinstance(part, Shown):
+            display(Markdown(without_tags(part)))
+        elif isinstance(part, pd.DataFrame):
             _display_table(part)
         else:
             for table in part.tables:
@@ -89,7 +89,7 @@ class Page:
                 theme.save(part.figure, self.run_dir, f"{self.prefix}_{part.name}")
                 display(part.figure)
                 theme.close(part.figure)
-            display(Markdown(self.caption(part)))
+            display(Markdown(without_tags(self.caption(part))))
 
     def caption(self, part: Finding) -> str:
         """The caption in Markdown with the next numbers: "**Table 3 and figure 7. Claim.** Text"."""
@@ -100,6 +100,13 @@ class Page:
         return f"**{start}{part.claim}** {part.text}".rstrip()
 
 
+def without_tags(markdown: str) -> str:
+    """Markdown in which no text of a prompt, model or category is a tag of HTML: an invisible space parts its sign from
+    its name, within code and without.
+    """
+    return TAG.sub("<\u200b", markdown)
+
+
 def _numbered(what: str, numbers: Sequence[int]) -> list[str]:
     """[], ["table 1"] or ["tables 1, 2 and 3"]."""
     if len(numbers) < 2:
@@ -107,7 +114,7 @@ def _numbered(what: str, numbers: Sequence[int]) -> list[str]:
     return [f"{what}s {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"]
 
 
-def _display_table(table: Shown) -> None:
+def _display_table(table: pd.DataFrame) -> None:
     from IPython.display import display
 
     with pd.option_context("display.max_colwidth", None):

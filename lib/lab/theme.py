@@ -105,7 +105,7 @@ def use_theme() -> None:
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#555555", "grid.color": "#E8E8E8",
         "grid.linewidth": 0.7, "lines.linewidth": 1.8, "lines.markersize": 5, "legend.frameon": False,
         "legend.fontsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "svg.hashsalt": "tree",
-        "figure.max_open_warning": 0,
+        "figure.max_open_warning": 0, "text.parse_math": False,  # names may hold dollar signs
         "svg.fonttype": "none"})  # text stays text: a third of the bytes, and searchable
 
 

@@ -139,7 +139,8 @@ def beside_claims(rows: pd.DataFrame, target: str, shape: str, model: str, rng: 
     pairs = summary.pair_table(rows, longest, rng)
     lengths = summary.length_table(own, model, rng)
     numbers = ["calls saved", "claimed rate", "claimed speedup", "claimed calls saved"]
-    shown = lengths.style.format("{:.2f}", subset=numbers, na_rep="").format(na_rep="", subset=["rate", "speedup"])
+    shown = lengths.assign(**{name: lengths[name].map("{:.2f}".format).where(lengths[name].notna()) for name in numbers})
+    shown = shown.fillna("")
     gains = summary.speedups(own[own["shape"].isin([shape, NO_SHAPE])], ["kind"], rng)
     gains = gains.pivot(index="kind", columns="drafter", values="value")
     ahead = gains[eagle] > gains[LOOKUP]
