@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from lib.drafters.drafter import added_tokens
-from lib.drafters.filling import Filling, check_proposal, plan
+from lib.drafters.filling import Filling, check_proposal, native_levels_of_heads, plan
 from lib.drafters.growing import Growing, drafts_of, forwarding, grow_levels, growable
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.eagle import FeatureHead, unroll
 from lib.drafters.heads.layers import CachedLayers, embed
+from lib.drafters.heads.native_fill import head_fill
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
 from lib.models.fused import weights_of
@@ -49,8 +50,10 @@ class EagleDrafter(HeadDrafter):
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
         self._renew_output()
-        if (made_of := weights_of(self.head)) != self.made_of:  # else the layer is still valid
+        if (made_of := (weights_of(self.head), self.made_of_target)) != self.made_of:  # else the layer is still valid
             self.made_of, self.layer = made_of, CachedLayers([self.head.layer])
+            own = self.head.embed_tokens
+            self.filling = head_fill(self.head, self.output, self.target.get_input_embeddings() if own is None else own)
         self.prompts: list[Tensor] | None = list(prompts)
         self.cache = TreeCache()
         self.drafts: list[Draft] = []
@@ -63,8 +66,21 @@ class EagleDrafter(HeadDrafter):
         """
         roots = [row[-1] for row in self.waiting]
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
-        self.drafts = self._fill(shape, roots, draws) if isinstance(shape, Tree) else self._grow(shape, roots)
+        if not isinstance(shape, Tree):
+            self.drafts = self._grow(shape, roots)
+        elif (self.filling is not None and self.proposal == "top_k" and shape.budget
+              and shape.last_rank < self.output.out_features):
+            self.drafts = self._fill_natively(shape, roots)
+        else:
+            self.drafts = self._fill(shape, roots, draws)
         return self.drafts
+
+    def _fill_natively(self, shape: Tree, roots: list[int]) -> list[Draft]:
+        self.calls += shape.max_depth - 1  # besides that of the roots
+        with forward():
+            filled = self.filling.fill_after(self.outputs[:, 0], roots, self.cache, native_levels_of_heads(shape),
+                                             self.output.out_features, None if self.known is None else self.known.tokens)
+        return [Draft(shape, row, "top_k") for row in filled]
 
     def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
         filling = Filling(shape, roots, self.proposal, self.temperature, output=self.known)

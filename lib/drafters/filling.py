@@ -182,13 +182,25 @@ def _shared(mask: Tensor) -> Tensor:
 @lru_cache(maxsize=1024)
 def native_levels(shape: Tree, waiting: Tails) -> Levels:
     """A shape's levels after such tails, its root's first, for a native call that fills them all."""
+    return _levels(shape, [planned_block(waiting, level) for level in plan(shape).levels])
+
+
+@lru_cache(maxsize=1024)
+def native_levels_of_heads(shape: Tree) -> Levels:
+    """The same for a head, whose cache ends before the root's children."""
+    return _levels(shape, [(torch.full((len(level.nodes),), level.depth - 1), level.sees)
+                           for level in plan(shape).levels])
+
+
+def _levels(shape: Tree, blocks: Sequence[tuple[Tensor, Tensor]]) -> Levels:
+    """blocks: positions and mask of each level after the root's."""
     def below(nodes: Sequence[int]) -> Tensor:
         return torch.tensor([(place, int(shape.rank[child]), child)
                              for place, node in enumerate(nodes) for child in shape.children(node)])
 
     root = torch.tensor([ROOT]), below([ROOT]), None, None
-    return Levels(shape.size, [root, *((torch.tensor(level.nodes), below(level.nodes), *planned_block(waiting, level))
-                                       for level in plan(shape).levels)])
+    return Levels(shape.size, [root, *((torch.tensor(level.nodes), below(level.nodes), *own)
+                                       for level, own in zip(plan(shape).levels, blocks))])
 
 
 class Filling:

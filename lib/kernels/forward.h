@@ -28,7 +28,8 @@ struct Forward {
                                            // logits are made, or null for all
   const int64_t* names;                    // [vocabulary.out]: the tokens of the logits, or null for 0, 1, ...
   const uint8_t* mask;                     // [1 or batch, nodes, tree_keys]
-  void *states, *logits;                   // [layers + 1, rows, hidden] or null; [kept, vocabulary]
+  void *states, *last, *logits;            // [layers + 1, rows, hidden]; [rows, hidden], the last layer's states before
+                                           // the last norm; both or null; [kept, vocabulary]
   int (*attend)(const Call*);
   Matrix vocabulary, embedding;
   int64_t depth, batch, nodes, pending, hidden, heads, kv_heads, dim;
@@ -105,6 +106,7 @@ template <class T> class Run {
       attend(f.layers[layer]);
       Threads::run(f.threads, [&] { finish(f.layers[layer], Tiles(tiled ? rows : 0)); });
     }
+    if (f.last) copied(state.get(), rows * f.hidden, static_cast<T*>(f.last));
     Threads::run(f.threads, [&] { speak(Tiles(tiled ? f.kept_rows : 0)); });
     return -1;
   }

@@ -40,7 +40,7 @@ class Forward(ctypes.Structure):
     _fields_ = [
         ("layers", ctypes.POINTER(Layer)),
         *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
-        *((name, c_void_p) for name in ("kept", "names", "mask", "states", "logits", "attend")),
+        *((name, c_void_p) for name in ("kept", "names", "mask", "states", "last", "logits", "attend")),
         ("vocabulary", Matrix),
         ("embedding", Matrix),
         *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "hidden", "heads", "kv_heads", "dim")),

@@ -9,8 +9,10 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.kernels.products import weights_refusal
 from lib.lab.counters import clocked
 from lib.models.fused import FusedBlocks
+from lib.models.packed import pack
 from lib.models.reduced import first_tokens, reduced
-from lib.tests import small_models
+from lib.studies.acceptance import live
+from lib.tests import small_heads, small_models
 from lib.trees import Tree, shapes
 
 KNOWN = 50  # tokens: of the last vector of logits a part is empty
@@ -121,3 +123,51 @@ def test_a_tree_that_leaves_the_window_is_refused():
     model.commit([[]], [5])
     with pytest.raises(ValueError, match="needs 17 positions, its window has 16"):
         model.propose(shapes.chain(7), None)
+
+
+# --------------------------------------------------------------------------------------------------------------- heads
+
+
+HEADS = {"eagle": {}, "eagle some": dict(draft_vocab_size=17), "eagle3": dict(draft_vocab_size=30),
+         "eagle3 own": dict(draft_vocab_size=30, own_output=True, own_embedding=True),
+         "eagle3 normed": dict(draft_vocab_size=30, norm_before_residual=True)}
+
+
+def decoded(name, dtype, shape, natively, seed):
+    """The tokens of all drafts of a head while a batch of uneven rows is decoded, and the cache's keys at the end."""
+    target = small_models.llama(3, vocabulary=KNOWN, layers=3, dtype=dtype)
+    kind = name.partition(" ")[0]
+    drafter = small_heads.DRAFTERS[kind](target, pack(small_heads.head(kind, target, 1, **HEADS[name])))
+    drafts, propose = [], drafter.propose
+
+    def spied(*given):
+        made = propose(*given)
+        drafts.append([draft.token_list for draft in made])
+        return made
+
+    drafter.propose = spied
+    with pytest.MonkeyPatch.context() as patch:
+        if not natively:
+            patch.setattr("lib.drafters.eagle.head_fill", lambda *parts: None)
+        done = live.decode(target, drafter, small_models.prompts(seed, (3, 9, 1), KNOWN), shape=shape, max_new_tokens=12)
+    assert (drafter.filling is not None) == (natively and type(drafter.output) is torch.nn.Linear)
+    return drafts, done.new_tokens, drafter.calls
+
+
+@pytest.mark.parametrize("name", HEADS)
+@settings(deadline=None, max_examples=8)
+@given(shape=SHAPES, seed=st.integers(0, 99))
+def test_a_head_drafts_in_one_call_what_it_drafts_level_by_level(name, shape, seed):
+    if refused := weights_refusal([torch.zeros(8, 8)]):
+        pytest.skip(refused)
+    at_once, by_level = (decoded(name, torch.float32, shape, natively, seed) for natively in (True, False))
+    assert at_once == by_level
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_in_bfloat16_drafts_differ_by_rounding_alone(name):
+    if refused := weights_refusal([torch.zeros(8, 8, dtype=torch.bfloat16)]):
+        pytest.skip(refused)
+    one, other = (decoded(name, torch.bfloat16, "kary:2@6", natively, 3) for natively in (True, False))
+    first = [sum(a == b for own, theirs in zip(one[0][0], other[0][0]) for a, b in zip(own, theirs)), 3 * 7]
+    assert one[1] == other[1] and first[0] >= 0.8 * first[1]

@@ -1,0 +1,70 @@
+"""A static tree filled by an EAGLE head in one call of C++ (`fill_head.h`), where this machine can run it."""
+
+import ctypes
+from ctypes import c_int64, c_void_p
+from typing import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lib.drafters.heads.eagle import Eagle3Head, FeatureHead
+from lib.kernels import build
+from lib.kernels.products import NAMES, Matrix, matrix_of, start_of, weights_refusal
+from lib.models.cache import TreeCache
+from lib.models.native_blocks import Levels, NativeBlocks, refusal
+from lib.models.packed import panels_of
+
+
+class Fusion(ctypes.Structure):
+    """The struct of the same name in `fill_head.h`."""
+
+    _fields_ = [("join", Matrix), ("embedded_norm", c_void_p), ("state_norm", c_void_p), ("normed_residual", c_int64)]
+
+
+def head_fill(head: FeatureHead, output: nn.Module, embedding: nn.Module) -> "HeadFill | None":
+    """For a head with an output layer and an embedding, where this machine and the modules allow it."""
+    layer = head.layer
+    if type(output) is not nn.Linear or refusal([layer], layer.self_attn.rotary, output, embedding):
+        return None
+    return None if weights_refusal([head.fc.weight, layer.mlp.up_proj.weight]) else HeadFill(head, output, embedding)
+
+
+class HeadFill(NativeBlocks):
+    """A head's layer with an output layer and an embedding, which fills static trees. Make it anew when weights change.
+
+    An object serves one call at a time.
+    """
+
+    def __init__(self, head: FeatureHead, output: nn.Linear, embedding: nn.Embedding):
+        norm = getattr(head, "norm", None)
+        super().__init__([head.layer], head.layer.self_attn.rotary, norm, output, embedding)
+        self.head = head
+        if isinstance(head, Eagle3Head):
+            normed = bool(getattr(head.config, "norm_before_residual", False))
+            self.fusion = Fusion(Matrix(), start_of(head.layer.input_layernorm.weight),
+                                 start_of(head.layer.hidden_norm.weight), normed)
+        else:
+            self.fusion = Fusion(matrix_of(head.fc.weight, head.fc.bias, panels_of(head.fc)), None, None, 0)
+        self.run_head = getattr(build.library(), f"fill_head_{NAMES[self.like.dtype]}")
+
+    def fill_after(self, states: Tensor, roots: Sequence[int], cache: TreeCache, levels: Levels, choices: int,
+                   names: Tensor | None = None) -> Tensor:
+        """The tokens int64[B, size] of a static tree after roots, from the head's states [B, H] there, in one call.
+
+        levels, choices, names: as for `NativeBlocks.fill`. Afterwards the cache holds keys and values of all nodes with
+        children, pending.
+        """
+        batch, f = len(states), self.forward
+        filled = torch.empty(batch, levels.size, dtype=torch.long)
+        filled[:, 0] = torch.tensor(roots)
+        states = states.contiguous()
+        logits = self.like.new_empty(batch, levels.widest, f.vocabulary.out)
+        self._take_room(cache, batch, 0, levels.forwarded)
+        f.given, f.tokens, f.kept, f.states, f.names = start_of(states), None, None, None, start_of(names)
+        f.logits, f.threads = start_of(logits), torch.get_num_threads()
+        unknown = self.run_head(ctypes.byref(f), ctypes.byref(self.fusion), levels.structs,
+                                *map(c_int64, (len(levels.structs), levels.size, choices)), c_void_p(start_of(filled)))
+        if unknown >= 0:
+            raise IndexError(f"token {filled.flatten()[unknown]} is none of the embedding's {f.embedding.out}; take the "
+                             "head of this target")
+        return filled

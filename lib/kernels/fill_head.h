@@ -1,0 +1,95 @@
+// Static trees filled by an EAGLE head, level by level, after its states at the roots.
+#pragma once
+#include <vector>
+
+#include "fill.h"
+
+// What the layer reads of a node: the state of its parent and the embedding of its token, in `Forward`'s.
+struct Fusion {
+  Matrix join;                               // of EAGLE-1: [embedding, state] to the layer's input; `out` is 0 elsewhere
+  const void *embedded_norm, *state_norm;    // of EAGLE-3: attention reads both, normed, side by side
+  int64_t normed_residual;                   // of EAGLE-3: whether the layer's input is the normed state
+};
+
+namespace {
+
+// to [rows, out] = x W^T + b.
+template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t rows, int64_t threads) {
+  const bool tiled = by_tiles<T>(matrix);
+  Numbers<float> packed{nullptr, &std::free};
+  if constexpr (MATRIX)
+    if (tiled) packed = numbers<float>(packed_size(rows, matrix.in));
+  Threads::run(threads, [&] {
+    const Tiles tiles(tiled ? rows : 0);
+    if constexpr (MATRIX && sizeof(T) == 4)
+      if (tiled) pack_rows(x, rows, matrix.in, packed.get());
+    product(matrix, Rows<T>{x, rows, packed.get()}, to, matrix.out);
+  });
+}
+
+// The inputs of nodes, [rows, hidden], and of their attention, [rows, 2 hidden] of EAGLE-3.
+template <class T> struct Inputs {
+  Numbers<T> states, attention;
+
+  Inputs(const Forward& f, const Fusion& fusion, int64_t rows)
+      : states(numbers<T>(rows * f.hidden)), attention(numbers<T>(2 * rows * f.hidden)),
+        embedded(f.hidden), above(f.hidden) {}
+
+  void put(const Forward& f, const Fusion& fusion, int64_t row, int64_t token, const T* parent) {
+    if (f.embedding.weight) copied(static_cast<const T*>(f.embedding.weight) + token * f.hidden, f.hidden, embedded.data());
+    else copy_weights(f.embedding, token, embedded.data());
+    T *both = attention.get() + 2 * row * f.hidden, *second = both + f.hidden, *own = states.get() + row * f.hidden;
+    if (fusion.join.out) {
+      copied(embedded.data(), f.hidden, both);
+      copied(parent, f.hidden, second);
+      return;
+    }
+    copied(parent, f.hidden, above.data());
+    normed(embedded.data(), static_cast<const T*>(fusion.embedded_norm), f.hidden, f.epsilon, both);
+    normed(above.data(), static_cast<const T*>(fusion.state_norm), f.hidden, f.epsilon, second);
+    copied(fusion.normed_residual ? second : parent, f.hidden, own);
+  }
+
+ private:
+  std::vector<float> embedded, above;
+};
+
+// Fills tokens [batch, size] after `given`, the head's states at the roots [batch, hidden]. Returns -1, or a node whose
+// token the embedding does not have.
+template <class T>
+int fill_head(Forward f, const Fusion& fusion, const Level* levels, int64_t count, int64_t size, int64_t choices,
+              int64_t* tokens) {
+  Forward roots = f;
+  roots.depth = 0, roots.nodes = 1, roots.kept_rows = f.batch;
+  Run<T>(roots).all();
+  Layer layer = *f.layers;
+  f.layers = &layer;
+  Numbers<T> states = numbers<T>(f.batch * f.hidden);
+  std::copy_n(static_cast<const T*>(f.given), f.batch * f.hidden, states.get());
+  std::vector<int64_t> above(size);  // of each slot the place of its parent in the parent's level
+  for (const Level* level = levels; level < levels + count; ++level) {
+    if (level != levels) {
+      const int64_t rows = f.batch * level->nodes, before = std::max<int64_t>(f.nodes, 1);
+      Inputs<T> inputs(f, fusion, rows);
+      for (int64_t b = 0; b < f.batch; ++b)
+        for (int64_t i = 0; i < level->nodes; ++i) {
+          const int64_t slot = level->slots[i], token = tokens[b * size + slot];
+          if (token < 0 || token >= f.embedding.out) return b * size + slot;
+          inputs.put(f, fusion, b * level->nodes + i, token, states.get() + (b * before + above[slot]) * f.hidden);
+        }
+      if (fusion.join.out) linear(fusion.join, inputs.attention.get(), inputs.states.get(), rows, f.threads);
+      f.pending += f.nodes, f.given = inputs.states.get();
+      layer.input = fusion.join.out ? inputs.states.get() : inputs.attention.get();
+      turn_to(*level, f);
+      Numbers<T> next = numbers<T>(rows * f.hidden);
+      f.last = next.get();
+      Run<T>(f).all();
+      states = std::move(next);
+    }
+    choose<T>(f, *level, size, choices, tokens);
+    for (int64_t child = 0; child < level->children; ++child) above[level->below[child][2]] = level->below[child][0];
+  }
+  return -1;
+}
+
+}  // namespace
