@@ -1,5 +1,6 @@
 """Speed, text, memory and the cost of a forward pass of one pair, by the number format of its weights."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import NO_DRAFTER
 from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import processor
-from lib.lab.timing import interleaved
+from lib.lab.timing import LEAST_REPEATS, interleaved
 from lib.models.cache import TreeCache
 from lib.models.checks import DTYPES
 from lib.models.fused import fused
@@ -98,6 +99,8 @@ def passes(name: str, pairs: Mapping[Format, Pair], prompts: Sequence[Tensor], *
     for nodes in NODES:
         calls = {key: partial(run, nodes) for key, run in ready.items()}
         timed = interleaved(calls, repeats=60, seconds=seconds, generator=generator)
+        late = {key: calls[key] for key, own in timed.items() if not own.repeats}  # a stall of the machine took the time
+        timed |= interleaved(late, repeats=LEAST_REPEATS, seconds=math.inf, generator=generator)
         rows += [dict(pair=name, dtype=dtype, quantised=quantised, engine=engine, prefix=prefix, nodes=nodes, **own.row)
                  for (dtype, quantised, engine), own in timed.items()]
     return pd.DataFrame(rows)

@@ -212,10 +212,11 @@ def test_formats_are_those_of_the_processor_and_of_the_file(monkeypatch):
     assert list(formats.load("t", "cpu")) == list(formats.FORMATS)
 
 
-def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(monkeypatch, pair):
-    """Each timed call sees the same prefix."""
+@pytest.mark.parametrize("seconds", [0.2, 0.0], ids=["time", "a stall"])
+def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(monkeypatch, pair, seconds):
+    """Each timed call sees the same prefix, and each pass is timed, even where the machine stood still meanwhile."""
     monkeypatch.setattr(formats.llama_cpp, "file_of", lambda name: None)
-    found = formats.passes("t/d", {("float32", "none"): pair}, PROMPTS, prefix=5, seconds=0.2,
+    found = formats.passes("t/d", {("float32", "none"): pair}, PROMPTS, prefix=5, seconds=seconds,
                            generator=torch.Generator().manual_seed(0))
     assert found["nodes"].tolist() == list(formats.NODES) and found["engine"].eq("loop").all()
     assert found["median_ms"].gt(0).all() and "passes over one node" in findings.pass_costs(found).claim
