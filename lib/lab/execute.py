@@ -135,7 +135,7 @@ def _papermill(plan: Plan, stage: Stage, unfinished: Path, show_progress: bool) 
         return ("because its process ended, as it does when memory runs out; close other programs, or lower the "
                 "notebook's parameters with --set")
     except OSError as error:
-        return f"because {error.filename or 'a file'} cannot be written or read: {error.strerror}"
+        return f"because {error.filename or f'a file in {plan.folder}'} cannot be written or read: {error.strerror}"
     except (CellTimeoutError, RuntimeError) as error:
         return f"because it could not be run: {error}"
     return None

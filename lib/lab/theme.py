@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from lib.lab import atomic_file
 from lib.lab.pictures import rounded, with_palette
 
 # Okabe and Ito's colours without the yellow, which is too light on white, and a grey.
@@ -117,11 +118,11 @@ def save(figure: Figure, run_dir: str, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
-    (folder / f"{name}.png").write_bytes(with_palette(drawn.getvalue()))
+    atomic_file.replace(folder / f"{name}.png", with_palette(drawn.getvalue()))
     # Without a date the same figure gives the same file, so a committed one changes only with its content.
     drawing = io.StringIO()
     figure.savefig(drawing, format="svg", metadata={"Date": None})
-    (folder / f"{name}.svg").write_text(rounded(drawing.getvalue()), encoding="utf-8")
+    atomic_file.replace(folder / f"{name}.svg", rounded(drawing.getvalue()).encode())
 
 
 def close(figure: Figure) -> None:
