@@ -31,13 +31,14 @@ def run(plan: Plan, stage: Stage, show_progress: bool = False) -> None:
     final.parent.mkdir(parents=True, exist_ok=True)
     final.unlink(missing_ok=True)
     failed.unlink(missing_ok=True)
+    others = set(psutil.Process().children(recursive=True))  # workers, which end by themselves
     with ThreadPoolExecutor(1) as pool:  # outside the main thread, where nbclient would take over Ctrl-C
         work = pool.submit(_papermill, plan, stage, unfinished, show_progress)
         try:
             error = work.result()
         except BaseException:
             while not work.done():
-                _kill_children()
+                _kill_children(but=others)
                 wait([work], timeout=0.5)
             raise
     if error:
@@ -141,7 +142,7 @@ def _papermill(plan: Plan, stage: Stage, unfinished: Path, show_progress: bool) 
     return None
 
 
-def _kill_children() -> None:
-    for child in psutil.Process().children(recursive=True):
+def _kill_children(but: set[psutil.Process]) -> None:
+    for child in set(psutil.Process().children(recursive=True)) - but:
         with suppress(psutil.NoSuchProcess):
             child.kill()
