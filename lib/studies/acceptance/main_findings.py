@@ -176,13 +176,18 @@ def worked_round(rows: pd.DataFrame) -> Finding:
     kept, bonus = nodes.loc[nodes["role"] == "accepted", "token"], rows["token"].iloc[-1]
     tree = Tree(nodes["parent"].to_numpy(), nodes["rank"].to_numpy())
     accepted = nodes.loc[nodes["role"] == "accepted", "node"].tolist()
-    words = " ".join(f"`{token}`" for token in kept)
+    words = " ".join(map(_code, kept))
     return Finding(
         f"A round that yields {len(kept) + 1} tokens.", f"`{first.drafter}` drafts `{first['shape']}` for "
-        f"`{first.pair.partition('/')[0]}` after the text “…{first.context}”. The target accepts "
-        f"{words or 'no draft token'} and adds `{bonus}`. Right: the mask of the forward pass; a filled cell means "
+        f"`{first.pair.partition('/')[0]}` after the text {_code('…' + first.context)}. The target "
+        f"accepts {words or 'no draft token'} and adds {_code(bonus)}. Right: the mask of the forward pass; a filled cell means "
         "that the node of the row attends to the node of the column.",
         _picture(tree, nodes["token"].tolist(), accepted, bonus), "worked_round")
+
+
+def _code(text: str) -> str:
+    """A text as code in Markdown, which its own sign for code would end."""
+    return f"`{text.replace('`', 'ˋ')}`"
 
 
 def _picture(tree: Tree, tokens: list[str], accepted: list[int], bonus: str) -> Figure:

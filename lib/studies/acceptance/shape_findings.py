@@ -205,6 +205,9 @@ def coverage(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator
 
 def text_needed(by_text: pd.DataFrame) -> Finding:
     """How much text the choice of a tree needs, from `summary.by_text`."""
+    if not len(by_text):
+        return Finding("How much text the choice of a tree needs is not known:", "one prompt chooses; two or more, with "
+                       "`choose_prompts`, can be compared.")
     figure = charts.lines(by_text, x="prompts", y="value", lower="low", upper="high", by="pair", panels="family",
                           log_x=True, bound=0.0, x_label="prompts that the tree was chosen from",
                           y_label="tokens per round,\nagainst all prompts")
