@@ -199,6 +199,14 @@ def static(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits:
             yield _drafted_again(entrant, recorded, prompts, label, tree)
 
 
+def replayed_or_live(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, new_tokens: int,
+                     **options) -> Iterator[Candidate]:
+    """`static` candidates, or for a drafter that cannot be replayed `live` ones."""
+    if entrant.name in recorded.ranks or simulated.replayable(entrant.drafter):
+        return static(entrant, recorded, prompts, limits)
+    return live(entrant, recorded, prompts, limits, new_tokens, **options)
+
+
 def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
     """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
     if simulated.replayable(entrant.drafter):

@@ -11,7 +11,7 @@ calibration, the fastest few timed again, and the winner judged on other prompts
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -40,6 +40,7 @@ PREFIX = 64  # committed tokens at which costs of drafting are taken; those of c
 FINALISTS, OF_ONE = 6, 2  # candidates that are timed again, and how many of them may have the same drafter
 REPEATS = 3  # measurements of each way on each batch of prompts, at most
 LEAST = 2  # batches of prompts that are measured, whatever they take
+LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
 PROMISING = 0.9  # share of the fastest static speed from which a drafter's grown trees are tried
 # Shares of the time after which a stage begins no further part; the races divide the rest.
 TRIED, PRICED, GREW, CHOICE = 0.25, 0.45, 0.5, 0.35
@@ -99,9 +100,10 @@ class _Procedure:
         recorded = candidates.record(self.pair, self.entrants, self.choosing, self.new_tokens, self.limits.depth)
         looping = self.leave_out_loops()
         self.say(f"{len(self.choosing.ids)} choosing prompts are recorded")
-        tried = [each for one in self.entrants for each in self.tried(one, recorded)]
+        tried = self.tried(recorded)
         self.say(f"{len(tried)} candidates are replayed or decoded")
         costs, prices = self.priced(tried)
+        tried = [each for each in tried if each.entrant.name in prices[self.batches[0]]]
         tried += self.grown(tried, prices, recorded)
         at_batch = {batch: tried + self.automatic(tried, prices, recorded, batch) for batch in self.batches}
         self.say("costs are calibrated")
@@ -141,21 +143,33 @@ class _Procedure:
             self.judging = self.judging.select(kept.tolist())
         return share
 
-    def tried(self, one: Entrant, recorded: Trace) -> list[Candidate]:
-        """A drafter's static candidates, by replay, or else live until the stage's time is over."""
-        found = list(candidates.static(one, recorded, self.choosing.ids, self.limits))
-        if not found:
-            for each in candidates.live(one, recorded, self.choosing.ids, self.limits, self.new_tokens,
-                                        generate=self.generate):
-                found.append(each)
-                if self.clock() > self.until(TRIED):
-                    break
+    def tried(self, recorded: Trace) -> list[Candidate]:
+        """The static candidates of all drafters: those of ranks, then in equal shares of the stage's time those of
+        drafters that draft again or decode live, smaller trees first.
+        """
+        ranked = [one for one in self.entrants if one.name in recorded.ranks]
+        found = [each for one in ranked for each in candidates.static(one, recorded, self.choosing.ids, self.limits)]
+        others = [one for one in self.entrants if one not in ranked]
+        for place, one in enumerate(others):
+            share = max(0.0, self.until(TRIED) - self.clock()) / (len(others) - place)
+            each = candidates.replayed_or_live(one, recorded, self.choosing.ids, self.limits, self.new_tokens,
+                                               generate=self.generate)
+            found += self.in_time(each, self.clock() + share)
         return found
+
+    def in_time(self, found: Iterable[Candidate], until: float) -> Iterator[Candidate]:
+        """Candidates as long as the time is not over, one at least where there is one."""
+        for each in found:
+            yield each
+            if self.clock() > until:
+                return
 
     def priced(self, tried: Sequence[Candidate]) -> tuple[pd.DataFrame, dict[int, dict[str, RoundCost]]]:
         """The table of costs, and by batch and drafter the cost of its rounds.
 
-        The target's part is that of rounds with random tokens; drafters without forward passes cost nothing.
+        The target's part is that of rounds with random tokens; drafters without forward passes cost nothing. The others
+        are calibrated in the order of the speed that they would have if drafting cost nothing; those for which the time
+        is over at the first batch size do not compete.
         """
         forwarding = [one for one in self.entrants if any(each.passes for each in tried if each.entrant is one)]
         each_seconds = max(0.0, self.until(PRICED) - self.clock()) / len(self.batches) / (2 + len(forwarding))
@@ -168,14 +182,24 @@ class _Procedure:
                 rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds, self.prefix)
                 if fall := falling(rows):
                     self.warnings.append(fall)
-            parts += [rows, *(self.calibrated(one.pair, one.drafter, one.name, LEVELS, batch, each_seconds, PREFIX)
-                              for one in forwarding)]
-            known = Costs(pd.concat(parts))
-            check = known.at(self.pair.target_name, RULER, batch=batch)
+            check = Costs(rows).at(self.pair.target_name, RULER, batch=batch)
             free = replace(check, once=0.0, level=Curve.through([1], [0.0]))
+            if not prices:
+                forwarding.sort(key=lambda one: -_fastest(one, tried, free))
+            parts.append(rows)
+            for place, one in enumerate(forwarding):
+                if not prices and place >= LEAST_PRICED and self.clock() > self.until(PRICED):
+                    late = forwarding[place:]
+                    self.warnings.append(f"no time was left to measure the costs of {', '.join(one.name for one in late)}, "
+                                         "which do not compete: give more seconds")
+                    forwarding = forwarding[:place]
+                    break
+                parts.append(self.calibrated(one.pair, one.drafter, one.name, LEVELS, batch, each_seconds, PREFIX))
+            known = Costs(pd.concat(parts))
             own = {one.name: known.at(self.pair.target_name, one.name, batch=batch) for one in forwarding}
-            prices[batch] = {one.name: replace(own.get(one.name, free), plain=check.plain, check=check.check)
-                             for one in self.entrants}
+            own |= {one.name: free for one in self.entrants
+                    if not any(each.passes for each in tried if each.entrant is one)}
+            prices[batch] = {name: replace(price, plain=check.plain, check=check.check) for name, price in own.items()}
         return pd.concat(parts, ignore_index=True), prices
 
     def calibrated(self, pair, drafter, name: str, shapes: Sequence[str], batch: int, seconds: float,
@@ -198,23 +222,24 @@ class _Procedure:
         draft all levels at once, for which larger trees cost least.
         """
         return [each for one in self.entrants if self.promising(one, tried, prices, one.drafter.one_pass)
-                for each in candidates.grown(one, recorded, self.choosing.ids, self.limits)]
+                for each in self.in_time(candidates.grown(one, recorded, self.choosing.ids, self.limits),
+                                         self.until(GREW))]
 
     def automatic(self, tried: Sequence[Candidate], prices, recorded: Trace, batch: int) -> list[Candidate]:
         """Automatic budgets of such drafters at this batch size."""
         limits = replace(self.limits, nodes=self.most_nodes(batch))
         return [each for one in self.entrants if self.promising(one, tried, {batch: prices[batch]})
-                for each in candidates.automatic(one, recorded, self.choosing.ids, limits, prices[batch][one.name],
-                                                 batch)]
+                for each in self.in_time(candidates.automatic(
+                    one, recorded, self.choosing.ids, limits, prices[batch][one.name], batch), self.until(GREW))]
 
     def promising(self, one: Entrant, tried: Sequence[Candidate], prices, wanted: bool = False) -> bool:
         """Whether a drafter is wanted, or nearly the fastest at one of these batch sizes, and time is left for its
         grown trees.
         """
-        shares = [max([each.speedup(own[one.name], batch) for each in tried if each.entrant is one], default=0.0) /
+        shares = [_fastest(one, tried, own[one.name], batch) /
                   max(each.speedup(own[each.entrant.name], batch) for each in tried)
-                  for batch, own in prices.items()]
-        return (wanted or max(shares) >= PROMISING) and self.clock() < self.until(GREW)
+                  for batch, own in prices.items() if one.name in own]
+        return bool(shares) and (wanted or max(shares) >= PROMISING) and self.clock() < self.until(GREW)
 
     # ------------------------------------------------------------------------------------------- choosing and judging
 
@@ -313,6 +338,11 @@ def falling(rows: pd.DataFrame) -> str:
     return (f"at batch {low['batch']:.0f} a round with {low['nodes']:.0f} nodes took less time "
             f"({low['round_ms']:.2f} ms) than one with {high['nodes']:.0f} ({high['round_ms']:.2f} ms), twice: "
             "something disturbed the measurement")
+
+
+def _fastest(one: Entrant, tried: Sequence[Candidate], price: RoundCost, batch: int = 1) -> float:
+    """The highest speed over plain decoding that is predicted of a drafter; 0 without a candidate."""
+    return max([each.speedup(price, batch) for each in tried if each.entrant is one], default=0.0)
 
 
 def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch: int) -> list[Candidate]:

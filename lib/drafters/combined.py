@@ -53,7 +53,7 @@ class CombinedDrafter(Wrapper):
         calls = self.drafter.calls
         own = matches if all(long) else self.drafter.propose(shape, draws)
         levels = self.drafter.levels or [self.drafter.calls - calls] * len(long)
-        self.levels = [0 if use else each for use, each in zip(long, levels)]
+        self.levels = [self.drafter.idle_passes if use else each for use, each in zip(long, levels)]
         self.drafts = [looked_up if use else other for use, looked_up, other in zip(long, matches, own)]
         self.rounds += len(long)
         self.looked_up += sum(long)

@@ -37,6 +37,7 @@ class Drafter:
     per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
         "ddtree@N" asks for.
     one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
+    idle_passes: forward passes that it makes in a round that another drafter drafts.
     option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
     head_kind: the kind of trained head, or of tables, that it reads from a folder; empty for none.
     """
@@ -53,6 +54,7 @@ class Drafter:
     grows: ClassVar[bool] = False
     per_depth: ClassVar[bool] = False
     one_pass: ClassVar[bool] = False
+    idle_passes: ClassVar[int] = 0
     option: ClassVar[str] = ""
     head_kind: ClassVar[str] = ""
 

@@ -38,6 +38,7 @@ class EagleDrafter(HeadDrafter):
     """
 
     head_kind = "eagle"
+    idle_passes = 1  # see `commit_of`
     cache_bytes = property(attrgetter("cache.bytes"))
 
     def __init__(self, target, head: FeatureHead, *, proposal: str = "top_k", temperature: float = 1.0):

@@ -67,6 +67,13 @@ def found():
     return ask([pair_of(small_models.related(TARGET, 4, 0.05))], batches=[1, 2])
 
 
+def test_drafters_for_whose_costs_no_time_is_left_do_not_compete_and_are_named(monkeypatch):
+    monkeypatch.setattr(recommending, "LEAST_PRICED", 0)
+    found = ask([pair_of(small_models.related(TARGET, 4, 0.05))], seconds=0.0)
+    assert {each.entrant.name for each in found.tried} == {"lookup"} == set(found.prices[1])
+    assert any("no time was left to measure the costs of model," in each for each in found.recommendation.warnings)
+
+
 def test_the_fastest_drafter_is_recommended_and_measured_on_other_prompts(found):
     own = found.recommendation.at(1)
     assert own.drafter == "model" and 1 <= own.budget <= 4 and not own.is_plain
