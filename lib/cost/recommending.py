@@ -189,9 +189,9 @@ class _Procedure:
             parts.append(rows)
             for place, one in enumerate(forwarding):
                 if not prices and place >= LEAST_PRICED and self.clock() > self.until(PRICED):
-                    late = forwarding[place:]
-                    self.warnings.append(f"no time was left to measure the costs of {', '.join(one.name for one in late)}, "
-                                         "which do not compete: give more seconds")
+                    late = ", ".join(one.name for one in forwarding[place:])
+                    self.warnings.append(f"no time was left to measure the costs of {late}, which do not compete: give "
+                                         "more seconds")
                     forwarding = forwarding[:place]
                     break
                 parts.append(self.calibrated(one.pair, one.drafter, one.name, LEVELS, batch, each_seconds, PREFIX))

@@ -12,8 +12,8 @@ extern "C" int fill_bfloat16(const Forward* f, const Level* levels, int64_t coun
                              int64_t* tokens) {
   return fill<bf16>(*f, levels, count, size, choices, tokens);
 }
-extern "C" int fill_head_float32(const Forward* f, const Fusion* fusion, const Level* levels, int64_t count, int64_t size,
-                                 int64_t choices, int64_t* tokens) {
+extern "C" int fill_head_float32(const Forward* f, const Fusion* fusion, const Level* levels, int64_t count,
+                                 int64_t size, int64_t choices, int64_t* tokens) {
   return fill_head<float>(*f, *fusion, levels, count, size, choices, tokens);
 }
 extern "C" int fill_head_bfloat16(const Forward* f, const Fusion* fusion, const Level* levels, int64_t count,

@@ -36,7 +36,8 @@ template <class T> struct Inputs {
         embedded(f.hidden), above(f.hidden) {}
 
   void put(const Forward& f, const Fusion& fusion, int64_t row, int64_t token, const T* parent) {
-    if (f.embedding.weight) copied(static_cast<const T*>(f.embedding.weight) + token * f.hidden, f.hidden, embedded.data());
+    const T* table = static_cast<const T*>(f.embedding.weight);
+    if (table) copied(table + token * f.hidden, f.hidden, embedded.data());
     else copy_weights(f.embedding, token, embedded.data());
     T *both = attention.get() + 2 * row * f.hidden, *second = both + f.hidden, *own = states.get() + row * f.hidden;
     if (fusion.join.out) {

@@ -140,7 +140,8 @@ def check(client, wanted: Mapping[str, object]) -> None:
         raise ClusterError(f"the cluster at {client.scheduler.address} has no workers; start some: dask worker "
                            f"{client.scheduler.address} --nthreads 1")
     if several := [name for name, count in threads.items() if count != 1]:
-        raise ClusterError(f"worker {several[0]} runs {threads[several[0]]} pieces at a time; start it with --nthreads 1")
+        raise ClusterError(f"worker {several[0]} runs {threads[several[0]]} pieces at a time; start it with "
+                           "--nthreads 1")
     try:
         found = client.run(identity)
     except Exception as error:  # whatever a worker without this project raises

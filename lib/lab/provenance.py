@@ -186,7 +186,8 @@ def _fault_of(record: object) -> str:
         return "it lacks an object `stages`"
     for name, stage in record["stages"].items():
         kinds = {"fingerprint": str, "finished": str, "tables": dict, "machine": dict}
-        wrong = [key for key, kind in kinds.items() if not isinstance(stage, dict) or not isinstance(stage.get(key), kind)]
+        held = stage if isinstance(stage, dict) else {}
+        wrong = [key for key, kind in kinds.items() if not isinstance(held.get(key), kind)]
         if wrong:
             return f"its stage {name!r} lacks {', '.join(wrong)}"
     parameters = record.get("parameters", {})

@@ -110,7 +110,8 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, 
     config, tokenizer = cache(_config), cache(_tokenizer)
     for pair in named:
         _check_partners(pair, config, tokenizer)
-    counts = {(source.short, own): _parameters(source, config(source)) for pair in named for source, own in zip(pair, dtypes)}
+    counts = {(source.short, own): _parameters(source, config(source))
+              for pair in named for source, own in zip(pair, dtypes)}
     checks.check_memory(counts, device)
     model = cache(lambda source, own, kind: _model(source, own, device, kind))
     loaded = [tuple(map(model, pair, dtypes, kinds)) for pair in named]

@@ -74,6 +74,10 @@ decide the rounds of any static tree, without a model. The same is exact for top
 text that was sampled at that temperature. Drafters that remember rejected tokens, and rules that sample children, are
 decoded live.
 
+**Logs.** The answers that a served model logged are such text too: the target need not be loaded. Where token ids were
+logged, replay is exact. Of text alone the tokens are those that the tokenizer makes of it, which need not be those that
+were written; the share is estimated. Costs are then those of where the model is served, measured there or computed.
+
 **Two ways to choose rounds**, which are never pooled. In a *continuation*, rounds follow one another after a prompt, as
 a user sees them; chat models are measured so. *Real-text starts* begin inside held-out text; base models are measured
 so, because their own continuations soon repeat themselves. Stretches of a continuation that repeat themselves are found

@@ -166,7 +166,8 @@ def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, 
                 recorded = replay.record(
                     target, of_ranks(drafters), texts.ids, names=texts.names, kinds=texts.kinds, max_new_tokens=length,
                     beyond=deepest + 1, ahead=deepest, temperature=temperature, eos_token_id=eos_token_id,
-                    seed=seed, about=about, parts=parts, report=_sparing(report, title), elsewhere=_elsewhere(_recorded, drafters))
+                    seed=seed, about=about, parts=parts, report=_sparing(report, title),
+                    elsewhere=_elsewhere(_recorded, drafters))
                 replay.save(recorded, path)
                 shutil.rmtree(parts, ignore_errors=True)
             made.append(replay.load(path))
@@ -174,7 +175,7 @@ def record(name: str, target, drafters: Mapping[str, object], prompts: Prompts, 
 
 
 def _elsewhere(function: Callable, made_of: object) -> Callable | None:
-    """For `replay.record` the run's workers, if it has some: they get batch, settings and what the models are made of."""
+    """For `replay.record` the run's workers, if it has some, which get what the models are made of."""
     return partial(_spread, function, made_of) if cluster.active() else None
 
 

@@ -64,11 +64,11 @@ def good_prompts() -> list[bytes]:
 def good_logs() -> list[bytes]:
     asked, said = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
     choice = {"message": said, "finish_reason": "stop", "token_ids": [1, 2], "logprobs": {"content": [{"token": "b"}]}}
-    server = ("INFO 11-25 10:00:00 [logger.py:43] Received request a: prompt: 'x', params: SamplingParams(n=1, temperature="
-              "0.0), prompt_token_ids: [1, 2], lora_request: None.\nINFO 11-25 10:00:02 [logger.py:80] Generated response a "
-              "(streaming complete): output: 'y', output_token_ids: [3], finish_reason: stop")
-    return [lines(*[{"messages": [asked, said]}] * 3, {"request": {"messages": [asked]}, "response": {"choices": [choice]}}),
-            server.encode()]
+    server = ("INFO 11-25 10:00:00 [logger.py:43] Received request a: prompt: 'x', params: SamplingParams(n=1, "
+              "temperature=0.0), prompt_token_ids: [1, 2], lora_request: None.\nINFO 11-25 10:00:02 [logger.py:80] "
+              "Generated response a (streaming complete): output: 'y', output_token_ids: [3], finish_reason: stop")
+    pair = {"request": {"messages": [asked]}, "response": {"choices": [choice]}}
+    return [lines(*[{"messages": [asked, said]}] * 3, pair), server.encode()]
 
 
 def good_inputs() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""A run that is killed three times and resumed has the tables of one that was not stopped; `killed` is the whole check."""
+"""A run that is killed three times and resumed has the tables of one that was not stopped; see `killed`."""
 
 from lib.tests.lab import killed
 

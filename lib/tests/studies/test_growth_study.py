@@ -66,7 +66,8 @@ def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(traces, prot
 
 def test_the_comparison_is_a_table_and_a_figure(traces):
     rows = pd.concat([measure.compare_grown(
-        recorded, "d", {"d": DRAFTER}, prompts, families=["chain", "optimal"], rules=["dyspec", "eagle2:2,3"], budgets=[2, 6])
+        recorded, "d", {"d": DRAFTER}, prompts, families=["chain", "optimal"], rules=["dyspec", "eagle2:2,3"],
+        budgets=[2, 6])
         for recorded, prompts in [(of_protocol(traces, acceptance.CONTINUATION), ASKED),
                                   (of_protocol(traces, acceptance.REAL_TEXT), recording.real_text_starts(ASKED, 2))]])
     schema = schemas.SCHEMAS["growth"]

@@ -95,7 +95,7 @@ def test_merged_samples_decode_under_their_rule():
     merged = MergedDrafter([LanguageModelDrafter(small_models.related(model, seed, noise=0.4), proposal="iid")
                             for seed in (4, 5)])
     done = live.decode(model, merged, small_models.prompts(5, (3, 9, 5)), shape="kary:2@6", rule="multi_step",
-                       temperature=1.0, max_new_tokens=12, generator=torch.Generator().manual_seed(0))
+                       temperature=1.0, max_new_tokens=12, seed=0)
     assert [len(row) for row in done.new_tokens] == [12] * 3 and any(found.accepted for found in done.rounds)
 
 
