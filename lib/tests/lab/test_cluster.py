@@ -84,7 +84,8 @@ def test_workers_that_are_not_alike_are_refused_by_name(address):
         cluster._work(1, pieces.squared, (), own | {"commit": "abc"}, 1)
 
 
-def test_where_no_cluster_is_nothing_runs():
+def test_where_no_cluster_is_nothing_runs(monkeypatch):
+    monkeypatch.setattr(cluster, "SECONDS", 1)
     with pytest.raises(cluster.ClusterError, match="no cluster at tcp://127.0.0.1:9 .*take --workers N"):
         with cluster.used("tcp://127.0.0.1:9"):
             pytest.fail("it ran")
