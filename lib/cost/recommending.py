@@ -174,6 +174,7 @@ class _Procedure:
         forwarding = [one for one in self.entrants if any(each.passes for each in tried if each.entrant is one)]
         each_seconds = max(0.0, self.until(PRICED) - self.clock()) / len(self.batches) / (2 + len(forwarding))
         vocabulary = self.pair.target.config.get_text_config().vocab_size
+        costless = [one for one in self.entrants if one not in forwarding]
         parts, prices = [], {}
         for batch in self.batches:
             ruler = RandomDrafter(vocabulary, torch.Generator().manual_seed(self.seed))
@@ -197,8 +198,7 @@ class _Procedure:
                 parts.append(self.calibrated(one.pair, one.drafter, one.name, LEVELS, batch, each_seconds, PREFIX))
             known = Costs(pd.concat(parts))
             own = {one.name: known.at(self.pair.target_name, one.name, batch=batch) for one in forwarding}
-            own |= {one.name: free for one in self.entrants
-                    if not any(each.passes for each in tried if each.entrant is one)}
+            own |= {one.name: free for one in costless}
             prices[batch] = {name: replace(price, plain=check.plain, check=check.check) for name, price in own.items()}
         return pd.concat(parts, ignore_index=True), prices
 

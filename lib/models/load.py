@@ -18,7 +18,6 @@ from lib.models.dialogue import has_template
 from lib.models.registry import NO_MODEL, PAIRS, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
 from lib.models.registry import source as source_of
 
-
 MOST_LAYERS = 1000  # more are a broken file's, and would take hours to build
 
 
@@ -179,8 +178,8 @@ def load_served(target: str, drafters: Sequence[str], *, dtype: str | torch.dtyp
         ends = None
     ends = tokenizer.eos_token_id if ends is None else ends
     return Served(source.short, config, tokenizer, (ends,) if isinstance(ends, int) else tuple(ends or ()),
-                  _parameters(source, config), {name: _model(pair[1], own, device, kind)
-                                        for name, pair in zip(drafters, pairs[1:])})
+                  _parameters(source, config),
+                  {name: _model(pair[1], own, device, kind) for name, pair in zip(drafters, pairs[1:])})
 
 
 def check_pairs(names: Sequence[str]) -> None:
