@@ -51,6 +51,5 @@ def on(hardware: Hardware, measured: RoundCost, most: int, batch: int = 1) -> Ro
     """
     kink = hardware.free_rows / batch - 1
     at = sorted({1.0, *([kink] if 1 < kink < most else []), float(max(2, most))})
-    return RoundCost(1.0, measured.once / measured.plain,
-                     Curve(measured.level.at, measured.level.seconds / measured.plain),
-                     Curve(np.array(at), np.asarray(hardware.check(at, batch))))
+    check = Curve(np.array(at), np.asarray(hardware.check(at, batch)))
+    return RoundCost(1.0, 0.0, Curve.through([1], [0.0]), check).drafting_as(measured)

@@ -4,7 +4,7 @@ to a table of timed rounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Sequence
 
 import numpy as np
@@ -71,6 +71,11 @@ class RoundCost:
     def draft(self, tree: Tree) -> float:
         """Seconds of drafting a tree: one forward pass per level that has children; leaves are never forwarded."""
         return self.once + float(np.sum(self.level(widths(tree)))) if tree.budget else 0.0
+
+    def drafting_as(self, other: RoundCost) -> RoundCost:
+        """This check, with drafting that takes as large a share of a plain round as another's does."""
+        share = self.plain / other.plain
+        return replace(self, once=other.once * share, level=Curve(other.level.at, other.level.seconds * share))
 
 
 def widths(tree: Tree) -> np.ndarray:

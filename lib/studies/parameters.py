@@ -15,7 +15,7 @@ Values = Mapping[str, Value]
 Check = Callable[[str, Values], None]
 MOST_NODES = 512  # draft nodes: more than a forward pass can verify at a gain; curves over more take hours
 MAY_BE_EMPTY = ("drafters", "other_drafters", "more_shapes", "larger_pairs")
-MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "most_kinds", "format_prompts")
+MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "most_kinds", "format_prompts", "sampled_prompts")
 
 
 def check(plan: Plan, checks: Mapping[str, Mapping[str, Check]]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.cost import recommendation
@@ -35,15 +36,19 @@ def opening(run: Results) -> Iterator[Part]:
         yield "**In short** This run made no recommendation: notebook 06 is not part of it."
         return
     made = recommendation.load(path)
-    yield in_short(made)
+    yield in_short(made, run["advice_machines"] if "advice_machines" in run else None)
     yield speeds(made)
     yield COMMAND
     yield findings.recommended(made)
 
 
-def in_short(made: Recommendation) -> str:
-    """What to use at each batch size, whether a tree beats a chain, and when nothing pays."""
+def in_short(made: Recommendation, machines: pd.DataFrame | None = None) -> str:
+    """What to use at each batch size, whether a tree beats a chain, when nothing pays, and what other machines found.
+
+    machines: the table "advice_machines".
+    """
     points = [_use(own) for own in made.by_batch] + [_tree_or_chain(made), *_not_worth_it(made)]
+    points += [] if machines is None else [f"**Another machine finds another answer.** {findings.in_words(machines)}"]
     listed = "\n".join(f"- {point}" for point in points)
     return (f"**In short** (`{made.target}` in {made.dtype} on {made.processor} with {made.threads} threads, greedy "
             f"decoding of {made.new_tokens} tokens per prompt; chosen on {made.choosing} prompts, measured on others; "

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------------------------- findings
 
 
+WINS, MOST = "a tree beats every chain of its drafter", "most"  # columns of the fastest by hardware
+
+
 def recommended(made: Recommendation) -> Finding:
     """What is recommended for every batch, with its measured speeds."""
     rows = [{"batch": own.batch, "drafter": own.drafter, "tree": own.tree, "budget": own.budget,
@@ -88,28 +91,63 @@ def fastest_budget(candidates: pd.DataFrame, made: Recommendation) -> Finding:
 def tree_or_chain(rows: pd.DataFrame) -> Finding:
     """Where a drafter's trees are faster than its chains; rows: the table "advice_map"."""
     first = rows["batch"].min()
+    where = rows[rows["batch"] == first].groupby(["hardware", "source"], sort=False)
     panels = {f"{measure.HERE}\nmeasured, batch {batch}": own
               for batch, own in rows[rows["hardware"] == measure.HERE].groupby("batch")}
-    panels |= {f"{hardware}\ncomputed, batch {first}": own
-               for hardware, own in rows[rows["batch"] == first].groupby("hardware", sort=False)
+    panels |= {f"{hardware}\n{source}, batch {first}": own for (hardware, source), own in where
                if hardware != measure.HERE}
-    told = [_best_tree(own, measure.HERE if hardware == measure.HERE else f"{hardware} (computed)")
-            for hardware, own in rows[rows["batch"] == first].groupby("hardware", sort=False)]
+    wins = {hardware: _tree_or_chain(own) for (hardware, _), own in where}
+    table = pd.DataFrame.from_dict({f"{hardware} ({source})": wins[hardware] for hardware, source in where.groups},
+                                   orient="index").rename_axis("costs of")
+    here = wins[measure.HERE]
     return Finding(
-        f"At batch {first}, {told[0]}.",
-        f"The same with the costs of other hardware: {'; '.join(told[1:])}. "
+        f"At batch {first}, a tree is faster than every chain of the same drafter for {here[WINS]} drafters on this "
+        f"machine, most for {here[MOST]}.",
         "Blue: the fastest tree of the budget is faster than the drafter's fastest chain of any length; a dot: beyond "
-        "the interval, paired by prompt. Predicted from replay; on computed hardware drafting takes as large a share "
-        "of a plain round as it does here.", figures.tree_or_chain(rows, panels), "tree_or_chain")
+        "the interval, paired by prompt. Speeds are over plain decoding on the same hardware, predicted from replay; a "
+        "drafter that was not timed there takes as large a share of a plain round as here.",
+        figures.tree_or_chain(rows, panels), "tree_or_chain", table=table)
 
 
-def _best_tree(rows: pd.DataFrame, where: str) -> str:
-    """For how many drafters some tree is faster than every chain, and the best of these trees."""
+def _tree_or_chain(rows: pd.DataFrame) -> dict[str, str]:
+    """The fastest chain and tree of any drafter on one hardware, and for which drafters a tree beats every chain."""
+    chains = rows.assign(speedup=rows["speedup"] / rows["over_chain"])
+    chain, tree = (own.loc[own["speedup"].idxmax()] for own in (chains, rows))
     best = rows.loc[rows.groupby("drafter", sort=False)["over_chain"].idxmax()]
-    faster, top = (best["over_chain_low"] > 1).sum(), best.loc[best["over_chain"].idxmax()]
+    top = best.loc[best["over_chain"].idxmax()]
     interval = recommendation.Interval(*top[["over_chain", "over_chain_low", "over_chain_high"]])
-    return (f"on {where} a tree is faster than every chain of the same drafter for {faster} of {len(best)} drafters, "
-            f"most for `{top['drafter']}` with `{top['shape']}`: {interval} times its best chain")
+    return {"fastest chain": f"{chain['drafter']}, {chain['chain_shape']}: {chain['speedup']:.2f}",
+            "fastest tree": f"{tree['drafter']}, {tree['shape']}: {tree['speedup']:.2f}",
+            WINS: f"{(best['over_chain_low'] > 1).sum()} of {len(best)}",
+            MOST: f"`{top['drafter']}` with `{top['shape']}`, {interval} times its best chain"}
+
+
+def machines(rows: pd.DataFrame) -> Finding:
+    """What was recommended on other machines; rows: the table "advice_machines"."""
+    table = pd.DataFrame({
+        "machine": rows["machine"] + ", " + rows["threads"].astype(str) + " threads", "number format": rows["dtype"],
+        "batch": rows["batch"], "drafter": rows["drafter"], "tree": rows["shape"], "speedup [95 %]": _measured(rows),
+        "tokens/s, plain decoding": rows["plain"].map("{:.3g}".format)})
+    competed = "; ".join(f"on {machine}: {drafters}" for machine, drafters in
+                         rows.drop_duplicates("machine")[["machine", "drafters"]].itertuples(index=False))
+    return Finding("The same target on other machines, measured there.", f"Drafters that competed {competed}.",
+                   table=table.set_index(["machine", "batch"]))
+
+
+def in_words(rows: pd.DataFrame) -> str:
+    """What was recommended on other machines, in a sentence for each; rows: the table "advice_machines"."""
+    told = []
+    for machine, own in rows.assign(speedup=_measured(rows)).groupby("machine", sort=False):
+        each = [f"plain decoding at batch {row.batch}" if row.drafter == recommendation.NO_DRAFTER else
+                f"`{row.drafter}` with `{row.shape}` at batch {row.batch}, {row.speedup} times plain decoding"
+                for row in own.itertuples()]
+        told.append(f"On {machine}: {'; '.join(each)}.")
+    return " ".join(told)
+
+
+def _measured(rows: pd.DataFrame) -> list[str]:
+    return [str(recommendation.Interval(*each))
+            for each in rows[["measured", "measured_low", "measured_high"]].itertuples(index=False)]
 
 
 def larger_pairs(rows: pd.DataFrame) -> Finding:
@@ -219,6 +257,8 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
     yield kinds(made)
     yield SIZES
     yield larger_pairs(run["advice_sizes"])
+    if "advice_machines" in run:
+        yield machines(run["advice_machines"])
 
 
 def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:

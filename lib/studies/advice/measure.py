@@ -18,6 +18,7 @@ from lib.drafters.registry import parse
 from lib.lab import processor, stats
 from lib.models.checks import dtypes_of
 from lib.models.load import load_pair
+from lib.studies.advice.machines import Machine
 
 REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
 NEARLY_FREE = 1.1  # times a plain round
@@ -61,21 +62,25 @@ def with_costs_of(tried: Sequence[Candidate], target: str, costs: Mapping[str, p
     return found.loc[best].reset_index(drop=True)
 
 
-def tree_or_chain(found: Found, rng: np.random.Generator, most: int = MOST_MAPPED) -> pd.DataFrame:
+def tree_or_chain(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator,
+                  most: int = MOST_MAPPED) -> pd.DataFrame:
     """The table "advice_map": for each drafter and budget, a power of two, the fastest tree of more than half as many
-    nodes that is no chain, over the drafter's fastest chain of any length; at the measured costs and at those that
-    `roofline` computes. Intervals are paired by prompt.
+    nodes that is no chain, over the drafter's fastest chain of any length; at the costs that were measured here and
+    elsewhere, and at those that `roofline` computes. Intervals are paired by prompt.
     """
     rows = []
-    for batch, prices in found.prices.items():
-        for hardware in (HERE, *roofline.HARDWARE):
-            price = {name: own if hardware == HERE else roofline.on(roofline.HARDWARE[hardware], own, most, batch)
-                     for name, own in prices.items()}
-            for name in dict.fromkeys(each.entrant.name for each in found.tried):
+    for batch, here in found.prices.items():
+        prices = {(HERE, "measured"): here}
+        prices |= {(machine.name, "measured"): machine.prices(batch, here) for machine in elsewhere}
+        prices |= {(name, "computed"): {drafter: roofline.on(hardware, own, most, batch)
+                                        for drafter, own in here.items()}
+                   for name, hardware in roofline.HARDWARE.items()}
+        for (hardware, source), price in prices.items():
+            for name in dict.fromkeys(each.entrant.name for each in found.tried if each.entrant.name in price):
                 own = [each for each in found.tried if each.entrant.name == name and each.shape.budget <= most]
-                rows += [dict(hardware=hardware, batch=batch, drafter=name, **told)
+                rows += [dict(hardware=hardware, source=source, batch=batch, drafter=name, **told)
                          for told in _over_chain(own, price[name], batch, rng)]
-    columns = ["hardware", "batch", "drafter", "budget", "shape", "chain_shape", "speedup", "over_chain",
+    columns = ["hardware", "source", "batch", "drafter", "budget", "shape", "chain_shape", "speedup", "over_chain",
                "over_chain_low", "over_chain_high"]
     target, dtype = found.recommendation.target, found.recommendation.dtype
     return pd.DataFrame(rows, columns=columns).assign(target=target, dtype=dtype)

@@ -18,8 +18,17 @@ def _drafters(name: str, values: Mapping) -> None:
             check_folder_of(sources(values["pairs"][0])[0].short, head)
 
 
+def _elsewhere(name: str, values: Mapping) -> None:
+    """Runs for the same target."""
+    from lib.models.registry import sources
+    from lib.studies.advice.machines import of_runs
+
+    of_runs(values[name], sources(values["pairs"][0])[0].short)
+
+
 NOTEBOOK = "06_advice"
-PARAMETERS = {**MODELS, "drafters": _drafters, "larger_pairs": pairs, "larger_dtype": dtype, "most_nodes": nodes}
+PARAMETERS = {**MODELS, "drafters": _drafters, "elsewhere": _elsewhere, "larger_pairs": pairs, "larger_dtype": dtype,
+              "most_nodes": nodes}
 
 MODEL = "model text which acceptance by rank: greedy or sampled"
 CANDIDATE = """
@@ -77,7 +86,8 @@ TABLES = (
           """, compressed=True),
     table("advice_map", "fastest tree of a drafter at a budget beside its fastest chain, at one batch on one machine",
           "hardware target dtype batch drafter budget", """
-          hardware text this machine, whose costs are measured; or one for which a roofline computes them
+          hardware text this machine, another on which a run was made, or one by its data sheet
+          source text measured or computed: whether its costs are those of timed rounds or of a roofline
           target dtype batch drafter
           budget integer most draft nodes of the tree, which has more than half as many
           shape text name of the tree's shape or growth rule
@@ -85,6 +95,18 @@ TABLES = (
           speedup real predicted speed of the tree over plain decoding in the same loop
           over_chain interval predicted speed of the tree over that of the chain, paired by prompt
           """, compressed=True),
+    table("advice_machines", "what was recommended for the target at one batch in a run on another machine",
+          "machine target batch", """
+          machine text processor and vector units, or GPU
+          target dtype
+          threads integer threads of the run
+          drafters text drafters that competed
+          batch drafter shape
+          budget
+          plain real tokens per second of plain decoding, of the whole batch without prefill
+          measured interval measured speed over plain decoding in the same loop; judged prompts
+          judged integer batches of prompts on which it was measured
+          """),
     table("advice_formulas", "speedup of a chain by replay with measured costs, and by published formulas and tables",
           "target dtype drafter batch length by", """
           target dtype drafter batch

@@ -3,13 +3,14 @@ with each drafter and tree, with the recommendation, with a policy, and compiled
 """
 
 from dataclasses import dataclass, replace
-from typing import Iterable, Mapping
+from typing import Callable, Iterable, Mapping
 
 from lib.cost import llama_cpp
 from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import NO_DRAFTER, ForBatch
 from lib.cost.round_cost import RoundCost
 from lib.cost.ways import ASSISTED, GENERATE, LOOKUP, Run, ours, theirs
+from lib.decoding import loop
 from lib.drafters.adaptive import AdaptiveDrafter, WhereItPays
 from lib.drafters.drafter import ROOT_ALONE
 from lib.drafters.heads.store import made_for
@@ -55,9 +56,10 @@ def all_of(pair, trees: Mapping[tuple[str, str], str | Tree], *, draft: int, new
                    for (spec, label), shape in trees.items()]
 
 
-def drafted(name: str, pair, spec: str, label: str, shape: str | Tree | Growth, new_tokens: int) -> Alternative:
-    """The loop with a drafter and a tree, whose label is `label`."""
-    return Alternative(name, ours(pair, make(spec, pair), shape, new_tokens), spec, label)
+def drafted(name: str, pair, spec: str, label: str, shape: str | Tree | Growth, new_tokens: int,
+            generate: Callable = loop.generate) -> Alternative:
+    """The loop with a drafter and a tree, whose label is `label`; generate: in place of the loop."""
+    return Alternative(name, ours(pair, make(spec, pair), shape, new_tokens, generate), spec, label)
 
 
 def advised(pair, own: ForBatch, new_tokens: int) -> Alternative:

@@ -12,7 +12,7 @@ from lib.cost.recommendation import Recommendation
 from lib.cost.ways import ASSISTED
 from lib.lab import charts, stats
 from lib.lab.findings import Finding, Part, Results
-from lib.studies.speed import figures, formats, measure
+from lib.studies.speed import figures, formats, measure, sampled
 from lib.studies.speed.alternatives import ADVISED, PLAIN, THEIRS
 
 if TYPE_CHECKING:
@@ -89,6 +89,21 @@ def overhead(rows: pd.DataFrame) -> Finding:
     return Finding("The cost of the loop itself:", f"{outside[ADVISED]:.0%} of a round of the recommendation is in "
                    f"neither model, {outside[PLAIN]:.0%} of a plain one.", figures.where_time_goes(spent),
                    "overhead")
+
+
+def sampled_speed(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """Speed over the plain loop where tokens are sampled; from the table "sampled"."""
+    found = sampled.over_plain(rows, rng)
+    found = found[found["alternative"] != PLAIN]
+    best = found.loc[found.groupby("temperature")["value"].idxmax()]
+    told = "; ".join(f"at temperature {row['temperature']:g} `{row['alternative']}` decodes "
+                     f"{stats.format_estimate(row)} times as fast as the plain loop" for _, row in best.iterrows())
+    shown = found.assign(speed=stats.format_estimates(found), tokens=found["tokens"].round(2))
+    shown = shown.set_index(["temperature", "alternative"])[["speed", "tokens"]]
+    shown.columns = ["over the plain loop", "tokens per round"]
+    return Finding(f"Where tokens are sampled, {told}.", f"The best of {len(found) // len(best)} drafters and trees on "
+                   f"these {found['n_prompts'].max()} prompts, which favours it; one request at a time, without "
+                   f"prefill, by the lossless rule `{rows['rule'].iloc[0]}`.", table=shown)
 
 
 def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
@@ -178,6 +193,8 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
     rows = run["speed"]
     yield SPEED
     yield side_by_side(rows, measure.factors(rows, rng))
+    if "sampled" in run:
+        yield sampled_speed(run["sampled"], rng)
     if "formats" in run:
         yield replace(number_formats(run["formats"], rng), table=None)
     if "format_costs" in run:

@@ -3,7 +3,7 @@
 from typing import Mapping
 
 from lib.studies.columns import ROUND_COSTS, table
-from lib.studies.parameters import MODELS, drafter, nodes, tree
+from lib.studies.parameters import MODELS, above_zero, drafter, nodes, tree
 
 
 def _plain_batch(name: str, values: Mapping) -> None:
@@ -14,7 +14,7 @@ def _plain_batch(name: str, values: Mapping) -> None:
 
 NOTEBOOK = "07_speed"
 PARAMETERS = {**MODELS, "drafters": drafter, "policy": drafter, "chain": tree, "more_shapes": tree,
-              "most_nodes": nodes, "batches": _plain_batch}
+              "most_nodes": nodes, "batches": _plain_batch, "sampled_temperatures": above_zero}
 
 TREE = "shape text label of the draft tree"
 RUN = """
@@ -55,6 +55,18 @@ TABLES = (
           agreeing integer new tokens before the first that differs from those of the first format
           target_weights integer bytes of the target's weights
           drafter_weights integer bytes of the drafter's weights
+          """, compressed=True),
+    table("sampled", "one text sampled after one prompt, plain or with a drafter; ways are interleaved",
+          "pair dtype batch temperature alternative prompt repeat", f"""
+          pair dtype
+          batch integer sequences decoded together: 1
+          temperature rule
+          alternative text loop, plain; or the drafter and its tree
+          drafter text kind of drafter; none for plain decoding
+          {TREE}
+          prompt kind
+          repeat integer number of the repetition
+          {RUN}
           """, compressed=True),
     table("format_costs", "time of the target's forward pass over nodes after a prefix, by number format; interleaved",
           "pair dtype quantised engine nodes", """

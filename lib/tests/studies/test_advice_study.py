@@ -1,5 +1,7 @@
 """The tables of the advice against counting, and the figures and sentences that are made of them."""
 
+import json
+
 import matplotlib
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from lib.cost import formulas, recommendation, roofline
 from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
 from lib.lab import processor, tables
 from lib.lab.findings import Results
-from lib.studies.advice import figures, findings, measure
+from lib.studies.advice import answer, figures, findings, machines, measure
 from lib.studies.report import Ask
 from lib.tests.cost import test_cost
 from lib.tests.cost.test_recommendation import found  # noqa: F401
@@ -87,9 +89,21 @@ def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(found):  # noqa: 
     assert "No larger pair was timed" in findings.larger_pairs(sized[sized["costs"] == "own"]).text
 
 
+def listed_at(found, batch):
+    """The candidates at a batch that are chains of drafters that have a tree, too."""
+    rows = found.candidates[found.candidates["batch"] == batch]
+    both = rows.groupby("drafter")["chain"].transform(lambda own: not own.all())
+    return rows[rows["chain"] & both]
+
+
 def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: F811
-    mapped = measure.tree_or_chain(found, np.random.default_rng(0))
-    assert set(mapped["hardware"]) == {measure.HERE, *roofline.HARDWARE} and set(mapped["batch"]) == {1, 2}
+    other = machines.Machine("another", found.recommendation, cost.Costs(found.costs[found.costs["batch"] == 1]))
+    mapped = measure.tree_or_chain(found, [other], np.random.default_rng(0))
+    assert set(mapped["hardware"]) == {measure.HERE, "another", *roofline.HARDWARE} and set(mapped["batch"]) == {1, 2}
+    there = mapped[mapped["hardware"] == "another"]
+    assert there["batch"].eq(1).all() and there["source"].eq("measured").all()
+    same = mapped[(mapped["hardware"] == measure.HERE) & (mapped["batch"] == 1)]
+    assert there["over_chain"].tolist() == pytest.approx(same["over_chain"].tolist()), "its costs are those of here"
     own = mapped[(mapped["hardware"] == measure.HERE) & (mapped["batch"] == 1) & (mapped["drafter"] == "model")]
     listed = found.candidates[(found.candidates["batch"] == 1) & (found.candidates["drafter"] == "model")]
     chain = listed[listed["chain"]]["speedup"].max()
@@ -101,10 +115,49 @@ def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: 
     assert set(own["budget"]) == {2, 4} and np.isnan(own["over_chain_low"]).all(), "three prompts"
     tables.Table("", "advice_map", "mark").extend(mapped)
     finding = findings.tree_or_chain(mapped)
-    assert f"{own['over_chain'].max():.2f}" in finding.claim and "H100, bfloat16 (computed)" in finding.text
+    best = mapped.loc[mapped[mapped["batch"] == 1].groupby(["hardware"])["over_chain"].idxmax()].set_index("hardware")
+    top, own_costs = best.loc[measure.HERE], finding.table.loc["this machine (measured)"]
+    assert f"`{top['drafter']}` with `{top['shape']}`, {top['over_chain']:.2f}" in finding.claim
+    assert own_costs.tolist() == finding.table.loc["another (measured)"].tolist()
+    assert "H100, bfloat16 (computed)" in finding.table.index
+    chains = listed_at(found, 1)
+    fastest = chains.loc[chains["speedup"].idxmax()]
+    assert own_costs["fastest chain"] == f"{fastest['drafter']}, {fastest['shape']}: {fastest['speedup']:.2f}"
     named = [axis.get_title() or axis.get_title("left") for axis in finding.figure.axes]  # wherever the theme has it
     titles = [title for title in named if title]
-    assert len(titles) == 2 + len(roofline.HARDWARE) and titles[1] == "this machine\nmeasured, batch 2"
+    assert len(titles) == 3 + len(roofline.HARDWARE) and titles[1] == "this machine\nmeasured, batch 2"
+
+
+def test_a_drafter_that_was_not_timed_elsewhere_takes_as_large_a_share_of_a_round(found):  # noqa: F811
+    rows = found.costs[(found.costs["batch"] == 1) & (found.costs["drafter"] == findings.RULER)]
+    slow = rows.assign(**{name: 3 * rows[name] for name in ("draft_ms", "verify_ms", "commit_ms")})
+    here = found.prices[1]
+    there = machines.Machine("slow", found.recommendation, cost.Costs(slow)).prices(1, here)
+    for name, own in here.items():
+        assert there[name].plain == pytest.approx(3 * own.plain)
+        assert there[name].check(3) == pytest.approx(3 * own.check(3))
+        assert (there[name].once, there[name].level(2)) == pytest.approx((3 * own.once, 3 * own.level(2)))
+    assert machines.Machine("slow", found.recommendation, cost.Costs(slow)).prices(2, found.prices[2]) == {}
+
+
+def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recommended(found, tmp_path):  # noqa: F811
+    facts = dict(processor="a processor", vector_units="AVX2")
+    stage = dict(machine=facts, fingerprint="f", finished="now", tables={})
+    (tmp_path / "run.json").write_text(json.dumps({"stages": {machines.STAGE: stage}, "machine": {}}))
+    with pytest.raises(ValueError, match="holds no recommendation.json"):
+        machines.of_runs([str(tmp_path)], "t")
+    tables.write(tmp_path, "costs", found.costs, "mark")
+    found.recommendation.save(tmp_path / recommendation.FILE)
+    with pytest.raises(ValueError, match="a run for the target t, not other"):
+        machines.of_runs([str(tmp_path)], "other")
+    listed = machines.table(machines.of_runs([str(tmp_path)], "t"))
+    tables.Table("", "advice_machines", "mark").extend(listed)
+    assert listed["machine"].eq("a processor, AVX2").all() and listed["batch"].tolist() == [1, 2]
+    first = found.recommendation.at(1)
+    assert f"{first.speedup} times plain decoding" in findings.in_words(listed)
+    shown = findings.machines(listed).table.loc[("a processor, AVX2, 2 threads", 1)]
+    assert shown["speedup [95 %]"] == str(first.speedup)
+    assert "**Another machine finds another answer.** On a processor, AVX2" in answer.in_short(told(), listed)
 
 
 def test_the_star_is_the_measured_speedup_at_the_recommended_budget(found):  # noqa: F811

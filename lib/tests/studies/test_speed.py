@@ -21,7 +21,7 @@ from lib.lab import processor, tables
 from lib.lab.tables import Table
 from lib.models import Pair
 from lib.studies.acceptance import recording
-from lib.studies.speed import alternatives, findings, formats, measure
+from lib.studies.speed import alternatives, findings, formats, measure, sampled
 from lib.studies.speed.alternatives import PLAIN
 from lib.tests import small_models
 from lib.tests.cost import test_cost
@@ -197,6 +197,25 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
     assert (said.xs(PLAIN, level="alternative")["value"] == 1).all() and said["n_prompts"].eq(4).all()
     assert said.loc[("float32", "none"), "text shared with the first row"].eq(1).all()
     assert "The fastest number format is" in findings.number_formats(rows, np.random.default_rng(0)).claim
+
+
+def test_sampled_texts_are_timed_in_turns_and_compared_with_the_plain_loop(pair):
+    shape = shapes.parse("kary:2@6")
+    rows = sampled.compare(pair, ASKED, [("model", "kary:2@6", shape), ("lookup", "chain:2", "chain:2")], [0.5, 1.0],
+                           new_tokens=8, repeats=2, seed=0, generator=torch.Generator().manual_seed(0))
+    tables.Table("", "sampled", "mark").extend(rows)
+    assert rows.groupby(["temperature", "alternative", "prompt"]).size().tolist() == [2] * (2 * 3 * 4)
+    assert rows["tokens"].eq(8).all() and rows.loc[rows["alternative"] == PLAIN, "accepted"].eq(0).all()
+    assert rows["accepted"].sum() > 0
+    times = {PLAIN: 1.0, "model, kary:2@6": 0.5, "lookup, chain:2": 2.0}
+    rows["round_seconds"] = rows["alternative"].map(times)
+    over = sampled.over_plain(rows, np.random.default_rng(0)).set_index(["temperature", "alternative"])
+    for way, seconds in times.items():
+        assert over.loc[(0.5, way), "value"] == pytest.approx(1 / seconds)
+    assert over.loc[(1.0, PLAIN), "tokens"] == 1
+    finding = findings.sampled_speed(rows, np.random.default_rng(0))
+    assert "at temperature 1 `model, kary:2@6` decodes 2.00" in finding.claim and "4 prompts" in finding.text
+    assert len(finding.table) == 4
 
 
 def test_formats_are_those_of_the_processor_and_of_the_file(monkeypatch):

@@ -1,0 +1,69 @@
+"""Other machines: what was recommended there for the same target, and what a round costs there, from the folders of
+runs of notebook 06 that were made there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from lib.cost import recommendation
+from lib.cost.recommendation import PLAIN, Recommendation
+from lib.cost.recommending import RULER
+from lib.cost.round_cost import Costs, RoundCost
+from lib.lab import provenance
+from lib.lab.findings import Results
+
+STAGE = "06_advice"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine on which notebook 06 ran. name: its processor and vector units, or its GPU."""
+
+    name: str
+    made: Recommendation
+    costs: Costs
+
+    def prices(self, batch: int, here: Mapping[str, RoundCost]) -> dict[str, RoundCost]:
+        """The cost of rounds there by drafter; here: the same on this machine. A drafter that was not timed there takes
+        as large a share of a plain round as it does here. Empty for a batch size that was not timed there.
+        """
+        cells, target = self.costs.cells, self.made.target
+        if (target, RULER, batch) not in cells:
+            return {}
+        check = cells[target, RULER, batch]
+        return {name: replace(cells[target, name, batch], plain=check.plain, check=check.check)
+                if (target, name, batch) in cells else check.drafting_as(own) for name, own in here.items()}
+
+
+def of_runs(folders: Sequence[str], target: str) -> list[Machine]:
+    """The machines of runs. ValueError for a folder without a recommendation and its costs, or for another target."""
+    return [_of_run(Path(folder), target) for folder in folders]
+
+
+def _of_run(folder: Path, target: str) -> Machine:
+    run = Results(folder)
+    if not (folder / recommendation.FILE).exists() or "costs" not in run:
+        raise ValueError(f"elsewhere names {folder}, which holds no {recommendation.FILE} with its table of costs: "
+                         "name the folder of a run of notebook 06")
+    made = recommendation.load(folder / recommendation.FILE)
+    if made.target != target:
+        raise ValueError(f"elsewhere names {folder}, a run for the target {made.target}, not {target}: name a run for "
+                         "the same target")
+    facts = provenance.machine_of(run.record, STAGE)
+    return Machine(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}", made, Costs(run["costs"]))
+
+
+def table(machines: Sequence[Machine]) -> pd.DataFrame:
+    """The table "advice_machines": what was recommended on each machine at each batch size."""
+    rows = [dict(machine=machine.name, target=machine.made.target, dtype=machine.made.dtype,
+                 threads=machine.made.threads, drafters=", ".join(machine.made.drafters), batch=own.batch,
+                 drafter=own.drafter, shape=own.tree, budget=own.budget, plain=own.tokens_per_second[PLAIN].value,
+                 measured=own.speedup.value, measured_low=own.speedup.low, measured_high=own.speedup.high,
+                 judged=own.prompts)
+            for machine in machines for own in machine.made.by_batch]
+    columns = ["machine", "target", "dtype", "threads", "drafters", "batch", "drafter", "shape", "budget", "plain",
+               "measured", "measured_low", "measured_high", "judged"]
+    return pd.DataFrame(rows, columns=columns)
