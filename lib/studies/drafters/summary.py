@@ -25,6 +25,7 @@ _BY_PAIR = {"7B/160M": (0.78, 2.1, 0.12), "70B/1B": (0.65, 1.5, 0.18)}
 # Papers: the first drafter is accepted more than the second, on their models; "model" is a language model.
 _ORDERS = (("eagle3", "eagle", "Li et al. 2025, EAGLE-3"), ("eagle", "medusa", "Li et al. 2024, EAGLE"),
           ("dspark", "block", "DeepSeek 2026, DSpark over DFlash"),
+          ("eagle3", "model", "Li et al. 2025, EAGLE-3"), ("model", "lookup", "Xia et al. 2024, Spec-Bench"),
           ("medusa", "lookup", "Xia et al. 2024, Spec-Bench"), ("sam", "lookup", "Hu et al. 2024, SAM-Decoding"),
           ("recycling", "lookup", "Luo et al. 2024, token recycling"),
           ("merged", "model", "Miao et al. 2024, SpecInfer"),

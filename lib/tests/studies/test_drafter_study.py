@@ -241,7 +241,7 @@ def test_orders_of_the_literature_are_judged_where_both_are_there():
     assert set(found.values()) == {"cannot be told"}  # four prompts have no interval
     again = more.assign(prompt=more["prompt"] + "'")
     found = summary.orders(pd.concat([more, again]), "model one", RNG(0)).set_index("claim")["here"].to_dict()
-    assert found == {"medusa is accepted more than lookup": "holds",
+    assert found == {"model one is accepted more than lookup": "holds", "medusa is accepted more than lookup": "holds",
                      "sam is accepted more than lookup": "cannot be told"}
 
 
