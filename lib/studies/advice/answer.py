@@ -3,11 +3,10 @@
 Every number comes from recommendation.json.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.cost import recommendation
@@ -36,19 +35,17 @@ def opening(run: Results) -> Iterator[Part]:
         yield "**In short** This run made no recommendation: notebook 06 is not part of it."
         return
     made = recommendation.load(path)
-    yield in_short(made, run["advice_machines"] if "advice_machines" in run else None)
+    beside = [("Where a tree pays.", findings.where_trees_pay, "advice_map"),
+              ("Another machine finds another answer.", findings.in_words, "advice_machines")]
+    yield in_short(made, [f"**{title}** {told(run[name])}" for title, told, name in beside if name in run])
     yield speeds(made)
     yield COMMAND
     yield findings.recommended(made)
 
 
-def in_short(made: Recommendation, machines: pd.DataFrame | None = None) -> str:
-    """What to use at each batch size, whether a tree beats a chain, when nothing pays, and what other machines found.
-
-    machines: the table "advice_machines".
-    """
-    points = [_use(own) for own in made.by_batch] + [_tree_or_chain(made), *_not_worth_it(made)]
-    points += [] if machines is None else [f"**Another machine finds another answer.** {findings.in_words(machines)}"]
+def in_short(made: Recommendation, more: Sequence[str] = ()) -> str:
+    """What to use at each batch size, whether a tree beats a chain, when nothing pays; more: further points."""
+    points = [_use(own) for own in made.by_batch] + [_tree_or_chain(made), *_not_worth_it(made), *more]
     listed = "\n".join(f"- {point}" for point in points)
     return (f"**In short** (`{made.target}` in {made.dtype} on {made.processor} with {made.threads} threads, greedy "
             f"decoding of {made.new_tokens} tokens per prompt; chosen on {made.choosing} prompts, measured on others; "

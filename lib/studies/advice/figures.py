@@ -1,5 +1,7 @@
 """Figures of the advice: the cost of a check, speed over budget by drafter and by pair, and formulas beside replay."""
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -20,6 +22,7 @@ BY = {
     measure.BLOG: Style(theme.GREY, "d", theme.DOTTED),
 }
 MARKERS = "osDv^P"
+TITLE = 24  # characters of a line of a panel's title
 MAPPED = 0.4  # ratios beyond 1 -+ this have the same colour
 COLOURS = (theme.VERMILLION, theme.BLUE, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY)
 
@@ -123,7 +126,7 @@ def tree_or_chain(rows: pd.DataFrame, panels: dict[str, pd.DataFrame]) -> Figure
             axis.plot(column, row, "o", color="black", markersize=3)
         axis.set_xticks(range(len(budgets)), budgets, fontsize=8)
         axis.set_yticks(range(len(drafters)), drafters, fontsize=8)
-        axis.set_title(title, fontsize=9)
+        axis.set_title("\n".join(textwrap.fill(line, TITLE) for line in title.splitlines()), fontsize=9)
         axis.grid(visible=False)
     figure.supxlabel("budget (draft nodes)", fontsize=9)
     figure.colorbar(image, ax=axes, label="fastest tree over\nfastest chain", extend="both")

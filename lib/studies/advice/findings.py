@@ -122,6 +122,15 @@ def _tree_or_chain(rows: pd.DataFrame) -> dict[str, str]:
             MOST: f"`{top['drafter']}` with `{top['shape']}`, {interval} times its best chain"}
 
 
+def where_trees_pay(rows: pd.DataFrame) -> str:
+    """For how many drafters a tree beats every chain, by hardware, in a sentence; rows: the table "advice_map"."""
+    first = rows[rows["batch"] == rows["batch"].min()]
+    told = [f"{_tree_or_chain(own)[WINS]} at the {source} costs of {hardware}"
+            for (hardware, source), own in first.groupby(["hardware", "source"], sort=False)]
+    return (f"At batch {first['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
+            f"drafter, beyond the interval, for this many drafters: {'; '.join(told)}.")
+
+
 def machines(rows: pd.DataFrame) -> Finding:
     """What was recommended on other machines; rows: the table "advice_machines"."""
     table = pd.DataFrame({

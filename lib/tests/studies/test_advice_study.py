@@ -120,6 +120,9 @@ def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: 
     assert f"`{top['drafter']}` with `{top['shape']}`, {top['over_chain']:.2f}" in finding.claim
     assert own_costs.tolist() == finding.table.loc["another (measured)"].tolist()
     assert "H100, bfloat16 (computed)" in finding.table.index
+    faster = mapped[(mapped["batch"] == 1) & (mapped["hardware"] == "another") & (mapped["over_chain_low"] > 1)]
+    wins = f"{faster['drafter'].nunique()} of {there['drafter'].nunique()}"
+    assert f"{wins} at the measured costs of another" in findings.where_trees_pay(mapped)
     chains = listed_at(found, 1)
     fastest = chains.loc[chains["speedup"].idxmax()]
     assert own_costs["fastest chain"] == f"{fastest['drafter']}, {fastest['shape']}: {fastest['speedup']:.2f}"
@@ -155,9 +158,11 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     assert listed["machine"].eq("a processor, AVX2").all() and listed["batch"].tolist() == [1, 2]
     first = found.recommendation.at(1)
     assert f"{first.speedup} times plain decoding" in findings.in_words(listed)
-    shown = findings.machines(listed).table.loc[("a processor, AVX2, 2 threads", 1)]
+    shown = findings.machines(listed).table.loc[("a processor, AVX2, 2 threads", 1), :]
     assert shown["speedup [95 %]"] == str(first.speedup)
-    assert "**Another machine finds another answer.** On a processor, AVX2" in answer.in_short(told(), listed)
+    tables.write(tmp_path, "advice_machines", listed, "mark")
+    text = next(answer.opening(Results(tmp_path)))
+    assert "- **Another machine finds another answer.** On a processor, AVX2: `" in text
 
 
 def test_the_star_is_the_measured_speedup_at_the_recommended_budget(found):  # noqa: F811
