@@ -158,7 +158,8 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     assert listed["machine"].eq("a processor, AVX2").all() and listed["batch"].tolist() == [1, 2]
     first = found.recommendation.at(1)
     assert f"{first.speedup} times plain decoding" in findings.in_words(listed)
-    shown = findings.machines(listed).table.loc[("a processor, AVX2, 2 threads", 1), :]
+    threads = f"{found.recommendation.threads} threads"
+    shown = findings.machines(listed).table.loc[(f"a processor, AVX2, {threads}", 1), :]
     assert shown["speedup [95 %]"] == str(first.speedup)
     tables.write(tmp_path, "advice_machines", listed, "mark")
     text = next(answer.opening(Results(tmp_path)))
