@@ -180,7 +180,7 @@ def test_transformers_takes_prompt_lookup():
 def test_the_readmes_lines_are_what_engines_take():
     """The settings in the README's example output, whose lines are wrapped."""
     text = (Path(__file__).parents[3] / "README.md").read_text()
-    output = next(block for block in text.split("```") if "times plain decoding" in block).replace("\n    ", " ")
+    output = next(block for block in text.split("```") if " tokens each\n" in block).replace("\n    ", " ")
     shown = dict(re.findall(r"^  (\w[\w.-]*, [\w -]+) \(.*?\): (.+)$", output, re.M))
     assert "vLLM, suffix" in shown
     for name, line in shown.items():
