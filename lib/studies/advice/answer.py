@@ -1,6 +1,6 @@
 """The first page of the report: what to use at each batch size, what it is worth, and for which model and machine.
 
-Every number comes from recommendation.json.
+Every number comes from recommendation.json and the tables of notebook 06.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,4 @@
-"""Other machines: what was recommended there for the same target, and what a round costs there, from the folders of
-runs of notebook 06 that were made there.
-"""
+"""Other machines: their recommendations for the same target, and their costs of a round, from runs of notebook 06."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +12,7 @@ from lib.cost.recommending import RULER
 from lib.cost.round_cost import Costs, RoundCost
 from lib.lab import provenance
 from lib.lab.findings import Results
-
-STAGE = "06_advice"
+from lib.studies.advice.schema import NOTEBOOK
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ def _of_run(folder: Path, target: str) -> Machine:
     if made.target != target:
         raise ValueError(f"elsewhere names {folder}, a run for the target {made.target}, not {target}: name a run for "
                          "the same target")
-    facts = provenance.machine_of(run.record, STAGE)
+    facts = provenance.machine_of(run.record, NOTEBOOK)
     return Machine(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}", made, Costs(run["costs"]))
 
 

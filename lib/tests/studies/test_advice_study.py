@@ -13,6 +13,7 @@ from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
 from lib.lab import processor, tables
 from lib.lab.findings import Results
 from lib.studies.advice import answer, figures, findings, machines, measure
+from lib.studies.advice.schema import NOTEBOOK
 from lib.studies.report import Ask
 from lib.tests.cost import test_cost
 from lib.tests.cost.test_recommendation import found  # noqa: F401
@@ -146,7 +147,7 @@ def test_a_drafter_that_was_not_timed_elsewhere_takes_as_large_a_share_of_a_roun
 def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recommended(found, tmp_path):  # noqa: F811
     facts = dict(processor="a processor", vector_units="AVX2")
     stage = dict(machine=facts, fingerprint="f", finished="now", tables={})
-    (tmp_path / "run.json").write_text(json.dumps({"stages": {machines.STAGE: stage}, "machine": {}}))
+    (tmp_path / "run.json").write_text(json.dumps({"stages": {NOTEBOOK: stage}, "machine": {}}))
     with pytest.raises(ValueError, match="holds no recommendation.json"):
         machines.of_runs([str(tmp_path)], "t")
     tables.write(tmp_path, "costs", found.costs, "mark")
