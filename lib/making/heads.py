@@ -264,8 +264,8 @@ def spaced(stream: np.ndarray, length: int, count: int = HELD_OUT_WINDOWS) -> Wi
 
 
 def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.Plan, into: Path,
-          held_out: Mapping[str, Windows], *, compiled: bool = True, checkpoint_every: int = 50,
-          curve_every: int = CURVE_EVERY) -> None:
+          held_out: Mapping[str, Windows], *, compiled: bool = True,
+          checkpoint_seconds: float = loop.CHECKPOINT_SECONDS, curve_every: int = CURVE_EVERY) -> None:
     """Trains heads, by kind, in place; held-out curves are in `into`/KIND/curve.csv, checkpoints beside them.
 
     compiled: whether the softmax over the vocabulary is fused, which halves a step of several depths on a CPU.
@@ -290,7 +290,7 @@ def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.Plan, into
                 extend_curve(into / kind / "curve.csv", record["step"], points)
 
     folder = into / "checkpoints" / "+".join(trained)
-    loop.run(nn.ModuleDict(trained), draw, plan, learn, folder, checkpoint_every=checkpoint_every, report=report)
+    loop.run(nn.ModuleDict(trained), draw, plan, learn, folder, checkpoint_seconds=checkpoint_seconds, report=report)
 
 
 def output_of(target, known: Tensor | None) -> Output:

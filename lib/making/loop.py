@@ -15,6 +15,8 @@ from lib.making import optim
 from lib.models.checks import own_dtype
 
 ROWS_PER_PASS = 8  # windows of one pass: the activations of more do not fit the caches
+REPORT_STEPS, REPORT_SECONDS = 20, 60  # a report comes after the one or the other
+CHECKPOINT_SECONDS = 300  # what a stopped training loses at most
 
 # (logits [B, T, V], tokens [B, T + 1]) -> loss in nats per token
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -68,10 +70,12 @@ def divergence(logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tens
 
 
 def train(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan, loss: Loss, folder: Path, *,
-          compiled: bool = True, checkpoint_every: int = 50, report: Callable[[dict], None] = print) -> dict:
+          compiled: bool = True, checkpoint_seconds: float = CHECKPOINT_SECONDS,
+          report: Callable[[dict], None] = print) -> dict:
     """Trains in place, from the checkpoint in `folder` if there is one, and returns the last report.
 
-    draw(step): the windows of a step, int64[rows, length + 1]. A report has step, loss, tokens and tokens per second.
+    draw(step): the windows of a step, int64[rows, length + 1]. A report has step, loss, tokens, tokens per second and
+    the hours that are left.
     """
     device = next(model.parameters()).device
 
@@ -91,18 +95,19 @@ def train(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan, los
             total += value.detach()
         return total
 
-    return run(model, draw, plan, learn, folder, checkpoint_every=checkpoint_every, report=report)
+    return run(model, draw, plan, learn, folder, checkpoint_seconds=checkpoint_seconds, report=report)
 
 
 def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan,
-        learn: Callable[[torch.Tensor, int], torch.Tensor], folder: Path, *, checkpoint_every: int = 50,
-        report: Callable[[dict], None] = print) -> dict:
+        learn: Callable[[torch.Tensor, int], torch.Tensor], folder: Path, *,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS, report: Callable[[dict], None] = print) -> dict:
     """The loop of `train` for any loss: `learn(tokens, step)` leaves gradients in the model and returns the loss."""
     optimisers = optim.build(model, plan.learning_rate)
     device = next(model.parameters()).device
     first = _resume(model, optimisers, folder)
     model.train()
-    summed, done, since, record = 0.0, 0, time.perf_counter(), {}
+    summed, done, record = 0.0, 0, {}
+    since = saved = time.perf_counter()
     for step in range(first, plan.steps):
         optim.set_rate(optimisers, optim.factor(step, plan.steps))
         value = learn(draw(step).to(device), step)
@@ -112,14 +117,16 @@ def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan,
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         summed, done = summed + value.item(), done + 1
-        if (step + 1) % 20 == 0 or step + 1 == plan.steps:
-            seconds = time.perf_counter() - since
+        last, seconds = step + 1 == plan.steps, time.perf_counter() - since
+        if last or (step + 1) % REPORT_STEPS == 0 or seconds > REPORT_SECONDS:
             record = dict(step=step + 1, loss=summed / done, tokens=(step + 1) * plan.rows * plan.length,
-                          tokens_a_second=done * plan.rows * plan.length / seconds)
+                          tokens_a_second=done * plan.rows * plan.length / seconds,
+                          hours_left=(plan.steps - step - 1) * seconds / done / 3600)
             report(record)
             summed, done, since = 0.0, 0, time.perf_counter()
-        if (step + 1) % checkpoint_every == 0:
+        if last or time.perf_counter() - saved >= checkpoint_seconds:
             _save(model, optimisers, folder, step + 1)
+            saved = time.perf_counter()
     model.eval()
     return record
 

@@ -106,7 +106,7 @@ def principal_components(weight: Tensor, count: int) -> Tensor:
 
 
 def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known: Tensor, plan: loop.Plan, into: Path,
-          *, compiled: bool = True, checkpoint_every: int = 50, curve_every: int = CURVE_EVERY) -> None:
+          *, compiled: bool = True, curve_every: int = CURVE_EVERY) -> None:
     """Trains in place, with checkpoints under `into`/checkpoints and the held-out curve in `into`/curve.csv.
 
     known: the tokens int64[K] of every step's loss. compiled: whether the softmax over the vocabulary is fused.
@@ -136,7 +136,7 @@ def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known
                      "training_nats": round(record["loss"], 4), **evaluate(model, target, held_out, known)}
             extend_curve(into / "curve.csv", record["step"], pd.DataFrame([point]))
 
-    loop.run(model, draw, plan, learn, into / "checkpoints", checkpoint_every=checkpoint_every, report=report)
+    loop.run(model, draw, plan, learn, into / "checkpoints", report=report)
 
 
 @torch.no_grad()

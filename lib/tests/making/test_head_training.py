@@ -246,12 +246,12 @@ def test_a_stopped_training_goes_on_where_it_was(tmp_path):
         return drawing
 
     whole, parts = new_head("eagle"), new_head("eagle")
-    training.train({"eagle": whole}, TARGET, draw, plan, tmp_path / "whole", {}, checkpoint_every=2, compiled=False)
+    training.train({"eagle": whole}, TARGET, draw, plan, tmp_path / "whole", {}, checkpoint_seconds=0, compiled=False)
     with pytest.raises(KeyboardInterrupt):
-        training.train({"eagle": parts}, TARGET, until(5), plan, tmp_path / "parts", {}, checkpoint_every=2,
+        training.train({"eagle": parts}, TARGET, until(5), plan, tmp_path / "parts", {}, checkpoint_seconds=0,
                        compiled=False)
     fresh = new_head("eagle", seed=5)
-    training.train({"eagle": fresh}, TARGET, draw, plan, tmp_path / "parts", {}, checkpoint_every=2, compiled=False)
+    training.train({"eagle": fresh}, TARGET, draw, plan, tmp_path / "parts", {}, checkpoint_seconds=0, compiled=False)
     for expected, found in zip(whole.parameters(), fresh.parameters()):
         torch.testing.assert_close(found, expected)
 

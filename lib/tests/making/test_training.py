@@ -76,13 +76,13 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path):
         return draw_until
 
     whole, parts = (small_models.llama(0, dtype=torch.float32) for _ in range(2))
-    loop.train(whole, draw, plan, loop.plain_loss, tmp_path / "whole", compiled=False, checkpoint_every=2,
+    loop.train(whole, draw, plan, loop.plain_loss, tmp_path / "whole", compiled=False, checkpoint_seconds=0,
                report=lambda record: None)
     with pytest.raises(KeyboardInterrupt):
-        loop.train(parts, stop_at(5), plan, loop.plain_loss, tmp_path / "parts", compiled=False, checkpoint_every=2,
+        loop.train(parts, stop_at(5), plan, loop.plain_loss, tmp_path / "parts", compiled=False, checkpoint_seconds=0,
                    report=lambda r: None)
     fresh = small_models.llama(3, dtype=torch.float32)
-    loop.train(fresh, draw, plan, loop.plain_loss, tmp_path / "parts", compiled=False, checkpoint_every=2,
+    loop.train(fresh, draw, plan, loop.plain_loss, tmp_path / "parts", compiled=False, checkpoint_seconds=0,
                report=lambda record: None)
     for expected, found in zip(whole.parameters(), fresh.parameters()):
         torch.testing.assert_close(found, expected)
