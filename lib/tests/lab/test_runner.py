@@ -467,6 +467,22 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(layout, q
     assert "0 of 3 notebooks to run" in capsys.readouterr().out
 
 
+def test_a_clock_that_jumps_back_neither_repeats_nor_loses_work(layout, quick, capsys, monkeypatch):
+    days = iter(range(40_000, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: 86_400.0 * next(days))
+    monkeypatch.setattr(run, "now", lambda: f"day {next(days)}")
+    assert main(["cpu", "01"], layout.home) == 0
+    folder = layout.runs / "cpu"
+    assert next(days) < 39_998 and 0 <= run.load(folder)["stages"]["01_shapes"]["seconds"] < 60
+    for path in folder.rglob("*"):
+        os.utime(path, (2**32, 2**32))  # of a day that is yet to come
+    capsys.readouterr()
+    assert main(["cpu", "01"], layout.home) == 0 and "0 of 1 notebooks to run" in capsys.readouterr().out
+    (folder / "tables" / "made.csv").write_text("6")
+    assert main(["cpu", "01"], layout.home) == 0 and "1 of 1 notebooks to run" in capsys.readouterr().out
+    assert (folder / "tables" / "made.csv").read_text() == "5"
+
+
 @pytest.mark.parametrize("damage", ["deleted", "cut off", "changed"])
 def test_a_stage_whose_table_is_damaged_runs_again(layout, quick, capsys, damage):
     assert main(["cpu", "01"], layout.home) == 0
