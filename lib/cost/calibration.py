@@ -1,10 +1,10 @@
-"""Calibration: a few rounds of the decoding loop itself for a handful of shapes, in interleaved turns, so that costs
-include everything that the loop does.
+"""Calibration: rounds of the decoding loop itself, in which a handful of shapes take turns, so that costs include
+everything that the loop does and drift of the machine affects all shapes alike.
 """
 
 import math
 import time
-from typing import Callable, Sequence
+from typing import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,14 +14,16 @@ from torch import Tensor
 from lib.cost.round_cost import PLAIN
 from lib.decoding import loop
 from lib.decoding.records import Generation, Hooks, Round
-from lib.drafters.drafter import NoDrafter
+from lib.drafters.drafter import Drafter, NoDrafter, Wrapper, levels_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.timing import LEAST_REPEATS, interleaved
 from lib.models.checks import format_name
 from lib.trees.shapes import parse
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft, Draws
 
 COLD = 3  # rounds after a prefill, which has evicted the weights from the caches: slower than all that follow
-SHORT, LONG = 6, 24  # rounds of a call, the cold ones included: where calls are slow, and elsewhere
+TURNS = 3  # warm rounds of each shape in a call
 # Chains give the cost of a level, w chains side by side that of a level of w nodes; together they span n = 0 .. 64.
 SHAPES = (PLAIN, "chain:1", "chain:4", "chain:8", "independent:2x4", "independent:4x4", "independent:8x4",
           "independent:16x4")
@@ -29,45 +31,38 @@ LEVELS = (PLAIN, "chain:1", "chain:4", "independent:4x4")  # fewer, where the co
 
 
 def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,), prefix: int = 128,
-              shapes: Sequence[str] = SHAPES, rounds: int | None = None, repeats: int = 30, seconds: float = 5.0,
-              generator: torch.Generator, drafter=None,
+              shapes: Sequence[str] = SHAPES, repeats: int = 30, seconds: float = 5.0, generator: torch.Generator,
+              drafter: Drafter | None = None,
               generate: Callable[..., Generation] = loop.generate) -> pd.DataFrame:
     """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch and shape, in the columns of the
     table "costs".
 
-    Calls of all shapes have the same number of rounds, so that as many of them are cold: by default LONG where LONG
-    rounds and a few repeats fit into the time, else SHORT. A row of text is cut from the prompts so that in the middle
-    of a plain call `prefix` tokens are committed. All calls of a batch share `seconds`, but each shape has at least
-    LEAST_REPEATS calls, whatever they take: costs without a shape would be wrong. drafter: used in place of the pair's
-    own.
-    ValueError where plain decoding is not among the shapes, or the prefix is too short.
+    The shapes that draft take turns in the rounds of one call, since a prefill may take longer than all its rounds;
+    calls of plain decoding, with as many rounds, are made in between. A row of text is cut from the prompts so that in
+    the middle of a plain call `prefix` tokens are committed. All calls of a batch share `seconds`, but there are
+    LEAST_REPEATS of each at least, whatever they take: costs without a shape would be wrong. drafter: used in place of
+    the pair's own. ValueError where plain decoding is not among the shapes.
     """
     if PLAIN not in shapes:
         raise ValueError(f"shapes are {list(shapes)}: add {PLAIN!r}, plain decoding, to which all others compare")
-    least = rounds or SHORT
-    if prefix <= least // 2:
-        raise ValueError(f"prefix {prefix} is too short for {least} rounds: give more than {least // 2}")
-    drafter = drafter or LanguageModelDrafter(pair.draft_model)
-
-    def ready(batch: int, length: int) -> tuple[dict[str, _Calls], float]:
-        """A batch's calls, each made once to warm up, and the seconds of these first calls."""
-        texts, start = rows_of_text(prompts, batch, prefix - length // 2), time.perf_counter()
-        calls = {shape: _Calls(generate, pair.target, NoDrafter() if shape == PLAIN else drafter, texts, shape, length)
-                 for shape in shapes}
-        for call in calls.values():
-            call()
-        return calls, time.perf_counter() - start
-
+    drafting = [shape for shape in shapes if shape != PLAIN]
+    rounds = COLD + TURNS * max(1, len(drafting))
     rows = []
     for batch in batches:
-        calls, spent = ready(batch, least)
-        if rounds is None and spent * LONG / SHORT * 2 * LEAST_REPEATS <= seconds and prefix > LONG // 2:
-            calls, spent = ready(batch, LONG)
-        calls_each = max(LEAST_REPEATS, int(seconds / spent))  # `interleaved` makes one more, before its turns
-        interleaved(calls, repeats=min(repeats, calls_each - 1), seconds=math.inf, generator=generator,
-                    device=pair.target.device)
+        texts = rows_of_text(prompts, batch, max(1, prefix - rounds // 2))
+        calls = {PLAIN: _Calls(generate, pair.target, NoDrafter(), texts, [PLAIN], rounds, generator)}
+        if drafting:
+            own = drafter or LanguageModelDrafter(pair.draft_model)
+            calls["drafting"] = _Calls(generate, pair.target, own, texts, drafting, rounds, generator)
+        start = time.perf_counter()
+        for call in calls.values():  # to warm up
+            call()
+        fitting = int(seconds / (time.perf_counter() - start))
+        # `interleaved` makes one more call of each, before its turns
+        interleaved(calls, repeats=min(repeats, max(LEAST_REPEATS, fitting) - 1), seconds=math.inf,
+                    generator=generator, device=pair.target.device)
         rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=dtype_of(pair), batch=batch,
-                      prefix=prefix, **call.row()) for call in calls.values()]
+                      prefix=prefix, **row) for call in calls.values() for row in call.rows()]
     return pd.DataFrame(rows)
 
 
@@ -90,35 +85,73 @@ def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
     return stream.repeat(-(-rows * length // len(stream)))[: rows * length].view(rows, length)
 
 
-class _Calls:
-    """Calls of the loop with one shape, which can be timed; keeps the seconds of their rounds, call by call."""
+class InTurns(Wrapper):
+    """A drafter of another one's static drafts, whose shapes take turns, one in each round; the shape that is asked for
+    only says how deep they may be.
+    """
 
-    def __init__(self, generate, target, drafter, texts: Tensor, shape: str, rounds: int):
-        self.generate, self.target, self.drafter = generate, target, drafter
-        self.texts, self.shape, self.rounds = texts, shape, rounds
+    def __init__(self, drafter: Drafter, turns: Iterator[Tree]):
+        self.drafter, self.turns = drafter, turns
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        self.drafter.start(prompts)
+
+    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """The inner drafter's drafts of the next shape."""
+        own = next(self.turns)
+        return self.drafter.propose(own if own.max_depth <= shape.max_depth else levels_of(own, shape.max_depth)[0],
+                                    draws)
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        self.drafter.commit(accepted, bonus, target_outputs)
+
+    def select(self, rows: list[int]) -> None:
+        self.drafter.select(rows)
+
+
+
+class _Calls:
+    """Calls of the loop in which shapes take turns; keeps the seconds of their rounds, call by call."""
+
+    def __init__(self, generate, target, drafter: Drafter, texts: Tensor, shapes: Sequence[str], rounds: int,
+                 generator: torch.Generator):
+        self.generate, self.target, self.drafter, self.texts = generate, target, drafter, texts
+        self.shapes, self.rounds, self.generator = {name: parse(name) for name in shapes}, rounds, generator
+        self.deepest = max(self.shapes.values(), key=lambda shape: shape.max_depth)
         windows = (getattr(target.config.get_text_config(), "max_position_embeddings", None), drafter.window)
         room = min((window for window in windows if window), default=math.inf) - texts.shape[1]
-        self.most_tokens = min(rounds * (parse(shape).max_depth + 1) + 1, room)
-        self.cold = min(COLD, rounds - 1)
-        self.seconds: list[np.ndarray] = []  # float[rounds, 3] per call: of draft, verification and commit
+        self.most_tokens = min(rounds * (self.deepest.max_depth + 1) + 1, room)
+        self.seconds: list[pd.DataFrame] = []  # of a call's rounds: shape, and seconds of draft, verify and commit
 
     def __call__(self) -> None:
+        turns = self.turns()
         before: list[object] = []  # one for each round before the current one, of which the last ends all rows
         done = self.generate(
-            self.target, self.drafter, self.texts, shape=self.shape, observe=lambda *_: before.append(None),
+            self.target, InTurns(self.drafter, (self.shapes[name] for name in turns)), self.texts, shape=self.deepest,
+            observe=lambda *_: before.append(None),
             hooks=Hooks(stop=lambda row, written: len(before) == self.rounds - 1 and len(written) > 1),
             max_new_tokens=self.most_tokens)
-        self.seconds.append(np.array([
-            (record.draft_seconds, record.verify_seconds, record.commit_seconds)
-            for record, *_ in full_rounds(done.rounds, len(self.texts))]))
+        self.seconds.append(pd.DataFrame([
+            (name, record.draft_seconds, record.verify_seconds, record.commit_seconds)
+            for name, (record, *_) in zip(turns, full_rounds(done.rounds, len(self.texts)))],
+            columns=["shape", "draft", "verify", "commit"]))
 
-    def row(self) -> dict:
-        """Medians in milliseconds over all warm rounds; the first call warms up and does not count."""
-        warm = 1000 * np.concatenate([call[self.cold :] for call in self.seconds[1:]])
-        lower, middle, upper = np.quantile(warm.sum(1), [0.25, 0.5, 0.75])
-        draft, verify, commit = np.median(warm, axis=0)
-        return dict(shape=self.shape, nodes=parse(self.shape).budget, rounds=len(warm), draft_ms=draft,
-                    verify_ms=verify, commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper)
+    def turns(self) -> list[str]:
+        """The shape of each round: any in the cold ones, then all in shuffled turns."""
+        names = list(self.shapes)
+        warm = [names[at] for _ in range((self.rounds - COLD) // len(names))
+                for at in torch.randperm(len(names), generator=self.generator).tolist()]
+        return warm[-COLD:] + warm
+
+    def rows(self) -> Iterator[dict]:
+        """For each shape medians in milliseconds over all warm rounds; the first call warms up and does not count."""
+        warm = pd.concat([call[COLD:] for call in self.seconds[1:]]).groupby("shape", sort=False)
+        for name, shape in self.shapes.items():
+            parts = 1000 * warm.get_group(name)[["draft", "verify", "commit"]].to_numpy()
+            lower, middle, upper = np.quantile(parts.sum(1), [0.25, 0.5, 0.75])
+            draft, verify, commit = np.median(parts, axis=0)
+            yield dict(shape=name, nodes=shape.budget, rounds=len(parts), draft_ms=draft, verify_ms=verify,
+                       commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper)
 
 
 def full_rounds(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:

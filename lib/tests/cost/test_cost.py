@@ -131,25 +131,32 @@ def test_calibration_reads_the_loop(tmp_path):
         cost.calibrate(pair, [], shapes=("chain:1",), generator=torch.Generator())
 
 
-@pytest.mark.parametrize("seconds, rounds", [(30.0, calibration.LONG), (1e-3, calibration.SHORT)])
-def test_calls_have_as_many_rounds_as_the_time_allows_whatever_the_shape(seconds, rounds):
+@pytest.mark.parametrize("named", [("chain:0", "chain:2", "independent:2x2", "chain:1"), ("chain:0", "chain:2"),
+                                   ("chain:0",)])
+def test_shapes_take_turns_in_calls_that_have_as_many_rounds_as_those_of_plain_decoding(named):
     target, asked = small_models.llama(0), []
     pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
                            draft_model=small_models.related(target, 1, 0.3))
 
     def spied(*given, **settings):
         done = generate(*given, **settings)
-        asked.append((len(done.rounds), given[2].shape[1] + len(done.rounds) // 2))
+        asked.append((given[2].shape[1] + len(done.rounds) // 2, [one.drafted for one in done.rounds]))
         return done
 
-    cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefix=20, seconds=seconds,
-                   shapes=("chain:0", "chain:2"), repeats=1, generator=torch.Generator().manual_seed(0), generate=spied)
-    assert asked[-1][0] == rounds and {middle for _, middle in asked} == {20}
-    assert [length for length, _ in asked].count(rounds) == len(asked) - 2 * (rounds == calibration.LONG)
+    rows = cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefix=20, seconds=1e-3, shapes=named, repeats=1,
+                          generator=torch.Generator().manual_seed(0), generate=spied)
+    warm = calibration.TURNS * max(1, len(named) - 1)
+    assert {middle for middle, _ in asked} == {20} and {len(nodes) for _, nodes in asked} == {calibration.COLD + warm}
+    drafted = [nodes[calibration.COLD :] for _, nodes in asked if any(nodes)]
+    assert len(drafted) == calibration.LEAST_REPEATS * (len(named) > 1)
+    assert len(asked) - len(drafted) == calibration.LEAST_REPEATS
+    assert all(nodes.count(shapes.parse(name).budget) == calibration.TURNS for nodes in drafted for name in named[1:])
+    counted = calibration.LEAST_REPEATS - 1  # the first call warms up
+    assert rows["rounds"].tolist() == [counted * warm] + [counted * calibration.TURNS] * (len(named) - 1)
 
 
-def test_cold_rounds_are_no_part_of_a_rounds_cost():
-    """A clock whose first rounds after a prefill take longer."""
+def test_each_round_counts_for_its_own_shape():
+    """A clock whose first rounds after a prefill take longer, and each node 1/8 s."""
     target = small_models.llama(0)
     pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
                            draft_model=small_models.related(target, 1, 0.3))
@@ -162,10 +169,10 @@ def test_cold_rounds_are_no_part_of_a_rounds_cost():
                   for one, extra in zip(done.rounds, cold)]
         return replace(done, rounds=rounds)
 
-    costs = cost.Costs(cost.calibrate(pair, prompts, prefix=20, seconds=1e-3, shapes=("chain:0", "chain:2"),
-                                      repeats=1, generator=torch.Generator().manual_seed(0), generate=clocked))
-    found = costs.at("t", "d")
-    assert found.plain == pytest.approx(1.0) and whole(found, shapes.chain(2)) == pytest.approx(1.25)
+    rows = cost.calibrate(pair, prompts, prefix=20, seconds=1e-3, shapes=("chain:0", "chain:2", "independent:2x4"),
+                          repeats=1, generator=torch.Generator().manual_seed(0), generate=clocked)
+    assert rows.set_index("shape")["round_ms"].to_dict() == {"chain:0": 1000, "chain:2": 1250, "independent:2x4": 2000}
+    assert whole(cost.Costs(rows).at("t", "d"), shapes.chain(2)) == pytest.approx(1.25)
 
 
 def test_only_rounds_of_the_whole_batch_count():
