@@ -7,7 +7,8 @@ calibration, the fastest few timed again, and the winner judged on other prompts
 3. The fastest few decode choosing prompts in turns. Tokens per round by replay over the measured seconds per round
    predict each one's speed, and the fastest wins; plain decoding wins only where no candidate is faster.
 4. The winner, the fastest chain, plain decoding and transformers' `generate` decode the judging prompts in turns. A
-   winner that is slower than plain decoding there, beyond its interval, is not recommended.
+   winner that is slower than plain decoding there, beyond its interval, is not recommended. `generate`, which decides
+   nothing and is slow, misses turns.
 """
 
 import time
@@ -280,7 +281,7 @@ class _Procedure:
         if generated:
             runs[GENERATE] = ways.theirs(self.pair, ways.GENERATE, self.new_tokens, clock=self.clock)
         rows = ways.race(runs, asked, until=until, repeats=repeats, least=LEAST, device=self.pair.target.device,
-                         generator=self.order, clock=self.clock)
+                         generator=self.order, sparing=[GENERATE], clock=self.clock)
         self.timed.append(rows.assign(batch=batch, part=part))
         return rows
 
@@ -319,7 +320,7 @@ class _Procedure:
             return ONE
         speed = np.log(rows["tokens"] / rows["seconds"] if whole else rows["rate"])
         turns = rows.assign(speed=speed).pivot(index=["prompt", "repeat"], columns="way", values="speed")
-        logs = turns[way] - turns[base] if base else turns[way]
+        logs = (turns[way] - turns[base] if base else turns[way]).dropna()
         found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], self.rng)
         return Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))
 

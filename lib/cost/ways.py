@@ -3,7 +3,7 @@ timed in shuffled turns on the same groups of prompts.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ ASSISTED = {"assisted, constant": "constant", "assisted, heuristic": "heuristic"
 LOOKED_UP = 10  # tokens, as transformers recommends
 CONFIDENCE = 0.4  # below which transformers' confident schedule stops drafting: its default
 MIXED = "mixed"  # in place of a kind of text
+SPARED = 0.25  # of a race's time, for a way that only stands beside
 
 
 @dataclass(frozen=True)
@@ -156,29 +157,34 @@ def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]
 
 
 def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repeats: int, least: int, device,
-         generator: torch.Generator, clock: Callable[[], float] = time.perf_counter) -> pd.DataFrame:
+         generator: torch.Generator, sparing: Collection[str] = (),
+         clock: Callable[[], float] = time.perf_counter) -> pd.DataFrame:
     """Times all ways on every group, `repeats` times, in shuffled turns after an untimed run each: a row for each way,
     group and repeat.
 
     Columns: way, prompt (the group's name), kind, repeat, tokens and seconds (of the whole call); rate, tokens per
     second of decoding alone while all rows run, and round_ms, milliseconds per round of it. The race ends at the time
     `until`, after `least` groups at the earliest; all ways have the same groups and repeats, and groups in which a row
-    ends at once are left out.
+    ends at once are left out. Ways in `sparing` miss turns, after `least` groups, as soon as one of them has taken
+    SPARED of the time.
     """
     order, rows = torch.randperm(len(asked), generator=generator).tolist(), []
     for run in runs.values():
         run(asked[order[0]][2])
     turns = [(repeat, asked[at]) for repeat in range(repeats) for at in order]
+    begin, spent = clock(), dict.fromkeys(runs, 0.0)
     for turn, (repeat, (name, kind, prompts)) in enumerate(turns):
         if turn >= least and clock() > until:
             break
-        ways = list(runs)
+        most = SPARED * (clock() - begin)
+        ways = [way for way in runs if way not in sparing or turn < least or spent[way] <= most]
         for at in torch.randperm(len(ways), generator=generator).tolist():
             synchronise(device)
             start = clock()
             done = runs[ways[at]](prompts)
             synchronise(device)
             end = clock()
+            spent[ways[at]] += end - start
             rows.append(dict(way=ways[at], prompt=name, kind=kind, repeat=repeat, tokens=sum(map(len, done.tokens)),
                              seconds=end - start, **_pace(done, len(prompts), end)))
     timed = pd.DataFrame(rows)

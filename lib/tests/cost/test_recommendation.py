@@ -79,7 +79,8 @@ def test_the_fastest_drafter_is_recommended_and_measured_on_other_prompts(found)
     assert own.drafter == "model" and 1 <= own.budget <= 4 and not own.is_plain
     assert own.shape.budget == own.budget and own.shape.max_depth == own.depth
     rows = found.timed[(found.timed["batch"] == 1) & (found.timed["part"] == "judging")]
-    assert set(rows["prompt"]) == {"p3", "p4", "p5"} and rows.groupby(["way", "prompt"]).size().eq(3).all()
+    assert set(rows["prompt"]) == {"p3", "p4", "p5"}
+    assert rows[rows["way"] != GENERATE].groupby(["way", "prompt"]).size().eq(3).all()
     by_prompt = np.log(rows.pivot_table(index="prompt", columns="way", values="rate"))
     assert own.speedup.value == pytest.approx(np.exp((by_prompt[RECOMMENDED] - by_prompt[PLAIN]).mean()))
     assert np.isnan(own.speedup.low) and any("too few for an interval" in each for each in own.warnings)
@@ -301,6 +302,24 @@ def test_ways_have_the_same_groups_and_repeats_and_end_with_the_time():
     rows = ways.race(runs, groups, until=float("inf"), repeats=2, least=1, **settings)
     assert len(rows) == 2 * 2 * len(groups) and (rows["tokens"] == 12).all() and (rows["rate"] > 0).all()
     assert ways.race(runs, groups, until=0.0, repeats=2, least=1, **settings)["prompt"].nunique() == 1
+
+
+def test_a_way_that_only_stands_beside_takes_a_quarter_of_the_time():
+    now = [0.0]
+
+    def taking(seconds):
+        def run(prompts):
+            now[0] += seconds
+            return ways.Continued([[1, 2]] * len(prompts), [], prefilled=now[0] - seconds / 2)
+        return run
+
+    groups = ways.groups(prompts_of(range(6)), 2)
+    rows = ways.race({PLAIN: taking(1.0), GENERATE: taking(5.0)}, groups, until=float("inf"), repeats=60, least=2,
+                     sparing=[GENERATE], device="cpu", generator=torch.Generator().manual_seed(0), clock=lambda: now[0])
+    spent = rows.groupby("way")["seconds"].agg(["sum", "size"])
+    assert spent.loc[PLAIN, "size"] == 60 * len(groups)
+    assert spent.loc[GENERATE, "sum"] / spent["sum"].sum() == pytest.approx(ways.SPARED, abs=0.02)
+    assert set(rows["way"].iloc[:4]) == {PLAIN, GENERATE}
 
 
 def test_without_an_interval_the_value_itself_is_compared():
