@@ -42,7 +42,7 @@ Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
   --workers N    spread traces, live rounds and enumeration over N processes on this machine; timings stay alone
   --cluster A    the same over a Dask cluster at this address; all its workers need this commit, the same models and
                    packages, and --nthreads 1. Dask sends pickled objects: take a cluster that you trust
-  test           all tests: pytest over lib/tests, then each notebook with its defaults; other arguments go to pytest
+  test           all tests: pytest over lib/tests and each notebook with its defaults; other arguments go to pytest
   --help         this text
 
 The same command again resumes a run that stopped. A notebook is skipped if it has finished, its tables are as it left
@@ -134,12 +134,17 @@ def _with_what_is_installed(made: Plan) -> Plan:
 
 
 def test(home: Path, arguments: Sequence[str]) -> int:
-    """pytest over lib/tests, then over every notebook with its defaults; paths among the arguments replace these."""
+    """pytest over lib/tests and every notebook with its defaults, in two processes that share the processor's cores;
+    or in one process over the paths among the arguments.
+    """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    given = any(Path(word.split("::")[0]).exists() for word in arguments)
-    places = [] if given else [home / "lib" / "tests", *sorted((home / "notebooks").glob("*.ipynb"))]
     command = [sys.executable, "-m", "pytest", "--rootdir", home, "-c", home / ".pytest.ini", "--nbval-lax",
-               "--nbval-current-env", *arguments, *places]
+               "--nbval-current-env"]
+    if not any(Path(word.split("::")[0]).exists() for word in arguments):
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // 2)))
+        command += ["-n", "2", "--dist", "loadfile"]
+        command += [home / "lib" / "tests", *sorted((home / "notebooks").glob("*.ipynb"))]
+    command += arguments
     return {0: 0, PYTEST_USAGE: USAGE}.get(subprocess.run(command).returncode, FAILED)
 
 

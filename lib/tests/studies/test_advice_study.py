@@ -197,7 +197,7 @@ def test_sentences_are_those_of_the_recommendation():
 def test_published_sizes_with_random_weights_are_timed():
     prompts = [torch.arange(5, 60)]
     timed = measure.calibrate_larger(["random:llama-68m@1|random:llama-68m@1"], prompts, dtype="float32", device="cpu",
-                                     shapes=("chain:0", "chain:1"), prefix=16, rounds=2, repeats=3, seconds=0.1,
+                                     shapes=("chain:0", "chain:1"), prefix=16, repeats=3, seconds=0.1,
                                      generator=torch.Generator())
     rows = timed["random:llama-68m@1|random:llama-68m@1"]
     assert set(rows["target"]) == {"random:llama-68m@1"} and (rows["verify_ms"] > 0).all()
