@@ -24,7 +24,6 @@ REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "sour
 NEARLY_FREE = 1.1  # times a plain round
 HERE = "this machine"
 MOST_MAPPED = 64  # nodes of a tree that is compared with a chain
-ROUNDS = 2  # of a timed call of a larger pair, whose rounds are long and alike
 
 
 def calibrate_larger(names: Sequence[str], prompts: Sequence[torch.Tensor], *, dtype: str, device: str,
@@ -36,7 +35,6 @@ def calibrate_larger(names: Sequence[str], prompts: Sequence[torch.Tensor], *, d
     """
     if any(processor.slow_dtype(each, device) for each in dtypes_of(dtype, device)):
         return {}
-    settings = {"rounds": ROUNDS, **settings}
     return {name: cost.calibrate(load_pair(name, dtype=dtype, device=device), prompts, **settings) for name in names}
 
 
