@@ -31,7 +31,8 @@ from lib.drafters.controls import RandomDrafter
 from lib.drafters.drafter import ROOT_ALONE, NoDrafter
 from lib.drafters.registry import make
 from lib.lab import processor, provenance, stats
-from lib.replay.trace import Trace
+from lib.replay.prefill import continuations
+from lib.replay.trace import Trace, loop_start
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 
@@ -135,13 +136,14 @@ class _Procedure:
 
     def leave_out_loops(self) -> float:
         """Leaves out the judging prompts whose continuations loop, unless all do; returns their share."""
-        recorded = candidates.record(self.pair, [], self.judging, self.new_tokens, self.limits.depth)
-        kept = np.flatnonzero(recorded.loops >= recorded.lengths)
-        share = 1 - len(kept) / len(recorded.lengths)
-        if not len(kept):
+        written = continuations(self.pair.target, self.judging.ids, max_new_tokens=self.new_tokens,
+                                eos_token_id=self.pair.eos_token_ids)
+        kept = [row for row, text in enumerate(written) if loop_start(text) >= len(text) - 1]
+        share = 1 - len(kept) / len(written)
+        if not kept:
             self.warnings.append("the target's text loops on every judging prompt; speeds are those of loops")
         else:
-            self.judging = self.judging.select(kept.tolist())
+            self.judging = self.judging.select(kept)
         return share
 
     def tried(self, recorded: Trace) -> list[Candidate]:

@@ -165,7 +165,7 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repea
     Columns: way, prompt (the group's name), kind, repeat, tokens and seconds (of the whole call); rate, tokens per
     second of decoding alone while all rows run, and round_ms, milliseconds per round of it. The race ends at the time
     `until`, after `least` groups at the earliest; all ways have the same groups and repeats, and groups in which a row
-    ends at once are left out. Ways in `sparing` miss turns, after `least` groups, as soon as one of them has taken
+    ends at once are left out. But ways in `sparing` miss a turn, after the first, where they have taken more than
     SPARED of the time.
     """
     order, rows = torch.randperm(len(asked), generator=generator).tolist(), []
@@ -177,7 +177,7 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repea
         if turn >= least and clock() > until:
             break
         most = SPARED * (clock() - begin)
-        ways = [way for way in runs if way not in sparing or turn < least or spent[way] <= most]
+        ways = [way for way in runs if way not in sparing or spent[way] <= most]
         for at in torch.randperm(len(ways), generator=generator).tolist():
             synchronise(device)
             start = clock()

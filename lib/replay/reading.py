@@ -161,12 +161,11 @@ def _read(
     target_law = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
     true = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long, device=warped.device)
     arrays: dict[str, dict[str, np.ndarray]] = {name: {} for name in BY_DRAFTER}
-    for name, drafter in drafters.items():
-        if _reads_ahead(drafter):
-            texts = [torch.cat([prompt, torch.tensor(row)]) for prompt, row in zip(prompts, written)]
-            ranks, probs = _ahead(drafter, target, texts, list(map(len, prompts)), ahead)
-            arrays["ranks"][name], arrays["probs"][name] = ranks, probs
-            continue
+    texts = [torch.cat([prompt, torch.tensor(row)]) for prompt, row in zip(prompts, written)]
+    reading = {name: drafter for name, drafter in drafters.items() if _reads_ahead(drafter)}
+    for name, (ranks, probs) in _all_ahead(reading, target, texts, list(map(len, prompts)), ahead).items():
+        arrays["ranks"][name], arrays["probs"][name] = ranks, probs
+    for name, drafter in language_models(drafters).items():
         scores = branched_logits(drafter, prompts, written)[:, : warped.shape[1]].to(warped.device)
         proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
         arrays["ranks"][name] = spread(rank_of(scores, true), PADDING["ranks"], np.int32)
@@ -176,6 +175,34 @@ def _read(
             by_rule = chances(warped, proposal, true, siblings, generator)
             arrays["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
     return {"tokens": tokens, "target_probs": spread(_at(target_law, true)), **arrays}
+
+
+class _OneText:
+    """A target that forwards a text once for all drafters that ask the same of it in turn."""
+
+    def __init__(self, target):
+        self.target, self.asked, self.tokens, self.outputs = target, None, None, None
+
+    def __getattr__(self, name: str):
+        return getattr(self.target, name)
+
+    def __call__(self, tokens: Tensor, **settings):
+        if self.asked != settings or not torch.equal(tokens, self.tokens):
+            self.asked, self.tokens, self.outputs = settings, tokens, self.target(tokens, **settings)
+        return self.outputs
+
+
+def _all_ahead(drafters: Mapping[str, Drafter], target, texts: Sequence[Tensor], starts: Sequence[int],
+               depth: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """`_ahead` of each drafter; text by text, since heads read the same hidden states of the target."""
+    once, width = _OneText(target), max(1, *(len(text) - 1 - start for text, start in zip(texts, starts)))
+    found = {name: (np.full((len(texts), width, depth), PADDING["ranks"], np.int32),
+                    np.zeros((len(texts), width, depth), np.float32)) for name in drafters}
+    for row, (text, start) in enumerate(zip(texts, starts)):
+        for name, drafter in drafters.items():
+            for whole, own in zip(found[name], _ahead(drafter, once, [text], [start], depth)):
+                whole[row, : own.shape[1]] = own[0]
+    return found
 
 
 def _ahead(drafter: Drafter, target, texts: Sequence[Tensor], starts: Sequence[int],
