@@ -4,8 +4,9 @@ calibration, the fastest few timed again, and the winner judged on other prompts
 1. The target continues all prompts greedily, once. Candidates are judged on the choosing prompts (see `candidates`).
 2. A calibration gives seconds per round by nodes and batch, which rank the candidates at each batch size. Promising
    drafters are also tried with growth rules, and with a budget that these costs choose in each round.
-3. The fastest few decode choosing prompts in turns. Tokens per round by replay over the measured seconds per round
-   predict each one's speed, and the fastest wins; plain decoding wins only where no candidate is faster.
+3. The few of nearly the fastest prediction decode choosing prompts in turns. Tokens per round by replay over the
+   measured seconds per round predict each one's speed, and the fastest wins; plain decoding wins only where no
+   candidate is faster.
 4. The winner, the fastest chain, plain decoding and transformers' `generate` decode the judging prompts in turns. A
    winner that is slower than plain decoding there, beyond its interval, is not recommended. `generate`, which decides
    nothing and is slow, misses turns.
@@ -40,6 +41,7 @@ RULER = "random tokens"  # the drafter whose rounds tell what checking costs
 MOST_ROWS = 128  # nodes of a whole batch that a shape may have on a CPU
 PREFIX = 64  # committed tokens at which costs of drafting are taken; those of checks are taken at the text's own
 FINALISTS, OF_ONE = 6, 2  # candidates that are timed again, and how many of them may have the same drafter
+NEAR = 0.85  # of the fastest prediction, or of plain decoding: a slower candidate is not timed again
 REPEATS = 3  # measurements of each way on each batch of prompts, at most
 LEAST = 2  # batches of prompts that are measured, whatever they take
 LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
@@ -349,17 +351,21 @@ def _fastest(one: Entrant, tried: Sequence[Candidate], price: RoundCost, batch: 
 
 
 def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch: int) -> list[Candidate]:
-    """The candidates of the largest predicted speed, few of the same drafter and none with the tree of another; the
-    fastest chain is always among them.
+    """The candidates of nearly the largest predicted speed, few of the same drafter and none with the tree of another;
+    the fastest chain is always among them.
     """
-    ranked = sorted(tried, key=lambda each: (-each.speedup(price[each.entrant.name], batch), each.shape.budget))
+    def speed(each: Candidate) -> float:
+        return each.speedup(price[each.entrant.name], batch)
+
+    ranked = sorted(tried, key=lambda each: (-speed(each), each.shape.budget))
     chain = next((each for each in ranked if each.is_chain), None)
     if chain is None:
         raise ValueError("no drafter drafted anything: give other drafters, more prompts, or larger limits")
     chosen: list[Candidate] = []
     for each in ranked:
         own = [other.shape for other in chosen if other.entrant is each.entrant]
-        if len(chosen) < FINALISTS and len(own) < OF_ONE and each.shape not in own:
+        near = speed(each) >= NEAR * max(1.0, speed(ranked[0]))
+        if near and len(chosen) < FINALISTS and len(own) < OF_ONE and each.shape not in own:
             chosen.append(each)
     return chosen if any(each.is_chain for each in chosen) else [*chosen, chain]
 

@@ -107,6 +107,17 @@ def test_predicted_speed_is_replayed_tokens_over_the_seconds_of_a_round(found):
     assert each.tokens_in(prompts_of([0, 1, 2]), 3) == pytest.approx(by_prompt.mean())
 
 
+@pytest.mark.parametrize("node", [0.01, 1.0, 3.0])
+def test_what_is_predicted_to_be_far_slower_is_not_timed_but_for_the_fastest_chain(node):
+    made = ask([pair_of(small_models.related(TARGET, 4, 0.05))], node=node)
+    timed = set(made.timed.loc[made.timed["part"] == "choosing", "way"]) - {PLAIN}
+    listed = made.candidates.assign(name=made.candidates["drafter"] + ", " + made.candidates["shape"])
+    speeds = listed.set_index("name")["speedup"]
+    near = speeds >= recommending.NEAR * max(1.0, speeds.max())
+    fastest_chain = speeds[[each.name for each in made.tried if each.is_chain]].idxmax()
+    assert near[list(timed - {fastest_chain})].all() and fastest_chain in timed and near[fastest_chain] == (node < 3.0)
+
+
 def test_checks_are_priced_behind_as_many_tokens_as_the_text_has():
     prompts = replace(prompts_of([0, 1, 2]), ids=[torch.arange(1, 21).repeat(each) for each in (3, 4, 5)])
     found = ask([pair_of(small_models.related(TARGET, 4, 0.05))], choosing=prompts)
