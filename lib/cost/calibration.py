@@ -99,15 +99,14 @@ class InTurns(Wrapper):
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The inner drafter's drafts of the next shape."""
         own = next(self.turns)
-        return self.drafter.propose(own if own.max_depth <= shape.max_depth else levels_of(own, shape.max_depth)[0],
-                                    draws)
+        fits = own.max_depth <= shape.max_depth
+        return self.drafter.propose(own if fits else levels_of(own, shape.max_depth)[0], draws)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         self.drafter.commit(accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
         self.drafter.select(rows)
-
 
 
 class _Calls:
