@@ -31,8 +31,17 @@ class RandomDrafter(Drafter):
                 raise ValueError(f"node {node} has {len(children)} children, the vocabulary {self.vocabulary} tokens; "
                                  "give a node no more children than that")
             if children:
-                tokens[children] = torch.randperm(self.vocabulary, generator=self.generator)[: len(children)]
+                tokens[children] = self._distinct(len(children))
         return tokens
+
+    def _distinct(self, count: int) -> Tensor:
+        """So many different tokens: drawn anew until they differ, since a permutation costs more than checking them."""
+        if count * count > self.vocabulary:  # they seldom differ
+            return torch.randperm(self.vocabulary, generator=self.generator)[:count]
+        while True:
+            drawn = torch.randint(self.vocabulary, (count,), generator=self.generator)
+            if len(set(drawn.tolist())) == count:
+                return drawn
 
 
 class OracleDrafter(RandomDrafter):
