@@ -86,27 +86,16 @@ def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
 
 
 class InTurns(Wrapper):
-    """A drafter of another one's static drafts, whose shapes take turns, one in each round; the shape that is asked for
-    only says how deep they may be.
-    """
+    """Static shapes take turns in a drafter's rounds, one in each; the shape asked for only limits their depth."""
 
     def __init__(self, drafter: Drafter, turns: Iterator[Tree]):
         self.drafter, self.turns = drafter, turns
-
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        self.drafter.start(prompts)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The inner drafter's drafts of the next shape."""
         own = next(self.turns)
         fits = own.max_depth <= shape.max_depth
         return self.drafter.propose(own if fits else levels_of(own, shape.max_depth)[0], draws)
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        self.drafter.commit(accepted, bonus, target_outputs)
-
-    def select(self, rows: list[int]) -> None:
-        self.drafter.select(rows)
 
 
 class _Calls:

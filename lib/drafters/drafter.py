@@ -147,7 +147,7 @@ class TextDrafter(Drafter):
 
 
 class Wrapper(Drafter):
-    """A drafter that stands in front of another one, `drafter`, and passes on its members."""
+    """A drafter in front of another one, `drafter`, to which it passes on what its class does not define."""
 
     drafter: Drafter
     calls = property(attrgetter("drafter.calls"))
@@ -155,6 +155,15 @@ class Wrapper(Drafter):
     window = property(attrgetter("drafter.window"))
     knows = property(attrgetter("drafter.knows"))
     wants_hidden_states = property(attrgetter("drafter.wants_hidden_states"))
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        self.drafter.start(prompts)
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        self.drafter.commit(accepted, bonus, target_outputs)
+
+    def select(self, rows: list[int]) -> None:
+        self.drafter.select(rows)
 
 
 def alone(roots: Sequence[int]) -> list[Draft]:

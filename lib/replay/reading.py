@@ -178,7 +178,7 @@ def _read(
 
 
 class _OneText:
-    """A target that forwards a text once for all drafters that ask the same of it in turn."""
+    """A target that repeats its last outputs where it is asked the same again: heads in turn read one forward pass."""
 
     def __init__(self, target):
         self.target, self.asked, self.tokens, self.outputs = target, None, None, None
