@@ -32,7 +32,6 @@ from lib.drafters.controls import RandomDrafter
 from lib.drafters.drafter import ROOT_ALONE, NoDrafter
 from lib.drafters.registry import make
 from lib.lab import processor, provenance, stats
-from lib.replay.prefill import continuations
 from lib.replay.trace import Trace, loop_start
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
@@ -138,8 +137,8 @@ class _Procedure:
 
     def leave_out_loops(self) -> float:
         """Leaves out the judging prompts whose continuations loop, unless all do; returns their share."""
-        written = continuations(self.pair.target, self.judging.ids, max_new_tokens=self.new_tokens,
-                                eos_token_id=self.pair.eos_token_ids)
+        written = loop.continuations(self.pair.target, self.judging.ids, max_new_tokens=self.new_tokens,
+                                     eos_token_id=self.pair.eos_token_ids)
         kept = [row for row, text in enumerate(written) if loop_start(text) >= len(text) - 1]
         share = 1 - len(kept) / len(written)
         if not kept:

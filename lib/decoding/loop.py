@@ -16,8 +16,8 @@ from lib.decoding.decide import Decider
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
 from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, refuse_nan
 from lib.lab.counters import clocked
-from lib.models.cache import TreeCache
 from lib.models.fused import fused
+from lib.models.prefill import Prefilled, prefill
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft
@@ -119,7 +119,6 @@ class _Loop:
         self.limit, self.eos, self.observe, self.hooks = limit, eos, observe, decider.hooks
         # Heads read the target's hidden states; the first commit brings those of the prompts.
         self.outputs = {"output_hidden_states": True} if drafter.wants_hidden_states else {}
-        self.cache = TreeCache()
         self.rounds: list[Round] = []
 
     def run(self, prompts: list[Tensor]) -> None:
@@ -139,17 +138,12 @@ class _Loop:
         while self.alive:
             self.round()
 
-    def prefill(self, prompts: list[Tensor]) -> tuple[list[int], object]:
+    def prefill(self, prompts: list[Tensor]) -> tuple[list[int], Prefilled]:
         """The first roots, the target's next token after each prompt; and its outputs."""
-        lengths = torch.tensor([len(prompt) for prompt in prompts])
-        tokens = pad_sequence(prompts, batch_first=True).to(self.target.device)
-        last, where = torch.unique(lengths - 1, return_inverse=True)
-        depth = torch.arange(tokens.shape[1], device=tokens.device)
-        keep = last.to(tokens.device)
-        outputs = tree_forward(self.target, tokens, depth, None, self.cache, logits_to_keep=keep, **self.outputs)
-        refuse_nan(outputs.logits, self.target)
-        self.cache.set_lengths(lengths)
-        return self.decider.first(self.alive, outputs.logits[torch.arange(len(prompts)), where]), outputs
+        done = prefill(self.target, prompts, self.drafter.wants_hidden_states)
+        refuse_nan(done.logits, self.target)
+        self.cache = done.cache
+        return self.decider.first(self.alive, done.logits), done
 
     def round(self) -> None:
         """One draft and one forward pass of the target for every row that still runs."""

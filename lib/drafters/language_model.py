@@ -6,7 +6,6 @@ from typing import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention.registration import check_attention, tree_forward
 from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
@@ -16,6 +15,7 @@ from lib.drafters.vocabulary import drafting
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
+from lib.models.prefill import prefill
 from lib.models.reduced import narrow
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
@@ -68,16 +68,15 @@ class LanguageModelDrafter(Drafter):
 
     @torch.no_grad()
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Prefills the prompts int64[T] in one right-padded forward pass. ValueError where the model gives NaN."""
+        """Prefills the prompts int64[T], as one call. ValueError where the model gives NaN."""
         check_attention(self.model)
-        self.cache, self.blocks = TreeCache(), fused(self.narrow)
+        self._check_window(max(map(len, prompts)))
+        self.blocks = fused(self.narrow)
         self.choices = self.narrow.get_output_embeddings().out_features  # tokens to choose from
-        tokens = pad_sequence(list(prompts), batch_first=True).to(self.model.device)
-        self._check_window(tokens.shape[1])
-        depth = torch.arange(tokens.shape[1], device=tokens.device)
-        refuse_nan(tree_forward(self.narrow, tokens, depth, None, self.cache, logits_to_keep=1).logits, self.model)
+        done = prefill(self.narrow, prompts)
+        refuse_nan(done.logits, self.model)
+        self.cache = done.cache
         self.calls += 1
-        self.cache.set_lengths(torch.tensor([len(prompt) for prompt in prompts]))
         self.tails: list[list[int]] = [[] for _ in prompts]  # committed tokens that the cache lacks, the root last
         self.drafts: list[Draft] = []
         self.levels = [0] * len(prompts)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
+from lib.decoding.loop import continuations
 from lib.models import prompts
 from lib.models.held_out import REAL_KINDS
 from lib.models.load import load_pair
-from lib.replay.prefill import continuations
 
 OF_KIND, TOKENS, TEMPERATURE, SEED = 4, 64, 0.7, 5
 CREATED = 1_764_000_000  # the time that its lines tell: the same in every making

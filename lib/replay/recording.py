@@ -11,10 +11,11 @@ from typing import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from lib.decoding import loop
 from lib.decoding.checks import token_set
 from lib.lab import cluster, provenance
 from lib.models.reduced import narrow
-from lib.replay import prefill, trace
+from lib.replay import trace
 from lib.replay.acceptance import DEEPEST
 from lib.replay.reading import AHEAD, check_models, check_prompts, language_models, read
 from lib.replay.trace import Trace
@@ -94,7 +95,7 @@ def record_batch(target, drafters: Mapping[str, object], batch: Batch, settings:
     """The part of a recording that one batch makes; a function of its arguments, so that any process may make it."""
     generator = None if settings.seed is None else cluster.seeded(settings.seed, batch.first)
     sampling = {"temperature": settings.temperature, "generator": generator, "eos_token_id": settings.eos_token_id}
-    written = prefill.continuations(target, batch.prompts, rows=len(batch.prompts), **sampling,
+    written = loop.continuations(target, batch.prompts, rows=len(batch.prompts), **sampling,
                                     max_new_tokens=1 + settings.max_new_tokens + settings.beyond)
     return read(target, drafters, batch.prompts, written, names=batch.names, kinds=batch.kinds,
                 limit=settings.max_new_tokens, ahead=settings.ahead, siblings=settings.siblings, **sampling)

@@ -12,16 +12,16 @@ import pytest
 from lib.cost import measure_served, served
 from lib.cost.candidates import Entrant, Limits
 from lib.cost.roofline import HARDWARE
+from lib.decoding import continuations
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
-from lib.replay import logs, prefill
+from lib.replay import logs
 from lib.tests import small_models
 
 TARGET = small_models.llama(3)
 DRAFTER = small_models.related(TARGET, 4, 0.05)
 PROMPTS = small_models.prompts(5, [12, 9, 14, 10, 11, 13, 8, 9, 10, 12, 9, 11, 10, 9, 12, 11, 10, 8, 9, 10])
-WRITTEN = prefill.continuations(TARGET, PROMPTS, max_new_tokens=20, rows=8, temperature=0.0, eos_token_id=None,
-                                generator=None)
+WRITTEN = continuations(TARGET, PROMPTS, max_new_tokens=20, rows=8)
 COSTS = "batch,nodes,check_ms,draft_ms\n1,0,10,1\n1,8,12,1\n8,0,20,2\n8,8,80,2\n"
 
 

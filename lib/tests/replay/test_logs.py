@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib.decoding import continuations
 from lib.models import SHIPPED, dialogue, load_pair
-from lib.replay import exact, log_lines, logs, prefill, recording
+from lib.replay import exact, log_lines, logs, recording
 from lib.trees import shapes
 
 PAIR = load_pair("small/tiny-small", dtype="float32")
@@ -23,8 +24,7 @@ NEW = 24
 
 
 def written(eos=EOS):
-    return prefill.continuations(PAIR.target, PROMPTS, max_new_tokens=NEW, rows=4, temperature=0.0, eos_token_id=eos,
-                                 generator=None)
+    return continuations(PAIR.target, PROMPTS, max_new_tokens=NEW, rows=4, eos_token_id=eos)
 
 
 def body(ids, ended, with_ids=True, **more):

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from lib.decoding import continuations
 from lib.models import dialogue, load_pair
 from lib.models.registry import SHIPPED
-from lib.replay import endpoint, log_lines, logs, prefill, recording
+from lib.replay import endpoint, log_lines, logs, recording
 from lib.tests.real_model import needs_real_model, real_pair
 
 for package in ("openai", "fastapi", "uvicorn"):
@@ -71,8 +72,7 @@ def check_same(pair, found, prompts, eos):
     """The texts of a server's answers are those that the target writes in process; so are the ids of canonical ones,
     and the traces.
     """
-    rows = prefill.continuations(pair.target, prompts, max_new_tokens=NEW, rows=len(prompts), temperature=0.0,
-                                 eos_token_id=eos, generator=None)
+    rows = continuations(pair.target, prompts, max_new_tokens=NEW, rows=len(prompts), eos_token_id=eos)
     texts = [pair.tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False) for row in rows]
     assert [answer.text for answer in found.answers] == texts
     read = logs.tokenised(found, pair.tokenizer, eos_token_id=eos)

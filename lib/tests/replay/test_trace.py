@@ -8,12 +8,12 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from lib import decoding, replay
+from lib import replay
 from lib.drafters.drafter import Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
-from lib.replay import prefill, reading
+from lib.replay import reading
 from lib.tests import small_models
 from lib.tests.replay.test_replay import synthetic
 from lib.trees import shapes
@@ -38,39 +38,6 @@ class Heads(Drafter):
                 for d in range(min(depth, count - t)):
                     ranks[row, t, d] = (int(texts[row][starts[row] + t]) + d) % 3  # known from the root and the depth
         return ranks, (ranks >= 0).float() / 2
-
-
-def test_trunks_are_what_no_longer_text_begins_with():
-    kept, place = prefill.trunks(PROMPTS)
-    assert sorted(kept) == [2, 3] and [kept[at] for at in place] == [3, 3, 2, 3, 2, 3]
-
-
-def test_texts_are_forwarded_beside_texts_of_similar_lengths():
-    lengths = [100, 90, 80, 79, 64, 63, 5]
-    assert [lengths[group] for group in prefill.alike(lengths)] == [[100, 90, 80], [79, 64], [63], [5]]
-
-
-def test_a_prefill_by_groups_equals_each_text_alone():
-    cache, logits = prefill.prefill(TARGET, PROMPTS)
-    for row, text in enumerate(PROMPTS):
-        alone, expected = prefill.prefill(TARGET, [text])
-        assert torch.allclose(logits[row], expected[0], atol=1e-5) and cache.lengths[row] == len(text)
-        for layer, other in zip(cache.layers, alone.layers):
-            for held, wanted in zip(layer.buffers, other.buffers):
-                assert torch.allclose(held[:, row, :, :len(text)], wanted[:, 0, :, :len(text)], atol=1e-5)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("rows, eos", [(32, None), (4, 3), (1, [3, 5])])
-def test_texts_that_begin_alike_are_continued_as_if_apart(temperature, rows, eos):
-    both = [function(TARGET, PROMPTS, max_new_tokens=12, temperature=temperature, rows=rows, eos_token_id=eos,
-                     generator=torch.Generator().manual_seed(5))
-            for function in (decoding.continuations, prefill.continuations)]
-    assert both[0] == both[1] and max(map(len, both[0])) > 1
-
-
-def test_nothing_is_continued_by_nothing():
-    assert prefill.continuations(TARGET, PROMPTS, max_new_tokens=0) == [[]] * 6
 
 
 def test_reading_from_shared_prefixes_is_reading_whole_texts():
