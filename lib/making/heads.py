@@ -285,7 +285,7 @@ def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.Plan, into
 
     def report(record: dict) -> None:
         print(*trained, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
-        if record["step"] % curve_every == 0 or record["step"] == plan.steps:
+        if record["step"] % curve_every == 0 or not record["hours_left"]:
             for kind, points in evaluate(trained, target, held_out).items():
                 extend_curve(into / kind / "curve.csv", record["step"], points)
 

@@ -1,5 +1,6 @@
 """The training loop: plain or distillation, seeded by step, with checkpoints from which it resumes."""
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -24,13 +25,17 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Plan:
-    """A training run: steps of rows x length tokens, with a peak learning rate and a seed."""
+    """A training run: steps of rows x length tokens, with a peak learning rate and a seed.
+
+    hours: the most that it may take; fewer steps are made where these do not fit, and the schedule ends with them.
+    """
 
     steps: int
     rows: int
     length: int
     learning_rate: float
     seed: int
+    hours: float = math.inf
 
     @property
     def tokens(self) -> int:
@@ -40,6 +45,10 @@ class Plan:
     def generator(self, step: int) -> torch.Generator:
         """The randomness of a step, a function of the seed and the step, so that a run can resume."""
         return torch.Generator().manual_seed(1_000_003 * self.seed + step)
+
+    def fitting(self, done: int, spent: float) -> int:
+        """The steps that fit into the hours, those included that are done and took so many seconds."""
+        return int(min(self.steps, done * max(1.0, 3600 * self.hours / spent))) if done else self.steps
 
 
 def autocast(device: torch.device):
@@ -104,28 +113,28 @@ def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan,
     """The loop of `train` for any loss: `learn(tokens, step)` leaves gradients in the model and returns the loss."""
     optimisers = optim.build(model, plan.learning_rate)
     device = next(model.parameters()).device
-    first = _resume(model, optimisers, folder)
+    step, before = _resume(model, optimisers, folder)
     model.train()
-    summed, done, record = 0.0, 0, {}
-    since = saved = time.perf_counter()
-    for step in range(first, plan.steps):
-        optim.set_rate(optimisers, optim.factor(step, plan.steps))
+    steps, summed, done, record = plan.fitting(step, before), 0.0, 0, {}
+    begin = since = saved = time.perf_counter()
+    while step < steps:
+        optim.set_rate(optimisers, optim.factor(step, steps))
         value = learn(draw(step).to(device), step)
         for part in model.values() if isinstance(model, nn.ModuleDict) else [model]:  # heads, which learn side by side
             nn.utils.clip_grad_norm_(part.parameters(), 1.0)
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-        summed, done = summed + value.item(), done + 1
-        last, seconds = step + 1 == plan.steps, time.perf_counter() - since
-        if last or (step + 1) % REPORT_STEPS == 0 or seconds > REPORT_SECONDS:
-            record = dict(step=step + 1, loss=summed / done, tokens=(step + 1) * plan.rows * plan.length,
-                          tokens_a_second=done * plan.rows * plan.length / seconds,
-                          hours_left=(plan.steps - step - 1) * seconds / done / 3600)
+        summed, done, step, now = summed + value.item(), done + 1, step + 1, time.perf_counter()
+        steps = plan.fitting(step, before + now - begin)
+        if step == steps or step % REPORT_STEPS == 0 or now - since > REPORT_SECONDS:
+            record = dict(step=step, loss=summed / done, tokens=step * plan.rows * plan.length,
+                          tokens_a_second=done * plan.rows * plan.length / (now - since),
+                          hours_left=(steps - step) * (now - since) / done / 3600)
             report(record)
             summed, done, since = 0.0, 0, time.perf_counter()
-        if last or time.perf_counter() - saved >= checkpoint_seconds:
-            _save(model, optimisers, folder, step + 1)
+        if step == steps or time.perf_counter() - saved >= checkpoint_seconds:
+            _save(model, optimisers, folder, step, before + now - begin)
             saved = time.perf_counter()
     model.eval()
     return record
@@ -142,9 +151,9 @@ def held_out_loss(model: nn.Module, stream, length: int, rows: int) -> float:
     return sum(losses) / rows
 
 
-def _save(model: nn.Module, optimisers: list, folder: Path, step: int) -> None:
+def _save(model: nn.Module, optimisers: list, folder: Path, step: int, spent: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {"step": torch.tensor(step)}
+    tensors = {"step": torch.tensor(step), "seconds": torch.tensor(spent)}
     tensors |= {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
     for index, optimiser in enumerate(optimisers):
         for number, state in optimiser.state_dict()["state"].items():
@@ -154,10 +163,11 @@ def _save(model: nn.Module, optimisers: list, folder: Path, step: int) -> None:
     os.replace(temporary, folder / "checkpoint.safetensors")
 
 
-def _resume(model: nn.Module, optimisers: list, folder: Path) -> int:
+def _resume(model: nn.Module, optimisers: list, folder: Path) -> tuple[int, float]:
+    """The steps that the checkpoint has, which is loaded, and the seconds that they took; none without one."""
     path = folder / "checkpoint.safetensors"
     if not path.exists():
-        return 0
+        return 0, 0.0
     tensors = load_file(path)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -169,4 +179,4 @@ def _resume(model: nn.Module, optimisers: list, folder: Path) -> int:
                 _, _, number, field = key.split(".", 3)
                 kept.setdefault(int(number), {})[field] = value
         optimiser.load_state_dict({"state": kept, "param_groups": optimiser.state_dict()["param_groups"]})
-    return int(tensors["step"])
+    return int(tensors["step"]), float(tensors["seconds"])

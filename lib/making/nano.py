@@ -131,7 +131,7 @@ def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known
 
     def report(record: dict) -> None:
         print(NAME, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
-        if record["step"] % curve_every == 0 or record["step"] == plan.steps:
+        if record["step"] % curve_every == 0 or not record["hours_left"]:
             point = {"trained": record["tokens"], "tokens_a_second": round(record["tokens_a_second"]),
                      "training_nats": round(record["loss"], 4), **evaluate(model, target, held_out, known)}
             extend_curve(into / "curve.csv", record["step"], pd.DataFrame([point]))

@@ -88,6 +88,25 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path):
         torch.testing.assert_close(found, expected)
 
 
+def test_a_schedule_ends_with_its_hours(tmp_path, monkeypatch):
+    """By a clock on which a step takes 100 s, and from the middle on 200 s."""
+    now, rates, reports = [0.0], [], []
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(loop.optim, "set_rate", lambda optimisers, value: rates.append(value))
+    plan = loop.Plan(steps=1000, rows=2, length=8, learning_rate=1e-2, seed=0, hours=5)
+
+    def draw(step):
+        now[0] += 100 if step < 90 else 200
+        return torch.randint(0, small_models.VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(step))
+
+    model = small_models.llama(0, dtype=torch.float32)
+    for _ in range(2):  # nothing is left to do for the second
+        loop.train(model, draw, plan, loop.plain_loss, tmp_path, compiled=False, report=reports.append)
+    assert reports[-1]["step"] == len(rates) and reports[-1]["hours_left"] == 0
+    assert now[0] == pytest.approx(5 * 3600, abs=200)
+    assert max(rates) == 1 and rates[-1] < 0.1 and rates[80:] == sorted(rates[80:], reverse=True)
+
+
 def test_a_further_schedule_goes_on_from_the_weights_of_the_first(tmp_path, monkeypatch):
     stream = np.random.default_rng(0).integers(0, data.VOCABULARY, 200).astype(np.uint16)
     streams = data.Streams({kind: stream for kind in mixture.KINDS}, {})
