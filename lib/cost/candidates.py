@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from lib.cost.round_cost import RoundCost, widths
 from lib.cost.ways import ours, together
@@ -24,6 +23,7 @@ from lib.drafters.registry import DRAFTERS, heads_for, make, needs_draft_model, 
 from lib.drafters.self_speculation import EarlyExitDrafter
 from lib.replay import acceptance, recording, simulated
 from lib.replay.rank_paths import most_frequent_paths
+from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
@@ -173,47 +173,48 @@ def possible(pair) -> list[str]:
     return specs + ([kind + known for kind in OF_DRAFT_MODEL] if pair.draft_model is not None else [])
 
 
-def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest: int) -> Trace:
+def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest: int) -> Recorded:
     """The target's greedy continuations of prompts, with the ranks of all drafters that ranks decide, by their names.
 
     prompts: with names, kinds, ids, as in `models.prompts.PromptSet`. deepest: levels of the deepest tree.
     """
     read = {one.name: one.recorded_as for one in competing if one.recorded_as is not None}
-    return recording.record(
+    trace = recording.record(
         pair.target, read, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=new_tokens - 1,
         beyond=deepest + 1, ahead=deepest, eos_token_id=pair.eos_token_ids,
         about={"protocol": acceptance.CONTINUATION, "target": pair.target_name})
+    return Recorded(trace, prompts.ids)
 
 
 # ----------------------------------------------------------------------------------------------------- what is accepted
 
 
-def static(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
+def static(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
     """The drafter with static shapes within the limits, judged by replay: of ranks, or by drafting again where it reads
     the text, or stands behind a look-up. Trees that are grown from text are judged on other text. Nothing for others.
     """
-    if entrant.name in recorded.ranks:
-        yield from _by_ranks(entrant, recorded, limits)
+    if entrant.name in recorded.trace.ranks:
+        yield from _by_ranks(entrant, recorded.trace, limits)
     elif simulated.replayable(entrant.drafter):
         for label, tree in _fixed(limits).items():
-            yield _drafted_again(entrant, recorded, prompts, label, tree)
+            yield _drafted_again(entrant, recorded, label, tree)
 
 
-def replayed_or_live(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, new_tokens: int,
+def replayed_or_live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int,
                      **options) -> Iterator[Candidate]:
     """`static` candidates, or for a drafter that cannot be replayed `live` ones."""
-    if entrant.name in recorded.ranks or simulated.replayable(entrant.drafter):
-        return static(entrant, recorded, prompts, limits)
-    return live(entrant, recorded, prompts, limits, new_tokens, **options)
+    if entrant.name in recorded.trace.ranks or simulated.replayable(entrant.drafter):
+        return static(entrant, recorded, limits)
+    return live(entrant, recorded, limits, new_tokens, **options)
 
 
-def grown(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits) -> Iterator[Candidate]:
+def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
     """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
     if simulated.replayable(entrant.drafter):
         for name, budgets in growth_rules(entrant.drafter, limits.depth).items():
             for budget in (budget for budget in budgets if budget <= limits.nodes):
                 rule = grown_at(name, budget)
-                yield _drafted_again(entrant, recorded, prompts, rule.name, rule)
+                yield _drafted_again(entrant, recorded, rule.name, rule)
 
 
 def growth_rules(drafter: Drafter, depth: int) -> dict[str, Sequence[int]]:
@@ -230,7 +231,7 @@ def growth_rules(drafter: Drafter, depth: int) -> dict[str, Sequence[int]]:
             f"fork:{BRANCHES},{CERTAIN},{depth}": SHORT_BUDGETS}
 
 
-def automatic(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, price: RoundCost,
+def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: RoundCost,
               batch: int) -> Iterator[Candidate]:
     """The drafter with trees whose size these costs of a batch decide in each round, judged as `grown`: an automatic
     budget and, where each level takes a forward pass, SMART.
@@ -244,23 +245,23 @@ def automatic(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limi
     first, *_ = growth_rules(entrant.drafter, limits.depth)
     for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.one_pass else [f"smart:{limits.depth}@{nodes}"]):
         rule = parse_rule(name, costs=costs)
-        each = _drafted_again(entrant, recorded, prompts, rule.name, rule, rows=batch)
+        each = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
         yield replace(each, alike=name.endswith(AUTO))
 
 
-def _drafted_again(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], label: str, shape: Tree | Growth,
-                   **options) -> Candidate:
+def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree | Growth, **options) -> Candidate:
     """The candidate of a shape or rule, by drafting again; a level of a grown tree has up to WIDTH nodes."""
-    walk = simulated.rounds(recorded, entrant.drafter, prompts, shape, **options)
+    walk = simulated.rounds(recorded, entrant.drafter, shape, **options)
     calls = float(walk.draft_calls.mean()) if len(walk.rows) else 0.0
     passes = {1: calls} if isinstance(shape, Tree) else {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
-    return _candidate(entrant, label, shape, [acceptance.tally_walk(recorded, walk, walk.drafted)], walk.drafted,
+    return _candidate(entrant, label, shape, [acceptance.tally_walk(recorded.trace, walk, walk.drafted)], walk.drafted,
                       passes if calls else {})
 
 
-def live(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: Limits, new_tokens: int, *,
+def live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int, *,
          generate: Callable = loop.generate) -> Iterator[Candidate]:
     """The drafter with static shapes within the limits, decoded in one batch on some prompts, evenly spread."""
+    prompts, trace = recorded.prompts, recorded.trace
     some = np.unique(np.linspace(0, len(prompts) - 1, LIVE_PROMPTS).astype(int))
     for label, tree in _fixed(limits, LIVE_CHAINS, LIVE_FAMILIES, LIVE_BUDGETS).items():
         drafter = make(entrant.spec, entrant.pair)
@@ -270,8 +271,7 @@ def live(entrant: Entrant, recorded: Trace, prompts: Sequence[Tensor], limits: L
         rows, starts, accepted, drafted, calls = (np.array(column, dtype=np.int64) for column in zip(*(
             (some[one.row], one.position - 1, one.accepted, one.drafted, one.draft_calls) for one in done.rounds)))
         passes = {1: float(calls.mean())} if calls.any() else {}
-        tally = acceptance.tally(recorded.prompts, recorded.kinds, rows, starts >= recorded.loops[rows],
-                                 accepted=accepted)
+        tally = acceptance.tally(trace.prompts, trace.kinds, rows, starts >= trace.loops[rows], accepted=accepted)
         yield _candidate(entrant, label, tree, [tally], drafted, passes)
 
 

@@ -2,8 +2,8 @@
 calibration, the fastest few timed again, and the winner judged on other prompts.
 
 1. The target continues all prompts greedily, once. Candidates are judged on the choosing prompts (see `candidates`).
-2. A calibration gives seconds per round by nodes and batch, which rank the candidates at each batch size. Promising
-   drafters are also tried with growth rules, and with a budget that these costs choose in each round.
+2. A calibration gives seconds per round by nodes and batch, which rank the candidates at each batch size. Drafters with
+   probabilities are then tried with growth rules, and with a budget that these costs choose in each round.
 3. The few of nearly the fastest prediction decode choosing prompts in turns. Tokens per round by replay over the
    measured seconds per round predict each one's speed, and the fastest wins; plain decoding wins only where no
    candidate is faster.
@@ -32,7 +32,8 @@ from lib.drafters.controls import RandomDrafter
 from lib.drafters.drafter import ROOT_ALONE, NoDrafter
 from lib.drafters.registry import make
 from lib.lab import processor, provenance, stats
-from lib.replay.trace import Trace, loop_start
+from lib.replay.simulated import Recorded
+from lib.replay.trace import loop_start
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 
@@ -44,7 +45,6 @@ NEAR = 0.85  # of the fastest prediction, or of plain decoding: a slower candida
 REPEATS = 3  # measurements of each way on each batch of prompts, at most
 LEAST = 2  # batches of prompts that are measured, whatever they take
 LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
-PROMISING = 0.9  # share of the fastest static speed from which a drafter's grown trees are tried
 # Shares of the time after which a stage begins no further part; the races divide the rest.
 TRIED, PRICED, GREW, CHOICE = 0.25, 0.45, 0.5, 0.35
 
@@ -108,7 +108,8 @@ class _Procedure:
         costs, prices = self.priced(tried)
         tried = [each for each in tried if each.entrant.name in prices[self.batches[0]]]
         tried += self.grown(tried, prices, recorded)
-        at_batch = {batch: tried + self.automatic(tried, prices, recorded, batch) for batch in self.batches}
+        at_batch = {batch: tried + self.automatic(tried, prices[batch], recorded, batch) for batch in self.batches}
+        del recorded  # which holds hidden states
         self.say("costs are calibrated")
         by_batch = [self.at(batch, own, prices[batch], at) for at, (batch, own) in enumerate(at_batch.items())]
         machine = processor.machine(self.pair.target.device)
@@ -147,17 +148,16 @@ class _Procedure:
             self.judging = self.judging.select(kept)
         return share
 
-    def tried(self, recorded: Trace) -> list[Candidate]:
+    def tried(self, recorded: Recorded) -> list[Candidate]:
         """The static candidates of all drafters: those of ranks, then in equal shares of the stage's time those of
         drafters that draft again or decode live, smaller trees first.
         """
-        ranked = [one for one in self.entrants if one.name in recorded.ranks]
-        found = [each for one in ranked for each in candidates.static(one, recorded, self.choosing.ids, self.limits)]
+        ranked = [one for one in self.entrants if one.name in recorded.trace.ranks]
+        found = [each for one in ranked for each in candidates.static(one, recorded, self.limits)]
         others = [one for one in self.entrants if one not in ranked]
         for place, one in enumerate(others):
             share = max(0.0, self.until(TRIED) - self.clock()) / (len(others) - place)
-            each = candidates.replayed_or_live(one, recorded, self.choosing.ids, self.limits, self.new_tokens,
-                                               generate=self.generate)
+            each = candidates.replayed_or_live(one, recorded, self.limits, self.new_tokens, generate=self.generate)
             found += self.in_time(each, self.clock() + share)
         return found
 
@@ -221,29 +221,18 @@ class _Procedure:
             return self.limits.nodes
         return min(self.limits.nodes, max(4, MOST_ROWS // batch))
 
-    def grown(self, tried: Sequence[Candidate], prices, recorded: Trace) -> list[Candidate]:
-        """Growth rules of the drafters whose static trees are nearly the fastest at some batch size, and of those that
-        draft all levels at once, for which larger trees cost least.
-        """
-        return [each for one in self.entrants if self.promising(one, tried, prices, one.drafter.one_pass)
-                for each in self.in_time(candidates.grown(one, recorded, self.choosing.ids, self.limits),
-                                         self.until(GREW))]
+    def grown(self, tried: Sequence[Candidate], prices, recorded: Recorded) -> list[Candidate]:
+        """Growth rules of the drafters, those first whose static trees are fastest, as long as time is left."""
+        first = self.batches[0]
+        return [each for one in _by_speed(self.entrants, tried, prices[first], first) if self.clock() < self.until(GREW)
+                for each in self.in_time(candidates.grown(one, recorded, self.limits), self.until(GREW))]
 
-    def automatic(self, tried: Sequence[Candidate], prices, recorded: Trace, batch: int) -> list[Candidate]:
-        """Automatic budgets of such drafters at this batch size."""
+    def automatic(self, tried: Sequence[Candidate], price, recorded: Recorded, batch: int) -> list[Candidate]:
+        """Automatic budgets at a batch size, in the same way."""
         limits = replace(self.limits, nodes=self.most_nodes(batch))
-        return [each for one in self.entrants if self.promising(one, tried, {batch: prices[batch]})
-                for each in self.in_time(candidates.automatic(
-                    one, recorded, self.choosing.ids, limits, prices[batch][one.name], batch), self.until(GREW))]
-
-    def promising(self, one: Entrant, tried: Sequence[Candidate], prices, wanted: bool = False) -> bool:
-        """Whether a drafter is wanted, or nearly the fastest at one of these batch sizes, and time is left for its
-        grown trees.
-        """
-        shares = [_fastest(one, tried, own[one.name], batch) /
-                  max(each.speedup(own[each.entrant.name], batch) for each in tried)
-                  for batch, own in prices.items() if one.name in own]
-        return bool(shares) and (wanted or max(shares) >= PROMISING) and self.clock() < self.until(GREW)
+        return [each for one in _by_speed(self.entrants, tried, price, batch) if self.clock() < self.until(GREW)
+                for each in self.in_time(candidates.automatic(one, recorded, limits, price[one.name], batch),
+                                         self.until(GREW))]
 
     # ------------------------------------------------------------------------------------------- choosing and judging
 
@@ -347,6 +336,13 @@ def falling(rows: pd.DataFrame) -> str:
 def _fastest(one: Entrant, tried: Sequence[Candidate], price: RoundCost, batch: int = 1) -> float:
     """The highest speed over plain decoding that is predicted of a drafter; 0 without a candidate."""
     return max([each.speedup(price, batch) for each in tried if each.entrant is one], default=0.0)
+
+
+def _by_speed(entrants: Sequence[Entrant], tried: Sequence[Candidate], price: Mapping[str, RoundCost],
+              batch: int) -> list[Entrant]:
+    """The drafters that have a price, by the highest speed that is predicted of them."""
+    return sorted((one for one in entrants if one.name in price),
+                  key=lambda one: -_fastest(one, tried, price[one.name], batch))
 
 
 def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch: int) -> list[Candidate]:

@@ -22,6 +22,7 @@ from lib.cost.round_cost import Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import atomic_file, stats
 from lib.replay.logs import Texts
+from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 
 FILE = "served.json"  # in a run's folder: what `ForLogs.save` writes
@@ -146,7 +147,8 @@ def halves(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
 
 def candidates(entrants: Sequence[Entrant], trace: Trace, texts: Texts, limits: Limits) -> list[Candidate]:
     """Every drafter with its static trees, replayed on all logged answers."""
-    return [each for one in entrants for each in static(one, trace, texts.prompts, limits)]
+    recorded = Recorded(trace, texts.prompts)
+    return [each for one in entrants for each in static(one, recorded, limits)]
 
 
 def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch: int, texts: Texts,

@@ -6,12 +6,13 @@ do not depend on the target's decisions beyond the text, and under greedy verifi
 sampled at that temperature) the accepted path follows the recorded tokens. So drafting again and walking the recorded
 tokens through the draft gives the rounds of live decoding: exactly for drafters without a model; for language models
 exactly in float64, and in float32 unless two candidates have equal reach up to rounding, which depends on the batch.
-Heads need the target's hidden states, for which one forward pass of the target reads each text.
+Heads need the target's hidden states, for which one forward pass of the target reads each text, once for all shapes.
 """
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,6 +28,8 @@ from lib.replay.trace import Trace
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draws import GeneratorDraws
+
+HELD = 32  # rows whose hidden states are in memory
 
 Round = tuple[int, int, int, int, int, int, int, bool]  # the columns of `SimulatedWalk`
 
@@ -45,34 +48,58 @@ class SimulatedWalk(Walk):
     open_end: np.ndarray
 
 
-def rounds(trace: Trace, drafter: Drafter, prompts: Sequence[Tensor], shape: Growth | Tree, *,
-           rows: int = 32) -> SimulatedWalk:
+class Recorded:
+    """A trace, and the prompts int64[T] that its rows continue. ValueError for another number of prompts.
+
+    hidden_states(row, target): the target's of a row's whole text, [T, H] per layer; the last HELD are kept.
+    """
+
+    def __init__(self, trace: Trace, prompts: Sequence[Tensor]):
+        if len(prompts) != len(trace.lengths):
+            raise ValueError(f"{len(prompts)} prompts for a trace of {len(trace.lengths)} rows; give the prompts that "
+                             "its rows continue, in their order")
+        self.trace, self.prompts = trace, prompts
+        self.hidden_states = lru_cache(HELD)(self._read)
+
+    @torch.no_grad()
+    def _read(self, row: int, target) -> Sequence[Tensor]:
+        tokens = self.trace.tokens[row]  # the first root, and tokens beyond the limit, included
+        text = torch.cat([self.prompts[row], torch.from_numpy(tokens[tokens >= 0].astype(np.int64))])
+        out = target(text[None].to(target.device), output_hidden_states=True, logits_to_keep=1)
+        return [layer[0] for layer in out.hidden_states]
+
+
+def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: int = 32) -> SimulatedWalk:
     """The rounds that the trace's protocol has (as `acceptance.rounds_of`), row by row: consecutive rounds, or for
     real-text starts the first one of each row.
 
     drafter: as in live decoding, with its temperature: one that reads the text alone (a `TextDrafter`), a language
         model, one that reads the target's hidden states, or a look-up in front of one of these.
-    prompts: int64[T] each, the texts that the trace's rows continue.
     rows: the number of rows that are decoded together.
     ValueError for other drafters.
     """
-    _check(trace, drafter, prompts)
+    trace = recorded.trace
+    if not replayable(drafter):
+        raise ValueError(f"drafter is a {type(drafter).__name__}, whose rounds depend on more than the text and the "
+                         "target, or which cannot start inside a text; give a TextDrafter, LanguageModelDrafter(model) "
+                         "or heads, and decode with others live")
     counted = trace.starts(shape.max_depth)
     if in_real_text(trace):
         counted = np.minimum(counted, 1)
     running, found = np.flatnonzero(counted > 0).tolist(), []
     for first in range(0, len(running), rows):
-        found += _consecutive(trace, drafter, prompts, shape, running[first : first + rows], counted)
+        found += _consecutive(recorded, drafter, shape, running[first : first + rows], counted)
     *columns, open_end = np.array(sorted(found), dtype=np.int64).reshape(-1, 8).T
     return SimulatedWalk(*columns, open_end.astype(bool))
 
 
 @torch.no_grad()
-def _consecutive(trace: Trace, drafter: Drafter, prompts, shape, chunk: list[int], counted: np.ndarray) -> list[Round]:
+def _consecutive(recorded: Recorded, drafter: Drafter, shape, chunk: list[int], counted: np.ndarray) -> list[Round]:
     """The consecutive rounds of some rows; the drafter commits the trace's tokens."""
+    trace, prompts = recorded.trace, recorded.prompts
     running, done, at = copy.copy(drafter), [], [0] * len(chunk)
     lengths = [len(prompts[row]) for row in chunk]
-    hidden = [_hidden_states(drafter, torch.cat([prompts[row], _continuation(trace, row)])) for row in chunk]
+    hidden = [recorded.hidden_states(row, drafter.target) if drafter.wants_hidden_states else () for row in chunk]
     running.start([prompts[row] for row in chunk])
     running.commit([[] for _ in chunk], trace.tokens[chunk, 0].tolist(),
                    _outputs(hidden, [0] * len(chunk), [list(range(length)) for length in lengths]))
@@ -97,20 +124,6 @@ def _consecutive(trace: Trace, drafter: Drafter, prompts, shape, chunk: list[int
     return done
 
 
-def _continuation(trace: Trace, row: int) -> Tensor:
-    """A row's continuation int64[L + 1], its first root and the tokens beyond the limit included."""
-    tokens = trace.tokens[row]
-    return torch.from_numpy(tokens[tokens >= 0].astype(np.int64))
-
-
-def _hidden_states(drafter: Drafter, text: Tensor) -> Sequence[Tensor]:
-    """The target's hidden states of a text int64[T], [T, H] per layer; none for a drafter that does not read them."""
-    if not drafter.wants_hidden_states:
-        return ()
-    out = drafter.target(text[None].to(drafter.target.device), output_hidden_states=True, logits_to_keep=1)
-    return [layer[0] for layer in out.hidden_states]
-
-
 def _outputs(hidden: Sequence[Sequence[Tensor]], first: Sequence[int], nodes: Sequence[list[int]]) -> SimpleNamespace:
     """Outputs of the target as `commit` takes them: for each row the hidden states of its text from the position
     `first` on, at these nodes.
@@ -122,16 +135,6 @@ def _outputs(hidden: Sequence[Sequence[Tensor]], first: Sequence[int], nodes: Se
             states[row, places] = own[start : start + len(places)]
         layers.append(states)
     return SimpleNamespace(hidden_states=layers)
-
-
-def _check(trace: Trace, drafter: Drafter, prompts: Sequence[Tensor]) -> None:
-    if len(prompts) != len(trace.lengths):
-        raise ValueError(f"{len(prompts)} prompts for a trace of {len(trace.lengths)} rows; give the prompts that its "
-                         "rows continue, in their order")
-    if not replayable(drafter):
-        raise ValueError(f"drafter is a {type(drafter).__name__}, whose rounds depend on more than the text and the "
-                         "target, or which cannot start inside a text; give a TextDrafter, LanguageModelDrafter(model) "
-                         "or heads, and decode with others live")
 
 
 def replayable(drafter: Drafter) -> bool:

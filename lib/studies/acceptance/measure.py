@@ -10,7 +10,6 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters import vocabulary as reduced
@@ -103,11 +102,11 @@ def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int],
 def _replayed(recorded: Trace, name: str, drafter: Drafter, prompts: recording.Prompts, families: Sequence[str],
               budgets: Sequence[int]) -> pd.DataFrame:
     """`acceptance.evaluate` of a drafter that reads the text alone, for the families that are not grown from ranks."""
-    judged, texts = halves(recorded)[1], [prompts.ids[row] for row in np.flatnonzero(~prompts.choosing)]
-    frames = []
+    judged, frames = halves(recorded)[1], []
+    texts = simulated.Recorded(judged, [prompts.ids[row] for row in np.flatnonzero(~prompts.choosing)])
     for family, budget in product([each for each in families if each not in GROWN], budgets):
         tree = shapes.at_budget(family, budget)
-        rounds = simulated.rounds(judged, drafter, texts, tree)
+        rounds = simulated.rounds(texts, drafter, tree)
         frames.append(acceptance.tally_walk(judged, rounds, rounds.drafted).assign(
             family=family, budget=budget, depth=tree.max_depth))
     return pd.concat(frames, ignore_index=True).assign(drafter=name, **_about(recorded))
@@ -200,22 +199,21 @@ def as_drafter(model, vocabulary: int | None = None, temperature: float = 1.0) -
     return LanguageModelDrafter(first_tokens(model, vocabulary) if vocabulary else model, temperature=temperature)
 
 
-def evaluate_grown(trace: Trace, name: str, model, prompts: Sequence[Tensor], rules: Sequence[tuple[str, int, Growth]],
+def evaluate_grown(recorded: simulated.Recorded, name: str, model, rules: Sequence[tuple[str, int, Growth]],
                    vocabulary: int | None = None, confidence: float = 1.0) -> pd.DataFrame:
     """The columns of `acceptance.evaluate`, `calls` and `confidence` for each (family, budget, rule) of one drafter.
 
     calls: the drafter's forward passes in the rounds; depth: that of the deepest tree that grew.
-    name: the drafter's in the trace. model: a language model, or a drafter of heads as it is. prompts int64[T]: the
-    texts that the trace's rows continue. vocabulary: the target's, where the model's is larger. confidence: the
-    temperature of the probabilities by which trees grow.
+    name: the drafter's in the trace. model: a language model, or a drafter of heads as it is. vocabulary: the
+    target's, where the model's is larger. confidence: the temperature of the probabilities by which trees grow.
     """
     drafter = as_drafter(model, vocabulary, confidence)
     frames = []
     for family, budget, rule in rules:
-        rounds = simulated.rounds(trace, drafter, prompts, rule)
-        rows = acceptance.tally_walk(trace, rounds, rounds.drafted, calls=rounds.draft_calls)
+        rounds = simulated.rounds(recorded, drafter, rule)
+        rows = acceptance.tally_walk(recorded.trace, rounds, rounds.drafted, calls=rounds.draft_calls)
         frames.append(rows.assign(family=family, budget=budget, depth=rounds.depth.max(initial=0)))
-    return pd.concat(frames, ignore_index=True).assign(drafter=name, confidence=confidence, **_about(trace))
+    return pd.concat(frames, ignore_index=True).assign(drafter=name, confidence=confidence, **_about(recorded.trace))
 
 
 def evaluate_static(trace: Trace, name: str, trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
@@ -248,13 +246,14 @@ def compare_grown(recorded: Trace, name: str, drafters: Mapping[str, object], pr
 def _grown(setting: tuple[str, int], recorded: Trace, name: str, drafters: Mapping[str, object],
            prompts: recording.Prompts, vocabulary: int | None, confidences: Sequence[float]) -> pd.DataFrame:
     """The rows of one rule and budget, at the temperature that was best on the choosing prompts."""
-    choosing, judged = halves(recorded)
-    texts = {half: [prompts.ids[row] for row in np.flatnonzero(prompts.choosing == half)] for half in (True, False)}
+    rows = (np.flatnonzero(prompts.choosing), np.flatnonzero(~prompts.choosing))
+    choosing, judged = (simulated.Recorded(half, [prompts.ids[row] for row in own])
+                        for half, own in zip(halves(recorded), rows))
     wanted = [(*setting, growth.at_budget(*setting))]
-    tried = (evaluate_grown(choosing, name, drafters[name], texts[True], wanted, vocabulary, confidence)
+    tried = (evaluate_grown(choosing, name, drafters[name], wanted, vocabulary, confidence)
              for confidence in confidences)
     best = max(tried, key=_length)["confidence"].iloc[0]
-    return evaluate_grown(judged, name, drafters[name], texts[False], wanted, vocabulary, best)
+    return evaluate_grown(judged, name, drafters[name], wanted, vocabulary, best)
 
 
 def _length(rows: pd.DataFrame) -> float:

@@ -231,11 +231,11 @@ def test_replayed_tokens_per_round_are_those_of_live_decoding(spec):
     pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(6))
     [one] = candidates.entrants([pair], [spec])
     recorded = candidates.record(pair, [one], prompts, 20, 3)
-    for each in candidates.static(one, recorded, prompts.ids, Limits(4, 3)):
+    for each in candidates.static(one, recorded, Limits(4, 3)):
         if each.label not in ("chain:2", "independent:2@4"):
             continue
         done = ways.ours(pair, one.drafter, each.shape, 20)(prompts.ids)
-        counted = [record for record in done.rounds if record.position - 1 < recorded.loops[record.row]]
+        counted = [record for record in done.rounds if record.position - 1 < recorded.trace.loops[record.row]]
         assert each.tokens == pytest.approx(1 + np.mean([record.accepted for record in counted]))
         drafted = np.bincount([record.drafted for record in done.rounds], minlength=len(each.sizes))
         assert each.sizes == pytest.approx(drafted / len(done.rounds))
@@ -245,12 +245,12 @@ def test_grown_trees_and_live_drafters_compete_too():
     pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(3))
     model, recycling = candidates.entrants([pair], ["model", "recycling"])
     recorded = candidates.record(pair, [model, recycling], prompts, 12, 3)
-    grown = list(candidates.grown(model, recorded, prompts.ids, Limits(8, 3)))
+    grown = list(candidates.grown(model, recorded, Limits(8, 3)))
     assert {each.label for each in grown} == {"opttree:4,3,0.05@8", "eagle2:4,3@8", "fork:2,0.6,3@4", "fork:2,0.6,3@8"}
     assert all(1 <= each.tokens <= 4 and len(each.sizes) <= 9 for each in grown)
-    assert not list(candidates.static(recycling, recorded, prompts.ids, Limits(8, 3)))
-    assert not list(candidates.grown(recycling, recorded, prompts.ids, Limits(8, 3)))
-    live = list(candidates.live(recycling, recorded, prompts.ids, Limits(8, 3), 12))
+    assert not list(candidates.static(recycling, recorded, Limits(8, 3)))
+    assert not list(candidates.grown(recycling, recorded, Limits(8, 3)))
+    live = list(candidates.live(recycling, recorded, Limits(8, 3), 12))
     assert [each.label for each in live] == ["chain:2", "kary:2@6", "kary:4@6"]
     assert all(each.rounds.sum() for each in live)
 
@@ -262,13 +262,13 @@ def test_costs_decide_the_budget_of_each_round(batch):
     model, lookup = candidates.entrants([pair], ["model", "lookup"])
     recorded = candidates.record(pair, [model], prompts, 12, 3)
     price = RoundCost(1.0, 0.1, Curve.through([1, 4], [0.01, 0.01]), Curve.through([1, 3, 4, 8], [1, 1, 2, 2]))
-    own, smart = candidates.automatic(model, recorded, prompts.ids, Limits(8, 3), price, batch)
+    own, smart = candidates.automatic(model, recorded, Limits(8, 3), price, batch)
     assert own.label == "opttree:4,3,0.05@auto" and smart.label == "smart:3@8" and own.alike and not smart.alike
     assert own.shape.costs == Costs((1.1, 1.1, 1.1, 1.1, *[2.1] * 5), 0.01)
     assert own.sizes[4:].sum() == 0 and own.sizes[3] > 0.5 and own.tokens > 1
     done = ways.ours(pair, model.drafter, own.shape, 12)(prompts.ids[:batch])
     assert {record.drafted for record in done.rounds} <= {0, 1, 2, 3}
-    assert not list(candidates.automatic(lookup, recorded, prompts.ids, Limits(8, 3), price, batch))
+    assert not list(candidates.automatic(lookup, recorded, Limits(8, 3), price, batch))
 
 
 def test_a_recommended_automatic_budget_is_kept_with_its_costs(found, tmp_path):

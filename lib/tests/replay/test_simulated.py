@@ -15,6 +15,7 @@ from lib.drafters.lookup import LookupDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.replay import acceptance, simulated
+from lib.replay.simulated import Recorded
 from lib.studies.acceptance import live
 from lib.tests import small_heads, small_models
 from lib.tests.decoding.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
@@ -39,7 +40,7 @@ def replayed_rounds(found):
 def test_live_rounds_are_the_replayed_ones(rule):
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=rule, max_new_tokens=25)
     drafter = LanguageModelDrafter(DRAFTER)
-    chained = simulated.rounds(RECORDED, drafter, PROMPTS, rule, rows=3)
+    chained = simulated.rounds(Recorded(RECORDED, PROMPTS), drafter, rule, rows=3)
     assert live_rounds(done) == replayed_rounds(chained)
     assert chained.starts.min() == 0 and (chained.starts + chained.accepted >= 24).any(), "first and last rounds count"
 
@@ -51,7 +52,7 @@ def test_trees_that_heads_grow_are_replayed_too(kind, rule):
     recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
     made = small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED))
     done = live.decode(HEADED, made, prompts, shape=rule, max_new_tokens=17)
-    chained = simulated.rounds(recorded, made, prompts, rule, rows=3)
+    chained = simulated.rounds(Recorded(recorded, prompts), made, rule, rows=3)
     assert live_rounds(done) == replayed_rounds(chained)
     assert chained.accepted.any() and chained.drafted.max() > 1
 
@@ -71,7 +72,7 @@ def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperatur
                                rule="naive" if temperature else "greedy")
             made = replay.read(TARGET, {}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, limit=new,
                                temperature=temperature)
-            found = simulated.rounds(made, OF_TEXT[kind](), PROMPTS, shape, rows=3)
+            found = simulated.rounds(Recorded(made, PROMPTS), OF_TEXT[kind](), shape, rows=3)
             assert [each for each in live_rounds(done) if each[1] < new] == replayed_rounds(found)
     assert found.accepted.any()
 
@@ -82,15 +83,17 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
     recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
     made = (LanguageModelDrafter(small_models.related(HEADED, 2, 0.1)) if kind == "model" else
             small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED)))
-    both = CombinedDrafter(SuffixAutomatonDrafter(), made, enough=2)
+    both, source = CombinedDrafter(SuffixAutomatonDrafter(), made, enough=2), Recorded(recorded, prompts)
     for shape in map(shapes.parse, ("chain:3", "kary:2@6")):
         done = live.decode(HEADED, both, prompts, shape=shape, max_new_tokens=17, rows=1)
         looked_up = both.looked_up
-        found = simulated.rounds(recorded, both, prompts, shape, rows=3)
+        found = simulated.rounds(source, both, shape, rows=3)
         assert live_rounds(done) == replayed_rounds(found) and found.accepted.any() and looked_up
         calls = {(one.row, one.position - 1): one.draft_calls for one in done.rounds}
         if kind != "eagle":  # whose head also reads what a look-up drafted, in a pass that the round's commit makes
             assert [calls[each] for each in zip(found.rows.tolist(), found.starts.tolist())] == list(found.draft_calls)
+    read = source.hidden_states.cache_info().misses
+    assert read == (0 if kind == "model" else len(prompts)), "a text is read once for all shapes"
     assert not simulated.replayable(GraftDrafter(SuffixAutomatonDrafter(), made))
 
 
@@ -98,7 +101,8 @@ def test_ngrams_are_replayed_by_their_ranks_too():
     made = replay.record(TARGET, {"n": OF_TEXT["ngrams"]()}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24,
                          ahead=8)
     for shape in map(shapes.parse, ("chain:8", "kary:2@14")):
-        found, by_ranks = simulated.rounds(made, OF_TEXT["ngrams"](), PROMPTS, shape), replay.rounds(made, shape)
+        found = simulated.rounds(Recorded(made, PROMPTS), OF_TEXT["ngrams"](), shape)
+        by_ranks = replay.rounds(made, shape)
         assert found.accepted.tolist() == replay.chained(by_ranks).accepted.tolist()
 
 
@@ -107,7 +111,7 @@ def test_real_text_starts_have_the_first_round_of_each_row():
                          about={"protocol": acceptance.REAL_TEXT})
     shape = shapes.parse("kary:2@6")
     for drafter in (LookupDrafter(), LanguageModelDrafter(DRAFTER)):
-        found = simulated.rounds(made, drafter, PROMPTS, shape)
+        found = simulated.rounds(Recorded(made, PROMPTS), drafter, shape)
         assert found.rows.tolist() == [0, 1, 2, 3] and not found.starts.any()
     assert found.accepted.tolist() == acceptance.rounds_of(made, shape, "d").accepted.tolist()
 
@@ -116,7 +120,7 @@ def test_draft_calls_are_those_of_a_row_alone():
     rule = growth.parse("dyspec@14")
     for row, prompt in enumerate(PROMPTS[:2]):
         done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), [prompt], shape=rule, max_new_tokens=25)
-        found = simulated.rounds(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, rule)
+        found = simulated.rounds(Recorded(RECORDED, PROMPTS), LanguageModelDrafter(DRAFTER), rule)
         own = found.select(found.rows == row)
         assert own.draft_calls.tolist() == [one.draft_calls for one in done.rounds]
 
@@ -128,7 +132,7 @@ def test_naive_sampling_replays_on_its_own_trace(seed):
     done = live.decode(TARGET, drafter, PROMPTS, shape=rule, rule="naive", temperature=0.8, max_new_tokens=20,
                        seed=seed)
     recorded = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
-    chained = simulated.rounds(recorded, drafter, PROMPTS, rule)
+    chained = simulated.rounds(Recorded(recorded, PROMPTS), drafter, rule)
     assert decided(live_rounds(done), recorded, rule) == replayed_rounds(chained)
 
 
@@ -139,28 +143,28 @@ def test_eos_ends_a_round_as_it_stands():
         done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape=rule, max_new_tokens=25,
                            eos_token_id=eos)
         recorded = replay.record(TARGET, {}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24, eos_token_id=eos)
-        chained = simulated.rounds(recorded, LanguageModelDrafter(TARGET), PROMPTS, rule)
+        chained = simulated.rounds(Recorded(recorded, PROMPTS), LanguageModelDrafter(TARGET), rule)
         assert live_rounds(done) == replayed_rounds(chained)
 
 
 def test_a_static_shape_replays_as_its_ranks_say():
     tree = shapes.parse("kary:2@6")
     by_ranks = replay.chained(replay.walk(RECORDED, tree, "d"))
-    drafted = simulated.rounds(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS, tree)
+    drafted = simulated.rounds(Recorded(RECORDED, PROMPTS), LanguageModelDrafter(DRAFTER), tree)
     for name in ("rows", "starts", "accepted", "nodes"):
         assert np.array_equal(getattr(drafted, name), getattr(by_ranks, name))
 
 
 def test_no_round_counts_where_texts_are_too_short():
     made = replay.read(TARGET, {}, PROMPTS, [[1], [2, 3], [4], [5]], names=NAMES, kinds=KINDS)
-    none = simulated.rounds(made, LanguageModelDrafter(DRAFTER), PROMPTS, growth.parse("dyspec@8"))
+    none = simulated.rounds(Recorded(made, PROMPTS), LanguageModelDrafter(DRAFTER), growth.parse("dyspec@8"))
     assert len(none.rows) == 0 and none.open_end.dtype == bool
 
 
 def test_wrong_prompts_and_drafters_that_remember_rounds_are_refused():
     rule, pair = growth.parse("dyspec@8"), SimpleNamespace(target=TARGET, draft_model=DRAFTER)
     with pytest.raises(ValueError, match="3 prompts for a trace of 4 rows"):
-        simulated.rounds(RECORDED, LanguageModelDrafter(DRAFTER), PROMPTS[:3], rule)
+        simulated.rounds(Recorded(RECORDED, PROMPTS[:3]), LanguageModelDrafter(DRAFTER), rule)
     for other in (make("recycling", pair), make("adaptive", pair)):
         with pytest.raises(ValueError, match=f"drafter is a {type(other).__name__}.*decode with others live"):
-            simulated.rounds(RECORDED, other, PROMPTS, rule)
+            simulated.rounds(Recorded(RECORDED, PROMPTS), other, rule)

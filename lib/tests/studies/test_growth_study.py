@@ -9,6 +9,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import stats, theme
 from lib.lab import tables as schemas
 from lib.replay import acceptance
+from lib.replay.simulated import Recorded
 from lib.studies.acceptance import live, measure, recording, shape_findings, summary
 from lib.tests import small_heads, small_models
 from lib.trees import growth, shapes
@@ -38,7 +39,7 @@ def test_rows_of_continuations_are_those_of_live_decoding(traces):
     recorded = of_protocol(traces, acceptance.CONTINUATION)
     rule = growth.parse("dyspec@10")
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), ASKED.ids, shape=rule, max_new_tokens=19)
-    found = measure.evaluate_grown(recorded, "d", DRAFTER, ASKED.ids, [("dyspec", 10, rule)])
+    found = measure.evaluate_grown(Recorded(recorded, ASKED.ids), "d", DRAFTER, [("dyspec", 10, rule)])
     lived = live.tally(done, ASKED.names, ASKED.kinds)
     pd.testing.assert_frame_equal(in_order(found, COUNTS), in_order(lived, COUNTS), check_dtype=False)
     assert set(found["family"]) == {"dyspec"} and set(found["temperature"]) == {0.0} and found["accepted"].sum() > 0
@@ -47,7 +48,7 @@ def test_rows_of_continuations_are_those_of_live_decoding(traces):
 def test_what_heads_grow_has_rows_too(traces):
     recorded = of_protocol(traces, acceptance.CONTINUATION)
     made, rule = small_heads.DRAFTERS["eagle"](TARGET, small_heads.head("eagle", TARGET)), growth.parse("eagle2:3,3@8")
-    found = measure.evaluate_grown(recorded, "eagle", made, ASKED.ids, [("eagle2:3,3", 8, rule)])
+    found = measure.evaluate_grown(Recorded(recorded, ASKED.ids), "eagle", made, [("eagle2:3,3", 8, rule)])
     lived = live.tally(live.decode(TARGET, made, ASKED.ids, shape=rule, max_new_tokens=19), ASKED.names, ASKED.kinds)
     pd.testing.assert_frame_equal(in_order(found, COUNTS), in_order(lived, COUNTS), check_dtype=False)
 
@@ -58,7 +59,7 @@ def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(traces, prot
     recorded = of_protocol(traces, protocol, temperature)
     prompts = recording.real_text_starts(ASKED, 2) if protocol == acceptance.REAL_TEXT else ASKED
     wanted = [("kary:2", 6, shapes.parse("kary:2@6"))]
-    grown = measure.evaluate_grown(recorded, "d", DRAFTER, prompts.ids, wanted)
+    grown = measure.evaluate_grown(Recorded(recorded, prompts.ids), "d", DRAFTER, wanted)
     static = measure.evaluate_static(recorded, "d", wanted)
     names = [*COUNTS, "kind", "calls", "depth", "family", "budget", "drafter", "target", "protocol", "temperature"]
     pd.testing.assert_frame_equal(in_order(grown, names), in_order(static, names), check_dtype=False)
@@ -94,13 +95,13 @@ def test_confidence_is_chosen_on_the_choosing_prompts(traces):
     choosing, judged = recording.halves(recorded)
     halves = [[ids for ids, chooses in zip(ASKED.ids, ASKED.choosing) if chooses == half] for half in (True, False)]
     wanted = [("dyspec", 5, growth.parse("dyspec@5"))]
-    tried = {each: measure.evaluate_grown(choosing, "d", DRAFTER, halves[0], wanted, confidence=each)
+    tried = {each: measure.evaluate_grown(Recorded(choosing, halves[0]), "d", DRAFTER, wanted, confidence=each)
              for each in (3.0, 1.0, 0.3)}
     length = {each: own[own.stretch == "before"][["accepted", "rounds"]].sum() for each, own in tried.items()}
     best = max(length, key=lambda each: length[each]["accepted"] / length[each]["rounds"])
     grown = rows[rows["family"] == "dyspec"]
     assert set(grown["confidence"]) == {best} and rows.loc[rows["family"] == "chain", "confidence"].isna().all()
-    again = measure.evaluate_grown(judged, "d", DRAFTER, halves[1], wanted, confidence=best)
+    again = measure.evaluate_grown(Recorded(judged, halves[1]), "d", DRAFTER, wanted, confidence=best)
     pd.testing.assert_frame_equal(in_order(grown, COUNTS), in_order(again, COUNTS))
 
 
@@ -109,5 +110,5 @@ def test_padding_of_the_vocabulary_is_never_drafted():
     recorded = replay.record(TARGET, {"d": DRAFTER}, ASKED.ids[:1], names=["a"], kinds=["k"], max_new_tokens=3,
                             about={"target": "t", "protocol": acceptance.CONTINUATION})
     rule = growth.parse("dyspec:1@24")
-    found = measure.evaluate_grown(recorded, "d", wide, ASKED.ids[:1], [("dyspec", 24, rule)], vocabulary=5)
+    found = measure.evaluate_grown(Recorded(recorded, ASKED.ids[:1]), "d", wide, [("dyspec", 24, rule)], vocabulary=5)
     assert found["drafted"].sum() == 5 * found["rounds"].sum()
