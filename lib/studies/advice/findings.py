@@ -14,7 +14,9 @@ from lib.cost.recommending import PREFIX, RULER
 from lib.cost.round_cost import Costs
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import figures, measure
+from lib.studies.drafters.summary import CHAIN, GROWN, TREE, form
 from lib.trees import drawing
+from lib.trees.growth.registry import AUTO
 from lib.trees.tree import Tree
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------------------------- findings
 
 
+AUTOMATIC = "automatic budget"
+FORMS = (CHAIN, TREE, GROWN, AUTOMATIC)
 WINS, MOST = "a tree beats every chain of its drafter", "most"  # columns of the fastest by hardware
 
 
@@ -129,6 +133,28 @@ def where_trees_pay(rows: pd.DataFrame) -> str:
             for (hardware, source), own in first.groupby(["hardware", "source"], sort=False)]
     return (f"At batch {first['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
             f"drafter, beyond the interval, for this many drafters: {'; '.join(told)}.")
+
+
+def by_form(candidates: pd.DataFrame) -> Finding:
+    """Each drafter's fastest chain, static tree, grown tree and automatic budget; candidates: "advice_candidates"."""
+    automatic = candidates["shape"].str.endswith(f"@{AUTO}")
+    forms = candidates["shape"].map(form).mask(candidates["chain"], CHAIN).mask(automatic, AUTOMATIC)
+    keys = ["batch", "drafter"]
+    best = candidates.assign(form=forms)
+    best = best.loc[best.groupby([*keys, "form"], sort=False)["speedup"].idxmax()]
+    speeds, told = (best.assign(told=[f"{_predicted(row)} `{row.shape}`" for row in best.itertuples()])
+                    .pivot(index=keys, columns="form", values=name).reindex(columns=FORMS).dropna(axis=1, how="all")
+                    for name in ("speedup", "told"))
+    first = speeds.loc[speeds.index.get_level_values("batch").min()]
+    counts = first.idxmax(axis=1).value_counts().reindex(first.columns, fill_value=0)
+    text = "Predicted speedup over plain decoding on the choosing prompts, and the shape."
+    if AUTOMATIC in first:
+        gain = (first[AUTOMATIC] / first.drop(columns=AUTOMATIC).max(axis=1)).dropna()
+        text += (f" An automatic budget, tried for {len(gain)} of them, is predicted to be {gain.min():.2f} to "
+                 f"{gain.max():.2f} times as fast as the drafter's best other shape.")
+    return Finding(f"At batch {speeds.index[0][0]} the fastest form is "
+                   f"{', '.join(f'{name} for {count}' for name, count in counts.items())} of {len(first)} drafters.",
+                   text, table=told.fillna(""))
 
 
 def machines(rows: pd.DataFrame) -> Finding:
@@ -278,5 +304,6 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
     yield "## Serving engines and costs by size"
     for own in [own for own in made.by_batch if own.settings] or made.by_batch[:1]:
         yield as_engines_take_it(own)
+    yield by_form(run["advice_candidates"])
     yield terms(run["advice_sizes"])
     yield beside_formulas(run["advice_formulas"])

@@ -4,6 +4,7 @@ import json
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -130,6 +131,20 @@ def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: 
     named = [axis.get_title() or axis.get_title("left") for axis in finding.figure.axes]  # wherever the theme has it
     titles = [title for title in named if title]
     assert len(titles) == 3 + len(roofline.HARDWARE) and titles[1] == "this machine\nmeasured, batch 2"
+
+
+def test_each_form_of_a_drafter_is_its_fastest():
+    shapes = {"chain:2": 1.2, "chain:4": 1.4, "optimal@4": 1.3, "dyspec:8@8": 1.1, "dyspec:8@auto": 1.5}
+    rows = pd.DataFrame([dict(batch=1, drafter=drafter, shape=shape, chain=shape.startswith("chain"),
+                              speedup=speed * factor, speedup_low=1.0, speedup_high=2.0)
+                         for drafter, factor in (("model", 1.0), ("eagle3", 2.0)) for shape, speed in shapes.items()])
+    rows = rows[(rows["drafter"] == "eagle3") | rows["chain"]]
+    found = findings.by_form(rows)
+    assert found.claim == ("At batch 1 the fastest form is chain for 1, static tree for 0, grown tree for 0, "
+                           "automatic budget for 1 of 2 drafters.")
+    assert "tried for 1 of them, is predicted to be 1.07 to 1.07 times as fast" in found.text
+    assert list(found.table.loc[1, "model"]) == ["1.40 [1.00, 2.00] `chain:4`", "", "", ""]
+    assert found.table.loc[(1, "eagle3"), "grown tree"] == "2.20 [1.00, 2.00] `dyspec:8@8`"
 
 
 def test_a_drafter_that_was_not_timed_elsewhere_takes_as_large_a_share_of_a_round(found):  # noqa: F811
