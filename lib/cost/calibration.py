@@ -16,7 +16,7 @@ from lib.decoding import loop
 from lib.decoding.records import Generation, Hooks, Round
 from lib.drafters.drafter import Drafter, NoDrafter, Wrapper, levels_of
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.lab.timing import LEAST_REPEATS, interleaved
+from lib.lab.timing import LEAST_REPEATS
 from lib.models.checks import format_name
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
@@ -50,19 +50,19 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
     rows = []
     for batch in batches:
         texts = rows_of_text(prompts, batch, max(1, prefix - rounds // 2))
-        calls = {PLAIN: _Calls(generate, pair.target, NoDrafter(), texts, [PLAIN], rounds, generator)}
+        calls = [_Calls(generate, pair.target, NoDrafter(), texts, [PLAIN], rounds, generator)]
         if drafting:
             own = drafter or LanguageModelDrafter(pair.draft_model)
-            calls["drafting"] = _Calls(generate, pair.target, own, texts, drafting, rounds, generator)
+            calls.append(_Calls(generate, pair.target, own, texts, drafting, rounds, generator))
         start = time.perf_counter()
-        for call in calls.values():  # to warm up
+        for call in calls:  # to warm up
             call()
         fitting = int(seconds / (time.perf_counter() - start))
-        # `interleaved` makes one more call of each, before its turns
-        interleaved(calls, repeats=min(repeats, max(LEAST_REPEATS, fitting) - 1), seconds=math.inf,
-                    generator=generator, device=pair.target.device)
+        for _ in range(max(LEAST_REPEATS - 1, min(repeats, fitting))):
+            for at in torch.randperm(len(calls), generator=generator).tolist():
+                calls[at]()
         rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=dtype_of(pair), batch=batch,
-                      prefix=prefix, **row) for call in calls.values() for row in call.rows()]
+                      prefix=prefix, **row) for call in calls for row in call.rows()]
     return pd.DataFrame(rows)
 
 
