@@ -73,6 +73,8 @@ class Entrant:
     @property
     def recorded_as(self):
         """What a trace records: its language model, or the drafter itself; None where ranks do not decide."""
+        if not simulated.replayable(self.drafter):
+            return None
         if DRAFTERS[parse(self.spec)[0]].replayable and isinstance(self.drafter, LanguageModelDrafter):
             return self.drafter.model
         return self.drafter if self.drafter.reads_ahead else None
@@ -194,7 +196,7 @@ def static(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Can
     the text, or stands behind a look-up. Trees that are grown from text are judged on other text. Nothing for others.
     """
     if entrant.name in recorded.trace.ranks:
-        yield from _by_ranks(entrant, recorded.trace, limits)
+        yield from _by_ranks(entrant, recorded, limits)
     elif simulated.replayable(entrant.drafter):
         for label, tree in _fixed(limits).items():
             yield _drafted_again(entrant, recorded, label, tree)
@@ -253,7 +255,11 @@ def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree
     """The candidate of a shape or rule, by drafting again; a level of a grown tree has up to WIDTH nodes."""
     walk = simulated.rounds(recorded, entrant.drafter, shape, **options)
     calls = float(walk.draft_calls.mean()) if len(walk.rows) else 0.0
-    passes = {1: calls} if isinstance(shape, Tree) else {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
+    if isinstance(shape, Tree):
+        levels = Counter(widths(shape).tolist())
+        passes = {width: count * calls / levels.total() for width, count in levels.items()}
+    else:
+        passes = {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
     return _candidate(entrant, label, shape, [acceptance.tally_walk(recorded.trace, walk, walk.drafted)], walk.drafted,
                       passes if calls else {})
 
@@ -275,18 +281,22 @@ def live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int, 
         yield _candidate(entrant, label, tree, [tally], drafted, passes)
 
 
-def _by_ranks(entrant: Entrant, recorded: Trace, limits: Limits) -> Iterator[Candidate]:
-    forest = [(label, tree, [(tree, recorded)]) for label, tree in _fixed(limits).items()]
+def _by_ranks(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
+    trace = recorded.trace
+    limits, parts = replace(limits, depth=min(limits.depth, entrant.drafter.deepest or limits.depth)), folds(trace)
+    forest = [(label, tree, [(tree, trace)]) for label, tree in _fixed(limits).items()]
     for budget in powers_of_two(limits.nodes):
         for family in (OPTIMAL, FREQUENT):
             tree, *grown = (from_data(part, entrant.name, family, Limits(budget, limits.depth))
-                            for part in (recorded, *(grow for grow, _ in folds(recorded))))
-            forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in folds(recorded)))))
+                            for part in (trace, *(grow for grow, _ in parts)))
+            forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in parts))))
+    reads_text = isinstance(entrant.drafter, TextDrafter)  # and has no token for some nodes
     for label, tree, judged in forest:
         tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, own, entrant.name), own.budget)
                    for own, part in judged]
-        passes = {} if isinstance(entrant.drafter, TextDrafter) else Counter(widths(tree).tolist())
-        yield _candidate(entrant, label, tree, tallies, np.array([tree.budget]), passes)
+        sizes = simulated.rounds(recorded, entrant.drafter, tree).drafted if reads_text else np.array([tree.budget])
+        passes = {} if reads_text else Counter(widths(tree).tolist())
+        yield _candidate(entrant, label, tree, tallies, sizes, passes)
 
 
 def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:

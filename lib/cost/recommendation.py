@@ -59,7 +59,9 @@ class ForBatch:
     kind of text); with_prefill: the speedup of whole calls. tokens_per_second: of a batch, without prefill, by way:
     "recommended", "plain decoding", "best chain" and "generate", that of transformers.
     prompts: batches of prompts that were measured, `batch` prompts each; repeats: measurements of each at most.
-    settings: of serving engines that can run the drafter, as `engines.settings` gives them. warnings: sentences.
+    settings: of serving engines that can run the drafter, as `engines.settings` gives them. served: drafter, tree and
+    predicted speedup of the fastest candidate that an engine can run, where none can run the drafter: the settings are
+    then its own; else null. warnings: sentences.
     """
 
     batch: int
@@ -81,6 +83,18 @@ class ForBatch:
     settings: Sequence[Mapping[str, str]]
     warnings: Sequence[str]
     costs: Mapping[str, object] | None = None
+    served: Mapping[str, object] | None = None
+
+    @property
+    def for_engines(self) -> str:
+        """A sentence on what engines run where none runs the drafter; empty else."""
+        if self.is_plain or self.settings and not self.served:
+            return ""
+        if self.served is None:
+            return f"no engine runs {self.drafter}"
+        return (f"no engine runs {self.drafter}; the fastest that one runs is {self.served['drafter']} with "
+                f"{self.served['tree']}, predicted to decode {self.served['predicted']:.2f} times as fast as plain "
+                "decoding")
 
     @property
     def shape(self) -> Tree | Growth:
@@ -171,6 +185,7 @@ def _lines(own: ForBatch) -> list[str]:
              f"  tokens per second: {speeds} ({own.prompts} x {own.batch} prompts)"]
     if own.choices and not own.tree.startswith("chain"):
         lines.append(f"  tree: {[list(path) for path in own.choices]}")
+    lines += [f"  {own.for_engines}"] if own.for_engines else []
     lines += [f"  {one['engine']} ({one['versions']}; {one['draft']}): {one['setting']}" for one in own.settings]
     return lines + [f"  note: {sentence}" for sentence in own.warnings]
 

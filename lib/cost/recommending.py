@@ -23,7 +23,7 @@ import torch
 from lib.cost import candidates, ways
 from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of, usual_prefix
 from lib.cost.candidates import Candidate, Entrant, Limits
-from lib.cost.engines.registry import settings
+from lib.cost.engines.registry import SAME, settings
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
                                      Interval, Recommendation)
 from lib.cost.round_cost import Costs, Curve, RoundCost
@@ -109,7 +109,7 @@ class _Procedure:
         tried = [each for each in tried if each.entrant.name in prices[self.batches[0]]]
         tried += self.grown(tried, prices, recorded)
         at_batch = {batch: tried + self.automatic(tried, prices[batch], recorded, batch) for batch in self.batches}
-        del recorded  # which holds hidden states
+        recorded.forget()
         self.say("costs are calibrated")
         by_batch = [self.at(batch, own, prices[batch], at) for at, (batch, own) in enumerate(at_batch.items())]
         machine = processor.machine(self.pair.target.device)
@@ -255,14 +255,13 @@ class _Procedure:
         groups = ways.groups(self.judging, batch)
         rows = self.race(judged, groups, batch, "judging", start + slice_, REPEATS, generated=True)
         self.say(f"batch {batch}: judged on {rows['prompt'].nunique()} of {len(groups)} batches of prompts")
-        drafted = fitting if winner is None else [each for each in fitting if each.entrant is winner.entrant]
         warnings = _warnings(winner, fitting, rows["prompt"].nunique(), len(groups))
         if winner and (measured := self.interval(rows, RECOMMENDED, PLAIN)).is_below(1):
             warnings.append(f"{winner.name} was predicted to decode {speeds[best]:.2f} times as fast as plain "
                             f"decoding, but on the prompts that judge it decoded {measured} times as fast")
             rows = rows.replace({"way": {RECOMMENDED: CHAIN}}) if finalists[chain] is winner else rows
             winner = None
-        return self.told(batch, winner, finalists[chain], drafted, price, rows, speeds[best], warnings)
+        return self.told(batch, winner, finalists[chain], fitting, price, rows, speeds[best], warnings)
 
     def race(self, named: Mapping[str, Candidate], asked: Sequence[ways.Group], batch: int, part: str, until: float,
              repeats: int, generated: bool = False) -> pd.DataFrame:
@@ -277,9 +276,9 @@ class _Procedure:
         self.timed.append(rows.assign(batch=batch, part=part))
         return rows
 
-    def told(self, batch: int, winner: Candidate | None, chain: Candidate, drafted: Sequence[Candidate], price, rows,
+    def told(self, batch: int, winner: Candidate | None, chain: Candidate, tried: Sequence[Candidate], price, rows,
              predicted: float, warnings: list[str]) -> ForBatch:
-        """The result of a race on the judging prompts. drafted: the candidates of the recommended drafter."""
+        """The result of a race on the judging prompts."""
         best, beside = RECOMMENDED if winner else PLAIN, RECOMMENDED if chain is winner else CHAIN
         speeds = {RECOMMENDED: best, PLAIN: PLAIN, CHAIN: beside, GENERATE: GENERATE}
         judged = dict(
@@ -294,15 +293,13 @@ class _Procedure:
         if winner is None:
             return ForBatch(drafter=NO_DRAFTER, pair=self.pair.name, tree=NO_TREE, choices=[], budget=0, depth=0,
                             predicted=1.0, settings=[], **judged)
-        chains = {each.speedup(price[each.entrant.name], batch): each.shape for each in drafted if each.is_chain}
-        own_chain = chains[max(chains)] if chains else ROOT_ALONE
         static, costs = isinstance(winner.shape, Tree), getattr(winner.shape, "costs", None)
+        set_so, served = _for_engines(winner, tried, price, batch)
         return ForBatch(
             drafter=winner.entrant.spec, pair=winner.entrant.pair.name, tree=winner.label,
             choices=[list(path) for path in winner.shape.choices()] if static else None, budget=winner.shape.budget,
             depth=winner.shape.max_depth, predicted=predicted,
-            settings=settings(winner.entrant.spec, winner.shape if static else own_chain, own_chain),
-            costs=costs and asdict(costs), **judged)
+            settings=set_so, served=served, costs=costs and asdict(costs), **judged)
 
     def interval(self, rows: pd.DataFrame, way: str, base: str | None = None, whole: bool = False) -> Interval:
         """The geometric mean over prompts of a way's speed, or of its ratio to another's in the same turns; of decoding
@@ -363,6 +360,25 @@ def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch
         if near and len(chosen) < FINALISTS and len(own) < OF_ONE and each.shape not in own:
             chosen.append(each)
     return chosen if any(each.is_chain for each in chosen) else [*chosen, chain]
+
+
+def _for_engines(winner: Candidate, tried: Sequence[Candidate], price: Mapping[str, RoundCost],
+                 batch: int) -> tuple[list[dict[str, str]], dict[str, object] | None]:
+    """`ForBatch.settings` and `ForBatch.served`."""
+    def speed(each: Candidate) -> float:
+        return each.speedup(price[each.entrant.name], batch)
+
+    def of(each: Candidate) -> list[dict[str, str]]:
+        chains = [other for other in tried if other.entrant is each.entrant and other.is_chain]
+        chain = max(chains, key=speed).shape if chains else ROOT_ALONE
+        return settings(each.entrant.spec, each.shape if isinstance(each.shape, Tree) else chain, chain)
+
+    if found := of(winner):
+        return found, None
+    for each in sorted(tried, key=speed, reverse=True):
+        if speed(each) > 1 and (found := [one for one in of(each) if one["draft"] == SAME]):
+            return found, {"drafter": each.entrant.spec, "tree": each.label, "predicted": speed(each)}
+    return [], None
 
 
 def _round_ratios(rows: pd.DataFrame) -> dict[str, float]:

@@ -156,7 +156,11 @@ def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch
     """The fastest candidate on the answers that choose, at the costs of a batch size, judged on the others; prices: as
     for `price_of`.
     """
-    choosing, judging = ({name for name, is_in in zip(texts.names, part) if is_in} for part in halves(texts))
+    long = set.intersection(*(set(each.prompts) for each in tried))  # a deep tree has no round in a short answer
+    choosing, judging = ({name for name, is_in in zip(texts.names, part) if is_in} & long for part in halves(texts))
+    if not choosing or not judging:
+        raise ValueError(f"{len(long)} of {len(texts.names)} answers are long enough for the deepest tree: give longer "
+                         "answers, or a smaller depth")
     on_half = {each.name: _part(each, choosing) for each in tried}
     priced = {each.name: price_of(each, prices) for each in tried}
     speed = {each.name: on_half[each.name].speedup(priced[each.name], batch) for each in tried}

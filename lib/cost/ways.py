@@ -165,19 +165,19 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repea
     Columns: way, prompt (the group's name), kind, repeat, tokens and seconds (of the whole call); rate, tokens per
     second of decoding alone while all rows run, and round_ms, milliseconds per round of it. The race ends at the time
     `until`, after `least` groups at the earliest; all ways have the same groups and repeats, and groups in which a row
-    ends at once are left out. But ways in `sparing` miss a turn, after the first, where they have taken more than
-    SPARED of the time.
+    ends at once are left out. But ways in `sparing` miss a turn, after the first that counts, where they have taken more
+    than SPARED of the time.
     """
     order, rows = torch.randperm(len(asked), generator=generator).tolist(), []
     for run in runs.values():
         run(asked[order[0]][2])
     turns = [(repeat, asked[at]) for repeat in range(repeats) for at in order]
-    begin, spent = clock(), dict.fromkeys(runs, 0.0)
+    begin, spent, timed_once = clock(), dict.fromkeys(runs, 0.0), False
     for turn, (repeat, (name, kind, prompts)) in enumerate(turns):
         if turn >= least and clock() > until:
             break
         most = SPARED * (clock() - begin)
-        ways = [way for way in runs if way not in sparing or spent[way] <= most]
+        ways = [way for way in runs if way not in sparing or spent[way] <= most or not timed_once]
         for at in torch.randperm(len(ways), generator=generator).tolist():
             synchronise(device)
             start = clock()
@@ -187,6 +187,7 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repea
             spent[ways[at]] += end - start
             rows.append(dict(way=ways[at], prompt=name, kind=kind, repeat=repeat, tokens=sum(map(len, done.tokens)),
                              seconds=end - start, **_pace(done, len(prompts), end)))
+        timed_once = timed_once or all(row["rate"] > 0 for row in rows[-len(ways) :])
     timed = pd.DataFrame(rows)
     whole = timed.groupby(["prompt", "repeat"])["rate"].transform(lambda rates: bool((rates > 0).all())).astype(bool)
     if not whole.any():

@@ -189,7 +189,7 @@ class AdaptiveDrafter(Wrapper):
     nodes.
     """
 
-    option = "policy"
+    option, needs_draft_model = "policy", True
 
     def __init__(self, drafter: Drafter, policy: Policy):
         self.drafter, self.policy = drafter, policy

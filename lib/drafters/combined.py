@@ -19,7 +19,7 @@ class CombinedDrafter(Wrapper):
     rounds when it drafts again.
     """
 
-    option = "enough"
+    option, needs_draft_model = "enough", True  # unless it stands before another kind
     target = property(attrgetter("drafter.target"))  # of a head, whose hidden states a replay reads
 
     def __init__(self, lookup: SuffixAutomatonDrafter, drafter: Drafter, enough: int = 4):

@@ -36,10 +36,12 @@ class Drafter:
     grows: whether trees can grow by its probabilities.
     per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
         "ddtree@N" asks for.
+    deepest: levels that it can draft; None without a limit.
     one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
     idle_passes: forward passes that it makes in a round that another drafter drafts.
     option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
     head_kind: the kind of trained head, or of tables, that it reads from a folder; empty for none.
+    needs_draft_model: whether `of` takes the pair's draft model.
     """
 
     calls: int = 0
@@ -47,6 +49,7 @@ class Drafter:
     window: int | None = None
     knows: int | None = None
     wants_hidden_states: bool = False
+    deepest: int | None = None
     levels: list[int] | None = None
     name_or_path: str = ""
     remembers: ClassVar[bool] = False
@@ -57,6 +60,7 @@ class Drafter:
     idle_passes: ClassVar[int] = 0
     option: ClassVar[str] = ""
     head_kind: ClassVar[str] = ""
+    needs_draft_model: ClassVar[bool] = False
 
     @classmethod
     def of(cls, pair, **options) -> "Drafter":
@@ -147,13 +151,16 @@ class TextDrafter(Drafter):
 
 
 class Wrapper(Drafter):
-    """A drafter in front of another one, `drafter`, to which it passes on what its class does not define."""
+    """A drafter in front of another one, `drafter`, from which it has these attributes, and to which it passes on start,
+    commit and select.
+    """
 
     drafter: Drafter
     calls = property(attrgetter("drafter.calls"))
     cache_bytes = property(attrgetter("drafter.cache_bytes"))
     window = property(attrgetter("drafter.window"))
     knows = property(attrgetter("drafter.knows"))
+    remembers = property(attrgetter("drafter.remembers"))
     wants_hidden_states = property(attrgetter("drafter.wants_hidden_states"))
 
     def start(self, prompts: Sequence[Tensor]) -> None:

@@ -37,7 +37,7 @@ class LanguageModelDrafter(Drafter):
     go as deep as its deepest row.
     """
 
-    option = "proposal"
+    option, needs_draft_model = "proposal", True
     grows = True
     cache_bytes = property(attrgetter("cache.bytes"))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters.drafter import alone, levels_of
+from lib.drafters.drafter import ROOT_ALONE, levels_of
 from lib.drafters.filling import Filling, check_proposal, plan
 from lib.drafters.growing import Growing, drafts_of, grow_levels, growable, tokens_of
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
@@ -34,6 +34,7 @@ class MarginalDrafter(HeadDrafter):
     row. The head's `depth` is the largest D.
     """
 
+    deepest = property(attrgetter("head.depth"))
     per_depth: ClassVar[bool] = True
     one_pass: ClassVar[bool] = True
 
@@ -60,8 +61,8 @@ class MarginalDrafter(HeadDrafter):
             wanted = levels_of(shape, self.head.depth)[0]
         else:
             wanted = growable(shape, self.proposal, self.temperature, self.per_depth).at_most(self.head.depth)
-        if not wanted.budget:
-            self.drafts = alone(self.roots)
+        if not min(wanted.budget, wanted.max_depth):
+            self.drafts = Filling(ROOT_ALONE, self.roots, self.proposal, self.temperature).drafts()[0]
             return self.drafts
         self.calls += 1
         with forward():

@@ -21,7 +21,7 @@ class PlainDrafter(TextDrafter):
     give the same draft as the fast drafter's.
     """
 
-    option = "proposal"
+    option, needs_draft_model = "proposal", True
 
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)

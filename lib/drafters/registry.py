@@ -78,9 +78,6 @@ DRAFTERS: dict[str, Kind] = {
 }
 
 
-DRAFT_WITH_MODEL = ("model", "combined", "graft", "adaptive", "confident", "merged", "plain")
-
-
 def make(spec: str, pair, **options) -> Drafter:
     """The drafter of a kind for a pair, with options in its name if wanted: "early_exit:2" (see `parse`).
 
@@ -118,7 +115,7 @@ def head_of(spec: str) -> str:
 def needs_draft_model(spec: str) -> bool:
     """Whether a pair has to have a draft model for such a drafter."""
     name, options = parse(spec)
-    return name in DRAFT_WITH_MODEL and options.get("behind", "model") == "model"
+    return DRAFTERS[name].drafter.needs_draft_model and options.get("behind", "model") == "model"
 
 
 def parse(spec: str) -> tuple[str, dict[str, object]]:

@@ -20,7 +20,7 @@ class EarlyExitDrafter(LanguageModelDrafter):
     the cache, so that it can be compared with drafters of other models.
     """
 
-    option = "layers"
+    option, needs_draft_model = "layers", False
 
     @classmethod
     def of(cls, pair, *, layers: int = 1, vocabulary: int | Tensor | None = None) -> "EarlyExitDrafter":
@@ -69,7 +69,7 @@ def first_layers(target, layers: int):
 class Int8SelfDrafter(LanguageModelDrafter):
     """A language-model drafter of the target itself, with its linear layers rounded to int8."""
 
-    option = ""
+    option, needs_draft_model = "", False
 
     @classmethod
     def of(cls, pair, *, vocabulary: int | Tensor | None = None) -> "Int8SelfDrafter":

@@ -1,18 +1,17 @@
 """Replay by drafting again: the drafter drafts in each round, and the trace's tokens decide, without the target.
 
-Ranks in a trace do not decide the trees of drafters that read the committed text alone (look-up, suffix automata,
-n-grams), nor trees that grow by the drafter's probabilities on branches that the target did not take. But these drafts
-do not depend on the target's decisions beyond the text, and under greedy verification (and naive sampling, on a trace
+Ranks in a trace do not decide the trees of drafters that read the committed text alone (look-up, suffix automata, of
+n-grams those nodes for which there is a token), nor trees that grow by the drafter's probabilities on branches that the
+target did not take. But these drafts do not depend on the target's decisions beyond the text, and under greedy verification (and naive sampling, on a trace
 sampled at that temperature) the accepted path follows the recorded tokens. So drafting again and walking the recorded
 tokens through the draft gives the rounds of live decoding: exactly for drafters without a model; for language models
 exactly in float64, and in float32 unless two candidates have equal reach up to rounding, which depends on the batch.
-Heads need the target's hidden states, for which one forward pass of the target reads each text, once for all shapes.
+Heads need the target's hidden states, for which one forward pass of the target reads each text.
 """
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,7 +50,7 @@ class SimulatedWalk(Walk):
 class Recorded:
     """A trace, and the prompts int64[T] that its rows continue. ValueError for another number of prompts.
 
-    hidden_states(row, target): the target's of a row's whole text, [T, H] per layer; the last HELD are kept.
+    What `hidden_states` has read of HELD rows stays in memory until `forget`.
     """
 
     def __init__(self, trace: Trace, prompts: Sequence[Tensor]):
@@ -59,7 +58,20 @@ class Recorded:
             raise ValueError(f"{len(prompts)} prompts for a trace of {len(trace.lengths)} rows; give the prompts that "
                              "its rows continue, in their order")
         self.trace, self.prompts = trace, prompts
-        self.hidden_states = lru_cache(HELD)(self._read)
+        self.held: dict[tuple, Sequence[Tensor]] = {}
+
+    def hidden_states(self, row: int, target) -> Sequence[Tensor]:
+        """The target's hidden states of a row's whole text, [T, H] per layer."""
+        if (row, target) in self.held:
+            return self.held[row, target]
+        states = self._read(row, target)
+        if len(self.held) < HELD:
+            self.held[row, target] = states
+        return states
+
+    def forget(self) -> None:
+        """Frees the hidden states."""
+        self.held = {}
 
     @torch.no_grad()
     def _read(self, row: int, target) -> Sequence[Tensor]:
@@ -142,4 +154,4 @@ def replayable(drafter: Drafter) -> bool:
     if type(drafter) is CombinedDrafter:  # not Graft, in which the rows of a batch are pruned alike
         return replayable(drafter.drafter)
     resumes = isinstance(drafter, (TextDrafter, LanguageModelDrafter)) or drafter.wants_hidden_states
-    return resumes and not isinstance(drafter, Wrapper)
+    return resumes and not isinstance(drafter, Wrapper) and getattr(drafter, "proposal", "top_k") == "top_k"

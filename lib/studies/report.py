@@ -74,7 +74,7 @@ def _recommended_budget(run: Results) -> int:
 def parts(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
     """All parts of the report in order, with numbered headings; the table of contents follows the answer."""
     studies = [import_module(f"lib.studies.{study}.findings") for study in STUDIES]
-    opening = list(answer.opening(run))
+    opening = list(answer.opening(run, np.random.default_rng(ask.seed)))
     main = [*material.report(run)]
     main += [part for study in studies for part in study.report(run, ask, rng)]
     main += [*published.report(run, ask, rng)]

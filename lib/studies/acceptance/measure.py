@@ -75,41 +75,42 @@ def forest(choosing: Trace, drafter: str, families: Sequence[str],
 
 
 def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int], depth_budget: int,
-               of_text: Mapping[str, Drafter] = {},
+               drafters: Mapping[str, object] = {},
                prompts: recording.Prompts | None = None) -> dict[str, pd.DataFrame]:
-    """Tables of one trace, for all its drafters: `acceptance`, `rank`, and at one budget `depth` and `nodes`.
+    """Tables of one trace: `acceptance`, of its drafters `rank`, and at one budget `depth` and `nodes`.
 
-    of_text: drafters that read the text alone, for `acceptance` only; prompts: those that the trace was recorded of
-    (see `recording.texts_of`).
+    drafters: by name (see `recording.Competitors`); those that read the text draft again, and those without ranks have
+    no families that are grown from ranks. prompts: those that the trace was recorded of (see `recording.texts_of`).
     """
     choosing, judged = halves(recorded)
+    chosen = [] if prompts is None else [prompts.ids[row] for row in np.flatnonzero(~prompts.choosing)]
     tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "nodes": [], "rank": []}
-    for drafter in recorded.ranks:
-        trees = forest(choosing, drafter, families, budgets)
-        tables["acceptance"].append(acceptance.evaluate(judged, drafter, trees))
-        for family, budget, tree in trees:
+    for name in dict.fromkeys([*recorded.ranks, *drafters]):
+        ranked, drafter = name in recorded.ranks, drafters.get(name)
+        trees = forest(choosing, name, [each for each in families if ranked or each not in GROWN], budgets)
+        again = not ranked or isinstance(drafter, TextDrafter)
+        tables["acceptance"].append(_drafted_again(simulated.Recorded(judged, chosen), name, drafter, trees) if again
+                                    else acceptance.evaluate(judged, name, trees))
+        for family, budget, tree in trees if ranked else ():
             if budget == depth_budget:
-                setting = dict(family=family, budget=budget, drafter=drafter, **_about(recorded))
-                rounds = acceptance.rounds_of(judged, tree, drafter)
+                setting = dict(family=family, budget=budget, drafter=name, **_about(recorded))
+                rounds = acceptance.rounds_of(judged, tree, name)
                 tables["depth"].append(acceptance.by_depth(judged, tree, rounds).assign(**setting))
                 tables["nodes"].append(acceptance.by_node(tree, rounds, judged.loops).assign(**setting))
-        tables["rank"].append(acceptance.by_rank(judged, drafter).assign(drafter=drafter, **_about(recorded)))
-    tables["acceptance"] += [_replayed(recorded, name, drafter, prompts, families, budgets)
-                             for name, drafter in of_text.items()]
+        if ranked:
+            tables["rank"].append(acceptance.by_rank(judged, name).assign(drafter=name, **_about(recorded)))
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
 
 
-def _replayed(recorded: Trace, name: str, drafter: Drafter, prompts: recording.Prompts, families: Sequence[str],
-              budgets: Sequence[int]) -> pd.DataFrame:
-    """`acceptance.evaluate` of a drafter that reads the text alone, for the families that are not grown from ranks."""
-    judged, frames = halves(recorded)[1], []
-    texts = simulated.Recorded(judged, [prompts.ids[row] for row in np.flatnonzero(~prompts.choosing)])
-    for family, budget in product([each for each in families if each not in GROWN], budgets):
-        tree = shapes.at_budget(family, budget)
-        rounds = simulated.rounds(texts, drafter, tree)
-        frames.append(acceptance.tally_walk(judged, rounds, rounds.drafted).assign(
+def _drafted_again(judged: simulated.Recorded, name: str, drafter: Drafter,
+                   trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
+    """`acceptance.evaluate` of a drafter that reads the text, which may have no token for some nodes of a tree."""
+    frames = []
+    for family, budget, tree in trees:
+        rounds = simulated.rounds(judged, drafter, tree)
+        frames.append(acceptance.tally_walk(judged.trace, rounds, rounds.drafted).assign(
             family=family, budget=budget, depth=tree.max_depth))
-    return pd.concat(frames, ignore_index=True).assign(drafter=name, **_about(recorded))
+    return pd.concat(frames, ignore_index=True).assign(drafter=name, **_about(judged.trace))
 
 
 def repetition(traces: Sequence[Trace]) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from lib import replay
 from lib.drafters.heads.store import NGRAMS, folder_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
-from lib.drafters.registry import make
+from lib.drafters.registry import DRAFTERS, make, parse
 from lib.lab import cluster
 from lib.models.dialogue import has_template
 from lib.replay import acceptance, simulated
@@ -101,18 +101,16 @@ class Competitors(Mapping):
                 if not simulated.replayable(drafter):
                     raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its "
                                      "rounds; notebook 5 decodes with it live")
-                found[spec] = drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
+                by_model = DRAFTERS[parse(spec)[0]].replayable and isinstance(drafter, LanguageModelDrafter)
+                found[spec] = drafter.model if by_model else drafter
         return found
 
 
 def of_ranks(drafters: Mapping[str, object]) -> dict[str, object]:
-    """Those of `Competitors` whose ranks decide every tree, as `record` takes them."""
+    """Those of `Competitors` whose ranks decide what is accepted of every tree, as `record` takes them; the others draft
+    again in each round.
+    """
     return {name: each for name, each in drafters.items() if getattr(each, "reads_ahead", True)}
-
-
-def of_text(drafters: Mapping[str, object]) -> dict[str, object]:
-    """The others of `Competitors`, which read the text alone and draft again in each round."""
-    return {name: each for name, each in drafters.items() if name not in of_ranks(drafters)}
 
 
 def protocols_of(pair) -> tuple[str, ...]:

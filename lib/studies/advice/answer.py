@@ -14,6 +14,7 @@ from lib.cost.recommendation import CHAIN, GENERATE, ONE, PLAIN, RECOMMENDED, Fo
 from lib.lab import theme
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import findings
+from lib.studies.speed import sampled
 
 NAMES = {GENERATE: "transformers' generate", PLAIN: "plain decoding, this loop", CHAIN: "best chain"}
 COLOURS = {GENERATE: theme.GREY, PLAIN: theme.SKY, CHAIN: theme.BLUE, RECOMMENDED: theme.VERMILLION}
@@ -28,7 +29,7 @@ COMMAND = """
 """
 
 
-def opening(run: Results) -> Iterator[Part]:
+def opening(run: Results, rng: np.random.Generator) -> Iterator[Part]:
     """The answer in a few sentences, a figure of speeds, and the recommendation as a table; or that there is none."""
     path = run.run_dir / recommendation.FILE
     if not path.exists():
@@ -36,6 +37,7 @@ def opening(run: Results) -> Iterator[Part]:
         return
     made = recommendation.load(path)
     beside = [("Where a tree pays.", findings.where_trees_pay, "advice_map"),
+              ("Where tokens are sampled,", lambda rows: sampled.in_words(sampled.over_plain(rows, rng)), "sampled"),
               ("Another machine finds another answer.", findings.in_words, "advice_machines")]
     yield in_short(made, [f"**{title}** {told(run[name])}" for title, told, name in beside if name in run])
     yield speeds(made)
@@ -45,7 +47,7 @@ def opening(run: Results) -> Iterator[Part]:
 
 def in_short(made: Recommendation, more: Sequence[str] = ()) -> str:
     """What to use at each batch size, whether a tree beats a chain, when nothing pays; more: further points."""
-    points = [_use(own) for own in made.by_batch] + [_tree_or_chain(made), *_not_worth_it(made), *more]
+    points = [_use(own) for own in made.by_batch] + [_loop(made), _tree_or_chain(made), *_not_worth_it(made), *more]
     listed = "\n".join(f"- {point}" for point in points)
     return (f"**In short** (`{made.target}` in {made.dtype} on {made.processor} with {made.threads} threads, greedy "
             f"decoding of {made.new_tokens} tokens per prompt; chosen on {made.choosing} prompts, measured on others; "
@@ -86,16 +88,18 @@ def bars(made: Recommendation) -> Figure:
 
 def _use(own: ForBatch) -> str:
     if own.is_plain:
-        return f"**Batch {own.batch}: plain decoding.** {_over_generate(own, PLAIN)}"
+        return f"**Batch {own.batch}: plain decoding** ({_count(own)})."
     return (f"**Batch {own.batch}: `{own.drafter}` with `{own.tree}`**, at most {own.budget} draft "
             f"{'token' if own.budget == 1 else 'tokens'} per round. It decodes {own.speedup} times as fast as plain "
-            f"decoding in the same loop ({_count(own)}). "
-            f"{_over_generate(own, RECOMMENDED)}")
+            f"decoding in the same loop, {own.with_prefill} times with prefill ({_count(own)}).")
 
 
-def _over_generate(own: ForBatch, way: str) -> str:
-    ratio = own.tokens_per_second[way].value / own.tokens_per_second[GENERATE].value
-    return f"This is {ratio:.1f} times the speed of transformers' `generate`."
+def _loop(made: Recommendation) -> str:
+    """What the loop gains without speculation."""
+    ratios = {own.batch: own.tokens_per_second[PLAIN].value / own.tokens_per_second[GENERATE].value
+              for own in made.by_batch}
+    gains = ", ".join(f"{ratio:.1f} times as fast at batch {batch}" for batch, ratio in ratios.items())
+    return f"**Apart from speculation**, plain decoding in this loop beside transformers' `generate`: {gains}."
 
 
 def _tree_or_chain(made: Recommendation) -> str:

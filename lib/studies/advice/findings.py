@@ -12,6 +12,7 @@ from lib.cost import formulas, recommendation
 from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Recommendation
 from lib.cost.recommending import PREFIX, RULER
 from lib.cost.round_cost import Costs
+from lib.lab import stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import figures, measure
 from lib.studies.drafters.summary import CHAIN, GROWN, TREE, form
@@ -47,16 +48,21 @@ def recommended(made: Recommendation) -> Finding:
         + "".join(f" *{one[0].upper()}{one[1:]}.*" for one in notes), table=pd.DataFrame(rows).set_index("batch"))
 
 
-def kinds(made: Recommendation) -> Finding:
-    """The measured speedup of the recommendation over plain decoding by kind of text, at the smallest batch."""
+def kinds(made: Recommendation, timed: pd.DataFrame) -> Finding:
+    """The measured speedup of the recommendation over plain decoding by kind of text; timed: "advice_timed"."""
     first = made.by_batch[0]
     values = pd.Series({kind: each.value for kind, each in first.kinds.items()}).sort_values(ascending=False)
-    table = pd.DataFrame({f"batch {own.batch}": [str(own.kinds.get(kind, "")) for kind in values.index]
-                          for own in made.by_batch}, values.index)
+    judged = timed[(timed["part"] == "judging") & (timed["batch"] == first.batch)]
+    counts = judged.groupby("kind")["prompt"].nunique().reindex(values.index)
+    table = pd.DataFrame({"prompts": counts} | {
+        f"batch {own.batch}": [str(own.kinds.get(kind, "")) for kind in values.index] for own in made.by_batch},
+        values.index)
+    few = " So few prompts do not order the kinds." if counts.max() < stats.FEWEST else ""
     return Finding(
-        f"At batch {first.batch} the recommendation gains most on {values.index[0]} ({values.iloc[0]:.2f}) and least "
-        f"on {values.index[-1]} ({values.iloc[-1]:.2f}).", f"Times plain decoding, without prefill; {first.prompts} "
-        f"prompts of {len(first.kinds)} kinds. Batches of several prompts mix kinds.", table=table)
+        f"At batch {first.batch} the recommendation is faster than plain decoding on {(values > 1).sum()} of "
+        f"{len(values)} kinds of text, {values.min():.2f} to {values.max():.2f} times as fast.",
+        f"Without prefill; {counts.min()} to {counts.max()} prompts of each kind.{few} Batches of several prompts mix "
+        "kinds.", table=table)
 
 
 def predicted_and_measured(candidates: pd.DataFrame, timed: pd.DataFrame) -> Finding:
@@ -127,12 +133,12 @@ def _tree_or_chain(rows: pd.DataFrame) -> dict[str, str]:
 
 
 def where_trees_pay(rows: pd.DataFrame) -> str:
-    """For how many drafters a tree beats every chain, by hardware, in a sentence; rows: the table "advice_map"."""
-    first = rows[rows["batch"] == rows["batch"].min()]
-    told = [f"{_tree_or_chain(own)[WINS]} at the {source} costs of {hardware}"
-            for (hardware, source), own in first.groupby(["hardware", "source"], sort=False)]
+    """For how many drafters a tree beats every chain at measured costs, in a sentence; rows: the table "advice_map"."""
+    first = rows[(rows["batch"] == rows["batch"].min()) & (rows["source"] == "measured")]
+    told = [f"{_tree_or_chain(own)[WINS]} drafters at the costs measured on {hardware}"
+            for hardware, own in first.groupby("hardware", sort=False)]
     return (f"At batch {first['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
-            f"drafter, beyond the interval, for this many drafters: {'; '.join(told)}.")
+            f"drafter, beyond the interval, for {', and for '.join(told)}.")
 
 
 def by_form(candidates: pd.DataFrame) -> Finding:
@@ -161,12 +167,15 @@ def machines(rows: pd.DataFrame) -> Finding:
     """What was recommended on other machines; rows: the table "advice_machines"."""
     table = pd.DataFrame({
         "machine": rows["machine"] + ", " + rows["threads"].astype(str) + " threads", "number format": rows["dtype"],
-        "batch": rows["batch"], "drafter": rows["drafter"], "tree": rows["shape"], "speedup [95 %]": _measured(rows),
+        "batch": rows["batch"], "drafter": rows["drafter"], "tree": rows["shape"],
+        "predicted": rows["predicted"].map("{:.2f}".format), "speedup [95 %]": _measured(rows),
+        "judged on": rows["judged"],
         "tokens/s, plain decoding": rows["plain"].map("{:.3g}".format)})
     competed = "; ".join(f"on {machine}: {drafters}" for machine, drafters in
                          rows.drop_duplicates("machine")[["machine", "drafters"]].itertuples(index=False))
-    return Finding("The same target on other machines, measured there.", f"Drafters that competed {competed}.",
-                   table=table.set_index(["machine", "batch"]))
+    return Finding("The same target on other machines, measured there.", f"Drafters that competed {competed}. Not the "
+                   "machine alone may differ from this run: prompts, their number and the length of answers may, too. "
+                   "*Judged on*: prompts, or batches of them.", table=table.set_index(["machine", "batch"]))
 
 
 def in_words(rows: pd.DataFrame) -> str:
@@ -174,9 +183,10 @@ def in_words(rows: pd.DataFrame) -> str:
     told = []
     for machine, own in rows.assign(speedup=_measured(rows)).groupby("machine", sort=False):
         each = [f"plain decoding at batch {row.batch}" if row.drafter == recommendation.NO_DRAFTER else
-                f"`{row.drafter}` with `{row.shape}` at batch {row.batch}, {row.speedup} times plain decoding"
-                for row in own.itertuples()]
-        told.append(f"On {machine}: {'; '.join(each)}.")
+                f"`{row.drafter}` with `{row.shape}` at batch {row.batch}, {row.speedup} times plain decoding "
+                f"(predicted {row.predicted:.2f})" for row in own.itertuples()]
+        competed = len(own["drafters"].iloc[0].split(", "))
+        told.append(f"On {machine}, where {competed} drafters competed: {'; '.join(each)}.")
     return " ".join(told)
 
 
@@ -244,10 +254,11 @@ def recommended_tree(own: ForBatch) -> Finding:
 def as_engines_take_it(own: ForBatch) -> Finding:
     """The settings of serving engines for the recommendation at one batch."""
     if not own.settings:
-        why = "plain decoding is fastest: leave speculation off" if own.is_plain else f"no engine runs `{own.drafter}`"
+        why = own.for_engines or "plain decoding is fastest: leave speculation off"
         return Finding(f"Settings of serving engines at batch {own.batch}:", f"{why}.")
-    return Finding(f"As serving engines take it, at batch {own.batch}:", "the tree where they can express it, else the "
-                   "drafter's best chain.", table=pd.DataFrame(own.settings).set_index("engine"))
+    what = own.for_engines or "the tree where they can express it, else the drafter's best chain"
+    return Finding(f"As serving engines take it, at batch {own.batch}:", f"{what}.",
+                   table=pd.DataFrame(own.settings).set_index("engine"))
 
 
 def _predicted(row) -> str:
@@ -289,7 +300,7 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
     if "advice_map" in run:
         yield tree_or_chain(run["advice_map"])
     yield predicted_and_measured(candidates, run["advice_timed"])
-    yield kinds(made)
+    yield kinds(made, run["advice_timed"])
     yield SIZES
     yield larger_pairs(run["advice_sizes"])
     if "advice_machines" in run:

@@ -58,9 +58,9 @@ def table(machines: Sequence[Machine]) -> pd.DataFrame:
     rows = [dict(machine=machine.name, target=machine.made.target, dtype=machine.made.dtype,
                  threads=machine.made.threads, drafters=", ".join(machine.made.drafters), batch=own.batch,
                  drafter=own.drafter, shape=own.tree, budget=own.budget, plain=own.tokens_per_second[PLAIN].value,
-                 measured=own.speedup.value, measured_low=own.speedup.low, measured_high=own.speedup.high,
-                 judged=own.prompts)
+                 predicted=own.predicted, measured=own.speedup.value, measured_low=own.speedup.low,
+                 measured_high=own.speedup.high, judged=own.prompts)
             for machine in machines for own in machine.made.by_batch]
     columns = ["machine", "target", "dtype", "threads", "drafters", "batch", "drafter", "shape", "budget", "plain",
-               "measured", "measured_low", "measured_high", "judged"]
+               "predicted", "measured", "measured_low", "measured_high", "judged"]
     return pd.DataFrame(rows, columns=columns)

@@ -7,15 +7,19 @@ from lib.studies.parameters import MODELS, drafter, dtype, nodes, pairs
 
 
 def _drafters(name: str, values: Mapping) -> None:
-    """Drafters, whose heads ship for the target."""
+    """Drafters, whose heads ship for the target, and for which a pair has a draft model if they need one."""
     from lib.drafters.heads.store import check_folder_of
-    from lib.drafters.registry import DRAFTERS, parse
+    from lib.drafters.registry import head_of, needs_draft_model
     from lib.models.registry import sources
 
     drafter(name, values)
+    target, *_ = sources(values["pairs"][0])
     for spec in values[name]:
-        if head := DRAFTERS[parse(spec)[0]].drafter.head_kind:
-            check_folder_of(sources(values["pairs"][0])[0].short, head)
+        if head := head_of(spec):
+            check_folder_of(target.short, head)
+        if needs_draft_model(spec) and all(sources(pair)[1] is None for pair in values["pairs"]):
+            raise ValueError(f"drafters name {spec!r}, but no pair has a draft model: name one, as in "
+                             f"{target.short}|DRAFTER, or leave it out")
 
 
 def _elsewhere(name: str, values: Mapping) -> None:
@@ -104,6 +108,7 @@ TABLES = (
           batch drafter shape
           budget
           plain real tokens per second of plain decoding, of the whole batch without prefill
+          predicted real speed over plain decoding that was predicted on choosing prompts
           measured interval measured speed over plain decoding in the same loop; judged prompts
           judged integer batches of prompts on which it was measured
           """),

@@ -107,8 +107,10 @@ def measure(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
 
         if (pairs[0].target_name, name) in done:
             for label, shape in settings:
-                if DRAFTERS[parse(drafters[label][0])[0]].drafter.remembers:
-                    run(_drafter(kept, label, shape, *drafters[label], ids, [], seed), shape)
+                if drafters[label][0] not in CONTROLS:
+                    drafter = _drafter(kept, label, shape, *drafters[label], ids, [], seed)
+                    if drafter.remembers:
+                        run(drafter, shape)
             continue
         plain = run(NoDrafter(), "chain:0")
         rows = _rows(plain, plain, NoDrafter(), target, about | {"drafter": PLAIN, "shape": NO_SHAPE, "budget": 0})

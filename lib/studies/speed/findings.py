@@ -1,4 +1,4 @@
-"""What the speed study found: speed beside what users have, on which text, the loop's own cost, and number formats."""
+"""What the speed study found: speed beside what users have, the loop's own cost, and number formats."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -70,18 +70,6 @@ def same_text(rows: pd.DataFrame, dtype: str) -> Finding:
                    "decides otherwise; in float64 the tests require all of the loop's texts to be the target's own.")
 
 
-def on_which_text(rows: pd.DataFrame, by_kind: pd.DataFrame) -> Finding:
-    """Speed over the plain loop by kind of text; by_kind: `measure.gains` of rows over the plain loop, by kind."""
-    shown = by_kind[~by_kind["alternative"].isin([*THEIRS, PLAIN])]
-    figure = charts.heat_map(shown.pivot(index="alternative", columns="kind", values="value"), x_label="", y_label="",
-                             value_label="speed / plain loop", frame_best=True)
-    own = by_kind[by_kind["alternative"] == ADVISED].sort_values("value")
-    most, least = own.iloc[-1], own.iloc[0]
-    return Finding("On which text it pays:", f"over the plain loop the recommendation gains most on {most.kind} "
-                   f"({stats.format_estimate(most)} times), least on {least.kind} ({stats.format_estimate(least)}); "
-                   f"{most.n_prompts} prompts per kind.", figure, "speed_kinds")
-
-
 def overhead(rows: pd.DataFrame) -> Finding:
     """The share of a round in neither model; rows: the table "speed"."""
     spent = measure.outside(rows)
@@ -94,16 +82,13 @@ def overhead(rows: pd.DataFrame) -> Finding:
 def sampled_speed(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     """Speed over the plain loop where tokens are sampled; from the table "sampled"."""
     found = sampled.over_plain(rows, rng)
-    found = found[found["alternative"] != PLAIN]
-    best = found.loc[found.groupby("temperature")["value"].idxmax()]
-    told = "; ".join(f"at temperature {row['temperature']:g} `{row['alternative']}` decodes "
-                     f"{stats.format_estimate(row)} times as fast as the plain loop" for _, row in best.iterrows())
+    claim, found = sampled.in_words(found), found[found["alternative"] != PLAIN]
     shown = found.assign(speed=stats.format_estimates(found), tokens=found["tokens"].round(2))
     shown = shown.set_index(["temperature", "alternative"])[["speed", "tokens"]]
     shown.columns = ["over the plain loop", "tokens per round"]
-    return Finding(f"Where tokens are sampled, {told}.", f"The best of {len(found) // len(best)} drafters and trees on "
-                   f"these {found['n_prompts'].max()} prompts, which favours it; one request at a time, without "
-                   f"prefill, by the lossless rule `{rows['rule'].iloc[0]}`.", table=shown)
+    return Finding(f"Where tokens are sampled, {claim}", "To be the best of several on the same prompts "
+                   "favours it. One request at a time, without prefill, by the lossless rule "
+                   f"`{rows['rule'].iloc[0]}`.", table=shown)
 
 
 def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
@@ -194,7 +179,7 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
     yield SPEED
     yield side_by_side(rows, measure.factors(rows, rng))
     if "sampled" in run:
-        yield sampled_speed(run["sampled"], rng)
+        yield sampled_speed(run["sampled"], np.random.default_rng(ask.seed))
     if "formats" in run:
         yield replace(number_formats(run["formats"], rng), table=None)
     if "format_costs" in run:
@@ -204,12 +189,9 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
 
 
 def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
-    """Speed by kind of text, the loop's own cost, and number formats."""
-    rows = run["speed"]
-    smallest = rows[rows["batch"] == rows["batch"].min()]
-    yield "## Speed by kind of text"
-    yield on_which_text(smallest, measure.gains(smallest, PLAIN, rng, by=["kind"]))
-    yield overhead(rows)
+    """The loop's own cost, and number formats."""
+    yield "## The cost of the loop"
+    yield overhead(run["speed"])
     if "formats" in run:
         yield FORMATS
         yield number_formats(run["formats"], rng).table

@@ -25,7 +25,7 @@ from lib.drafters.registry import make
 from lib.lab import stats
 from lib.lab.tables import Table
 from lib.lab.timing import synchronise
-from lib.studies.speed.alternatives import PLAIN, Alternative
+from lib.studies.speed.alternatives import PLAIN, THEIRS, Alternative
 
 
 # ------------------------------------------------------------------------------------------------ what is given to it
@@ -57,14 +57,15 @@ def measure(table: Table, pair, alternatives: Sequence[Alternative], prompts, *,
             generator: torch.Generator) -> None:
     """Times all alternatives on all groups of prompts, one row each; rows that the table has are not made again.
 
-    Alternatives are interleaved on each group, in shuffled order, after one untimed run each. An interrupt loses the
-    current run alone.
+    Alternatives are interleaved on each group, in shuffled order, after one untimed run each. Other programs' ways, which
+    are slow, have one repeat. An interrupt loses the current run alone.
     """
     fitting, dtype = [way for way in alternatives if way.batched or batch == 1], dtype_of(pair)
     own: dict[str, list[list[int]]] = {}
     todo = [(repeat, *group, fitting[at]) for repeat in range(repeats) for group in groups(prompts, batch)
             for at in torch.randperm(len(fitting), generator=generator).tolist()
-            if (pair.name, dtype, batch, fitting[at].name, group[0], repeat) not in table.keys()]
+            if not (repeat and fitting[at].name in THEIRS)
+            and (pair.name, dtype, batch, fitting[at].name, group[0], repeat) not in table.keys()]
     for way in {way.name: way for *_, way in todo}.values():
         way.run(todo[0][3])
     for repeat, name, kind, group, way in todo:
@@ -106,15 +107,16 @@ def one_per_round(rounds: Sequence[Round]) -> list[Round]:
 def gains(rows: pd.DataFrame, base: str, rng: np.random.Generator, by: Sequence[str] = ()) -> pd.DataFrame:
     """Each alternative's speed over `base`'s: pair, batch, alternative, value, low, high, n_prompts.
 
-    by: further columns to group by, such as "kind". Repeats of a prompt are added up before ratios are taken.
+    by: further columns to group by, such as "kind". A prompt's speed is the median of its repeats, of which one may have
+    been disturbed.
     """
     setting = ["pair", "batch", *by]
-    summed = rows.groupby([*setting, "alternative", "prompt"], as_index=False, sort=False)[["tokens", "seconds"]].sum()
-    summed["log"] = np.log(summed["tokens"] / summed["seconds"])
-    own = summed[summed["alternative"] == base].set_index([*setting, "prompt"])["log"].rename("base")
+    speeds = rows.assign(log=np.log(rows["tokens"] / rows["seconds"]))
+    speeds = speeds.groupby([*setting, "alternative", "prompt"], as_index=False, sort=False)["log"].median()
+    own = speeds[speeds["alternative"] == base].set_index([*setting, "prompt"])["log"].rename("base")
     if own.empty:
         raise ValueError(f"no row is of {base!r}; there are {', '.join(rows['alternative'].unique())}")
-    both = summed.join(own, on=[*setting, "prompt"], how="inner")
+    both = speeds.join(own, on=[*setting, "prompt"], how="inner")
     both["log"] -= both["base"]
     both["once"] = 1
     found = stats.summarise(both, [*setting, "alternative"], "log", "once", rng, rounds="once")

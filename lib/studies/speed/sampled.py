@@ -14,6 +14,7 @@ from lib.cost.calibration import dtype_of
 from lib.cost.recommendation import NO_DRAFTER
 from lib.decoding import loop
 from lib.drafters.drafter import ROOT_ALONE
+from lib.lab import stats
 from lib.studies.speed import measure
 from lib.studies.speed.alternatives import PLAIN, drafted
 from lib.trees.growth.candidates import Growth
@@ -46,6 +47,20 @@ def compare(pair, prompts, drafting: Sequence[tuple[str, str, str | Tree | Growt
                                  alternative=way.name, drafter=way.drafter, shape=way.shape, prompt=prompt, kind=kind,
                                  repeat=turn // len(ways), **counts))
     return pd.DataFrame(rows)
+
+
+def in_words(found: pd.DataFrame) -> str:
+    """The best drafter and tree at each temperature, in a sentence; found: `over_plain`."""
+    return "; ".join(f"at temperature {row['temperature']:g} `{row['alternative']}` decodes "
+                     f"{stats.format_estimate(row)} times as fast as plain decoding ({row['n_prompts']} prompts, the "
+                     f"best of {row['tried']} drafters and trees on them)" for _, row in best(found).iterrows()) + "."
+
+
+def best(found: pd.DataFrame) -> pd.DataFrame:
+    """The fastest way at each temperature, plain decoding left out; `tried`: among how many. found: `over_plain`."""
+    others = found[found["alternative"] != PLAIN]
+    fastest = others.loc[others.groupby("temperature")["value"].idxmax()]
+    return fastest.assign(tried=fastest["temperature"].map(others.groupby("temperature").size()))
 
 
 def over_plain(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:

@@ -12,18 +12,19 @@ import torch
 
 from lib import cost
 from lib.cost import candidates, recommendation, recommending, ways
-from lib.cost.candidates import Limits
+from lib.cost.candidates import Entrant, Limits
 from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, Interval
 from lib.cost.round_cost import Curve, RoundCost
 from lib.decoding import loop
 from lib.drafters.drafter import NoDrafter
+from lib.drafters.ngrams import NgramDrafter, NgramTables
 from lib.models import Pair
 from lib.models.prompts import PromptSet
 from lib.replay.rank_paths import most_frequent_paths
 from lib.tests import small_models
 from lib.tests.cost import test_cost
 from lib.tests.replay.test_replay import synthetic
-from lib.trees import growth
+from lib.trees import growth, shapes
 from lib.trees.growth.rules import Costs
 
 TARGET = small_models.llama(3)
@@ -153,6 +154,25 @@ def test_a_winner_that_is_slower_on_other_prompts_is_not_recommended():
     assert any("predicted to decode" in sentence for sentence in own.warnings)
 
 
+def test_where_no_engine_runs_the_winner_the_fastest_that_one_runs_is_named():
+    price = RoundCost(1.0, 0.0, Curve.through([1], [0.0]), Curve.through([1, 8], [1.0, 1.35]))
+
+    def candidate(spec, label, accepted):
+        tree = shapes.parse(label)
+        return candidates.Candidate(Entrant(spec, spec, None, None), label, tree, ["a"], np.array([accepted]),
+                                    np.array([1]), np.eye(tree.budget + 1)[tree.budget])
+
+    winner = candidate("recycling", "chain:4", 3.0)
+    tried = [winner, candidate("lookup", "kary:2@6", 2.0), candidate("lookup", "chain:2", 1.0)]
+    prices = {"recycling": price, "lookup": price}
+    set_so, served = recommending._for_engines(winner, tried, prices, 1)
+    assert served == {"drafter": "lookup", "tree": "chain:2", "predicted": pytest.approx(2 / 1.05)}
+    assert {one["draft"] for one in set_so} == {"the recommended tree"} and len(set_so) > 2
+    assert recommending._for_engines(winner, tried[:1], prices, 1) == ([], None)
+    own, none = recommending._for_engines(tried[2], tried, prices, 1)
+    assert own == set_so and none is None
+
+
 def test_the_file_and_the_lines_say_the_same(found, tmp_path):
     path = tmp_path / "new" / recommendation.FILE
     first, second = found.recommendation.by_batch
@@ -226,10 +246,12 @@ def test_a_target_alone_has_every_drafter_that_needs_no_model():
         candidates.entrants([both[0], replace(both[1], target_name="u")])
 
 
-@pytest.mark.parametrize("spec", ["lookup", "sam", "model", "early_exit:1"])
+@pytest.mark.parametrize("spec", ["lookup", "sam", "model", "early_exit:1", "ngrams"])
 def test_replayed_tokens_per_round_are_those_of_live_decoding(spec):
     pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(6))
-    [one] = candidates.entrants([pair], [spec])
+    tables = NgramTables(({1: 2, 3: 4},), TARGET.config.vocab_size)  # with tokens after few others
+    [one] = candidates.entrants([pair], [spec]) if spec != "ngrams" else [
+        Entrant(spec, spec, pair, NgramDrafter(tables))]
     recorded = candidates.record(pair, [one], prompts, 20, 3)
     for each in candidates.static(one, recorded, Limits(4, 3)):
         if each.label not in ("chain:2", "independent:2@4"):
@@ -239,6 +261,22 @@ def test_replayed_tokens_per_round_are_those_of_live_decoding(spec):
         assert each.tokens == pytest.approx(1 + np.mean([record.accepted for record in counted]))
         drafted = np.bincount([record.drafted for record in done.rounds], minlength=len(each.sizes))
         assert each.sizes == pytest.approx(drafted / len(done.rounds))
+
+
+def test_drafters_that_sample_are_decoded_and_not_replayed():
+    pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(2))
+    [one] = candidates.entrants([pair], ["model:iid"])
+    recorded = candidates.record(pair, [one], prompts, 8, 3)
+    assert one.recorded_as is None and not recorded.trace.ranks and not list(candidates.grown(one, recorded, Limits()))
+    assert not list(candidates.static(one, recorded, Limits(4, 3)))
+
+
+def test_a_tree_behind_a_look_up_has_the_passes_of_its_levels():
+    pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(3))
+    [both] = candidates.entrants([pair], ["combined"])
+    recorded = candidates.record(pair, [both], prompts, 12, 3)
+    wide = {each.label: each.passes for each in candidates.static(both, recorded, Limits(8, 3))}["independent:4@8"]
+    assert set(wide) == {1, 4} and wide[1] == wide[4] <= 1, "the root's and the first level's"
 
 
 def test_grown_trees_and_live_drafters_compete_too():
@@ -331,6 +369,23 @@ def test_a_way_that_only_stands_beside_takes_a_quarter_of_the_time():
     assert spent.loc[PLAIN, "size"] == 60 * len(groups)
     assert spent.loc[GENERATE, "sum"] / spent["sum"].sum() == pytest.approx(ways.SPARED, abs=0.02)
     assert set(rows["way"].iloc[:4]) == {PLAIN, GENERATE}
+
+
+def test_a_way_that_only_stands_beside_has_a_turn_that_counts():
+    """Also where the answers of the first turn end at once."""
+    now = [0.0]
+
+    def taking(seconds):
+        def run(prompts):
+            now[0] += seconds
+            lasting = now[0] > 20
+            return ways.Continued([[1, 2] if lasting else [1]] * len(prompts), [], prefilled=now[0] - seconds / 2)
+        return run
+
+    rows = ways.race({PLAIN: taking(1.0), GENERATE: taking(5.0)}, ways.groups(prompts_of(range(6)), 2), repeats=2,
+                     until=float("inf"), least=2, sparing=[GENERATE], device="cpu", clock=lambda: now[0],
+                     generator=torch.Generator().manual_seed(0))
+    assert set(rows["way"]) == {PLAIN, GENERATE}
 
 
 def test_without_an_interval_the_value_itself_is_compared():

@@ -314,6 +314,19 @@ def test_no_budget_no_forward_of_a_head(name, shape):
                                                              max_new_tokens=5).new_tokens
 
 
+@pytest.mark.parametrize("name", ["medusa", "block", "dspark"])
+def test_without_a_level_left_the_root_is_drafted_alone(name):
+    """In a window's last round, and where a policy advises against drafting: with the proposal that rules ask for."""
+    rule = growth.parse("dyspec@4" if name == "dspark" else "ddtree@4")
+    for proposal, shape in (("top_k", rule.at_most(0)), ("iid", shapes.parse("chain:0"))):
+        drafter = small_heads.DRAFTERS[name](TARGET, HEADS[name], proposal=proposal)
+        prompt = small_models.prompts(0, [5], TARGET.config.vocab_size)
+        drafter.start(prompt)
+        drafter.commit([[]], [3], TARGET(prompt[0][None], output_hidden_states=True))
+        [draft] = drafter.propose(shape, draws(0))
+        assert draft.tree.budget == 0 and draft.proposal == proposal and draft.token_list == [3]
+
+
 def test_untrained_medusa_heads_repeat_the_targets_own_layer():
     fresh = heads.MedusaHeads(heads.settings("medusa", TARGET.config)).double()
     hidden = torch.randn(3, TARGET.config.hidden_size, dtype=torch.float64)

@@ -92,9 +92,12 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
         calls = {(one.row, one.position - 1): one.draft_calls for one in done.rounds}
         if kind != "eagle":  # whose head also reads what a look-up drafted, in a pass that the round's commit makes
             assert [calls[each] for each in zip(found.rows.tolist(), found.starts.tolist())] == list(found.draft_calls)
-    read = source.hidden_states.cache_info().misses
-    assert read == (0 if kind == "model" else len(prompts)), "a text is read once for all shapes"
+    read = len(source.held)
+    source.forget()
+    assert read == (0 if kind == "model" else len(prompts)) and not source.held
     assert not simulated.replayable(GraftDrafter(SuffixAutomatonDrafter(), made))
+    sampled = LanguageModelDrafter(HEADED, proposal="iid")
+    assert not simulated.replayable(sampled) and not simulated.replayable(CombinedDrafter(made, sampled))
 
 
 def test_ngrams_are_replayed_by_their_ranks_too():

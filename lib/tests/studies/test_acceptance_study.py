@@ -93,18 +93,18 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
     asked = recording.split_prompts(list("abcdef"), ["k", "l"] * 3, small_models.prompts(0, (9, 12, 7, 8, 15, 6)),
                                     choose=1, judge=2)
     drafters = recording.Competitors([pair])
-    ranked, of_text = recording.of_ranks(drafters), recording.of_text(drafters)
-    assert list(ranked) == ["ngrams"] and list(of_text) == ["lookup", "sam"]
+    ranked = recording.of_ranks(drafters)
+    assert list(ranked) == ["ngrams"] and {*drafters} == {"ngrams", "lookup", "sam"}
     [made] = recording.record("t", target, ranked, asked, temperatures=[0.0], tokens=24, starts=2, horizon=4,
                               eos_token_id=None, seed=0, folder=tmp_path, protocols=recording.protocols_of(pair),
                               deepest=8, report=str)
-    tables = measure.replay_all(made, ["chain", "star", "optimal"], [2, 8], 8, of_text, asked)
+    tables = measure.replay_all(made, ["chain", "star", "optimal"], [2, 8], 8, drafters, asked)
     judged = asked.select(np.flatnonzero(~asked.choosing))
     for name, drafter in drafters.items():
         done = live.decode(target, drafter, judged.ids, shape="chain:8", max_new_tokens=25)
         lived = live.tally(done, judged.names, judged.kinds)
         found = summary.where(tables["acceptance"], drafter=name, family="chain", budget=8)
-        columns = ["prompt", "stretch", "rounds", "accepted"]
+        columns = ["prompt", "stretch", "rounds", "drafted", "accepted"]
         both = [frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[columns] for frame in (lived, found)]
         pd.testing.assert_frame_equal(*both, check_dtype=False)
     compared = shape_findings.Shapes(tables, "t/ngrams", 8, np.random.default_rng(0))

@@ -14,7 +14,7 @@ from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
 from lib.lab import processor, tables
 from lib.lab.findings import Results
 from lib.studies.advice import answer, figures, findings, machines, measure
-from lib.studies.advice.schema import NOTEBOOK
+from lib.studies.advice.schema import NOTEBOOK, PARAMETERS
 from lib.studies.report import Ask
 from lib.tests.cost import test_cost
 from lib.tests.cost.test_recommendation import found  # noqa: F401
@@ -52,7 +52,7 @@ def test_what_is_found_fits_its_tables_and_the_report_quotes_the_file(found, tmp
     parts = list(findings.report(Results(tmp_path), Ask("t/d", 2), np.random.default_rng(0)))
     shown = "\n".join(f"{part.claim} {part.text}" for part in parts if hasattr(part, "claim"))
     kinds = found.recommendation.at(1).kinds
-    assert f"({max(each.value for each in kinds.values()):.2f})" in shown
+    assert f"to {max(each.value for each in kinds.values()):.2f} times as fast" in shown
     assert len([part for part in parts if getattr(part, "figure", None)]) == 4
 
 
@@ -124,7 +124,7 @@ def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: 
     assert "H100, bfloat16 (computed)" in finding.table.index
     faster = mapped[(mapped["batch"] == 1) & (mapped["hardware"] == "another") & (mapped["over_chain_low"] > 1)]
     wins = f"{faster['drafter'].nunique()} of {there['drafter'].nunique()}"
-    assert f"{wins} at the measured costs of another" in findings.where_trees_pay(mapped)
+    assert f"{wins} drafters at the costs measured on another" in findings.where_trees_pay(mapped)
     chains = listed_at(found, 1)
     fastest = chains.loc[chains["speedup"].idxmax()]
     assert own_costs["fastest chain"] == f"{fastest['drafter']}, {fastest['shape']}: {fastest['speedup']:.2f}"
@@ -178,8 +178,8 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     shown = findings.machines(listed).table.loc[(f"a processor, AVX2, {threads}", 1), :]
     assert shown["speedup [95 %]"] == str(first.speedup)
     tables.write(tmp_path, "advice_machines", listed, "mark")
-    text = next(answer.opening(Results(tmp_path)))
-    assert "- **Another machine finds another answer.** On a processor, AVX2: `" in text
+    text = next(answer.opening(Results(tmp_path), np.random.default_rng(0)))
+    assert "- **Another machine finds another answer.** On a processor, AVX2, where 2 drafters competed: `" in text
 
 
 def test_the_star_is_the_measured_speedup_at_the_recommended_budget(found):  # noqa: F811
@@ -200,13 +200,26 @@ def test_sentences_are_those_of_the_recommendation():
     row = finding.table.loc[1]
     assert (row["drafter"], row["tree"], row["speedup [95 %]"]) == ("lookup", "chain:2", "1.40 [1.20, 1.60]")
     assert "*Batch 1: a note.*" in finding.text and "float32" in finding.claim
-    assert findings.kinds(told()).table.loc["code", "batch 1"] == "1.40 [1.20, 1.60]"
+    judged = pd.DataFrame([dict(part="judging", batch=1, kind="code", prompt=name) for name in "ab"])
+    kinds = findings.kinds(told(), judged).table
+    assert kinds.loc["code", "batch 1"] == "1.40 [1.20, 1.60]" and kinds.loc["code", "prompts"] == 2
     assert findings.recommended_tree(told().at(1)).figure is not None
     assert findings.as_engines_take_it(told().at(1)).table.loc["e", "setting"] == "--x"
     plain = told(drafter="none", tree="chain:0", choices=[], budget=0, depth=0, settings=[]).at(1)
     assert findings.recommended_tree(plain).figure is None
     assert "leave speculation off" in findings.as_engines_take_it(plain).text
-    assert "no engine runs `ngrams`" in findings.as_engines_take_it(told(drafter="ngrams", settings=[]).at(1)).text
+    assert findings.as_engines_take_it(told(drafter="ngrams", settings=[]).at(1)).text == "no engine runs ngrams."
+    served = told(drafter="ngrams", served={"drafter": "lookup", "tree": "chain:1", "predicted": 1.21})
+    assert "the fastest that one runs is lookup with chain:1, predicted to decode 1.21 times" in findings.as_engines_take_it(
+        served.at(1)).text and "no engine runs ngrams; the fastest" in served.text()
+
+
+@pytest.mark.parametrize("pair, spec, told", [
+    ("base", "model", "no pair has a draft model"), ("base", "combined", "no pair has a draft model"),
+    ("base|small", "combined:behind=eagle3", "eagle3"), ("base|small", "graft:behind=dspark", "dspark")])
+def test_a_drafter_that_the_target_cannot_have_is_refused_before_anything_runs(pair, spec, told):
+    with pytest.raises(ValueError, match=told):
+        PARAMETERS["drafters"]("drafters", {"pairs": [pair], "drafters": [spec]})
 
 
 def test_published_sizes_with_random_weights_are_timed():

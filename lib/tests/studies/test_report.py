@@ -38,7 +38,7 @@ def test_a_new_study_is_in_the_report_by_its_name_alone(monkeypatch):
     for module, given in ((report.answer, "opening"), (report.material, "report"),
                           (report.published, "report"), (report, "made_by")):
         monkeypatch.setattr(module, given, lambda *_: iter(()))
-    contents, *parts = report.parts(None, None, None)
+    contents, *parts = report.parts(None, Ask("t/d", 2), None)
     assert parts == ["## 1 One\n\ntext", claim, "### 1.1 Part", "## 2 Two", "### 2.1 Part", "## A Details", "text",
                      "## B More"]
     assert contents == ("**Contents** [1 One](#1-One) · [2 Two](#2-Two)\n\n"
@@ -90,12 +90,12 @@ def test_the_first_page_says_what_recommendation_json_says(run, tmp_path):
                        over_chain=ONE),
                replace(one, batch=8, drafter="none", tree="chain:0", speedup=ONE, over_chain=Interval(1.3, 1.2, 1.4))]
     replace(made, by_batch=batches).save(tmp_path / recommendation.FILE)
-    text, figure, command, table = answer.opening(Results(tmp_path))
+    text, figure, command, table = answer.opening(Results(tmp_path), np.random.default_rng(0))
     assert "./run_notebooks.sh 06 --set" in command and len(table.table) == 3
     assert text.startswith("**In short**") and "`sam` with `kary:2@6`" in text and "2.00 [1.50, 2.50]" in text
     assert "beside the best chain**: 1.10 [1.05, 1.20] times as fast at batch 1." in text
-    assert "At batch 4 the interval of the speedup contains 1" in text and "Batch 8: plain decoding." in text
+    assert "At batch 4 the interval of the speedup contains 1" in text and "Batch 8: plain decoding**" in text
     assert figure.claim == "Speculation gains most at small batches." and len(figure.figure.axes) == 3
     theme.close(figure.figure)
-    [sentence] = answer.opening(Results(tmp_path / "nothing"))
+    [sentence] = answer.opening(Results(tmp_path / "nothing"), np.random.default_rng(0))
     assert sentence.startswith("**In short** This run made no recommendation")
