@@ -36,11 +36,11 @@ class Hardware:
 
 
 # H100 SXM (data sheet); Xeon 8480+ with AMX: 56 cores x 1,024 per cycle at 2.0 GHz, 8 x DDR5-4800; a laptop with AVX2:
-# 8 cores x 32 per cycle at 3.0 GHz, 2 x DDR5-5600.
+# 8 cores x 32 per cycle at 3.0 GHz, 2 x DDR5-5600, on which float32 products read weights that are numbers of 16 bits.
 HARDWARE = {
     "H100, bfloat16": Hardware(3.35e12, 989e12, 2),
     "AMX server, bfloat16": Hardware(307e9, 115e12, 2),
-    "AVX2 laptop, float32": Hardware(89.6e9, 768e9, 4),
+    "AVX2 laptop, float32": Hardware(89.6e9, 768e9, 2),
     "AVX2 laptop, int8 weights": Hardware(89.6e9, 768e9, 1),
 }
 

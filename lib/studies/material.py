@@ -48,6 +48,15 @@ budget.
 target's own first layers (early exit); look-up of the last tokens earlier in the text (prompt look-up, suffix
 automaton); tables of frequent n-grams of the target's text; the target's own earlier candidates (token recycling).
 
+| name | what drafts |
+|---|---|
+| `lookup`, `sam` | the tokens after earlier occurrences of the last few tokens in the text; after the longest earlier match |
+| `ngrams` | the text's own n-grams of two tokens and more, then tables of n-grams counted on text that the target wrote |
+| `model:vocabulary=8192` | the draft model, with the target's 8,192 most frequent tokens alone |
+| `eagle3`, `dspark` | trained heads; `dspark:confidence` grows its trees by the head's own confidence |
+| `combined:behind=X` | `sam` where its match has four tokens or more, `X` elsewhere; without `behind`, the draft model |
+| `graft:behind=X` | the tree of `X`, pruned to make room for the tokens after `sam`'s match |
+
 **Glossary.**
 
 | term | meaning |
@@ -92,7 +101,7 @@ LIMITS = """
 ### Limits
 
 A finding holds for the models, the text and the machine that it names. Predicted speeds take measured costs as exact,
-so that their intervals contain only the variation between prompts. Times of two machines are never compared. Greedy
+so that their intervals contain only the variation between prompts. Times of two machines never stand in one ratio. Greedy
 text in bfloat16 can differ from the target's own where two logits are nearly equal; in float64 the tests require it to
 be the same.
 """

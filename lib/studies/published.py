@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 TEXT = """
 ## Beside published numbers
 
-Each row names its pair, text, hardware and budget, because these decide the numbers more than the method does. A row of
-this run has the method of the rows above it, on another pair: the two say how far a published number carries over, and
-no more. τ counts the bonus token.
+The pair, the text, the hardware and the budget decide these numbers more than the method does; where a field is empty, the
+paper does not state it. A row of this run has the method of the rows above it, on another pair: the two say how far a
+published number carries over, and no more. τ counts the bonus token.
 """
 
 SPEC_BENCH = "Xia et al. 2024, Spec-Bench leaderboard"
@@ -78,8 +78,8 @@ def beside(measured: pd.DataFrame) -> Finding:
                   "speedup": claim.speedup} for claim in CLAIMS if claim.method == method]
         rows += measured[measured["method"] == method].assign(**{"from": "this run"}).to_dict("records")
     count = measured["method"].nunique()
-    return Finding(f"This run measured {count} of {len(methods)} published methods.", "The methods that it did not "
-                   "measure have no row of *this run*. Speedups of different machines are not comparable.",
+    return Finding(f"This run has a row for {count} of {len(methods)} published methods.", "Its texts and machine are "
+                   "those of *Sample sizes*. Speedups of different machines are not comparable.",
                    table=pd.DataFrame(rows).set_index(["method", "from"])[["setting", "τ (budget)", "speedup"]])
 
 
@@ -93,7 +93,7 @@ def replayed(run: Results, pair: str) -> pd.DataFrame:
     length, found = (sums["accepted"] / sums["rounds"]).unstack(), []
     for method, family in FAMILIES.items():
         for name in (name for name in length.index if name == family or name.startswith(f"{family}:")):
-            tau = ", ".join(f"{1 + value:.2f} ({budget})" for budget, value in length.loc[name].items())
+            tau = ", ".join(f"{1 + value:.2f} ({budget})" for budget, value in length.loc[name].dropna().items())
             found.append({"method": method, "setting": f"{pair}, `{name}`, replay", "τ (budget)": tau, "speedup": ""})
     return pd.DataFrame(found)
 

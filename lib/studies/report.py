@@ -24,6 +24,7 @@ from lib.studies import STUDIES, material, published
 from lib.studies.acceptance import summary
 from lib.studies.advice import answer
 
+LEAST = 4  # nodes, below which most families of trees are one tree
 HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
 
 
@@ -53,7 +54,7 @@ class Ask:
     @classmethod
     def of(cls, run: Results, *, pair: str = "", budget: int = 0, **others) -> "Ask":
         """The choices for a run. Without a pair, the first one that the run was made for. Without a budget, that of the
-        recommendation at the smallest batch. In place of a budget that the run lacks, its nearest. ValueError for a
+        recommendation at the smallest batch, if trees of so many nodes differ. In place of a budget that the run lacks, its nearest. ValueError for a
         pair that the run lacks.
         """
         rows, first = run["acceptance"], run["rank"].iloc[0]  # ranks are tabled for the first pair of the parameters
@@ -66,9 +67,10 @@ class Ask:
 
 
 def _recommended_budget(run: Results) -> int:
-    """The budget of the recommendation at the smallest batch; 0 without a recommendation, and where it is plain."""
+    """The budget of the recommendation at the smallest batch; 0 without one, and below LEAST."""
     path = run.run_dir / recommendation.FILE
-    return recommendation.load(path).by_batch[0].budget if path.exists() else 0
+    budget = recommendation.load(path).by_batch[0].budget if path.exists() else 0
+    return budget if budget >= LEAST else 0
 
 
 def parts(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:

@@ -112,10 +112,11 @@ def tree_or_chain(rows: pd.DataFrame) -> Finding:
     here = wins[measure.HERE]
     return Finding(
         f"At batch {first}, a tree is faster than every chain of the same drafter for {here[WINS]} drafters on this "
-        f"machine, most for {here[MOST]}.",
+        f"machine; the largest ratio is that of {here[MOST]}.",
         "Blue: the fastest tree of the budget is faster than the drafter's fastest chain of any length; a dot: beyond "
-        "the interval, paired by prompt. Speeds are over plain decoding on the same hardware, predicted from replay; a "
-        "drafter that was not timed there takes as large a share of a plain round as here.",
+        "the interval, paired by prompt. Speeds are over plain decoding on the same hardware, predicted from replay. "
+        "Computed costs are a roofline from data sheets, which knows no caches and no attention. For a drafter that was "
+        "not timed on a machine, drafting is assumed to take the same share of a plain round as here.",
         figures.tree_or_chain(rows, panels), "tree_or_chain", table=table)
 
 
@@ -282,8 +283,8 @@ and tree. The fastest few are then timed, and the winner is measured on prompts 
 SIZES = """
 ### Other hardware and larger models
 
-A small model is limited by arithmetic from a few nodes on. A large model waits for its weights, and checks many nodes
-in the time of one. The cost of a model does not depend on its weights' values, so pairs of other sizes were timed with
+A round waits for the weights from memory until its nodes take longer to multiply. How many nodes that is depends on the
+processor's arithmetic beside its memory: few on two cores, hundreds on a GPU. The cost of a model does not depend on its weights' values, so pairs of other sizes were timed with
 random weights; the acceptance is the one measured here.
 """
 

@@ -101,8 +101,10 @@ def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     least = own["weights (MiB)"].xs(PLAIN, level="alternative").idxmin()
     claim = (f"The fastest number format is {_format(best)} with `{best[2]}`: {_over(own, best, first)} times the plain "
              f"speed of {_format(first.name)}, {stats.format_estimate(own.loc[best])} times that of its own format.")
-    text = (f"With {_format(least)} the weights take the least memory, {own.loc[(*least, PLAIN), 'weights (MiB)']:.0f} "
-            f"MiB, and plain decoding has {_over(own, (*least, PLAIN), first)} times that speed.")
+    text = (f"With {_format(least)} the target's weights take the least memory, "
+            f"{own.loc[(*least, PLAIN), 'weights (MiB)']:.0f} MiB of {first['weights (MiB)']:.0f} (with the copies that "
+            f"kernels hold), and plain decoding has {_over(own, (*least, PLAIN), first)} times that speed "
+            f"({rows['prompt'].nunique()} prompts).")
     llama = formats.over_llama(rows, rng)
     if len(llama):
         fast = llama.sort_values("value").iloc[-1]
@@ -162,7 +164,7 @@ SPEED = """
 All ways decode the same prompts with the same stopping rule, in turns; prefill is included unless a number says
 otherwise, and ratios are geometric means over prompts. Two factors are kept apart: the gain of the **loop** without
 speculation over transformers' greedy `generate`, and the gain of **speculation** over the loop's own plain decoding.
-The *policy* drafts as deep as its last rounds advise, or not at all.
+The *policy* chooses the length of each round's draft by what its last rounds accepted, or drafts nothing.
 """
 
 FORMATS = """

@@ -26,7 +26,7 @@ from lib.models.load import Pair, load_pair
 from lib.models.registry import sources
 from lib.studies.drafters.measure import weights
 from lib.studies.speed import measure
-from lib.studies.speed.alternatives import PLAIN, drafted, llama
+from lib.studies.speed.alternatives import OWN, PLAIN, drafted, llama
 from lib.trees.tree import Tree
 
 FORMATS = (("float32", "none"), ("bfloat16", "none"), ("float32", "int8"), ("bfloat16", "int8"))  # dtype, quantised
@@ -168,12 +168,13 @@ def by_nodes(costs: pd.DataFrame) -> pd.DataFrame:
 
 def by_format(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     """The table "formats" by dtype, quantised weights, and alternative: tokens per second, the share of text that
-    agrees with that of the first format, the weights of both models in MiB; value, low, high: speed over plain decoding
+    agrees with that of the first format, the weights in MiB, of the draft model where it drafts; value, low, high: speed over plain decoding
     in the same format.
     """
     setting = ["dtype", "quantised", "alternative"]
     sums = rows.groupby(setting, sort=False)[["tokens", "seconds", "agreeing"]].sum()
-    held = rows.groupby(setting, sort=False)[["target_weights", "drafter_weights"]].first().sum(axis=1) / 2**20
+    bytes_ = rows["target_weights"] + rows["drafter_weights"].where(rows["drafter"] == OWN, 0)
+    held = bytes_.groupby([rows[name] for name in setting], sort=False).first() / 2**20
     gained = measure.gains(rows, PLAIN, rng, by=setting[:2]).set_index(setting)
     return pd.DataFrame({"tokens per second": sums["tokens"] / sums["seconds"],
                          "text shared with the first row": sums["agreeing"] / sums["tokens"],

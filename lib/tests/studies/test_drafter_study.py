@@ -278,8 +278,8 @@ def test_a_drafters_trees_stand_beside_its_own_best_chain():
     found = summary.over_chains(rows, summary.with_best_shape(rows, rng, by=["form"]), rng).set_index("form")
     assert found["value"].to_dict() == pytest.approx({"static tree": 0.9, "grown tree": 1.25}, rel=1e-6)
     finding = findings.trees_over_chains(rows, rng)
-    assert "a static tree is faster for 0 and slower for 1 of 1 drafters" in finding.claim
-    assert "`dyspec:8@8`: 1.25 [1.25, 1.25] times `chain:4`" in finding.text
+    assert "a static tree (`kary:2@6`) is faster for 0 and slower for 1 of 1 drafters" in finding.claim
+    assert "`dyspec:8@8` decodes 1.25 [1.25, 1.25] times as fast as `chain:4`" in finding.text
     assert "No drafter was judged" in findings.trees_over_chains(rows[rows["drafter"] != "d"], rng).claim
 
 

@@ -90,7 +90,7 @@ def test_the_section_of_the_report_comes_from_tables_alone():
     assert captions[0].startswith("**Figure 1. Lossless rules are lossless") and worst[True] < 1e-12
     assert f"{worst[True]:.0e} for them and {worst[False]:.2f}" in captions[0]
     tests = len(run["rules_law"])
-    assert f"{tests} of {tests} tests" in captions[1] and "`k_seq` for iid; `naive` for top k" in captions[-2]
+    assert f"0 of {tests} tests refuse" in captions[1] and "`k_seq` for iid; `naive` for top k" in captions[-2]
     assert captions[-1].startswith("**Table 2. Beside what was published: 5 of 6 directions agree")
     assert [part.split("\n")[1][:3] for part in (*main, *more) if isinstance(part, str)] == ["## ", "## "]
 
