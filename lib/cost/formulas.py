@@ -3,13 +3,14 @@
 import numpy as np
 import pandas as pd
 
+from lib.drafters.adaptive import tokens_of_chains
 
 def leviathan_tokens(alpha: float, length: int) -> float:
     """Expected tokens per round of a chain: (1 - alpha^(length + 1)) / (1 - alpha) (Leviathan et al. 2023, eq. 1).
 
     alpha: the chance that a token is accepted, taken to be the same everywhere and independent of the tokens before.
     """
-    return float(length + 1) if alpha == 1 else (1 - alpha ** (length + 1)) / (1 - alpha)
+    return tokens_of_chains(alpha, length)[-1]
 
 
 def leviathan_speedup(alpha: float, length: int, cost: float) -> float:

@@ -33,7 +33,7 @@ from lib.drafters.drafter import ROOT_ALONE, NoDrafter
 from lib.drafters.registry import make
 from lib.lab import processor, provenance, stats
 from lib.replay.simulated import Recorded
-from lib.replay.trace import loop_start
+from lib.replay.trace import loops
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 
@@ -117,7 +117,7 @@ class _Procedure:
             target=self.pair.target_name,
             draft_models=[pair.drafter_name for pair in self.pairs if pair.draft_model is not None],
             drafters=[one.name for one in self.entrants], dtype=dtype_of(self.pair), device=machine["device"],
-            processor=machine.get("gpu", machine["processor"]), threads=machine["threads"],
+            processor=processor.title(machine), threads=machine["threads"],
             versions=provenance.versions(), new_tokens=self.new_tokens, choosing=len(self.choosing.ids),
             judging=len(self.judging.ids), looping=looping, by_batch=by_batch, warnings=self.warnings)
         facts = dict(target=self.pair.target_name, dtype=made.dtype)
@@ -140,7 +140,7 @@ class _Procedure:
         """Leaves out the judging prompts whose continuations loop, unless all do; returns their share."""
         written = loop.continuations(self.pair.target, self.judging.ids, max_new_tokens=self.new_tokens,
                                      eos_token_id=self.pair.eos_token_ids)
-        kept = [row for row, text in enumerate(written) if loop_start(text) >= len(text) - 1]
+        kept = [row for row, text in enumerate(written) if not loops(text)]
         share = 1 - len(kept) / len(written)
         if not kept:
             self.warnings.append("the target's text loops on every judging prompt; speeds are those of loops")

@@ -76,6 +76,11 @@ def free_memory(device: str | torch.device = "cpu") -> int:
     return psutil.virtual_memory().available
 
 
+def title(facts: dict[str, object]) -> str:
+    """The name of a machine in a sentence: its GPU, or its processor and vector units; facts: those of `machine`."""
+    return str(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}")
+
+
 class one_thread(ContextDecorator):
     """PyTorch's own operators run in the calling thread: for short work between forward passes, whose helping threads
     would spin on after it and take the cores from the next pass.

@@ -18,7 +18,7 @@ from lib.drafters import vocabulary
 from lib.drafters.vocabulary import most_frequent
 from lib.making.data import Windows
 from lib.models.dialogue import has_template, of_user
-from lib.replay.trace import loop_start
+from lib.replay.trace import loops
 
 ROWS = 64  # dialogues of one forward pass
 CHUNK = 256  # dialogues that are written to one file, after which a stopped run resumes
@@ -154,11 +154,6 @@ def chunk(target, tokenizer, number: int, seed: int) -> Dialogues:
                                 eos_token_id=end, generator=generator)
         rows += [(turn, answer, WARM if warm else 0.0) for turn, answer in zip(own, answers) if not loops(answer)]
     return packed(rows)
-
-
-def loops(tokens: Sequence[int]) -> bool:
-    """Whether a text ends in a loop."""
-    return loop_start(tokens) < len(tokens) - 1
 
 
 def packed(rows: Sequence[tuple[Sequence[int], Sequence[int], float]]) -> Dialogues:

@@ -189,3 +189,8 @@ def loop_start(tokens: Sequence[int]) -> int:
         if len(row) - start >= max(SHORTEST_LOOP_REPEATS * period, 8):
             earliest = min(earliest, start + period)
     return min(earliest, len(row) - 1)
+
+
+def loops(tokens: Sequence[int]) -> bool:
+    """Whether a continuation ends in a loop (see `loop_start`)."""
+    return loop_start(tokens) < len(tokens) - 1

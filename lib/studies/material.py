@@ -37,9 +37,9 @@ DEFINITIONS = """
 | speedup | tokens per second over plain decoding in the same loop, in turns, on the same prompts |
 | target step | the time of one round of plain decoding |
 
-**Shapes.** A *chain* is one path. *k independent chains* share only the root. *Sequoia (static)* is the tree of
+**Shapes.** A *chain* is one path. *k independent chains* share only the root. *Sequoia (static)*, `optimal`, is the tree of
 largest expected acceptance where acceptance depends on a node's rank alone (Sequoia's dynamic programme). *Frequent
-paths* is the tree of the paths of ranks that occurred most often in recorded text. Both are grown on other prompts than
+paths*, `frequent`, is the tree of the paths of ranks that occurred most often in recorded text. Both are grown on other prompts than
 those on which they are judged, and are the same in each round. A *growth rule*, such as EAGLE-2's, chooses the tree of
 each round from the drafter's probabilities. Names such as `kary:2@14` mean a family (two children per node) and a
 budget.

@@ -143,12 +143,16 @@ def beside_reference(run: Results, reference: Results, ask: Ask, rng: np.random.
 
 
 def facts(run: Results) -> pd.DataFrame:
-    """What made the run: commit, profile, machine, versions and seed."""
+    """What made the run: commits, profile, machine, versions and seed."""
     record = run.record
     versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("torch", "transformers", "pandas"))
     seeds = {str(seed) for own in record["seeds"].values() for seed in own.values()}
+    by_commit: dict[str, list[str]] = {}
+    for stage, own in sorted(record["stages"].items()):
+        by_commit.setdefault(own["commit"], []).append(stage[:2])
+    commits = "; ".join(f"{commit[:12]} (notebooks {', '.join(stages)})" for commit, stages in by_commit.items())
     return pd.Series({
-        "commit": record["commit"], "profile": record["profile"], "machine": provenance.machines(record),
+        "commit": commits, "profile": record["profile"], "machine": provenance.machines(record),
         "versions": versions, "seeds": ", ".join(sorted(seeds))}, name="this run").to_frame()
 
 

@@ -214,7 +214,7 @@ def terms(rows: pd.DataFrame) -> pd.DataFrame:
     chains = rows[rows["chain"]].groupby(["costs", "batch"])["speedup"].max()
     return pd.DataFrame({
         "number format": best["dtype"], "plain round (ms)": best["plain_ms"].round(2),
-        "a level / plain": best["level"].round(2), "nodes for a tenth more": best["free"],
+        "a level of drafting / plain": best["level"].round(2), "nodes that add a tenth at most": best["free"],
         "fastest drafter": best["drafter"], "its nodes": best["budget"], "its check / plain": best["check"].round(2),
         "its speedup": best["speedup"].round(2), "best chain's": chains.reindex(best.index).round(2)})
 

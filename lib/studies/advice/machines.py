@@ -10,7 +10,7 @@ from lib.cost import recommendation
 from lib.cost.recommendation import PLAIN, Recommendation
 from lib.cost.recommending import RULER
 from lib.cost.round_cost import Costs, RoundCost
-from lib.lab import provenance
+from lib.lab import processor, provenance
 from lib.lab.findings import Results
 from lib.studies.advice.schema import NOTEBOOK
 
@@ -50,7 +50,7 @@ def _of_run(folder: Path, target: str) -> Machine:
         raise ValueError(f"elsewhere names {folder}, a run for the target {made.target}, not {target}: name a run for "
                          "the same target")
     facts = provenance.machine_of(run.record, NOTEBOOK)
-    return Machine(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}", made, Costs(run["costs"]))
+    return Machine(processor.title(facts), made, Costs(run["costs"]))
 
 
 def table(machines: Sequence[Machine]) -> pd.DataFrame:

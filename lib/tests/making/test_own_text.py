@@ -9,6 +9,7 @@ import torch
 from lib.drafters import vocabulary
 from lib.making import command, own_text
 from lib.making.own_text import Dialogues
+from lib.replay.trace import loops
 from lib.tests import small_models
 
 END = 2
@@ -59,7 +60,7 @@ def test_rows_are_a_turn_that_ended_and_an_answer_of_which_half_are_greedy(small
     shares = {0.0: 0, own_text.WARM: 0}
     for (turn, answer), temperature in zip(made.rows(), made.temperature):
         assert turn[-1] == END and END not in turn[:-1] and own_text.FEWEST < len(turn) <= own_text.TURN
-        assert not own_text.loops(turn.tolist()) and not own_text.loops(answer.tolist())
+        assert not loops(turn.tolist()) and not loops(answer.tolist())
         shares[round(float(temperature), 3)] += 1
         if temperature == 0:
             prompt = torch.tensor([[3, 4, *turn.tolist(), 5, 6, 7]])
