@@ -16,10 +16,9 @@ from lib.cost.round_cost import RoundCost, widths
 from lib.cost.ways import ours, together
 from lib.decoding import loop
 from lib.drafters import vocabulary
-from lib.drafters.drafter import Drafter, TextDrafter
+from lib.drafters.drafter import BY_RANKS, Drafter, TextDrafter
 from lib.drafters.heads.store import NGRAMS
-from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.registry import DRAFTERS, heads_for, make, needs_draft_model, parse
+from lib.drafters.registry import heads_for, make, needs_draft_model
 from lib.drafters.self_speculation import EarlyExitDrafter
 from lib.replay import acceptance, recording, simulated
 from lib.replay.rank_paths import most_frequent_paths
@@ -73,11 +72,9 @@ class Entrant:
     @property
     def recorded_as(self):
         """What a trace records: its language model, or the drafter itself; None where ranks do not decide."""
-        if not simulated.replayable(self.drafter):
+        if self.drafter.replayed != BY_RANKS:
             return None
-        if DRAFTERS[parse(self.spec)[0]].replayable and isinstance(self.drafter, LanguageModelDrafter):
-            return self.drafter.model
-        return self.drafter if self.drafter.reads_ahead else None
+        return self.drafter if self.drafter.reads_ahead else self.drafter.model
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Callable, ClassVar, Sequence
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import Drafter, Wrapper, levels_of
+from lib.drafters.drafter import AGAIN, Drafter, Wrapper, levels_of
 from lib.drafters.filling import Filling, plan
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.trees.growth.candidates import Growth
@@ -272,7 +272,7 @@ class ConfidentDrafter(LanguageModelDrafter):
     probabilities are the model's at `temperature`.
     """
 
-    option = "threshold"
+    option, replay = "threshold", AGAIN
     grows = False
 
     def __init__(self, model, *, threshold: float = 0.4, temperature: float = 1.0):

@@ -5,7 +5,7 @@ from typing import Sequence
 
 from torch import Tensor
 
-from lib.drafters.drafter import Drafter, Wrapper
+from lib.drafters.drafter import AGAIN, LIVE, Drafter, Wrapper
 from lib.drafters.registry import make
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.trees.tree import Tree
@@ -20,6 +20,7 @@ class CombinedDrafter(Wrapper):
     """
 
     option, needs_draft_model = "enough", True  # unless it stands before another kind
+    replay = AGAIN
     target = property(attrgetter("drafter.target"))  # of a head, whose hidden states a replay reads
 
     def __init__(self, lookup: SuffixAutomatonDrafter, drafter: Drafter, enough: int = 4):
@@ -36,6 +37,10 @@ class CombinedDrafter(Wrapper):
         """
         options = {name: value for name, value in (("vocabulary", vocabulary), ("folder", folder)) if value is not None}
         return cls(SuffixAutomatonDrafter(shortest), make(behind, pair, **options), enough)
+
+    @property
+    def replayed(self) -> str:
+        return LIVE if self.drafter.replayed == LIVE else self.replay
 
     @property
     def cache_bytes(self) -> int:

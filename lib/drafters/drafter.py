@@ -14,6 +14,7 @@ from lib.verify.draft import Draft, Draws
 
 ROOT_ALONE = Tree([NO_PARENT])
 UNKNOWN = -1  # in the place of a token that a drafter does not have
+BY_RANKS, AGAIN, LIVE = "by ranks", "by drafting again", "live alone"  # see `Drafter.replay`
 
 
 class Drafter:
@@ -32,6 +33,9 @@ class Drafter:
     levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
     name_or_path: the folder that its head or tables were read from; empty without one.
     remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
+    replay: what a trace of the target's text says of its rounds, if its children are not samples: BY_RANKS, the ranks
+        of the text's tokens among its candidates decide what is accepted of any tree; AGAIN, its drafts depend on the
+        text alone; LIVE, they depend on more.
     reads_ahead: whether `read_ahead` is defined, so that a trace can record the drafter.
     grows: whether trees can grow by its probabilities.
     per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
@@ -53,6 +57,7 @@ class Drafter:
     levels: list[int] | None = None
     name_or_path: str = ""
     remembers: ClassVar[bool] = False
+    replay: ClassVar[str] = LIVE
     reads_ahead: ClassVar[bool] = False
     grows: ClassVar[bool] = False
     per_depth: ClassVar[bool] = False
@@ -75,6 +80,11 @@ class Drafter:
     def refusal(cls, target) -> str:
         """Why a target cannot have such a drafter; empty where it can."""
         return ""
+
+    @property
+    def replayed(self) -> str:
+        """As `replay`; LIVE where its children are samples."""
+        return self.replay if getattr(self, "proposal", "top_k") == "top_k" else LIVE
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins a batch of prompts int64[T] and forgets the last; the first `commit` brings each row's first root."""
@@ -130,6 +140,8 @@ class NoDrafter(Drafter):
 class TextDrafter(Drafter):
     """A drafter that reads nothing but the text: it keeps one text per row, which grows by the kept tokens."""
 
+    replay = AGAIN
+
     def new_text(self):
         """An empty text, with `extend(tokens)`."""
         return []
@@ -151,8 +163,8 @@ class TextDrafter(Drafter):
 
 
 class Wrapper(Drafter):
-    """A drafter in front of another one, `drafter`, from which it has these attributes, and to which it passes on start,
-    commit and select.
+    """A drafter in front of another one, `drafter`, from which it has these attributes, and to which it passes on
+    start, commit and select.
     """
 
     drafter: Drafter

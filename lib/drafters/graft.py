@@ -6,7 +6,7 @@ from operator import attrgetter
 import numpy as np
 
 from lib.drafters.combined import CombinedDrafter
-from lib.drafters.drafter import merge, part_of
+from lib.drafters.drafter import LIVE, merge, part_of
 from lib.drafters.merged import by_rank
 from lib.trees.growth.candidates import Growth
 from lib.trees.shapes import chain
@@ -24,6 +24,7 @@ class GraftDrafter(CombinedDrafter):
     first, the deepest of equals.
     """
 
+    replay = LIVE  # in a batch all rows are pruned alike
     grows = property(attrgetter("drafter.grows"))
     per_depth = property(attrgetter("drafter.per_depth"))
     one_pass = property(attrgetter("drafter.one_pass"))

@@ -5,7 +5,7 @@ from typing import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import Drafter
+from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.heads import published
 from lib.drafters.heads.store import check_folder_of
@@ -22,7 +22,7 @@ class HeadDrafter(Drafter):
     """
 
     wants_hidden_states = True
-    reads_ahead = True
+    replay, reads_ahead = BY_RANKS, True
     grows = True
 
     def __init__(self, target, head):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lib.attention.registration import check_attention, tree_forward
-from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
+from lib.drafters.drafter import BY_RANKS, Drafter, added_tokens, refuse_nan
 from lib.drafters.filling import Filling, Level, block, check_proposal, native_levels, plan, planned_block, tails
 from lib.drafters.growing import Growing, drafts_of, forwarding, grow_levels, growable
 from lib.drafters.vocabulary import drafting
@@ -37,7 +37,7 @@ class LanguageModelDrafter(Drafter):
     go as deep as its deepest row.
     """
 
-    option, needs_draft_model = "proposal", True
+    option, needs_draft_model, replay = "proposal", True, BY_RANKS
     grows = True
     cache_bytes = property(attrgetter("cache.bytes"))
 

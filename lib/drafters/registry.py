@@ -13,15 +13,10 @@ from lib.drafters.drafter import Drafter
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of drafter: "module:Class", imported when it is used, and a short description of its proposals.
-
-    replayable: whether its drafts depend on the committed tokens and the path alone, through one rank per position, so
-    that the ranks in a trace decide every shape. (Heads need a rank for each start and depth: see `read_ahead`.)
-    """
+    """A kind of drafter: "module:Class", imported when it is used, and a short description of its proposals."""
 
     home: str
     about: str
-    replayable: bool = False
 
     @property
     def drafter(self) -> type[Drafter]:
@@ -41,11 +36,11 @@ class Kind:
 
 
 DRAFTERS: dict[str, Kind] = {
-    "none": Kind("lib.drafters.drafter:NoDrafter", "nothing: plain decoding", True),
+    "none": Kind("lib.drafters.drafter:NoDrafter", "nothing: plain decoding"),
     "model": Kind("lib.drafters.language_model:LanguageModelDrafter",
-                  "a language model's most likely tokens, or its samples", True),
+                  "a language model's most likely tokens, or its samples"),
     "plain": Kind("lib.drafters.plain:PlainDrafter",
-                  "the same without a cache, with a forward pass per node: the oracle of the others", True),
+                  "the same without a cache, with a forward pass per node: the oracle of the others"),
     "lookup": Kind("lib.drafters.lookup:LookupDrafter", "the tokens after earlier occurrences of the last few tokens"),
     "sam": Kind("lib.drafters.suffix_automaton:SuffixAutomatonDrafter",
                 "the tokens after the longest earlier match of any length"),
@@ -54,8 +49,8 @@ DRAFTERS: dict[str, Kind] = {
     "ngrams": Kind("lib.drafters.ngrams:NgramDrafter",
                    "n-grams of the text, then those counted on the target's own text"),
     "early_exit": Kind("lib.drafters.self_speculation:EarlyExitDrafter",
-                       "the target's own first layers and its head", True),
-    "int8": Kind("lib.drafters.self_speculation:Int8SelfDrafter", "the target itself with int8 weights", True),
+                       "the target's own first layers and its head"),
+    "int8": Kind("lib.drafters.self_speculation:Int8SelfDrafter", "the target itself with int8 weights"),
     "combined": Kind("lib.drafters.combined:CombinedDrafter",
                      "the longest earlier match where it is long enough, a model or a head elsewhere"),
     "graft": Kind("lib.drafters.graft:GraftDrafter",

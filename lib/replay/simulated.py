@@ -1,12 +1,13 @@
 """Replay by drafting again: the drafter drafts in each round, and the trace's tokens decide, without the target.
 
 Ranks in a trace do not decide the trees of drafters that read the committed text alone (look-up, suffix automata, of
-n-grams those nodes for which there is a token), nor trees that grow by the drafter's probabilities on branches that the
-target did not take. But these drafts do not depend on the target's decisions beyond the text, and under greedy verification (and naive sampling, on a trace
-sampled at that temperature) the accepted path follows the recorded tokens. So drafting again and walking the recorded
-tokens through the draft gives the rounds of live decoding: exactly for drafters without a model; for language models
-exactly in float64, and in float32 unless two candidates have equal reach up to rounding, which depends on the batch.
-Heads need the target's hidden states, for which one forward pass of the target reads each text.
+n-grams those nodes for which there is a token), nor trees that grow by the drafter's probabilities on branches that
+the target did not take. But these drafts do not depend on the target's decisions beyond the text, and under greedy
+verification (and naive sampling, on a trace sampled at that temperature) the accepted path follows the recorded
+tokens. So drafting again and walking the recorded tokens through the draft gives the rounds of live decoding: exactly
+for drafters without a model; for language models exactly in float64, and in float32 unless two candidates have equal
+reach up to rounding, which depends on the batch. Heads need the target's hidden states, for which one forward pass of
+the target reads each text.
 """
 
 import copy
@@ -18,9 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters.combined import CombinedDrafter
-from lib.drafters.drafter import Drafter, TextDrafter, Wrapper
-from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.drafter import LIVE, Drafter
 from lib.replay.acceptance import in_real_text
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
@@ -150,8 +149,5 @@ def _outputs(hidden: Sequence[Sequence[Tensor]], first: Sequence[int], nodes: Se
 
 
 def replayable(drafter: Drafter) -> bool:
-    """Whether the rounds of a drafter with top-k proposals follow from a trace's text."""
-    if type(drafter) is CombinedDrafter:  # not Graft, in which the rows of a batch are pruned alike
-        return replayable(drafter.drafter)
-    resumes = isinstance(drafter, (TextDrafter, LanguageModelDrafter)) or drafter.wants_hidden_states
-    return resumes and not isinstance(drafter, Wrapper) and getattr(drafter, "proposal", "top_k") == "top_k"
+    """Whether the rounds of a drafter follow from a trace's text."""
+    return drafter.replayed != LIVE

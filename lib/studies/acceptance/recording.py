@@ -14,10 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from lib import replay
+from lib.drafters.drafter import BY_RANKS
 from lib.drafters.heads.store import NGRAMS, folder_of
-from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
-from lib.drafters.registry import DRAFTERS, make, parse
+from lib.drafters.registry import make
 from lib.lab import cluster
 from lib.models.dialogue import has_template
 from lib.replay import acceptance, simulated
@@ -101,7 +101,7 @@ class Competitors(Mapping):
                 if not simulated.replayable(drafter):
                     raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its "
                                      "rounds; notebook 5 decodes with it live")
-                by_model = DRAFTERS[parse(spec)[0]].replayable and isinstance(drafter, LanguageModelDrafter)
+                by_model = drafter.replayed == BY_RANKS and not drafter.reads_ahead
                 found[spec] = drafter.model if by_model else drafter
         return found
 

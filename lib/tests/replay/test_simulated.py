@@ -95,7 +95,7 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
     read = len(source.held)
     source.forget()
     assert read == (0 if kind == "model" else len(prompts)) and not source.held
-    assert not simulated.replayable(GraftDrafter(SuffixAutomatonDrafter(), made))
+    assert not simulated.replayable(GraftDrafter(SuffixAutomatonDrafter(), made)) and simulated.replayable(both)
     sampled = LanguageModelDrafter(HEADED, proposal="iid")
     assert not simulated.replayable(sampled) and not simulated.replayable(CombinedDrafter(made, sampled))
 
