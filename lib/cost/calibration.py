@@ -86,7 +86,7 @@ def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
 
 
 class InTurns(Wrapper):
-    """Static shapes take turns in a drafter's rounds, one in each; the shape asked for only limits their depth."""
+    """Static shapes take turns in a drafter's rounds, cut to the depth of the shape that is asked for."""
 
     def __init__(self, drafter: Drafter, turns: Iterator[Tree]):
         self.drafter, self.turns = drafter, turns

@@ -15,6 +15,7 @@ calibration, the fastest few timed again, and the winner judged on other prompts
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -335,6 +336,11 @@ def _fastest(one: Entrant, tried: Sequence[Candidate], price: RoundCost, batch: 
     return max([each.speedup(price, batch) for each in tried if each.entrant is one], default=0.0)
 
 
+def _speed(each: Candidate, price: Mapping[str, RoundCost], batch: int) -> float:
+    """The speed over plain decoding that is predicted of a candidate."""
+    return each.speedup(price[each.entrant.name], batch)
+
+
 def _by_speed(entrants: Sequence[Entrant], tried: Sequence[Candidate], price: Mapping[str, RoundCost],
               batch: int) -> list[Entrant]:
     """The drafters that have a price, by the highest speed that is predicted of them."""
@@ -346,8 +352,7 @@ def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch
     """The candidates of nearly the largest predicted speed, few of the same drafter and none with the tree of another;
     the fastest chain is always among them.
     """
-    def speed(each: Candidate) -> float:
-        return each.speedup(price[each.entrant.name], batch)
+    speed = partial(_speed, price=price, batch=batch)
 
     ranked = sorted(tried, key=lambda each: (-speed(each), each.shape.budget))
     chain = next((each for each in ranked if each.is_chain), None)
@@ -365,8 +370,7 @@ def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch
 def _for_engines(winner: Candidate, tried: Sequence[Candidate], price: Mapping[str, RoundCost],
                  batch: int) -> tuple[list[dict[str, str]], dict[str, object] | None]:
     """`ForBatch.settings` and `ForBatch.served`."""
-    def speed(each: Candidate) -> float:
-        return each.speedup(price[each.entrant.name], batch)
+    speed = partial(_speed, price=price, batch=batch)
 
     def of(each: Candidate) -> list[dict[str, str]]:
         chains = [other for other in tried if other.entrant is each.entrant and other.is_chain]

@@ -178,7 +178,7 @@ def _read(
 
 
 class _OneText:
-    """A target that repeats its last outputs where it is asked the same again: heads in turn read one forward pass."""
+    """A target that keeps its last outputs, so that several heads need one forward pass of a text."""
 
     def __init__(self, target):
         self.target, self.asked, self.tokens, self.outputs = target, None, None, None
