@@ -29,7 +29,7 @@ COMMANDS = {
     "losses": "copy the trained models and heads to data/models, and write the members' held-out losses",
     "heads": "train heads of a target",
     "ngrams": "count a target's tables of n-grams",
-    "own_text": "let a chat model write dialogues into data/text, and list its most frequent tokens",
+    "own_text": "let a chat model write dialogues and list its most frequent tokens; further ones where there are some",
     "nano": "distil a small draft model from a chat model on its dialogues",
     "prompts": "cut the family's held-out prompts",
     "chat_answers": "record the headline target's first answers to chat prompts with a second turn",
@@ -51,7 +51,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--device", default="cpu", help="where a member or head is trained (default: %(default)s)")
     parser.add_argument("--target", help="the target of heads or ngrams: a trained member, a shipped model or a folder "
                         f"(default: base); of own_text and nano: a chat model (default: {SMOLLM2})")
-    parser.add_argument("--tokens", type=int, default=2_000_000, help="of own_text (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=2_000_000,
+                        help="of own_text, those included that are committed (default: %(default)s)")
     parser.add_argument("--kinds", default="medusa", help="kinds of heads, with commas, which learn from the same pass "
                         f"of the target: {', '.join(heads.LOSSES)} (default: %(default)s)")
     given = parser.parse_args(arguments)
@@ -72,8 +73,11 @@ def main(arguments: Sequence[str]) -> None:
         ngrams.make(given.target, given.folder)
     elif given.command == "own_text":
         pair = load_pair(given.target, dtype="auto", device=given.device)
-        own_text.publish(own_text.make(pair.target, pair.tokenizer, given.folder / "own_text" / pair.target_name,
-                                       tokens=given.tokens), pair.target_name)
+        path, chunks = own_text.path_of(pair.target_name), own_text.chunks_of(pair.target_name, given.folder)
+        before = own_text.load(path) if path.is_file() else None
+        made = own_text.make(pair.target, pair.tokenizer, chunks, tokens=given.tokens, before=before)
+        if before is None:
+            own_text.publish(made, pair.target_name)
     elif given.command == "nano":
         nano.make(given.target, given.folder, plan=planned(nano.PLAN), device=given.device)
     elif given.command == "prompts":

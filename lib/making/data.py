@@ -44,8 +44,8 @@ class Windows(NamedTuple):
         """Of tokens int64[R, T + 1]."""
         return cls(tokens, torch.ones_like(tokens[:, 1:], dtype=torch.bool))
 
-    def first(self, rows: int) -> "Windows":
-        """At most so many rows."""
+    def first(self, rows: int | None) -> "Windows":
+        """At most so many rows; all for None."""
         return Windows(*(part[:rows] for part in self))
 
     def to(self, device) -> "Windows":

@@ -206,7 +206,7 @@ def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Pla
     plan = plan or plan_of(target_name)
     if own_text.path_of(name).is_file():
         known = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
-        draw, held_out = dialogues(pair, name, plan)
+        draw, held_out = dialogues(pair, name, folder, plan)
     else:
         known, (draw, held_out) = None, corpus(pair.target, target_name, folder, plan)
     made = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
@@ -232,11 +232,11 @@ def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
     return head
 
 
-def dialogues(pair, name: str, plan: loop.Plan) -> tuple[Draw, dict[str, Windows]]:
+def dialogues(pair, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dict[str, Windows]]:
     """Windows of the dialogues that a chat model wrote, all before any comes again; and of those that are held out."""
     template = own_text.template(pair.tokenizer)
     training, held_out = (own_text.windows(*part.stream(*template), plan.length)
-                          for part in own_text.load(own_text.path_of(name)).split(HELD_OUT_SHARE))
+                          for part in own_text.to_learn(name, folder, HELD_OUT_SHARE))
     steps = len(training.tokens) // plan.rows
 
     def draw(step: int) -> Windows:

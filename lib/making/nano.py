@@ -33,7 +33,7 @@ PLAN = loop.Plan(steps=1600, rows=16, length=1024, learning_rate=1e-2, seed=21)
 KNOWN = 8192  # the target's most frequent tokens, in the loss of every step
 OTHERS = 2048  # further tokens in the loss of a step
 EMBEDDED = 0.1  # root mean square of the first embeddings: well above one step of their optimiser
-ROWS = 1100  # of the text that are learned: the target takes most of an hour to read all 2,100 on two cores
+ROWS = 1100  # of the text that are learned on a processor: two cores take most of an hour to read all 2,100
 ROWS_PER_PASS = 2
 HELD_OUT_SHARE = 0.02
 CURVE_EVERY = 100  # steps between two points of the held-out curve
@@ -59,9 +59,10 @@ def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mappi
     tokens = vocabulary.shipped(target_name, known)
     pair = load_pair(target_name, dtype="auto", device=device)
     target, template = pair.target.requires_grad_(False), own_text.template(pair.tokenizer)
-    training, held_out = (read(target, own_text.windows(*part.stream(*template), plan.length).first(ROWS),
+    most = ROWS if torch.device(device).type == "cpu" else None
+    training, held_out = (read(target, own_text.windows(*part.stream(*template), plan.length).first(most),
                                folder / "states" / target_name)
-                          for part in own_text.load(own_text.path_of(target_name)).split(HELD_OUT_SHARE))
+                          for part in own_text.to_learn(target_name, folder, HELD_OUT_SHARE))
     torch.manual_seed(plan.seed)  # for the initial weights; each batch is a function of seed and step
     model, into = student(target, sizes).to(device), folder / target_name / NAME
     train(model, target, training, held_out, tokens, plan, into, compiled=compiled)

@@ -2,7 +2,8 @@
 
 The model continues the opening of a user's turn (Xu et al. 2024, Magpie, section 2), sampled at temperature 1, and then
 answers it: half of the answers greedily, half at temperature 0.7.
-`python -m lib making own_text --target T --tokens N` writes such text.
+`python -m lib making own_text --target T --tokens N` writes such text: to data/text, or where a target's dialogues are
+committed there, as many more in the training's folder, which heads and draft models learn beside them.
 """
 
 import os
@@ -52,7 +53,10 @@ class Dialogues:
 
     def split(self, share: float) -> tuple["Dialogues", "Dialogues"]:
         """The first rows, for training, and the last ones, this share of them, which are held out."""
-        first = round((1 - share) * len(self))
+        return self.cut(round((1 - share) * len(self)))
+
+    def cut(self, first: int) -> tuple["Dialogues", "Dialogues"]:
+        """So many rows, and the others."""
         columns = ((array[:first], array[first:]) for array in (self.turn, self.answer, self.temperature))
         tokens = np.split(self.tokens, [int((self.turn + self.answer)[:first].sum())])
         return tuple(Dialogues(*part) for part in zip(tokens, *columns))
@@ -80,6 +84,22 @@ def load(path: Path) -> Dialogues:
     """Reads a file of `Dialogues.save`."""
     with np.load(path, allow_pickle=False) as file:
         return Dialogues(**{name: file[name] for name in ("tokens", "turn", "answer", "temperature")})
+
+
+def to_learn(target: str, training: Path, share: float) -> tuple[Dialogues, Dialogues]:
+    """A target's dialogues, for training and held out: the committed ones and those that `make` wrote in a training's
+    folder; the last of the committed ones, this share of them, are held out.
+    """
+    own, held_out = load(path_of(target)).split(share)
+    further = [load(path) for path in sorted(chunks_of(target, training).glob("*.npz"))]
+    if not further:
+        return own, held_out
+    return joined([held_out, own, *further]).cut(len(held_out))[1], held_out
+
+
+def chunks_of(target: str, training: Path) -> Path:
+    """Where a training's folder has the chunks of a target's dialogues."""
+    return training / "own_text" / target
 
 
 def path_of(target: str) -> Path:
@@ -110,14 +130,14 @@ def windows(tokens: np.ndarray, writers: np.ndarray, length: int) -> Windows:
     return Windows(torch.from_numpy(tokens[places]), torch.from_numpy(writers[places[:, 1:]] != TEMPLATE))
 
 
-def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0,
+def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0, before: Dialogues | None = None,
          report: Callable[[str], None] = print) -> Dialogues:
     """Writes dialogues until they hold `tokens` tokens, and joins them; a stopped run resumes from chunks in `folder`.
 
     Dialogues whose text loops, whose user turn has no end or fewer than `FEWEST` tokens, and those whose user turn was
-    there before are dropped.
+    there before are dropped. before: dialogues that are there already, and count.
     """
-    parts, held, number = [], 0, 0
+    parts, held, number = ([before], len(before.tokens), len(before)) if before else ([], 0, 0)  # more than its chunks
     while held < tokens:
         path = folder / f"{number:05d}.npz"
         if not path.exists():
