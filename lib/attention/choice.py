@@ -17,9 +17,8 @@ from lib.lab import processor
 SIZES = ("blocks", "prefix", "rows", "head_dim")  # of a call
 TABLE = Path(__file__).with_name("choice.csv")
 DEFAULT = "folded"  # where nothing was measured, and where all others refuse
-# kinds without measurements -> the nearest kind with some
-SIMILAR = {"cpu avx512f": "cpu avx512_bf16", "cpu avx2": "cpu avx512_bf16"}
-UNMEASURED = {"cuda": ["triton"]}  # taken before DEFAULT: a call that is not split over the prefix fills no GPU
+# kinds without measurements -> the nearest kind with some; "cuda": any other GPU
+SIMILAR = {"cpu avx512f": "cpu avx512_bf16", "cpu avx2": "cpu avx512_bf16", "cuda": "cuda sm_90"}
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,10 @@ def device_kind(device: torch.device | str) -> str:
 def ranked(call: Situation, table: Path = TABLE) -> list[str]:
     """Backends, the fastest of the nearest measured cell first; the last, DEFAULT, serves all calls."""
     cells = _cells(table)
-    measured = cells.get((call.kind, call.dtype)) or cells.get((SIMILAR.get(call.kind), call.dtype))
+    similar = SIMILAR.get(call.kind) or SIMILAR.get(call.kind.split()[0])
+    measured = cells.get((call.kind, call.dtype)) or cells.get((similar, call.dtype))
     if not measured:
-        return [*UNMEASURED.get(call.kind.split()[0], []), DEFAULT]
+        return [DEFAULT]
     times = measured[min(measured, key=call.distance)]
     return [*sorted(times, key=times.get), DEFAULT]
 

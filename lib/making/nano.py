@@ -27,7 +27,8 @@ from lib.models.load import load_pair
 
 NAME = "nano"
 # With tied embeddings of 49,152 tokens 15.9 MiB in bfloat16, of which the embeddings are 12.
-SIZES = dict(hidden_size=128, num_hidden_layers=4, intermediate_size=1088, num_attention_heads=8, num_key_value_heads=4,
+LAYERS = 4
+SIZES = dict(hidden_size=128, num_hidden_layers=LAYERS, intermediate_size=1088, num_attention_heads=8, num_key_value_heads=4,
              head_dim=32)
 PLAN = loop.Plan(steps=1600, rows=16, length=1024, learning_rate=1e-2, seed=21)
 KNOWN = 8192  # the target's most frequent tokens, in the loss of every step
@@ -50,11 +51,11 @@ class Text:
     states: np.memmap
 
 
-def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mapping[str, int] = SIZES,
+def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mapping[str, int] = SIZES, name: str = NAME,
          known: int = KNOWN, device: str = "cpu", compiled: bool = True) -> LlamaForCausalLM:
     """Distils a student from a target, a name of `lib.models` whose own text and frequent tokens are committed.
 
-    Writes config, weights and curve.csv to folder/TARGET/nano; an interrupted training resumes.
+    Writes config, weights and curve.csv to folder/TARGET/NAME; an interrupted training resumes.
     """
     tokens = vocabulary.shipped(target_name, known)
     pair = load_pair(target_name, dtype="auto", device=device)
@@ -64,7 +65,7 @@ def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mappi
                                folder / "states" / target_name)
                           for part in own_text.to_learn(target_name, folder, HELD_OUT_SHARE))
     torch.manual_seed(plan.seed)  # for the initial weights; each batch is a function of seed and step
-    model, into = student(target, sizes).to(device), folder / target_name / NAME
+    model, into = student(target, sizes).to(device), folder / target_name / name
     train(model, target, training, held_out, tokens, plan, into, compiled=compiled)
     family.save(model, into)
     return model
@@ -131,7 +132,7 @@ def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known
         return torch.randperm(len(training.tokens), generator=plan.generator(step))[: plan.rows]
 
     def report(record: dict) -> None:
-        print(NAME, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
+        print(into.name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
         if record["step"] % curve_every == 0 or not record["hours_left"]:
             point = {"trained": record["tokens"], "tokens_a_second": round(record["tokens_a_second"]),
                      "training_nats": round(record["loss"], 4), **evaluate(model, target, held_out, known)}

@@ -21,7 +21,7 @@ from lib.making.data import Windows
 from lib.models.dialogue import has_template, of_user
 from lib.replay.trace import loops
 
-ROWS = 64  # dialogues of one forward pass
+ROWS, ROWS_OF_GPU = 64, 256  # dialogues of one forward pass
 CHUNK = 256  # dialogues that are written to one file, after which a stopped run resumes
 TURN, ANSWER = 160, 320  # the most tokens of either turn
 FEWEST = 4  # tokens of a user's turn
@@ -162,7 +162,8 @@ def chunk(target, tokenizer, number: int, seed: int) -> Dialogues:
     """One chunk, a function of the seed and its number."""
     before, between = template(tokenizer)
     end, generator = tokenizer.eos_token_id, torch.Generator().manual_seed(1_000_003 * seed + number)
-    turns = continuations(target, [torch.tensor(before)] * CHUNK, max_new_tokens=TURN, temperature=1.0, rows=ROWS,
+    beside = ROWS if target.device.type == "cpu" else ROWS_OF_GPU
+    turns = continuations(target, [torch.tensor(before)] * CHUNK, max_new_tokens=TURN, temperature=1.0, rows=beside,
                           eos_token_id=end, generator=generator)
     turns = [turn for turn in turns if FEWEST < len(turn) < TURN + 1 and turn[-1] == end and not loops(turn)]
     turns.sort(key=len)  # rows of a batch are padded to its longest
@@ -170,7 +171,7 @@ def chunk(target, tokenizer, number: int, seed: int) -> Dialogues:
     for warm in (False, True):
         own = turns[warm::2]
         prompts = [torch.tensor([*before, *turn, *between]) for turn in own]
-        answers = continuations(target, prompts, max_new_tokens=ANSWER, temperature=WARM if warm else 0.0, rows=ROWS,
+        answers = continuations(target, prompts, max_new_tokens=ANSWER, temperature=WARM if warm else 0.0, rows=beside,
                                 eos_token_id=end, generator=generator)
         rows += [(turn, answer, WARM if warm else 0.0) for turn, answer in zip(own, answers) if not loops(answer)]
     return packed(rows)

@@ -88,7 +88,8 @@ class HeadAttention(nn.Module):
         [B or 1, T, d]: those of `rotary`.
         """
         key, value = self._keys_and_values(x)
-        return key * cosines[:, None] + rotate_half(key) * sines[:, None], value
+        cosines, sines = (each[:, None].to(key.dtype) for each in (cosines, sines))  # in autocast x may be float32
+        return key * cosines + rotate_half(key) * sines, value
 
     def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self._heads(self.k_proj(x), self.k_norm), self._heads(self.v_proj(x))

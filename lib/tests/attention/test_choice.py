@@ -37,8 +37,10 @@ def test_where_nothing_is_known_the_default_is_taken(table, unknown):
     assert choice.ranked(situation(), table.with_name("none.csv")) == [choice.DEFAULT]
 
 
-def test_an_unmeasured_gpu_gets_the_kernel_that_is_made_for_it(table):
-    assert choice.ranked(situation(kind="cuda sm_90"), table) == ["triton", choice.DEFAULT]
+def test_a_gpu_without_times_takes_those_of_the_one_that_was_measured():
+    measured = choice.ranked(situation(kind="cuda sm_90", dtype="bfloat16"))
+    assert set(measured) == {"folded", "split", "triton"}
+    assert choice.ranked(situation(kind="cuda sm_80", dtype="bfloat16")) == measured
 
 
 def test_prefixes_that_are_near_each_other_share_an_answer(monkeypatch):

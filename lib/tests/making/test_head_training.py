@@ -68,6 +68,17 @@ def test_a_head_learns_what_the_target_says(kind, known, tmp_path):
     assert after["agreement"][1] >= before["agreement"][1]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_learns_in_bfloat16_where_there_are_units_for_it(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "own_dtype", lambda device: torch.bfloat16)
+    plan = loop.Plan(steps=20, rows=8, length=24, learning_rate=1e-2, seed=0)
+    head = new_head(kind, known=KNOWN)
+    before = training.evaluate({kind: head}, TARGET, HELD_OUT)[kind]
+    training.train({kind: head}, TARGET, draw, plan, tmp_path, HELD_OUT, curve_every=20, compiled=False)
+    assert pd.read_csv(tmp_path / kind / "curve.csv")["nats"].mean() < before["nats"].mean()
+    assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
+
+
 @pytest.mark.parametrize("known", [None, KNOWN], ids=["all tokens", "some tokens"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_learns_to_say_what_it_drafts(kind, known):
@@ -148,13 +159,13 @@ def test_a_head_learns_the_same_beside_others_as_alone(tmp_path):
         torch.testing.assert_close(one, other)
 
 
-def test_windows_of_dialogues_come_once_before_any_comes_again():
+def test_windows_of_dialogues_come_once_before_any_comes_again(tmp_path):
     rng = np.random.default_rng(0)
     rows = [(rng.integers(3, 24, 6).tolist(), rng.integers(3, 24, 9).tolist(), 0.7) for _ in range(90)]
     path, pair = own_text.path_of("little"), SimpleNamespace(tokenizer=Chat())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_text, "load", lambda where: own_text.packed(rows) if where == path else None)
-        draw, held_out = training.dialogues(pair, "little", loop.Plan(9, 4, 24, 1e-2, seed=0))
+        draw, held_out = training.dialogues(pair, "little", tmp_path, loop.Plan(9, 4, 24, 1e-2, seed=0))
         first = torch.cat([draw(step).tokens for step in range(len(rows) * 2 // 4)])
     seen = {tuple(row) for row in first.tolist()}
     assert list(held_out) == ["dialogues"] and len(held_out["dialogues"].tokens) == 1

@@ -91,6 +91,22 @@ def test_a_stopped_run_continues(smaller, tmp_path, monkeypatch):
     assert equal(written(tmp_path / "parts"), whole)
 
 
+def test_text_grows_beside_the_committed_dialogues(smaller, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_text, "TEXT", tmp_path / "text")
+    committed = written(tmp_path / "first")
+    committed.save(own_text.path_of("t"))
+    folder, most = own_text.chunks_of("t", tmp_path), len(committed.tokens)
+    training, held_out = own_text.to_learn("t", tmp_path, 0.3)
+    assert len(training) + len(held_out) == len(committed) and not folder.exists()
+    grown = own_text.make(MODEL, Chat(), folder, tokens=most + 100, before=committed, report=lambda said: None)
+    assert len(grown.tokens) > most and int(min(folder.iterdir()).stem) >= len(committed)
+    more, same = own_text.to_learn("t", tmp_path, 0.3)
+    assert equal(same, held_out) and equal(more.cut(len(training))[0], training)
+    assert len(more) + len(held_out) == len(grown), "a user's turn that was held out is not learned"
+    turns = [tuple(turn.tolist()) for part in (more, same) for turn, _ in part.rows()]
+    assert len(set(turns)) == len(turns)
+
+
 def test_loops_turns_without_an_end_and_repeated_turns_are_dropped(monkeypatch):
     first, second, third = [5, 6, 7, 8, END], [9, 8, 7, 6, 5, END], [9, 8, 7, 6, 5, 4, END]
     turns = [second, [5, 6, END], [5, 6, 7, 8, 9, 10], [8, 9] * 5, third, first]  # too short, without an end, a loop
