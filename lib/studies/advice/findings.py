@@ -185,10 +185,15 @@ def in_words(rows: pd.DataFrame) -> str:
     for machine, own in rows.assign(speedup=_measured(rows)).groupby("machine", sort=False):
         each = [f"plain decoding at batch {row.batch}" if row.drafter == recommendation.NO_DRAFTER else
                 f"`{row.drafter}` with `{row.shape}` at batch {row.batch}, {row.speedup} times plain decoding "
-                f"(predicted {row.predicted:.2f})" for row in own.itertuples()]
+                f"(predicted {row.predicted:.2f}{_few(row)})" for row in own.itertuples()]
         competed = len(own["drafters"].iloc[0].split(", "))
         told.append(f"On {machine}, where {competed} drafters competed: {'; '.join(each)}.")
     return " ".join(told)
+
+
+def _few(row) -> str:
+    """How many prompts judged a recommendation, where they are too few for an interval."""
+    return "" if pd.notna(row.measured_low) else f"; {row.judged * row.batch} prompts, too few for an interval"
 
 
 def _measured(rows: pd.DataFrame) -> list[str]:

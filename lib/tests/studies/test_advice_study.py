@@ -174,6 +174,9 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     assert listed["machine"].eq("a processor, AVX2").all() and listed["batch"].tolist() == [1, 2]
     first = found.recommendation.at(1)
     assert f"{first.speedup} times plain decoding" in findings.in_words(listed)
+    few = findings.in_words(listed.assign(measured_low=np.nan, measured_high=np.nan, judged=3))
+    assert "; 3 prompts, too few for an interval)" in few and "; 6 prompts, too few for an interval)" in few
+    assert "too few" not in findings.in_words(listed.assign(measured_low=1.0, measured_high=2.0))
     threads = f"{found.recommendation.threads} threads"
     shown = findings.machines(listed).table.loc[(f"a processor, AVX2, {threads}", 1), :]
     assert shown["speedup [95 %]"] == str(first.speedup)
