@@ -139,7 +139,7 @@ def where_trees_pay(rows: pd.DataFrame) -> str:
     told = [f"{_tree_or_chain(own)[WINS]} drafters at the costs measured on {hardware}"
             for hardware, own in first.groupby("hardware", sort=False)]
     return (f"At batch {first['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
-            f"drafter, beyond the interval, for {', and for '.join(told)}.")
+            f"drafter, beyond the interval, for {', for '.join(told)}.")
 
 
 def by_form(candidates: pd.DataFrame) -> Finding:
