@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> None:
                         f"(default: base); of own_text and nano: a chat model (default: {SMOLLM2})")
     parser.add_argument("--tokens", type=int, default=2_000_000,
                         help="of own_text, those included that are committed (default: %(default)s)")
-    parser.add_argument("--layers", type=int, default=nano.LAYERS, help="of nano, which is called nano-LAYERS with other than "
-                        "%(default)s (default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=nano.SIZES["num_hidden_layers"],
+                        help="of nano, called nano-LAYERS with other than %(default)s (default: %(default)s)")
     parser.add_argument("--kinds", default="medusa", help="kinds of heads, with commas, which learn from the same pass "
                         f"of the target: {', '.join(heads.LOSSES)} (default: %(default)s)")
     given = parser.parse_args(arguments)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> None:
         if before is None:
             own_text.publish(made, pair.target_name)
     elif given.command == "nano":
-        name = nano.NAME if given.layers == nano.LAYERS else f"{nano.NAME}-{given.layers}"
+        name = nano.NAME if given.layers == nano.SIZES["num_hidden_layers"] else f"{nano.NAME}-{given.layers}"
         nano.make(given.target, given.folder, plan=planned(nano.PLAN), name=name, device=given.device,
                   sizes=nano.SIZES | {"num_hidden_layers": given.layers})
     elif given.command == "prompts":

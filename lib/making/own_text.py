@@ -137,7 +137,8 @@ def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0, before:
     Dialogues whose text loops, whose user turn has no end or fewer than `FEWEST` tokens, and those whose user turn was
     there before are dropped. before: dialogues that are there already, and count.
     """
-    parts, held, number = ([before], len(before.tokens), len(before)) if before else ([], 0, 0)  # more than its chunks
+    # Further chunks are numbered from the dialogues that are there on: no chunk of those has such a number.
+    parts, held, number = ([before], len(before.tokens), len(before)) if before else ([], 0, 0)
     while held < tokens:
         path = folder / f"{number:05d}.npz"
         if not path.exists():
