@@ -139,6 +139,8 @@ def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0, before:
     """
     # Further chunks are numbered from the dialogues that are there on: no chunk of those has such a number.
     parts, held, number = ([before], len(before.tokens), len(before)) if before else ([], 0, 0)
+    if before:
+        report(f"own text: {held:,} of {tokens:,} tokens are there already")
     while held < tokens:
         path = folder / f"{number:05d}.npz"
         if not path.exists():
