@@ -1,6 +1,5 @@
 """Graft (arXiv 2605.20104): a drafter's tree is pruned, and tokens retrieved from the text take the freed nodes."""
 
-from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -46,7 +45,7 @@ class GraftDrafter(CombinedDrafter):
 def pruned(shape: Tree | Growth, budget: int) -> Tree | Growth:
     """The shape, or rule, with at most so many nodes."""
     if not isinstance(shape, Tree):
-        return replace(shape, budget=budget, max_depth=min(shape.max_depth, budget))
+        return shape.with_budget(budget)
     ranks = [sum(choice) for choice in [(), *shape.choices()]]  # never smaller than the parent's
     order = np.lexsort([np.arange(shape.size), shape.depth, ranks])
     return part_of(shape, tuple(sorted(order[: budget + 1].tolist())))

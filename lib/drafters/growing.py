@@ -11,19 +11,26 @@ from lib.drafters.filling import top_tokens
 from lib.lab.processor import one_thread
 from lib.models.reduced import ReducedOutput
 from lib.trees.growth.candidates import Candidates, Growth, next_level
-from lib.trees.growth.rules import DDTree
+from lib.trees.growth.rules import Auto, DDTree, PCTree
 from lib.trees.tree import ROOT
 from lib.verify.draft import Draft
 from lib.verify.warping import warp
 
 
-def growable(rule: Growth, proposal: str = "top_k", temperature: float = 1.0, per_depth: bool = False) -> Growth:
-    """The rule, if a drafter of this proposal can follow it. ValueError where the rule grows over one distribution per
-    depth and the drafter gives one per node, or where the drafter samples.
+def growable(rule: Growth, proposal: str = "top_k", temperature: float = 1.0, *, per_depth: bool = False,
+             per_parent: bool = False) -> Growth:
+    """The rule, if a drafter of this proposal can follow it. ValueError where the rule grows over distributions of
+    another kind than the drafter's, or where the drafter samples.
+
+    per_depth: whether one pass of the drafter gives a distribution for each depth; per_parent: one for each parent.
     """
-    if isinstance(rule, DDTree) and not per_depth:
+    grown_by = rule.rule if isinstance(rule, Auto) else rule
+    if isinstance(grown_by, DDTree) and not per_depth:
         raise ValueError(f"{rule.name!r} grows over one distribution per depth, this drafter gives one per node; take "
                          "a rule such as 'dyspec@32', or a drafter with one distribution per depth")
+    if isinstance(grown_by, PCTree) and not per_parent:
+        raise ValueError(f"{rule.name!r} grows where one forward pass serves every parent token, as that of 'dspark' "
+                         "does, and not for this drafter; take a rule such as 'dyspec@32'")
     if proposal != "top_k" or temperature <= 0:
         raise ValueError(f"{rule.name!r} takes the most likely children by probability; the drafter's proposal is "
                          f"{proposal!r}, its temperature {temperature}: make one with 'top_k' and a temperature above "

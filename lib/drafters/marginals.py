@@ -60,7 +60,8 @@ class MarginalDrafter(HeadDrafter):
         if static:
             wanted = levels_of(shape, self.head.depth)[0]
         else:
-            wanted = growable(shape, self.proposal, self.temperature, self.per_depth).at_most(self.head.depth)
+            wanted = growable(shape, self.proposal, self.temperature, per_depth=self.per_depth,
+                              per_parent=not self.per_depth).at_most(self.head.depth)
         if not min(wanted.budget, wanted.max_depth):
             self.drafts = Filling(ROOT_ALONE, self.roots, self.proposal, self.temperature).drafts()[0]
             return self.drafts

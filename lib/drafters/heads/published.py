@@ -134,6 +134,9 @@ def load_dspark(where, settings: dict, tensors: dict[str, Tensor], target) -> DF
     if (made := settings.get("markov_head_type", "vanilla")) != "vanilla":
         raise ValueError(f"config.json of {where} has markov_head_type {made!r}; heads with 'vanilla' are read here")
     check_counts(where, settings, "markov_rank", "block_size")
+    if "markov_rank" not in settings:
+        raise ValueError(f"config.json of {where} names no markov_rank, which a DSpark head has: fetch the folder "
+                         "again, or load a DFlash head as 'block'")
     confident = bool(settings.get("enable_confidence_head") and settings.get("confidence_head_with_markov"))
     named = {"markov_head.markov_w1": "markov.embed", "markov_head.markov_w2": "markov.head"}
     named |= {"confidence_head.proj": "confidence"} if confident else {}

@@ -46,6 +46,7 @@ from lib.tests.drafters.test_drafters import (
 )
 from lib.tests.replay.test_replay import trees
 from lib.trees import growth, shapes
+from lib.trees.growth.rules import Costs
 from lib.verify import warp
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -353,6 +354,7 @@ def test_pruning_takes_the_worst_ranks_first():
     assert pruned(tree, tree.budget) == tree and pruned(tree, 0).size == 1
     assert set(pruned(tree, 3).choices()) == {(0,), (0, 0), (0, 0, 0)}
     assert set(pruned(tree, 6).choices()) == {(0,), (0, 0), (0, 0, 0), (1,), (0, 1), (1, 0)}
-    for name in ("dyspec:4@7", "eagle2:3,4@8", "ddtree@9", "beam:2@9"):
-        rule = pruned(growth.parse(name), 3)
-        assert rule.budget == 3 and rule.max_depth <= 3 and type(rule) is type(growth.parse(name))
+    costs = Costs((1.0,) * 10, 0.0)
+    for name in ("dyspec:4@7", "eagle2:3,4@8", "ddtree@9", "beam:2@9", "smart@9", "pctree@auto"):
+        rule = pruned(growth.parse(name, costs=costs), 3)
+        assert rule.budget == 3 and rule.max_depth <= 3 and type(rule) is type(growth.parse(name, costs=costs))

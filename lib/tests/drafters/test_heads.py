@@ -114,7 +114,7 @@ def test_rows_that_end_leave_and_the_others_go_on(name):
 
 @pytest.mark.parametrize("name, rule", [("medusa", "ddtree@9"), ("block", "ddtree@9"), ("eagle", "eagle2:3,4@9"),
                                         ("eagle3:small", "dyspec@9"), ("eagle3", "opttree:4,4@9"),
-                                        ("block:some", "eagle2:3,4@9"), ("dspark", "dyspec@9"),
+                                        ("block:some", "eagle2:3,4@9"), ("dspark", "pctree@9"),
                                         ("dspark:some", "eagle2:3,9@9")])
 def test_grown_trees_are_verified_as_any_other(name, rule):
     done = live.decode(TARGET, drafter(name), PROMPTS, shape=rule, max_new_tokens=17)
@@ -124,7 +124,8 @@ def test_grown_trees_are_verified_as_any_other(name, rule):
 
 @pytest.mark.parametrize("name", ["dspark:some", "eagle"])
 def test_rows_of_a_batch_share_an_automatic_budget(name):
-    rule = growth.parse("dyspec:4@auto", costs=Costs((1.0, 1.0, 1.1, 1.1, *[1.5] * 4, 9.0), 0.0))
+    costs = Costs((1.0, 1.0, 1.1, 1.1, *[1.5] * 4, 9.0), 0.0)
+    rule = growth.parse("dyspec:4@auto" if name == "eagle" else "pctree:4@auto", costs=costs)
     done = live.decode(TARGET, drafter(name), PROMPTS, rows=4, shape=rule, max_new_tokens=17)
     assert done.new_tokens == [greedy(prompt, 17) for prompt in PROMPTS]
     drafted = [found.drafted for found in done.rounds[:4]]  # of the first round, in which all rows run
@@ -161,9 +162,11 @@ def test_a_drafter_without_hidden_states_says_so():
     with pytest.raises(ValueError, match="output_hidden_states=True"):
         started.commit([[] for _ in PROMPTS], [1, 2, 3, 4])
     for made, rule in ((drafter("eagle"), "ddtree@4"), (drafter("dspark"), "ddtree@4"),
+                       (drafter("dspark"), "ddtree@auto"), (drafter("eagle"), "pctree@4"),
+                       (drafter("block"), "pctree@auto"),
                        (drafter("eagle", proposal="iid"), "dyspec@4"), (drafter("block", proposal="iid"), "ddtree@4")):
-        with pytest.raises(ValueError, match="one distribution per depth|proposal is .iid."):
-            Rounds(made, 0).drafter.propose(growth.parse(rule), draws())
+        with pytest.raises(ValueError, match="one distribution per depth|serves every parent|proposal is .iid."):
+            Rounds(made, 0).drafter.propose(growth.parse(rule, costs=Costs((1.0,) * 5, 0.0)), draws())
     with pytest.raises(ValueError, match="temperature is 0"):
         drafter("eagle", proposal="iid", temperature=0)
     with pytest.raises(ValueError, match="proposal is 'best'"):

@@ -97,6 +97,10 @@ class Growth:
         """The rule with trees of at most `depth` levels."""
         return self if self.max_depth <= depth else replace(self, max_depth=depth)
 
+    def with_budget(self, budget: int) -> Growth:
+        """The rule with trees of at most `budget` nodes, and so of as many levels."""
+        return replace(self, budget=budget, max_depth=min(self.max_depth, budget))
+
     def keep_all(self, rows: Sequence[Candidates]) -> list[np.ndarray]:
         """What each tree of a batch keeps, for rules that decide it together; by default each by itself."""
         return [self.keep(candidates) for candidates in rows]

@@ -10,11 +10,12 @@ from functools import lru_cache
 from lib.trees import shapes
 from lib.trees.grown_shapes import whole_number
 from lib.trees.growth.candidates import Growth
-from lib.trees.growth.rules import Auto, Beam, Costs, DDTree, DySpec, Eagle2, Fork, OptTree, Smart
+from lib.trees.growth.rules import Auto, Beam, Costs, DDTree, DySpec, Eagle2, Fork, OptTree, PCTree, Smart
 from lib.trees.tree import Tree
 
 DEPTH = 16  # the most levels, if a name does not give them
-AUTO, AUTOMATIC = "auto", ("dyspec", "eagle2", "opttree", "ddtree")  # in place of a budget; rules that may have it
+AUTO = "auto"  # in place of a budget
+AUTOMATIC = ("dyspec", "eagle2", "opttree", "ddtree", "pctree")  # rules that may have it
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ RULES: dict[str, Rule] = {
                   "smart@32", "grown while it makes a round faster (SMART)", costs=True),
     "ddtree": Rule(lambda budget: DDTree(_depth(DEPTH, budget), budget), range(1), "ddtree@32",
                    "largest products of one distribution per depth (DDTree)"),
+    "pctree": Rule(lambda budget, depth=DEPTH: PCTree(_depth(depth, budget), budget), range(2), "pctree@32",
+                   "largest path products of a head whose one pass serves every parent (PCTree)"),
 }
 
 
@@ -58,9 +61,9 @@ def parse(rule: str | Growth, *, costs: Costs | None = None) -> Growth:
     """The growth rule of a name, "FAMILY:NUMBERS@BUDGET"; a rule passes through.
 
     "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N",
-    "fork:BRANCHES,CERTAIN,DEPTH@N", "smart:DEPTH@N" (with costs), "ddtree@N". Numbers that the names of opttree,
-    dyspec, fork and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto" in place of a budget chooses one in
-    each round, up to what the costs cover (see `Auto`).
+    "fork:BRANCHES,CERTAIN,DEPTH@N", "smart:DEPTH@N" (with costs), "ddtree@N", "pctree:DEPTH@N". Numbers that the names
+    of opttree, dyspec, pctree, fork and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto" in place of a
+    budget chooses one in each round, up to what the costs cover (see `Auto`).
     ValueError names the part of the name that is wrong.
     """
     if not isinstance(rule, str):

@@ -54,6 +54,17 @@ class DDTree(DySpec):
 
 
 @dataclass(frozen=True)
+class PCTree(DySpec):
+    """PCTree (arXiv 2608.02123): one forward pass and each node's parent token give that node's distribution (DSpark's
+    head), so that branches differ at the price of a small product. Grown best first, as DySpec's tree.
+    """
+
+    @property
+    def name(self) -> str:
+        return f"pctree:{self.max_depth}@{self.budget}"
+
+
+@dataclass(frozen=True)
 class Eagle2(Growth):
     """Expand and rerank (EAGLE-2, Li et al. 2024, section 4): the `width` nodes of a level with the largest reach get
     `width` children each, and the `budget` candidates with the largest reach are kept; ties go to the shallower node.
@@ -292,6 +303,9 @@ class Auto(Growth):
 
     def at_most(self, depth: int) -> Auto:
         return replace(self, rule=self.rule.at_most(depth))
+
+    def with_budget(self, budget: int) -> Auto:
+        return replace(self, rule=self.rule.with_budget(budget))
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         return self.rule.expand(candidates)
