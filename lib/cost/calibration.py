@@ -18,7 +18,9 @@ from lib.drafters.drafter import Drafter, NoDrafter, Wrapper, levels_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.timing import LEAST_REPEATS
 from lib.models.checks import format_name
-from lib.trees.shapes import parse
+from lib.trees import shapes as static
+from lib.trees.growth.candidates import Growth
+from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
@@ -37,11 +39,11 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
     """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch and shape, in the columns of the
     table "costs".
 
-    The shapes that draft take turns in the rounds of one call, since a prefill may take longer than all its rounds;
-    calls of plain decoding, with as many rounds, are made in between. A row of text is cut from the prompts so that in
-    the middle of a plain call `prefix` tokens are committed. All calls of a batch share `seconds`, but there are
-    LEAST_REPEATS of each at least, whatever they take: costs without a shape would be wrong. drafter: used in place of
-    the pair's own. ValueError where plain decoding is not among the shapes.
+    shapes: names of static shapes and of growth rules. Those that draft take turns in the rounds of one call, since a
+    prefill may take longer than all its rounds; calls of plain decoding, with as many rounds, are made in between. A
+    row of text is cut from the prompts so that in the middle of a plain call `prefix` tokens are committed. All calls
+    of a batch share `seconds`, but there are LEAST_REPEATS of each at least, whatever they take: costs without a shape
+    would be wrong. drafter: used in place of the pair's own. ValueError where plain decoding is not among the shapes.
     """
     if PLAIN not in shapes:
         raise ValueError(f"shapes are {list(shapes)}: add {PLAIN!r}, plain decoding, to which all others compare")
@@ -66,6 +68,22 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
     return pd.DataFrame(rows)
 
 
+def falling(rows: pd.DataFrame) -> str:
+    """Says where a round with more nodes took less time, beyond the quartiles of both; empty where none did.
+
+    rows: of one batch, in the columns of the table "costs".
+    """
+    rows = rows.sort_values("nodes")
+    before = [rows.loc[rows["nodes"] < nodes, "lower_ms"].max() for nodes in rows["nodes"]]  # NaN for the fewest
+    fallen = rows[rows["upper_ms"] < before]
+    if fallen.empty:
+        return ""
+    low = fallen.iloc[0]
+    high = rows.loc[rows.loc[rows["nodes"] < low["nodes"], "lower_ms"].idxmax()]
+    return (f"at batch {low['batch']:.0f} a round with {low['nodes']:.0f} nodes took less time "
+            f"({low['round_ms']:.2f} ms) than one with {high['nodes']:.0f} ({high['round_ms']:.2f} ms)")
+
+
 def usual_prefix(prompts: Sequence[Tensor], new_tokens: int) -> int:
     """The committed tokens in the middle of continuations of prompts int64[T], on average: the time of a round rises
     evenly with them.
@@ -86,16 +104,17 @@ def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
 
 
 class InTurns(Wrapper):
-    """Static shapes take turns in a drafter's rounds, cut to the depth of the shape that is asked for."""
+    """Shapes take turns in a drafter's rounds, cut to the depth of the shape that is asked for."""
 
-    def __init__(self, drafter: Drafter, turns: Iterator[Tree]):
+    def __init__(self, drafter: Drafter, turns: Iterator[Tree | Growth]):
         self.drafter, self.turns = drafter, turns
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The inner drafter's drafts of the next shape."""
         own = next(self.turns)
-        fits = own.max_depth <= shape.max_depth
-        return self.drafter.propose(own if fits else levels_of(own, shape.max_depth)[0], draws)
+        if own.max_depth > shape.max_depth:
+            own = levels_of(own, shape.max_depth)[0] if isinstance(own, Tree) else own.at_most(shape.max_depth)
+        return self.drafter.propose(own, draws)
 
 
 class _Calls:
@@ -104,8 +123,8 @@ class _Calls:
     def __init__(self, generate, target, drafter: Drafter, texts: Tensor, shapes: Sequence[str], rounds: int,
                  generator: torch.Generator):
         self.generate, self.target, self.drafter, self.texts = generate, target, drafter, texts
-        self.shapes, self.rounds, self.generator = {name: parse(name) for name in shapes}, rounds, generator
-        self.deepest = max(self.shapes.values(), key=lambda shape: shape.max_depth)
+        self.shapes, self.rounds, self.generator = {name: shape_or_growth(name) for name in shapes}, rounds, generator
+        self.deepest = static.chain(max(shape.max_depth for shape in self.shapes.values()))
         windows = (getattr(target.config.get_text_config(), "max_position_embeddings", None), drafter.window)
         room = min((window for window in windows if window), default=math.inf) - texts.shape[1]
         self.most_tokens = min(rounds * (self.deepest.max_depth + 1) + 1, room)

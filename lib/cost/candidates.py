@@ -41,7 +41,7 @@ LIVE_FAMILIES = ("kary:2", "kary:4")
 LIVE_BUDGETS, LIVE_CHAINS, LIVE_PROMPTS = (6, 14, 30), (2, 4, 8), 8
 WIDTH, GAIN = 4, 0.05  # of grown trees: nodes expanded per level, and the gain below which OPT-Tree stops
 BRANCHES, CERTAIN = 2, 0.6  # of forks, which branch at the first token of a smaller probability
-GROWN_BUDGETS, SHORT_BUDGETS = (8, 16, 32), (4, 8)  # of growth rules, and of forks, whose levels have few nodes
+GROWN_BUDGETS, SHORT_BUDGETS = (8, 16, 32, 64), (4, 8)  # of growth rules, and of forks, whose levels have few nodes
 MOST_AUTOMATIC = 32  # nodes of a tree whose budget is chosen in each round
 
 
@@ -127,9 +127,12 @@ class Candidate:
 
     def seconds(self, price: RoundCost, batch: int = 1) -> float:
         """The mean seconds of its rounds: a check is as wide as the largest draft of the batch, and one without drafts
-        costs a plain round.
+        costs a plain round. Growing takes what a tree of the whole budget takes, where that was timed.
         """
-        drafting = price.once * bool(self.passes) + sum(n * price.level(width) for width, n in self.passes.items())
+        if price.grown and isinstance(self.shape, Growth):
+            drafting = price.grown(self.shape.budget) * bool(self.passes)
+        else:
+            drafting = price.once * bool(self.passes) + sum(n * price.level(width) for width, n in self.passes.items())
         checks = np.concatenate([[price.plain], np.atleast_1d(price.check(np.arange(1, len(self.sizes))))])
         largest = np.diff(np.cumsum(self.sizes) ** (1 if self.alike else batch), prepend=0.0)
         return float(drafting + largest @ checks[: len(self.sizes)])
@@ -225,9 +228,20 @@ def growth_rules(drafter: Drafter, depth: int) -> dict[str, Sequence[int]]:
     if drafter.per_depth:
         return {"ddtree": GROWN_BUDGETS}
     if drafter.one_pass:
-        return {f"dyspec:{depth}": GROWN_BUDGETS}
+        return {f"pctree:{depth}": GROWN_BUDGETS}
     return {f"opttree:{WIDTH},{depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{depth}": GROWN_BUDGETS,
             f"fork:{BRANCHES},{CERTAIN},{depth}": SHORT_BUDGETS}
+
+
+def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
+    """The growth rules whose drafting is timed: the first one that fits, at its smallest and largest budget within the
+    limits. Empty where no grown tree is tried.
+    """
+    rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) else {}
+    for name, budgets in rules.items():
+        if fitting := [budget for budget in budgets if budget <= limits.nodes]:
+            return [grown_at(name, budget).name for budget in dict.fromkeys((min(fitting), max(fitting)))]
+    return []
 
 
 def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: RoundCost,

@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 
 from lib.cost import candidates, ways
-from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of, usual_prefix
+from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of, falling, usual_prefix
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.engines.registry import SAME, settings
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
@@ -35,7 +35,7 @@ from lib.drafters.registry import make
 from lib.lab import processor, provenance, stats
 from lib.replay.simulated import Recorded
 from lib.replay.trace import loops
-from lib.trees.shapes import parse
+from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import Tree
 
 RULER = "random tokens"  # the drafter whose rounds tell what checking costs
@@ -47,7 +47,7 @@ REPEATS = 3  # measurements of each way on each batch of prompts, at most
 LEAST = 2  # batches of prompts that are measured, whatever they take
 LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
 # Shares of the time after which a stage begins no further part; the races divide the rest.
-TRIED, PRICED, GREW, CHOICE = 0.25, 0.45, 0.5, 0.35
+TRIED, PRICED, GREW, SIZED, CHOICE = 0.2, 0.4, 0.52, 0.6, 0.35
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ class _Procedure:
         costs, prices = self.priced(tried)
         tried = [each for each in tried if each.entrant.name in prices[self.batches[0]]]
         tried += self.grown(tried, prices, recorded)
-        at_batch = {batch: tried + self.automatic(tried, prices[batch], recorded, batch) for batch in self.batches}
+        at_batch = {batch: tried + self.automatic(tried, prices[batch], recorded, batch, place)
+                    for place, batch in enumerate(self.batches)}
         recorded.forget()
         self.say("costs are calibrated")
         by_batch = [self.at(batch, own, prices[batch], at) for at, (batch, own) in enumerate(at_batch.items())]
@@ -187,7 +188,7 @@ class _Procedure:
             if fall := falling(rows):
                 rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds, self.prefix)
                 if fall := falling(rows):
-                    self.warnings.append(fall)
+                    self.warnings.append(f"{fall}, twice: something disturbed the measurement")
             check = Costs(rows).at(self.pair.target_name, RULER, batch=batch)
             free = replace(check, once=0.0, level=Curve.through([1], [0.0]))
             if not prices:
@@ -200,7 +201,9 @@ class _Procedure:
                                          "more seconds")
                     forwarding = forwarding[:place]
                     break
-                parts.append(self.calibrated(one.pair, one.drafter, one.name, LEVELS, batch, each_seconds, PREFIX))
+                limits = replace(self.limits, nodes=self.most_nodes(batch))
+                timed = [*LEVELS, *candidates.timed_rules(one.drafter, limits)]
+                parts.append(self.calibrated(one.pair, one.drafter, one.name, timed, batch, each_seconds, PREFIX))
             known = Costs(pd.concat(parts))
             own = {one.name: known.at(self.pair.target_name, one.name, batch=batch) for one in forwarding}
             own |= {one.name: free for one in costless}
@@ -211,7 +214,8 @@ class _Procedure:
                    prefix: int) -> pd.DataFrame:
         """The rows of `calibrate` for one drafter and batch."""
         on_cpu = torch.device(pair.target.device).type == "cpu"
-        fitting = [shape for shape in shapes if parse(shape).budget <= self.most_nodes(batch)] if on_cpu else shapes
+        fitting = [shape for shape in shapes
+                   if not on_cpu or shape_or_growth(shape).budget <= self.most_nodes(batch)]
         rows = calibrate(pair, self.choosing.ids, batches=[batch], prefix=prefix, shapes=fitting, seconds=seconds,
                          generator=self.order, drafter=drafter, generate=self.generate)
         return rows.assign(drafter=name)
@@ -223,17 +227,35 @@ class _Procedure:
         return min(self.limits.nodes, max(4, MOST_ROWS // batch))
 
     def grown(self, tried: Sequence[Candidate], prices, recorded: Recorded) -> list[Candidate]:
-        """Growth rules of the drafters, those first whose static trees are fastest, as long as time is left."""
+        """Growth rules of the drafters in turns, those first whose static trees are fastest, as long as time is left;
+        a warning names the drafters that were left out.
+        """
         first = self.batches[0]
-        return [each for one in _by_speed(self.entrants, tried, prices[first], first) if self.clock() < self.until(GREW)
-                for each in self.in_time(candidates.grown(one, recorded, self.limits), self.until(GREW))]
+        growing = [one for one in _by_speed(self.entrants, tried, prices[first], first)
+                   if candidates.timed_rules(one.drafter, self.limits)]
+        found = list(self.in_turns([candidates.grown(one, recorded, self.limits) for one in growing], self.until(GREW)))
+        if late := [one.name for one in growing if not any(each.entrant is one for each in found)]:
+            self.warnings.append(f"no time was left to grow trees with {', '.join(late)}: give more seconds")
+        return found
 
-    def automatic(self, tried: Sequence[Candidate], price, recorded: Recorded, batch: int) -> list[Candidate]:
-        """Automatic budgets at a batch size, in the same way."""
+    def automatic(self, tried: Sequence[Candidate], price, recorded: Recorded, batch: int,
+                  place: int) -> list[Candidate]:
+        """Automatic budgets at a batch size, the `place`-th of all, in the same way and in equal shares of the time."""
         limits = replace(self.limits, nodes=self.most_nodes(batch))
-        return [each for one in _by_speed(self.entrants, tried, price, batch) if self.clock() < self.until(GREW)
-                for each in self.in_time(candidates.automatic(one, recorded, limits, price[one.name], batch),
-                                         self.until(GREW))]
+        share = max(0.0, self.until(SIZED) - self.clock()) / (len(self.batches) - place)
+        sized = [candidates.automatic(one, recorded, limits, price[one.name], batch)
+                 for one in _by_speed(self.entrants, tried, price, batch)]
+        return list(self.in_turns(sized, self.clock() + share))
+
+    def in_turns(self, parts: Sequence[Iterator[Candidate]], until: float) -> Iterator[Candidate]:
+        """One candidate of each part after another, as long as the time is not over."""
+        while parts and self.clock() < until:
+            left = []
+            for part in parts:
+                if self.clock() < until and (each := next(part, None)):
+                    left.append(part)
+                    yield each
+            parts = left
 
     # ------------------------------------------------------------------------------------------- choosing and judging
 
@@ -313,22 +335,6 @@ class _Procedure:
         logs = (turns[way] - turns[base] if base else turns[way]).dropna()
         found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], self.rng)
         return Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))
-
-
-def falling(rows: pd.DataFrame) -> str:
-    """What is wrong with a calibration in which a round with more nodes takes less time, beyond the quartiles of both;
-    empty where nothing is. rows: of one batch, in the columns of the table "costs".
-    """
-    rows = rows.sort_values("nodes")
-    before = [rows.loc[rows["nodes"] < nodes, "lower_ms"].max() for nodes in rows["nodes"]]  # NaN for the fewest
-    fallen = rows[rows["upper_ms"] < before]
-    if fallen.empty:
-        return ""
-    low = fallen.iloc[0]
-    high = rows.loc[rows.loc[rows["nodes"] < low["nodes"], "lower_ms"].idxmax()]
-    return (f"at batch {low['batch']:.0f} a round with {low['nodes']:.0f} nodes took less time "
-            f"({low['round_ms']:.2f} ms) than one with {high['nodes']:.0f} ({high['round_ms']:.2f} ms), twice: "
-            "something disturbed the measurement")
 
 
 def _fastest(one: Entrant, tried: Sequence[Candidate], price: RoundCost, batch: int = 1) -> float:

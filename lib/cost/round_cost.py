@@ -1,5 +1,5 @@
-"""The cost of one round: drafting by the tree's levels, the check by its nodes, both as curves that never fall, fitted
-to a table of timed rounds.
+"""The cost of one round: drafting by a static tree's levels or a grown tree's budget, the check by its nodes, as curves
+that never fall, fitted to a table of timed rounds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression, nnls
 
+from lib.trees.growth.registry import shape_or_growth
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 
@@ -52,6 +53,10 @@ class Curve:
             inside = inside + rise * np.maximum(amount - self.at[-1], 0.0)
         return float(inside) if inside.ndim == 0 else inside
 
+    def times(self, share: float) -> Curve:
+        """The curve with this share of its seconds."""
+        return Curve(self.at, self.seconds * share)
+
 
 @dataclass(frozen=True)
 class RoundCost:
@@ -60,13 +65,15 @@ class RoundCost:
     plain: a round that drafts nothing, which is plain decoding in the same loop. once: the part of drafting that does
     not depend on the shape. level: one forward pass of the drafter, by the nodes per row that it takes; for a drafter
     that fills all levels in one forward pass, `once` holds all of it. check: the target's forward pass, the rule and
-    the commit, by drafted nodes per row.
+    the commit, by drafted nodes per row. grown: all of drafting a tree that a rule grows, by the rule's budget; None
+    where it was not timed.
     """
 
     plain: float
     once: float
     level: Curve
     check: Curve
+    grown: Curve | None = None
 
     def draft(self, tree: Tree) -> float:
         """Seconds of drafting a tree: one forward pass per level that has children; leaves are never forwarded."""
@@ -75,7 +82,12 @@ class RoundCost:
     def drafting_as(self, other: RoundCost) -> RoundCost:
         """This check, with drafting that takes as large a share of a plain round as another's does."""
         share = self.plain / other.plain
-        return replace(self, once=other.once * share, level=Curve(other.level.at, other.level.seconds * share))
+        return replace(self, once=other.once * share, level=other.level.times(share),
+                       grown=other.grown and other.grown.times(share))
+
+    def growing_as(self, other: RoundCost) -> RoundCost:
+        """This cost, with another's share of a plain round for growing a tree where that was not timed."""
+        return self if self.grown else replace(self, grown=self.drafting_as(other).grown)
 
 
 def widths(tree: Tree) -> np.ndarray:
@@ -102,6 +114,8 @@ class Costs:
 
 def _fitted(rows: pd.DataFrame) -> RoundCost:
     """The cost of rounds at one batch."""
+    by_rule = np.array([not isinstance(shape_or_growth(shape), Tree) for shape in rows["shape"]])
+    growing, rows = rows[by_rule], rows[~by_rule]
     plain, drafts = rows[rows["shape"] == PLAIN], rows[rows["nodes"] > 0]
     if plain.empty or drafts.empty:
         raise ValueError(f"costs hold the shapes {list(rows['shape'])} for one batch: calibrate {PLAIN!r}, plain "
@@ -110,7 +124,8 @@ def _fitted(rows: pd.DataFrame) -> RoundCost:
     seconds = drafts["draft_ms"].to_numpy() / 1000
     once, level = _draft_model(list(drafts["shape"]), np.maximum(seconds, LEAST_SECONDS))
     of_plain = float((plain["verify_ms"] + plain["commit_ms"] + plain["draft_ms"]).iloc[0] / 1000)
-    return RoundCost(of_plain, once, level, check)
+    grown = None if growing.empty else Curve.through(growing["nodes"], growing["draft_ms"] / 1000)
+    return RoundCost(of_plain, once, level, check, grown)
 
 
 def _draft_model(shapes: list[str], seconds: np.ndarray) -> tuple[float, Curve]:

@@ -57,9 +57,10 @@ def in_short(made: Recommendation, more: Sequence[str] = ()) -> str:
 def speeds(made: Recommendation) -> Finding:
     """Tokens per second of each way at each batch size."""
     best = max(made.by_batch, key=lambda own: own.speedup.value)
+    claim = (f"Speculation gains most at batch {best.batch}." if not best.is_plain else
+             "Speculation pays at none of these batch sizes.")
     return Finding(
-        "Speculation gains most at small batches." if _falls(made) else
-        f"Speculation gains most at batch {best.batch}.",
+        "Speculation gains most at small batches." if _falls(made) else claim,
         "Tokens per second of whole batches without prefill, with 95 % intervals over "
         f"{', '.join(map(_count, made.by_batch))}.", bars(made), "answer")
 

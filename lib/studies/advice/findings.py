@@ -14,7 +14,7 @@ from lib.cost.recommending import PREFIX, RULER
 from lib.cost.round_cost import Costs
 from lib.lab import stats
 from lib.lab.findings import Finding, Part, Results
-from lib.studies.advice import figures, measure
+from lib.studies.advice import figures, measure, trees_and_chains
 from lib.studies.drafters.summary import CHAIN, GROWN, TREE, form
 from lib.trees import drawing
 from lib.trees.growth.registry import AUTO
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 AUTOMATIC = "automatic budget"
 FORMS = (CHAIN, TREE, GROWN, AUTOMATIC)
-WINS, MOST = "a tree beats every chain of its drafter", "most"  # columns of the fastest by hardware
 
 
 def recommended(made: Recommendation) -> Finding:
@@ -71,8 +70,9 @@ def predicted_and_measured(candidates: pd.DataFrame, timed: pd.DataFrame) -> Fin
     bias = both.groupby("batch")["ratio"].agg(["median", "min", "max", "size"])
     told = ", ".join(f"{row['median']:.2f} at batch {batch}" for batch, row in bias.iterrows())
     return Finding(
-        f"A round took {told} times as long as predicted (medians).", "Tokens per round are exact by replay, so that "
-        "an error of a predicted speed is one of the time of a round. Each point is a drafter with a tree "
+        f"A round took {told} times as long as predicted (medians).", "Tokens per round are exact by replay but for "
+        "drafters that decode live, so that an error of a predicted speed is one of the time of a round. Each point is "
+        "a drafter with a tree "
         f"({', '.join(f'{count:.0f}' for count in bias['size'])} by batch); ratios run from "
         f"{both['ratio'].min():.2f} to {both['ratio'].max():.2f}.", figures.predicted_and_measured(both),
         "predicted_and_measured")
@@ -100,46 +100,84 @@ def fastest_budget(candidates: pd.DataFrame, made: Recommendation) -> Finding:
 
 def tree_or_chain(rows: pd.DataFrame) -> Finding:
     """Where a drafter's trees are faster than its chains; rows: the table "advice_map"."""
+    if rows.empty:
+        return Finding("No tree that branches was tried:", "give a larger `most_nodes`, or drafters that draft one.")
     first = rows["batch"].min()
     where = rows[rows["batch"] == first].groupby(["hardware", "source"], sort=False)
-    panels = {f"{measure.HERE}\nmeasured, batch {batch}": own
-              for batch, own in rows[rows["hardware"] == measure.HERE].groupby("batch")}
+    panels = {f"{trees_and_chains.HERE}\nmeasured, batch {batch}": own
+              for batch, own in rows[rows["hardware"] == trees_and_chains.HERE].groupby("batch")}
     panels |= {f"{hardware}\n{source}, batch {first}": own for (hardware, source), own in where
-               if hardware != measure.HERE}
-    wins = {hardware: _tree_or_chain(own) for (hardware, _), own in where}
-    table = pd.DataFrame.from_dict({f"{hardware} ({source})": wins[hardware] for hardware, source in where.groups},
-                                   orient="index").rename_axis("costs of")
-    here = wins[measure.HERE]
+               if hardware != trees_and_chains.HERE}
+    best = {hardware: own[own["budget"] == trees_and_chains.ANY] for (hardware, _), own in where}
+    table = pd.DataFrame.from_dict({f"{hardware} ({source})": _tree_or_chain(best[hardware])
+                                    for hardware, source in where.groups}, orient="index").rename_axis("costs of")
+    here = best[trees_and_chains.HERE]
     return Finding(
-        f"At batch {first}, a tree is faster than every chain of the same drafter for {here[WINS]} drafters on this "
-        f"machine; the largest ratio is that of {here[MOST]}.",
+        f"At batch {first}, a tree is faster than every chain of the same drafter for {_wins(here)} on this machine; "
+        f"the largest ratio is that of {_most(here)}.",
         "Blue: the fastest tree of the budget is faster than the drafter's fastest chain of any length; a dot: beyond "
-        "the interval, paired by prompt. Speeds are over plain decoding on the same hardware, predicted from replay. "
-        "Computed costs are a roofline from data sheets, which knows no caches and no attention. For a drafter that was "
-        "not timed on a machine, drafting is assumed to take the same share of a plain round as here.",
-        figures.tree_or_chain(rows, panels), "tree_or_chain", table=table)
+        "the interval, paired by prompt. Tree and chain were chosen on one half of the prompts and compared on the "
+        "other. Speeds are predicted from replay. Computed costs are a roofline from data sheets, which knows no "
+        "caches and no attention. For a drafter that was not timed on a machine, drafting is assumed to take the same "
+        "share of a plain round as here.",
+        figures.tree_or_chain(rows[rows["budget"] != trees_and_chains.ANY], panels), "tree_or_chain", table=table)
 
 
-def _tree_or_chain(rows: pd.DataFrame) -> dict[str, str]:
-    """The fastest chain and tree of any drafter on one hardware, and for which drafters a tree beats every chain."""
-    chains = rows.assign(speedup=rows["speedup"] / rows["over_chain"])
-    chain, tree = (own.loc[own["speedup"].idxmax()] for own in (chains, rows))
-    best = rows.loc[rows.groupby("drafter", sort=False)["over_chain"].idxmax()]
+def _tree_or_chain(best: pd.DataFrame) -> dict[str, str]:
+    """The fastest chain and tree of any drafter on one hardware, and for which drafters a tree beats every chain; best:
+    the rows of trees of every size.
+    """
+    chain, tree = (best.loc[best[speed].idxmax()] for speed in ("chain_speedup", "speedup"))
+    return {"fastest chain": f"{chain['drafter']}, {chain['chain_shape']}: {chain['chain_speedup']:.2f}",
+            "fastest tree": f"{tree['drafter']}, {tree['shape']}: {tree['speedup']:.2f}",
+            "a tree beats every chain of its drafter": _wins(best), "most": _most(best)}
+
+
+def _wins(best: pd.DataFrame) -> str:
+    """For how many drafters a tree beats every chain beyond the interval."""
+    if best["over_chain_low"].isna().all():
+        return f"{(best['over_chain'] > 1).sum()} of {len(best)} drafters (too few prompts for intervals)"
+    return f"{(best['over_chain_low'] > 1).sum()} of {len(best)} drafters"
+
+
+def _most(best: pd.DataFrame) -> str:
+    """The tree that is furthest ahead of its drafter's chains."""
     top = best.loc[best["over_chain"].idxmax()]
     interval = recommendation.Interval(*top[["over_chain", "over_chain_low", "over_chain_high"]])
-    return {"fastest chain": f"{chain['drafter']}, {chain['chain_shape']}: {chain['speedup']:.2f}",
-            "fastest tree": f"{tree['drafter']}, {tree['shape']}: {tree['speedup']:.2f}",
-            WINS: f"{(best['over_chain_low'] > 1).sum()} of {len(best)}",
-            MOST: f"`{top['drafter']}` with `{top['shape']}`, {interval} times its best chain"}
+    return f"`{top['drafter']}` with `{top['shape']}`, {interval} times its best chain"
 
 
 def where_trees_pay(rows: pd.DataFrame) -> str:
     """For how many drafters a tree beats every chain at measured costs, in a sentence; rows: the table "advice_map"."""
     first = rows[(rows["batch"] == rows["batch"].min()) & (rows["source"] == "measured")]
-    told = [f"{_tree_or_chain(own)[WINS]} drafters at the costs measured on {hardware}"
-            for hardware, own in first.groupby("hardware", sort=False)]
-    return (f"At batch {first['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
-            f"drafter, beyond the interval, for {', for '.join(told)}.")
+    best = first[first["budget"] == trees_and_chains.ANY]
+    if best.empty:
+        return "No tree that branches was tried."
+    told = []
+    for hardware, own in best.groupby("hardware", sort=False):
+        assumed = (~own["timed"].astype(bool)).sum()
+        told.append(f"for {_wins(own)} at the costs measured on {hardware}"
+                    + (f" (of {assumed} of them drafting was timed on this machine alone)" if assumed else ""))
+    return (f"At batch {best['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
+            f"drafter, beyond the interval, {', '.join(told)}.")
+
+
+def tree_orders(rows: pd.DataFrame) -> Finding:
+    """Which published orders of trees and chains hold, by speed; rows: the table "advice_orders"."""
+    rows = rows[(rows["batch"] == rows["batch"].min()) & (rows["source"] == "measured")]
+    if rows["ratio_low"].isna().all():
+        why = "there are too few prompts to test them" if len(rows) else "no drafter was tried with both of a claim"
+        return Finding("Published orders of trees and chains:", f"{why}.")
+    told = [f"{(own['ratio_low'] > 1).sum()} of {len(own)} at the costs measured on {hardware} "
+            f"({(own['ratio_high'] < 1).sum()} reversed)" for hardware, own in rows.groupby("hardware", sort=False)]
+    shown = rows.assign(value=rows["ratio"], low=rows["ratio_low"], high=rows["ratio_high"])
+    shown["told"] = stats.format_estimates(shown)
+    shown["order"] += " (" + shown["published"] + ")"
+    wide = shown.pivot(index=["order", "drafter"], columns="hardware", values="told")[list(rows["hardware"].unique())]
+    return Finding(
+        f"Published orders of trees and chains that hold by speed, beyond their interval: {'; '.join(told)}.",
+        f"Predicted at batch {rows['batch'].iloc[0]}: the fastest of the one kind over the fastest of the other, of "
+        "the same drafter, chosen on one half of the prompts and compared on the other.", table=wide.fillna(""))
 
 
 def by_form(candidates: pd.DataFrame) -> Finding:
@@ -153,15 +191,15 @@ def by_form(candidates: pd.DataFrame) -> Finding:
                     .pivot(index=keys, columns="form", values=name).reindex(columns=FORMS).dropna(axis=1, how="all")
                     for name in ("speedup", "told"))
     first = speeds.loc[speeds.index.get_level_values("batch").min()]
-    counts = first.idxmax(axis=1).value_counts().reindex(first.columns, fill_value=0)
+    counts, tried = first.idxmax(axis=1).value_counts().reindex(first.columns, fill_value=0), first.notna().sum()
+    listed = ", ".join(f"{name} for {counts[name]} of the {tried[name]} that were tried with one" for name in first)
     text = "Predicted speedup over plain decoding on the choosing prompts, and the shape."
     if AUTOMATIC in first:
         gain = (first[AUTOMATIC] / first.drop(columns=AUTOMATIC).max(axis=1)).dropna()
-        text += (f" An automatic budget, tried for {len(gain)} of them, is predicted to be {gain.min():.2f} to "
-                 f"{gain.max():.2f} times as fast as the drafter's best other shape.")
-    return Finding(f"At batch {speeds.index[0][0]} the fastest form is "
-                   f"{', '.join(f'{name} for {count}' for name, count in counts.items())} of {len(first)} drafters.",
-                   text, table=told.fillna(""))
+        text += (f" An automatic budget is predicted to be {gain.min():.2f} to {gain.max():.2f} times as fast as the "
+                 "drafter's best other shape.")
+    return Finding(f"At batch {speeds.index[0][0]} the fastest form of a drafter is {listed}.", text,
+                   table=told.fillna(""))
 
 
 def machines(rows: pd.DataFrame) -> Finding:
@@ -193,7 +231,8 @@ def in_words(rows: pd.DataFrame) -> str:
 
 def _few(row) -> str:
     """How many prompts judged a recommendation, where they are too few for an interval."""
-    return "" if pd.notna(row.measured_low) else f"; {row.judged * row.batch} prompts, too few for an interval"
+    judged = f"{row.judged} prompts" if row.batch == 1 else f"{row.judged} batches of prompts"
+    return "" if pd.notna(row.measured_low) else f"; {judged}, too few for an interval"
 
 
 def _measured(rows: pd.DataFrame) -> list[str]:
@@ -203,6 +242,9 @@ def _measured(rows: pd.DataFrame) -> list[str]:
 
 def larger_pairs(rows: pd.DataFrame) -> Finding:
     """What the same acceptance is worth with the costs of each pair; rows: the table "advice_sizes"."""
+    if rows.empty:
+        return Finding("No larger pair was compared:", "all drafters here are heads, or draft with more than the "
+                       "pair's own draft model, whose cost in a larger pair is not known.")
     first = rows[rows["batch"] == rows["batch"].min()]
     told = ", ".join(f"{_predicted(row)} with the costs of `{row.costs}`" for row in _fastest(first).itertuples())
     alone = (" No larger pair was timed: none was asked for, or the processor has no units for their number format."
@@ -215,6 +257,8 @@ def larger_pairs(rows: pd.DataFrame) -> Finding:
 
 def terms(rows: pd.DataFrame) -> pd.DataFrame:
     """By costs and batch, the terms of the speed of the fastest shape; rows: the table "advice_sizes"."""
+    if rows.empty:
+        return rows
     best = _fastest(rows).set_index(["costs", "batch"])
     chains = rows[rows["chain"]].groupby(["costs", "batch"])["speedup"].max()
     return pd.DataFrame({
@@ -226,6 +270,8 @@ def terms(rows: pd.DataFrame) -> pd.DataFrame:
 
 def beside_formulas(rows: pd.DataFrame) -> Finding:
     """Leviathan's formula and the blog's table beside replay; rows: the table "advice_formulas"."""
+    if rows.empty:
+        return Finding("No formula was compared:", "no drafter was tried with a chain of a single token.")
     wide = rows.pivot(index=["batch", "length"], columns="by", values="speedup")
     over = wide[measure.LEVIATHAN] / wide[measure.REPLAY]
     batch, length = over.idxmax()
@@ -289,8 +335,8 @@ SIZES = """
 ### Other hardware and larger models
 
 A round waits for the weights from memory until its nodes take longer to multiply. How many nodes that is depends on the
-processor's arithmetic beside its memory: few on two cores, hundreds on a GPU. The cost of a model does not depend on its weights' values, so pairs of other sizes were timed with
-random weights; the acceptance is the one measured here.
+processor's arithmetic beside its memory: few on two cores, hundreds on a GPU. The cost of a model does not depend on
+its weights' values, so pairs of other sizes were timed with random weights; the acceptance is the one measured here.
 """
 
 
@@ -308,7 +354,7 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
     yield predicted_and_measured(candidates, run["advice_timed"])
     yield kinds(made, run["advice_timed"])
     yield SIZES
-    yield larger_pairs(run["advice_sizes"])
+    yield larger_pairs(run["advice_sizes"] if "advice_sizes" in run else pd.DataFrame())
     if "advice_machines" in run:
         yield machines(run["advice_machines"])
 
@@ -322,5 +368,9 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
     for own in [own for own in made.by_batch if own.settings] or made.by_batch[:1]:
         yield as_engines_take_it(own)
     yield by_form(run["advice_candidates"])
-    yield terms(run["advice_sizes"])
-    yield beside_formulas(run["advice_formulas"])
+    if "advice_orders" in run:
+        yield tree_orders(run["advice_orders"])
+    if "advice_sizes" in run:
+        yield terms(run["advice_sizes"])
+    if "advice_formulas" in run:
+        yield beside_formulas(run["advice_formulas"])

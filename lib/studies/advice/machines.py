@@ -25,14 +25,19 @@ class Machine:
 
     def prices(self, batch: int, here: Mapping[str, RoundCost]) -> dict[str, RoundCost]:
         """The cost of rounds there by drafter; here: the same on this machine. A drafter that was not timed there takes
-        as large a share of a plain round as it does here. Empty for a batch size that was not timed there.
+        as large a share of a plain round as it does here, as does growing trees. Empty for a batch size that was not
+        timed there.
         """
         cells, target = self.costs.cells, self.made.target
         if (target, RULER, batch) not in cells:
             return {}
         check = cells[target, RULER, batch]
-        return {name: replace(cells[target, name, batch], plain=check.plain, check=check.check)
+        return {name: replace(cells[target, name, batch], plain=check.plain, check=check.check).growing_as(own)
                 if (target, name, batch) in cells else check.drafting_as(own) for name, own in here.items()}
+
+    def timed(self, batch: int) -> set[str]:
+        """The drafters whose rounds were timed there at a batch size."""
+        return {drafter for target, drafter, size in self.costs.cells if (target, size) == (self.made.target, batch)}
 
 
 def of_runs(folders: Sequence[str], target: str) -> list[Machine]:

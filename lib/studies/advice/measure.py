@@ -2,28 +2,25 @@
 would be worth with the costs of larger pairs, and what formulas say of chains.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 
 from lib import cost
-from lib.cost import formulas, roofline
-from lib.cost.candidates import Candidate, powers_of_two
+from lib.cost import formulas
+from lib.cost.candidates import Candidate
 from lib.cost.recommendation import PLAIN
 from lib.cost.recommending import Found, row
 from lib.cost.round_cost import Costs, RoundCost
 from lib.drafters.registry import parse
-from lib.lab import processor, stats
+from lib.lab import processor
 from lib.models.checks import dtypes_of
 from lib.models.load import load_pair
-from lib.studies.advice.machines import Machine
 
 REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
 NEARLY_FREE = 1.1  # times a plain round
-HERE = "this machine"
-MOST_MAPPED = 64  # nodes of a tree that is compared with a chain
 
 
 def calibrate_larger(names: Sequence[str], prompts: Sequence[torch.Tensor], *, dtype: str, device: str,
@@ -43,70 +40,26 @@ def with_costs_of(tried: Sequence[Candidate], target: str, costs: Mapping[str, p
     """The table "advice_sizes": the candidates of a traced target with the costs of each named pair, such as a larger
     one; the fastest of each budget, and the chain.
 
-    costs: rows of one pair each. Only candidates take part that draft with the pair's draft model,
-    which take the cost of the named pair's, or without a model. The acceptance of the larger pair is not known.
+    costs: rows of one pair each, first of the target's own. Only candidates take part that draft with the pair's draft
+    model, which take the cost of the named pair's, or without a model; without any the table is empty. The acceptance
+    of the larger pair is not known.
     """
-    rows, tried = [], [each for each in tried if not each.passes or parse(each.entrant.spec)[0] == "model"]
-    for name, own in costs.items():
+    rows, of_pair = [], {}  # of_pair: the cost of rounds of the first pair, the target's own, by batch
+    tried = [each for each in tried if not each.passes or parse(each.entrant.spec)[0] == "model"]
+    for name, own in costs.items() if tried else ():
         known, (owner, drafter, dtype) = Costs(own), own[["target", "drafter", "dtype"]].iloc[0]
         for batch in batches:
             price = known.at(owner, drafter, batch=batch)
+            price = price.growing_as(of_pair.setdefault(batch, price))
             for each in tried:
                 more = dict(costs=name, dtype=dtype, plain_ms=1000 * price.plain,
                             check=price.check(each.shape.budget) / price.plain, free=_free(price, 64))
                 rows.append(row(each, batch, price, rng) | more)
+    if not rows:
+        return pd.DataFrame()
     found = pd.DataFrame(rows).assign(target=target)
     best = found.groupby(["costs", "batch", "budget", "chain"], sort=False)["speedup"].idxmax()
     return found.loc[best].reset_index(drop=True)
-
-
-def tree_or_chain(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator,
-                  most: int = MOST_MAPPED) -> pd.DataFrame:
-    """The table "advice_map": for each drafter and budget, a power of two, the fastest tree of more than half as many
-    nodes that is no chain, over the drafter's fastest chain of any length; at the costs that were measured here and
-    elsewhere, and at those that `roofline` computes. Intervals are paired by prompt.
-    """
-    rows = []
-    for batch, here in found.prices.items():
-        prices = {(HERE, "measured"): here}
-        prices |= {(machine.name, "measured"): machine.prices(batch, here) for machine in elsewhere}
-        prices |= {(name, "computed"): {drafter: roofline.on(hardware, own, most, batch)
-                                        for drafter, own in here.items()}
-                   for name, hardware in roofline.HARDWARE.items()}
-        for (hardware, source), price in prices.items():
-            for name in dict.fromkeys(each.entrant.name for each in found.tried if each.entrant.name in price):
-                own = [each for each in found.tried if each.entrant.name == name and each.shape.budget <= most]
-                rows += [dict(hardware=hardware, source=source, batch=batch, drafter=name, **told)
-                         for told in _over_chain(own, price[name], batch, rng)]
-    columns = ["hardware", "source", "batch", "drafter", "budget", "shape", "chain_shape", "speedup", "over_chain",
-               "over_chain_low", "over_chain_high"]
-    target, dtype = found.recommendation.target, found.recommendation.dtype
-    return pd.DataFrame(rows, columns=columns).assign(target=target, dtype=dtype)
-
-
-def _over_chain(tried: Sequence[Candidate], price: RoundCost, batch: int, rng) -> Iterator[dict[str, object]]:
-    """Of one drafter, by budget: its fastest tree over its fastest chain."""
-    speed = {each.name: each.speedup(price, batch) for each in tried}
-    chains = [each for each in tried if each.is_chain]
-    if not chains:
-        return
-    chain = max(chains, key=lambda each: speed[each.name])
-    for budget in powers_of_two(max(each.shape.budget for each in tried)):
-        trees = [each for each in tried if budget / 2 < each.shape.budget <= budget and each.branches]
-        if not trees:
-            continue
-        tree = max(trees, key=lambda each: speed[each.name])
-        share = stats.difference(*_tokens(tree), *_tokens(chain), rng, relative=True)
-        slower = tree.seconds(price, batch) / chain.seconds(price, batch)
-        yield dict(budget=budget, shape=tree.label, chain_shape=chain.label, speedup=speed[tree.name],
-                   over_chain=share.value / slower, over_chain_low=share.low / slower,
-                   over_chain_high=share.high / slower)
-
-
-def _tokens(each: Candidate) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and rounds by prompt, in the order of the prompts' names."""
-    order = np.argsort(each.prompts)
-    return (each.accepted + each.rounds)[order], each.rounds[order]
 
 
 def _free(price: RoundCost, most: int) -> int:
@@ -114,16 +67,18 @@ def _free(price: RoundCost, most: int) -> int:
     return int((price.check(nodes) <= NEARLY_FREE * price.plain).cumprod().sum())
 
 
-def beside_formulas(candidates: pd.DataFrame, drafter: str) -> pd.DataFrame:
-    """The table "advice_formulas": speedups of a drafter's chains by replay and costs, by Leviathan's formula and by
-    the source blog's table; from the table "advice_candidates".
+def beside_formulas(candidates: pd.DataFrame, drafters: Sequence[str]) -> pd.DataFrame:
+    """The table "advice_formulas": speedups of the chains of the first of these drafters that has one of a single
+    token, by replay and costs, by Leviathan's formula and by the source blog's table; from the table
+    "advice_candidates". Empty where no drafter has.
 
     alpha: the share of rounds that accept the first token; cost: a drafter's step over a target's step, measured. The
     blog's table depends on neither batch nor drafter.
     """
     rows = []
-    named = candidates["shape"] == "chain:" + candidates["budget"].astype(str)
-    chains = candidates[named & (candidates["drafter"] == drafter)]
+    named = candidates[candidates["shape"] == "chain:" + candidates["budget"].astype(str)]
+    single = set(named.loc[named["budget"] == 1, "drafter"])
+    chains = named[named["drafter"] == next((name for name in drafters if name in single), None)]
     alpha = chains[chains["budget"] == 1].set_index("batch")["tokens"] - 1
     for chain in chains.to_dict("records"):
         own, length = alpha[chain["batch"]], chain["budget"]

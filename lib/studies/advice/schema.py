@@ -93,11 +93,25 @@ TABLES = (
           hardware text this machine, another on which a run was made, or one by its data sheet
           source text measured or computed: whether its costs are those of timed rounds or of a roofline
           target dtype batch drafter
-          budget integer most draft nodes of the tree, which has more than half as many
+          timed flag whether drafting was timed on this hardware, or needs no forward pass
+          budget integer most draft nodes of the tree, which has more than half as many; 0: of any size
           shape text name of the tree's shape or growth rule
           chain_shape text name of the fastest chain
           speedup real predicted speed of the tree over plain decoding in the same loop
-          over_chain interval predicted speed of the tree over that of the chain, paired by prompt
+          chain_speedup real the same of the chain
+          over_chain interval predicted speed of the tree over that of the chain, both chosen on other prompts
+          """, compressed=True),
+    table("advice_orders", "a published order of one drafter's trees and chains, at one batch on one machine",
+          "hardware target dtype batch drafter order", """
+          hardware text as in advice_map
+          source text measured or computed, as in advice_map
+          target dtype batch drafter
+          timed flag as in advice_map
+          order text what is claimed to be faster
+          published text who reports it
+          shape text fastest shape of the kind that is claimed to be faster
+          beside text fastest shape of the other kind
+          ratio interval predicted speed of the one over that of the other, both chosen on other prompts
           """, compressed=True),
     table("advice_machines", "what was recommended for the target at one batch in a run on another machine",
           "machine target batch", """

@@ -86,6 +86,18 @@ def test_calibration_without_noise_gives_every_tree_its_cost():
     assert whole(noisy, shapes.parse("kary:2,3")) == pytest.approx(whole(TRUE, shapes.parse("kary:2,3")), rel=0.1)
 
 
+def test_growing_a_tree_costs_what_was_timed_by_its_budget_and_changes_no_other_cost():
+    rule = dict(table().iloc[1], verify_ms=1e6)
+    rows = [dict(rule, shape=f"dyspec:8@{nodes}", nodes=nodes, draft_ms=ms) for nodes, ms in ((8, 400.0), (32, 1000.0))]
+    static, found = (cost.Costs(pd.concat([table(), pd.DataFrame(more)])).at("t", "d") for more in ([], rows))
+    assert static.grown is None and found.grown(20) == pytest.approx(0.7)
+    for name in ("chain:3", "kary:2,3"):
+        assert whole(found, shapes.parse(name)) == pytest.approx(whole(static, shapes.parse(name)))
+    slow = replace(static, plain=3 * static.plain)
+    assert slow.growing_as(found).grown(8) == pytest.approx(1.2) and found.growing_as(slow) is found
+    assert slow.drafting_as(found).grown(8) == pytest.approx(1.2) and slow.growing_as(static).grown is None
+
+
 def test_what_was_not_calibrated_is_named():
     costs = cost.Costs(pd.concat([table(batch=batch, scale=batch) for batch in (1, 5)]))
     assert costs.at("t", "d", batch=5).plain == pytest.approx(5 * costs.at("t", "d").plain)
@@ -119,14 +131,15 @@ def test_calibration_reads_the_loop(tmp_path):
     pair = SimpleNamespace(target=target, target_name="t", drafter_name="d",
                            draft_model=small_models.related(target, 1, 0.3))
     rows = cost.calibrate(pair, small_models.prompts(0, [30, 40]), batches=(1, 2), prefix=20, seconds=1.0,
-                          shapes=("chain:0", "chain:2", "independent:2x2"), repeats=1,
+                          shapes=("chain:0", "chain:2", "independent:2x2", "dyspec:3@4"), repeats=1,
                           generator=torch.Generator().manual_seed(0))
-    assert len(rows) == 6 and (rows["round_ms"] > 0).all() and (rows["rounds"] > 0).all()
+    assert len(rows) == 8 and (rows["round_ms"] > 0).all() and (rows["rounds"] > 0).all()
     assert (rows["draft_ms"][rows["nodes"] == 0] < rows["verify_ms"][rows["nodes"] == 0]).all()
     tables.write(tmp_path, "costs", rows, "mark")
     again = cost.Costs(tables.read(tmp_path, "costs")).at("t", "d", batch=2)
     other = cost.Costs(rows).at("t", "d", batch=2)
     assert whole(again, shapes.chain(1)) == pytest.approx(whole(other, shapes.chain(1)))
+    assert again.grown(4) == pytest.approx(other.grown(4)) and other.grown(4) > 0
     with pytest.raises(ValueError, match="chain:0"):
         cost.calibrate(pair, [], shapes=("chain:1",), generator=torch.Generator())
 

@@ -12,6 +12,7 @@ import torch
 
 from lib import cost
 from lib.cost import candidates, recommendation, recommending, ways
+from lib.cost.calibration import falling
 from lib.cost.candidates import Entrant, Limits
 from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, Interval
 from lib.cost.round_cost import Curve, RoundCost
@@ -26,6 +27,7 @@ from lib.tests.cost import test_cost
 from lib.tests.replay.test_replay import synthetic
 from lib.trees import growth, shapes
 from lib.trees.growth.rules import Costs
+from lib.trees.tree import Tree
 
 TARGET = small_models.llama(3)
 IDS = small_models.prompts(5, [12, 9, 14, 10, 11, 13])
@@ -223,12 +225,12 @@ def test_a_calibration_in_which_more_nodes_take_less_time_is_repeated_and_report
 ])
 def test_falling_costs_are_found_beyond_the_noise(lower, upper, told):
     rows = pd.DataFrame(dict(batch=1, nodes=[0, 4, 8], lower_ms=lower, upper_ms=upper, round_ms=lower))
-    assert re.fullmatch(f".*{told}.*" if told else "", recommending.falling(rows))
+    assert re.fullmatch(f".*{told}.*" if told else "", falling(rows))
 
 
 def test_shapes_of_as_many_nodes_may_cost_what_they_like():
     rows = pd.DataFrame(dict(batch=4, nodes=[0, 4, 8, 8], lower_ms=[10.0, 20, 60, 45], upper_ms=[11.0, 22, 65, 50]))
-    assert not recommending.falling(rows.assign(round_ms=rows["lower_ms"]))
+    assert not falling(rows.assign(round_ms=rows["lower_ms"]))
 
 
 # ----------------------------------------------------------------------------------------------------------- candidates
@@ -261,6 +263,23 @@ def test_replayed_tokens_per_round_are_those_of_live_decoding(spec):
         assert each.tokens == pytest.approx(1 + np.mean([record.accepted for record in counted]))
         drafted = np.bincount([record.drafted for record in done.rounds], minlength=len(each.sizes))
         assert each.sizes == pytest.approx(drafted / len(done.rounds))
+
+
+def test_grown_trees_are_tried_in_turns_and_cost_what_growing_was_timed_to_take(monkeypatch):
+    monkeypatch.setattr(candidates, "GROWN_BUDGETS", (2, 4))
+    pairs = [pair_of(small_models.related(TARGET, seed, 0.05), f"d{seed}") for seed in (4, 6)]
+    found = ask(pairs, drafters=["model"])
+    by_rule = [each for each in found.tried if not isinstance(each.shape, Tree)]
+    assert {each.entrant.name for each in by_rule[:2]} == {"model (d4)", "model (d6)"}, "in turns"
+    assert {"opttree:4,2,0.05@2", "opttree:4,3,0.05@4"} < set(found.costs["shape"])
+    price = found.prices[1]["model (d4)"]
+    for each in by_rule[:2]:
+        free = replace(price, grown=price.grown.times(0.0))
+        taken = each.seconds(price) - each.seconds(free)
+        assert taken == pytest.approx(price.grown(each.shape.budget)) and taken > 0
+    hurried = ask(pairs, drafters=["model"], seconds=0.0)
+    left_out = "no time was left to grow trees with model (d4), model (d6): give more seconds"
+    assert sorted(left_out) == sorted(next(each for each in hurried.recommendation.warnings if "to grow" in each))
 
 
 def test_drafters_that_sample_are_decoded_and_not_replayed():

@@ -13,11 +13,12 @@ from lib.cost import formulas, recommendation, roofline
 from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
 from lib.lab import processor, tables
 from lib.lab.findings import Results
-from lib.studies.advice import answer, figures, findings, machines, measure
+from lib.studies.advice import answer, figures, findings, machines, measure, trees_and_chains
 from lib.studies.advice.schema import NOTEBOOK, PARAMETERS
 from lib.studies.report import Ask
 from lib.tests.cost import test_cost
 from lib.tests.cost.test_recommendation import found  # noqa: F401
+from lib.trees.tree import Tree
 
 matplotlib.use("agg")
 
@@ -42,7 +43,7 @@ def told(**other):
 
 
 def test_what_is_found_fits_its_tables_and_the_report_quotes_the_file(found, tmp_path):  # noqa: F811
-    beside = measure.beside_formulas(found.candidates, "model")
+    beside = measure.beside_formulas(found.candidates, ["none such", "model"])
     priced = found.costs[found.costs["drafter"] == "model"]
     sized = measure.with_costs_of(found.tried, "t", {"t/d": priced}, [1, 2], np.random.default_rng(0))
     for name, rows in {"advice_candidates": found.candidates, "advice_timed": found.timed, "costs": found.costs,
@@ -64,7 +65,7 @@ def test_the_time_of_a_round_is_as_predicted_where_the_calibration_read_the_same
 
 
 def test_formulas_stand_beside_replay(found):  # noqa: F811
-    rows = measure.beside_formulas(found.candidates, "model")
+    rows = measure.beside_formulas(found.candidates, ["none such", "model"])
     said, own = rows.set_index(["batch", "by", "length"])["speedup"], rows.iloc[0]
     assert said[1, measure.LEVIATHAN, 1] == pytest.approx((1 + own["alpha"]) / (1 + own["cost"]))
     assert np.isnan(said[1, measure.BLOG, 1]) and said[1, measure.BLOG, 3] == formulas.blog_speedup(3)
@@ -91,6 +92,20 @@ def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(found):  # noqa: 
     assert "No larger pair was timed" in findings.larger_pairs(sized[sized["costs"] == "own"]).text
 
 
+def judged(some, price):
+    """Tokens per second on each half of the prompts of the candidate that is fastest on the other half, together."""
+    names = sorted(some[0].prompts)
+    tokens = seconds = 0.0
+    for half in (names[::2], names[1::2]):
+        def of(each, part):
+            at = [each.prompts.index(name) for name in part]
+            return (each.accepted + each.rounds)[at].sum(), each.rounds[at].sum() * each.seconds(price)
+        best = max(some, key=lambda each: np.divide(*of(each, [name for name in names if name not in half])))
+        own = of(best, half)
+        tokens, seconds = tokens + own[0], seconds + own[1]
+    return tokens / seconds
+
+
 def listed_at(found, batch):
     """The candidates at a batch that are chains of drafters that have a tree, too."""
     rows = found.candidates[found.candidates["batch"] == batch]
@@ -100,37 +115,56 @@ def listed_at(found, batch):
 
 def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: F811
     other = machines.Machine("another", found.recommendation, cost.Costs(found.costs[found.costs["batch"] == 1]))
-    mapped = measure.tree_or_chain(found, [other], np.random.default_rng(0))
-    assert set(mapped["hardware"]) == {measure.HERE, "another", *roofline.HARDWARE} and set(mapped["batch"]) == {1, 2}
+    mapped = trees_and_chains.over_chains(found, [other], np.random.default_rng(0))
+    assert set(mapped["hardware"]) == {trees_and_chains.HERE, "another", *roofline.HARDWARE} and set(mapped["batch"]) == {1, 2}
     there = mapped[mapped["hardware"] == "another"]
     assert there["batch"].eq(1).all() and there["source"].eq("measured").all()
-    same = mapped[(mapped["hardware"] == measure.HERE) & (mapped["batch"] == 1)]
+    same = mapped[(mapped["hardware"] == trees_and_chains.HERE) & (mapped["batch"] == 1)]
     assert there["over_chain"].tolist() == pytest.approx(same["over_chain"].tolist()), "its costs are those of here"
-    own = mapped[(mapped["hardware"] == measure.HERE) & (mapped["batch"] == 1) & (mapped["drafter"] == "model")]
-    listed = found.candidates[(found.candidates["batch"] == 1) & (found.candidates["drafter"] == "model")]
-    chain = listed[listed["chain"]]["speedup"].max()
+    own = mapped[(mapped["hardware"] == trees_and_chains.HERE) & (mapped["batch"] == 1) & (mapped["drafter"] == "model")]
+    tried = [each for each in found.tried if each.entrant.name == "model"]
+    price = found.prices[1]["model"]
     for row in own.itertuples():
-        trees = listed[~listed["chain"] & (listed["budget"] > row.budget / 2) & (listed["budget"] <= row.budget)]
-        trees = trees[~trees["shape"].str.endswith("@auto") & ~trees["shape"].str.startswith("smart")]
-        assert row.speedup == pytest.approx(trees["speedup"].max())
-        assert row.over_chain == pytest.approx(row.speedup / chain)
-    assert set(own["budget"]) == {2, 4} and np.isnan(own["over_chain_low"]).all(), "three prompts"
+        least = 0 if row.budget == trees_and_chains.ANY else row.budget / 2
+        trees = [each for each in tried if each.branches and least < each.shape.budget <= (row.budget or np.inf)]
+        assert row.speedup == pytest.approx(max(each.speedup(price) for each in trees))
+        assert row.over_chain == pytest.approx(judged(trees, price) / judged([e for e in tried if e.is_chain], price))
+    assert set(own["budget"]) == {trees_and_chains.ANY, 2, 4} and np.isnan(own["over_chain_low"]).all(), "three prompts"
     tables.Table("", "advice_map", "mark").extend(mapped)
     finding = findings.tree_or_chain(mapped)
-    best = mapped.loc[mapped[mapped["batch"] == 1].groupby(["hardware"])["over_chain"].idxmax()].set_index("hardware")
-    top, own_costs = best.loc[measure.HERE], finding.table.loc["this machine (measured)"]
+    best = mapped[(mapped["batch"] == 1) & (mapped["budget"] == trees_and_chains.ANY)]
+    here = best[best["hardware"] == trees_and_chains.HERE]
+    top, own_costs = here.loc[here["over_chain"].idxmax()], finding.table.loc["this machine (measured)"]
     assert f"`{top['drafter']}` with `{top['shape']}`, {top['over_chain']:.2f}" in finding.claim
     assert own_costs.tolist() == finding.table.loc["another (measured)"].tolist()
     assert "H100, bfloat16 (computed)" in finding.table.index
-    faster = mapped[(mapped["batch"] == 1) & (mapped["hardware"] == "another") & (mapped["over_chain_low"] > 1)]
-    wins = f"{faster['drafter'].nunique()} of {there['drafter'].nunique()}"
-    assert f"{wins} drafters at the costs measured on another" in findings.where_trees_pay(mapped)
+    wins = f"{(here['over_chain'] > 1).sum()} of {len(here)} drafters (too few prompts for intervals)"
+    assert f"{wins} at the costs measured on another" in findings.where_trees_pay(mapped)
+    sure = mapped.assign(over_chain_low=1.1, timed=mapped["drafter"] != "model")
+    told = f"for {len(here)} of {len(here)} drafters at the costs measured on another (of 1 of them drafting was timed"
+    assert told in findings.where_trees_pay(sure)
+    assert "No tree" in findings.tree_or_chain(mapped[:0]).claim and "No tree" in findings.where_trees_pay(mapped[:0])
     chains = listed_at(found, 1)
     fastest = chains.loc[chains["speedup"].idxmax()]
     assert own_costs["fastest chain"] == f"{fastest['drafter']}, {fastest['shape']}: {fastest['speedup']:.2f}"
     named = [axis.get_title() or axis.get_title("left") for axis in finding.figure.axes]  # wherever the theme has it
     titles = [title for title in named if title]
     assert len(titles) == 3 + len(roofline.HARDWARE) and titles[1] == "this machine\nmeasured, batch 2"
+
+
+def test_published_orders_of_trees_are_tested_at_each_machines_costs(found):  # noqa: F811
+    rows = trees_and_chains.orders(found, [], np.random.default_rng(0))
+    tables.Table("", "advice_orders", "mark").extend(rows)
+    assert set(rows["order"]) == {"grown trees over static trees"} and set(rows["drafter"]) == {"model"}
+    tried, price = [each for each in found.tried if each.entrant.name == "model"], found.prices[1]["model"]
+    grown, static = ([each for each in tried if isinstance(each.shape, Tree) == kind and each.branches]
+                     for kind in (False, True))
+    first = rows[(rows["hardware"] == trees_and_chains.HERE) & (rows["batch"] == 1)].iloc[0]
+    assert first["ratio"] == pytest.approx(judged(grown, price) / judged(static, price))
+    assert "too few prompts" in findings.tree_orders(rows).text
+    assert "no drafter was tried" in findings.tree_orders(rows[:0]).text
+    sure = rows.assign(ratio_low=1.1, ratio_high=1.3)
+    assert "1 of 1 at the costs measured on this machine (0 reversed)" in findings.tree_orders(sure).claim
 
 
 def test_each_form_of_a_drafter_is_its_fastest():
@@ -140,9 +174,10 @@ def test_each_form_of_a_drafter_is_its_fastest():
                          for drafter, factor in (("model", 1.0), ("eagle3", 2.0)) for shape, speed in shapes.items()])
     rows = rows[(rows["drafter"] == "eagle3") | rows["chain"]]
     found = findings.by_form(rows)
-    assert found.claim == ("At batch 1 the fastest form is chain for 1, static tree for 0, grown tree for 0, "
-                           "automatic budget for 1 of 2 drafters.")
-    assert "tried for 1 of them, is predicted to be 1.07 to 1.07 times as fast" in found.text
+    assert found.claim == ("At batch 1 the fastest form of a drafter is chain for 1 of the 2 that were tried with one, "
+                           "static tree for 0 of the 1 that were tried with one, grown tree for 0 of the 1 that were "
+                           "tried with one, automatic budget for 1 of the 1 that were tried with one.")
+    assert "An automatic budget is predicted to be 1.07 to 1.07 times as fast" in found.text
     assert list(found.table.loc[1, "model"]) == ["1.40 [1.00, 2.00] `chain:4`", "", "", ""]
     assert found.table.loc[(1, "eagle3"), "grown tree"] == "2.20 [1.00, 2.00] `dyspec:8@8`"
 
@@ -175,7 +210,7 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     first = found.recommendation.at(1)
     assert f"{first.speedup} times plain decoding" in findings.in_words(listed)
     few = findings.in_words(listed.assign(measured_low=np.nan, measured_high=np.nan, judged=3))
-    assert "; 3 prompts, too few for an interval)" in few and "; 6 prompts, too few for an interval)" in few
+    assert "; 3 prompts, too few for an interval)" in few and "; 3 batches of prompts, too few for an interval)" in few
     assert "too few" not in findings.in_words(listed.assign(measured_low=1.0, measured_high=2.0))
     threads = f"{found.recommendation.threads} threads"
     shown = findings.machines(listed).table.loc[(f"a processor, AVX2, {threads}", 1), :]
