@@ -100,8 +100,9 @@ def trees_over_chains(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
                      f"{(own['low'] > 1).sum()} and slower for {(own['high'] < 1).sum()} of {len(own)} drafters"
                      for name, own in found.groupby("form", sort=False))
     shown = found.assign(ratio=stats.format_estimates(found)).drop(columns=["value", "low", "high"])
+    few = " There are too few prompts for intervals." if found["low"].isna().all() else ""
     return Finding(
-        f"Beside the best chain of the same drafter, beyond its interval: {told}.", f"The largest ratio is that of "
+        f"Beside the best chain of the same drafter, beyond its interval: {told}.{few}", "The largest ratio is that of "
         f"`{top['drafter']}`: `{top['shape']}` decodes {stats.format_estimate(top)} times as fast as `{top['chain']}`. "
         "Paired by prompt; chain and trees were chosen on the other half of the prompts.",
         table=shown.set_index(["drafter", "form"]))
@@ -121,15 +122,17 @@ def heads_learning(points: pd.DataFrame) -> Finding:
     of one target."""
     learnt = summary.learning(points)
     ends = ", ".join(f"`{head}` {own.near:.0%} and {own.far:.0%}" for head, own in learnt.iterrows())
-    gained = learnt["late"].sort_values()
+    rising = [f"`{head}` {100 * own.late:.1f}" for head, own in learnt.iterrows() if own.late > summary.RISING]
+    told = (f"More training would help those that gained more than a point in the last tenth of it, in points: "
+            f"{', '.join(rising)}." if rising else
+            "No head gained more than a point in the last tenth of its training.")
     mean = points.groupby(["head", "depth", "step"], as_index=False)["agreement"].mean()
     figure = charts.lines(mean.assign(ahead=mean["depth"].map("{} ahead".format)), x="step", y="agreement", by="ahead",
                           panels="head", columns=4, x_label="training step",
                           y_label="share of tokens on which\nhead and target agree")
     return Finding(
         f"How often the heads' favourite is that of {points['target'].iloc[0]}, one token ahead and furthest ahead: "
-        f"{ends}.", f"Over the last half of its training `{gained.index[-1]}` still gained {gained.iloc[-1]:.0%}, "
-        f"`{gained.index[0]}` {gained.iloc[0]:.0%}. Kinds of text are averaged with equal weight.",
+        f"{ends}.", f"{told} Kinds of text are averaged with equal weight.",
         figure, "head_curves")
 
 
@@ -184,8 +187,7 @@ HEADS = """
 ## Training of heads
 
 Heads read the target's hidden states and share its output layer. The target is frozen; it wrote half of the text that
-they learn from, or all of it where it is a chat model. A curve that still rises at its end belongs to a head that is
-undertrained.
+they learn from, or all of it where it is a chat model.
 """
 BY_TEXT = """
 ## Drafters by kind of text

@@ -31,7 +31,7 @@ _ORDERS = (("eagle3", "eagle", "Li et al. 2025, EAGLE-3"), ("eagle", "medusa", "
           ("merged", "model", "Miao et al. 2024, SpecInfer"),
           ("combined", "model", "Hu et al. 2024, SAM-Decoding"))
 
-# What is compared with what, on the same shapes.
+# What is compared with what, on the same shapes that the idea can change.
 _IDEAS = (("reduced vocabulary", "model:vocabulary=8192", "model"),
           ("bias from the parent's token", "dspark", "block"),
           ("places that see backwards alone", "jetspec", "block"),
@@ -42,6 +42,8 @@ _IDEAS = (("reduced vocabulary", "model:vocabulary=8192", "model"),
           ("Graft", "graft:behind=dspark", "dspark"),
           ("Graft", "graft:behind=eagle3", "eagle3"))
 CHAIN, TREE, GROWN = "chain", "static tree", "grown tree"
+_CHANGES = {"growth by confidence": lambda rows: rows["form"] == GROWN, "Graft": lambda rows: rows["budget"] > 1}
+RISING = 0.01  # agreement: a head that gains more in the last tenth of its training is undertrained
 
 
 def clean(rows: pd.DataFrame) -> pd.DataFrame:
@@ -172,12 +174,13 @@ def over_chains(rows: pd.DataFrame, best: pd.DataFrame, rng: np.random.Generator
 
 def ideas(rows: pd.DataFrame, model: str, rng: np.random.Generator) -> pd.DataFrame:
     """What each idea is worth by itself, over the same drafter without it and with the same shapes: tokens per round
-    and tokens per second, as ratios with intervals, paired by prompt. rows: of one target.
+    and tokens per second, as ratios with intervals, paired by prompt. rows: of one target, from `clean`.
     """
     found = []
     for idea, spec, without in _IDEAS:
         pair = [model if name == "model" else name for name in (spec, without)]
         own = rows[rows["drafter"].isin(pair)]
+        own = own[_CHANGES[idea](own)] if idea in _CHANGES else own
         both = own.groupby("shape")["drafter"].nunique()
         own = own[own["shape"].isin(both[both == 2].index)]
         if own.empty:
@@ -262,7 +265,7 @@ def orders(rows: pd.DataFrame, model: str, rng: np.random.Generator) -> pd.DataF
 
 def learning(points: pd.DataFrame) -> pd.DataFrame:
     """By head: agreement with the target's favourite `near` (one token ahead) and `far` (furthest ahead) at the end of
-    training, and `late`, the gain in `near` over the last half of the steps.
+    training, and `late`, the gain in `near` over the last tenth of the steps.
 
     points: the table "head_curves" of one target; kinds of text have equal weight.
     """
@@ -270,6 +273,7 @@ def learning(points: pd.DataFrame) -> pd.DataFrame:
     found = {}
     for head in points["head"].unique():
         near, far = mean[head, 1], mean[head][mean[head].index.get_level_values("depth").max()]
-        half = near[near.index >= near.index.max() / 2].iloc[0]
-        found[head] = {"near": near.iloc[-1], "far": far.iloc[-1], "late": near.iloc[-1] - half}
+        before = near[near.index <= 0.9 * near.index.max()]
+        late = near.iloc[-1] - before.iloc[-1] if len(before) else np.nan
+        found[head] = {"near": near.iloc[-1], "far": far.iloc[-1], "late": late}
     return pd.DataFrame.from_dict(found, orient="index")

@@ -246,13 +246,17 @@ def test_orders_of_the_literature_are_judged_where_both_are_there():
 
 
 def test_what_heads_learnt_late_is_told_from_their_curves():
-    """One head still rises over the second half of its steps, one stands still; kinds count alike."""
+    """One head still rises over the last tenth of its steps, one stands still; kinds count alike."""
     rows = [dict(head=head, kind=kind, depth=depth, step=step, agreement=start + rise * step / 400 - 0.1 * (depth - 1))
             for head, start, rise in (("rising", 0.2, 0.4), ("still", 0.3, 0.0)) for kind in ("a", "b")
             for depth in (1, 2) for step in (100, 200, 300, 400)]
     found = summary.learning(pd.DataFrame(rows))
     assert list(found.index) == ["rising", "still"]
-    assert np.allclose(found.loc["rising"], [0.6, 0.5, 0.2]) and np.allclose(found.loc["still"], [0.3, 0.2, 0.0])
+    assert np.allclose(found.loc["rising"], [0.6, 0.5, 0.1]) and np.allclose(found.loc["still"], [0.3, 0.2, 0.0])
+    told = findings.heads_learning(pd.DataFrame(rows).assign(target="t")).text
+    assert "in points: `rising` 10.0." in told
+    told = findings.heads_learning(pd.DataFrame(rows[len(rows) // 2 :]).assign(target="t")).text
+    assert told.startswith("No head gained more than a point")
 
 
 def a_table(speeds, rounds=10):
@@ -289,6 +293,9 @@ def test_an_idea_is_compared_on_the_shapes_that_both_have():
     found = summary.ideas(rows, "model x", np.random.default_rng(0))
     assert found[["with", "without", "shapes"]].values.tolist() == [["dspark", "block", "chain:2"]]
     assert found["tokens per second"].iloc[0].startswith("1.25 [")
+    grown = a_table({(name, shape): (1, 1.0) for name in ("dspark", "dspark:confidence") for shape in
+                     ("chain:2", "pctree:8@8")})
+    assert summary.ideas(grown, "", np.random.default_rng(0))["shapes"].tolist() == ["pctree:8@8"], "chains are the same"
     alone = rows[rows["drafter"] != "block"]
     assert findings.worth(alone, "model x", np.random.default_rng(0)).startswith("No drafter")
 
@@ -301,6 +308,6 @@ def test_drafters_that_grow_trees_do_so_at_the_budgets_asked_for(monkeypatch, tm
                      grown=[4])
     rows = pd.DataFrame([row for part in parts for row in part])
     grown = rows[~rows["shape"].isin(["chain:2", "root"])].groupby("drafter")["shape"].unique().explode().to_dict()
-    assert grown == {"medusa": "ddtree@4", "dspark": "dyspec:8@4", "graft:behind=dspark": "dyspec:8@4",
+    assert grown == {"medusa": "ddtree@4", "dspark": "pctree:8@4", "graft:behind=dspark": "pctree:8@4",
                      "model one": "opttree:4,8,0.05@4", "model two": "opttree:4,8,0.05@4"}
     assert rows["identical"].all() and (rows.loc[rows["shape"].str.contains("@"), "drafted"] > 0).all()
