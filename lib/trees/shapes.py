@@ -73,8 +73,9 @@ def at_budget(name: str, budget: int, *, acceptance=None) -> Tree:
 
     "chain", "star", "independent:COUNT", "kary:BRANCHING", "comb:BRANCHING" and "expansion:K1,K2,..." take their first
     nodes in level order, left to right, so that the tree of a smaller budget is the beginning of a larger one; an
-    expansion continues as chains below its last level (k = 1). "sparse", "optimal" and "optimal:MAX_DEPTH" are grown
-    from `acceptance`: float[R] by rank, for "sparse" also float[D, R] by depth and rank.
+    expansion continues as chains below its last level (k = 1). "delayed:LENGTH,COUNT" is a path behind which COUNT
+    independent branches continue (delayed tree expansion, arXiv 2602.16994). "sparse", "optimal" and
+    "optimal:MAX_DEPTH" are grown from `acceptance`: float[R] by rank, for "sparse" also float[D, R] by depth and rank.
     """
     key, arguments = split_name(name)
     family = _REGISTRY[key]
@@ -183,6 +184,8 @@ _REGISTRY = {
     "comb": _Family(comb, range(2, 3), children=_comb),
     "expansion": _Family(lambda *branching: expansion(branching), range(1, ENDLESS), children=_expansion,
                          family_takes=range(1, ENDLESS)),
+    "delayed": _Family(children=lambda length, count: _expansion(*[1] * _levels(length, "length", least=0), count),
+                       family_takes=range(2, 3)),
     "sparse": _Family(grow=sparse, family_takes=range(1)),
     "optimal": _Family(grow=optimal, family_takes=range(2)),
 }

@@ -1,6 +1,7 @@
 """Whatever a user's file holds, it is read, or refused in one line: files with drawn faults."""
 
 import json
+import logging
 import os
 
 import pytest
@@ -19,6 +20,14 @@ EDITS = st.one_of(
     st.tuples(st.just("twice"), PLACE, st.integers(1, 64)))
 VALUES = st.sampled_from([None, True, -1, 0, 1, 10**30, 1.5, float("nan"), float("inf"), "", "x", "a\nb", "\ud800", [], {},
                           [1], ["x"], [[]], {"x": 1}, "../../x", "<script>alert(1)</script>"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet():
+    """Libraries log what a file holds, and a surrogate in a log stops tests that run in several processes."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def edited(data: bytes, edits) -> bytes:

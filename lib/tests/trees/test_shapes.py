@@ -60,6 +60,7 @@ def test_every_family_has_exactly_its_budget_and_contains_what_is_smaller(family
     (shapes.kary(2, 4), "kary:2"), (shapes.kary(3, 2), "kary:3"), (shapes.comb(3, 4), "comb:3"),
     (shapes.expansion([2, 2, 1]), "expansion:2,2,1"),
     (shapes.expansion([1, 1, 3, 1, 1, 1, 1, 1]), "expansion:1,1,3,1,1,1,1,1"),
+    (shapes.expansion([1, 1, 3, 1, 1]), "delayed:2,3"), (shapes.independent(2, 4), "delayed:0,2"),
 ])
 def test_a_family_at_the_budget_of_a_fixed_shape_is_that_shape(fixed, family):
     assert shapes.at_budget(family, fixed.budget) == fixed
@@ -84,7 +85,9 @@ def test_names_stand_for_trees(name, tree):
 @pytest.mark.parametrize(("name", "message"), [
     ("chian:5", "'chian:5' is unknown: the families are chain, "), ("chain", "0 parameters instead of 1"),
     ("chain:x", "parameters 'x': give whole numbers"), ("kary:2", "1 parameters instead of 2"),
-    ("kary:2@x", "budget 'x'"), ("kary@4", "0 parameters instead of 1"), ("chain:3@4", "1 parameters instead of 0"),
+    ("kary:2@x", "budget 'x'"), ("delayed:2,3", "write 'delayed:2,3@16'"), ("delayed:2@9", "1 parameters instead of 2"),
+    ("delayed:2,0@9", "branching is 0"), ("kary@4", "0 parameters instead of 1"),
+    ("chain:3@4", "1 parameters instead of 0"),
     ("sparse", "needs a budget: write 'sparse@16'"), ("optimal@4", "pass acceptance="),
     ("kary:0@4", "branching is 0"), ("expansion:2,0,1@9", "branching is 0"), (7, "'7' is unknown"),
     ("expansion", "instead of one or more"), ("kary:9,9", "has [0-9]+ nodes or more"), ("chain@99999", "99999 nodes"),

@@ -153,7 +153,7 @@ class Fork(Growth):
     of `certain`. The first that has less stands beside its best siblings, `branches` nodes in all, and favourites
     continue each of them until the budget is used.
 
-    Delayed expansion (arXiv 2602.16994) branches behind a path of a given length: the shape "expansion:1,1,3@N".
+    Delayed expansion (arXiv 2602.16994) branches behind a path of a given length: the static shape "delayed:2,3@N".
     """
 
     branches: int
