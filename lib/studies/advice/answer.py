@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.cost import recommendation
 from lib.cost.recommendation import CHAIN, GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Interval, Recommendation
-from lib.lab import theme
+from lib.lab import stats, theme
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import findings
 from lib.studies.speed import sampled
@@ -36,7 +37,8 @@ def opening(run: Results, rng: np.random.Generator) -> Iterator[Part]:
         yield "**In short** This run made no recommendation: notebook 06 is not part of it."
         return
     made = recommendation.load(path)
-    beside = [("Where a tree pays.", findings.where_trees_pay, "advice_map"),
+    beside = [("Apart from speculation,", lambda rows: _loop(rows, rng), "advice_timed"),
+              ("Where a tree pays.", findings.where_trees_pay, "advice_map"),
               ("Where tokens are sampled,", lambda rows: sampled.in_words(sampled.over_plain(rows, rng)), "sampled"),
               ("Another machine finds another answer.", findings.in_words, "advice_machines")]
     yield in_short(made, [f"**{title}** {told(run[name])}" for title, told, name in beside if name in run])
@@ -47,7 +49,7 @@ def opening(run: Results, rng: np.random.Generator) -> Iterator[Part]:
 
 def in_short(made: Recommendation, more: Sequence[str] = ()) -> str:
     """What to use at each batch size, whether a tree beats a chain, when nothing pays; more: further points."""
-    points = [_use(own) for own in made.by_batch] + [_loop(made), _tree_or_chain(made), *_not_worth_it(made), *more]
+    points = [_use(own) for own in made.by_batch] + [_tree_or_chain(made), *_not_worth_it(made), *more]
     listed = "\n".join(f"- {point}" for point in points)
     return (f"**In short** (`{made.target}` in {made.dtype} on {made.processor} with {made.threads} threads, greedy "
             f"decoding of {made.new_tokens} tokens per prompt; chosen on {made.choosing} prompts, measured on others; "
@@ -95,12 +97,16 @@ def _use(own: ForBatch) -> str:
             f"decoding in the same loop, {own.with_prefill} times with prefill ({_count(own)}).")
 
 
-def _loop(made: Recommendation) -> str:
-    """What the loop gains without speculation."""
-    ratios = {own.batch: own.tokens_per_second[PLAIN].value / own.tokens_per_second[GENERATE].value
-              for own in made.by_batch}
-    gains = ", ".join(f"{ratio:.1f} times as fast at batch {batch}" for batch, ratio in ratios.items())
-    return f"**Apart from speculation**, plain decoding in this loop beside transformers' `generate`: {gains}."
+def _loop(timed: pd.DataFrame, rng: np.random.Generator) -> str:
+    """What the loop gains without speculation, in the same turns; timed: the table "advice_timed"."""
+    rows = timed[timed["part"] == "judging"].assign(speed=lambda own: np.log(own["rate"]))
+    turns = rows.pivot(index=["batch", "prompt", "repeat"], columns="way", values="speed")
+    gains = []
+    for batch, logs in (turns[PLAIN] - turns[GENERATE]).dropna().groupby(level="batch"):
+        found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], rng)
+        gain = Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))
+        gains.append(f"{gain} times as fast at batch {batch}")
+    return f"plain decoding in this loop is faster than transformers' `generate`: {', '.join(gains)}."
 
 
 def _tree_or_chain(made: Recommendation) -> str:

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from lib.cost import recommendation
-from lib.cost.recommendation import ONE, Interval
-from lib.lab import provenance, theme
+from lib.cost.recommendation import GENERATE, ONE, PLAIN, Interval
+from lib.lab import provenance, tables, theme
 from lib.lab.findings import Finding, Results
 from lib.studies import report
 from lib.studies.advice import answer
@@ -91,9 +91,15 @@ def test_the_first_page_says_what_recommendation_json_says(run, tmp_path):
                        over_chain=ONE),
                replace(one, batch=8, drafter="none", tree="chain:0", speedup=ONE, over_chain=Interval(1.3, 1.2, 1.4))]
     replace(made, by_batch=batches).save(tmp_path / recommendation.FILE)
+    rates = {PLAIN: (4.0, 9.0, 5.0), GENERATE: (2.0, 3.0, None)}  # of three prompts; one of generate's turns was missed
+    rows = [dict(target="t", dtype="float32", batch=1, part="judging", way=way, prompt=f"p{at}", kind="k", repeat=0,
+                 tokens=9, seconds=1.0, rate=rate, round_ms=1.0)
+            for way, own in rates.items() for at, rate in enumerate(own) if rate]
+    tables.write(tmp_path, "advice_timed", pd.DataFrame(rows), "mark")
     text, figure, command, table = answer.opening(Results(tmp_path), np.random.default_rng(0))
     assert "./run_notebooks.sh 06 --set" in command and len(table.table) == 3
     assert text.startswith("**In short**") and "`sam` with `kary:2@6`" in text and "2.00 [1.50, 2.50]" in text
+    assert f"faster than transformers' `generate`: {6**0.5:.2f} times as fast at batch 1." in text
     assert "beside the best chain**: 1.10 [1.05, 1.20] times as fast at batch 1." in text
     assert "At batch 4 the interval of the speedup contains 1" in text and "Batch 8: plain decoding**" in text
     assert figure.claim == "Speculation gains most at small batches." and len(figure.figure.axes) == 3
