@@ -118,8 +118,8 @@ def tree_or_chain(rows: pd.DataFrame) -> Finding:
         "Blue: the fastest tree of the budget is faster than the drafter's fastest chain of any length; a dot: beyond "
         "the interval, paired by prompt. Tree and chain were chosen on one half of the prompts and compared on the "
         "other. Speeds are predicted from replay. Computed costs are a roofline from data sheets, which knows no "
-        "caches and no attention. For a drafter that was not timed on a machine, drafting is assumed to take the same "
-        "share of a plain round as here.",
+        "caches and no attention. Where a drafter, or growing a tree, was not timed on a machine, it is assumed to take "
+        "the same share of a plain round as here.",
         figures.tree_or_chain(rows[rows["budget"] != trees_and_chains.ANY], panels), "tree_or_chain", table=table)
 
 
@@ -177,7 +177,9 @@ def tree_orders(rows: pd.DataFrame) -> Finding:
     return Finding(
         f"Published orders of trees and chains that hold by speed, beyond their interval: {'; '.join(told)}.",
         f"Predicted at batch {rows['batch'].iloc[0]}: the fastest of the one kind over the fastest of the other, of "
-        "the same drafter, chosen on one half of the prompts and compared on the other.", table=wide.fillna(""))
+        "the same drafter, chosen on one half of the prompts and compared on the other. Growing a tree takes processor "
+        "time, which was timed on this machine; on the others it is assumed to take the same share of a plain round. "
+        "Papers report these orders for larger targets, whose rounds take longer.", table=wide.fillna(""))
 
 
 def by_form(candidates: pd.DataFrame) -> Finding:
