@@ -118,8 +118,8 @@ def tree_or_chain(rows: pd.DataFrame) -> Finding:
         "Blue: the fastest tree of the budget is faster than the drafter's fastest chain of any length; a dot: beyond "
         "the interval, paired by prompt. Tree and chain were chosen on one half of the prompts and compared on the "
         "other. Speeds are predicted from replay. Computed costs are a roofline from data sheets, which knows no "
-        "caches and no attention. Where a drafter, or growing a tree, was not timed on a machine, it is assumed to take "
-        "the same share of a plain round as here.",
+        "caches and no attention. Where a drafter, or growing a tree, was not timed on a machine, it is assumed to "
+        "take the same share of a plain round as here.",
         figures.tree_or_chain(rows[rows["budget"] != trees_and_chains.ANY], panels), "tree_or_chain", table=table)
 
 
