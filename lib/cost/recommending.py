@@ -279,9 +279,9 @@ class _Procedure:
         rows = self.race(judged, groups, batch, "judging", start + slice_, REPEATS, generated=True)
         self.say(f"batch {batch}: judged on {rows['prompt'].nunique()} of {len(groups)} batches of prompts")
         warnings = _warnings(winner, fitting, rows["prompt"].nunique(), len(groups))
-        if winner and (measured := self.interval(rows, RECOMMENDED, PLAIN)).is_below(1):
+        if winner and (found := self.interval(rows, RECOMMENDED, PLAIN)).is_below(1):
             warnings.append(f"{winner.name} was predicted to decode {speeds[best]:.2f} times as fast as plain "
-                            f"decoding, but on the prompts that judge it decoded {measured} times as fast")
+                            f"decoding, but on the prompts that judge it decoded {found} times as fast")
             rows = rows.replace({"way": {RECOMMENDED: CHAIN}}) if finalists[chain] is winner else rows
             winner = None
         return self.told(batch, winner, finalists[chain], fitting, price, rows, speeds[best], warnings)
@@ -325,16 +325,21 @@ class _Procedure:
             settings=set_so, served=served, costs=costs and asdict(costs), **judged)
 
     def interval(self, rows: pd.DataFrame, way: str, base: str | None = None, whole: bool = False) -> Interval:
-        """The geometric mean over prompts of a way's speed, or of its ratio to another's in the same turns; of decoding
-        alone, or of whole calls.
-        """
-        if way == base:
-            return ONE
-        speed = np.log(rows["tokens"] / rows["seconds"] if whole else rows["rate"])
-        turns = rows.assign(speed=speed).pivot(index=["prompt", "repeat"], columns="way", values="speed")
-        logs = (turns[way] - turns[base] if base else turns[way]).dropna()
-        found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], self.rng)
-        return Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))
+        """`measured` of one race."""
+        return measured(rows, way, base, self.rng, whole)
+
+
+def measured(rows: pd.DataFrame, way: str, base: str | None, rng: np.random.Generator, whole: bool = False) -> Interval:
+    """The geometric mean over prompts of a way's speed, or of its ratio to another's in the same turns; of decoding
+    alone, or of whole calls. rows: of one batch size and part of the table "advice_timed".
+    """
+    if way == base:
+        return ONE
+    speed = np.log(rows["tokens"] / rows["seconds"] if whole else rows["rate"])
+    turns = rows.assign(speed=speed).pivot(index=["prompt", "repeat"], columns="way", values="speed")
+    logs = (turns[way] - turns[base] if base else turns[way]).dropna()
+    found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], rng)
+    return Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))
 
 
 def _fastest(one: Entrant, tried: Sequence[Candidate], price: RoundCost, batch: int = 1) -> float:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from lib.cost import recommendation
 from lib.cost.recommendation import CHAIN, GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Interval, Recommendation
-from lib.lab import stats, theme
+from lib.cost.recommending import measured
+from lib.lab import theme
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import findings
 from lib.studies.speed import sampled
@@ -99,13 +100,8 @@ def _use(own: ForBatch) -> str:
 
 def _loop(timed: pd.DataFrame, rng: np.random.Generator) -> str:
     """What the loop gains without speculation, in the same turns; timed: the table "advice_timed"."""
-    rows = timed[timed["part"] == "judging"].assign(speed=lambda own: np.log(own["rate"]))
-    turns = rows.pivot(index=["batch", "prompt", "repeat"], columns="way", values="speed")
-    gains = []
-    for batch, logs in (turns[PLAIN] - turns[GENERATE]).dropna().groupby(level="batch"):
-        found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], rng)
-        gain = Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))
-        gains.append(f"{gain} times as fast at batch {batch}")
+    judging = timed[timed["part"] == "judging"].groupby("batch")
+    gains = [f"{measured(own, PLAIN, GENERATE, rng)} times as fast at batch {batch}" for batch, own in judging]
     return f"plain decoding in this loop is faster than transformers' `generate`: {', '.join(gains)}."
 
 
