@@ -16,6 +16,7 @@ from lib.lab import processor
 
 SIZES = ("blocks", "prefix", "rows", "head_dim")  # of a call
 TABLE = Path(__file__).with_name("choice.csv")
+LENGTHS_APART = ("folded", "split")  # backends that serve rows of one length at a time
 DEFAULT = "folded"  # where nothing was measured, and where all others refuse
 # kinds without measurements -> the nearest kind with some; "cuda": any other GPU
 SIMILAR = {"cpu avx512f": "cpu avx512_bf16", "cpu avx2": "cpu avx512_bf16", "cuda": "cuda sm_90"}
@@ -54,15 +55,19 @@ def device_kind(device: torch.device | str) -> str:
     return f"cpu {processor.kind()}" if device.type == "cpu" else device.type
 
 
-def ranked(call: Situation, table: Path = TABLE) -> list[str]:
-    """Backends, the fastest of the nearest measured cell first; the last, DEFAULT, serves all calls."""
+def ranked(call: Situation, table: Path = TABLE, calls: int = 1) -> list[str]:
+    """Backends, the fastest of the nearest measured cell first; the last, DEFAULT, serves all calls.
+
+    calls: those of a backend that serves rows of one length at a time, each as long as one of all rows.
+    """
     cells = _cells(table)
     similar = SIMILAR.get(call.kind) or SIMILAR.get(call.kind.split()[0])
     measured = cells.get((call.kind, call.dtype)) or cells.get((similar, call.dtype))
     if not measured:
         return [DEFAULT]
     times = measured[min(measured, key=call.distance)]
-    return [*sorted(times, key=times.get), DEFAULT]
+    taken = {name: time * (calls if name in LENGTHS_APART else 1) for name, time in times.items()}
+    return [*sorted(taken, key=taken.get), DEFAULT]
 
 
 @cache

@@ -46,6 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--folder", type=Path, default=Path("data/runs/training"),
                         help="folder of tokens, checkpoints and trained models (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="optimiser steps of one schedule, instead of the default")
+    parser.add_argument("--learning-rate", type=float, help="the highest of a training, instead of the default")
     parser.add_argument("--hours", type=float, help="the most that a training may take, earlier runs of it included; "
                         "its schedule ends with them, after fewer steps where that is needed")
     parser.add_argument("--device", default="cpu", help="where a member or head is trained (default: %(default)s)")
@@ -58,14 +59,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--kinds", default="medusa", help="kinds of heads, with commas, which learn from the same pass "
                         f"of the target: {', '.join(heads.LOSSES)} (default: %(default)s)")
     given = parser.parse_args(arguments)
-    limits = {name: value for name in ("steps", "hours") if (value := getattr(given, name)) is not None}
-    for name, value in limits.items():
+    changed = {name: value for name in ("steps", "learning_rate", "hours") if (value := getattr(given, name)) is not None}
+    for name, value in changed.items():
         if not value > 0:
-            parser.error(f"--{name} is {value}; give a number above 0")
+            parser.error(f"--{name.replace('_', '-')} is {value}; give a number above 0")
     given.target = given.target or (SMOLLM2 if given.command in ("own_text", "nano") else "base")
 
     def planned(plan: loop.Plan) -> loop.Plan:
-        return replace(plan, **limits)
+        return replace(plan, **changed)
 
     if given.command == "prepare":
         data.prepare(given.folder)

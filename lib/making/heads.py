@@ -25,7 +25,7 @@ from lib.making import data, family, loop, own_text
 from lib.making.data import Windows
 
 PLAN = loop.Plan(1000, 16, 256, 1e-2, seed=11)  # on the corpus of the family
-DIALOGUES = loop.Plan(1000, 8, 512, 1e-2, seed=11)  # on dialogues that a chat model wrote
+DIALOGUES = loop.Plan(1000, 8, 512, 3e-3, seed=11, decay=0.9)  # on dialogues that a chat model wrote
 CURVE_EVERY = 100  # steps between two points of the held-out curve
 HELD_OUT_WINDOWS = 4  # of each kind of text
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the dialogues, and how many of their windows a head is tried on

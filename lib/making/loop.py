@@ -27,6 +27,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class Plan:
     """A training run: steps of rows x length tokens, with a peak learning rate and a seed.
 
+    decay: the share of the steps, the last ones, over which the learning rate falls to zero.
     hours: the most that it may take; fewer steps are made where these do not fit, and the schedule ends with them.
     """
 
@@ -35,6 +36,7 @@ class Plan:
     length: int
     learning_rate: float
     seed: int
+    decay: float = 0.3
     hours: float = math.inf
 
     @property
@@ -118,7 +120,7 @@ def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan,
     steps, summed, done, record = plan.fitting(step, before), 0.0, 0, {}
     begin = since = saved = time.perf_counter()
     while step < steps:
-        optim.set_rate(optimisers, optim.factor(step, steps))
+        optim.set_rate(optimisers, optim.factor(step, steps, plan.decay))
         value = learn(draw(step).to(device), step)
         for part in model.values() if isinstance(model, nn.ModuleDict) else [model]:  # heads, which learn side by side
             nn.utils.clip_grad_norm_(part.parameters(), 1.0)

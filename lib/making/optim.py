@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 WARMUP_STEPS = 60
-DECAY_SHARE = 0.3
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic iteration, chosen by its authors for speed, not for exactness
 ITERATIONS = 5
 
@@ -30,13 +29,14 @@ def build(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]
     return [muon, adam]
 
 
-def factor(step: int, steps: int) -> float:
-    """The learning rate's factor at a step: linear warm-up, constant, linear decay to zero over the last 30 %.
+def factor(step: int, steps: int, decay: float) -> float:
+    """The learning rate's factor at a step: linear warm-up, constant, linear decay to zero over the last steps, this
+    share of all.
 
     Only the decay depends on `steps`, so a run that was stopped in its constant part can be resumed with more steps.
     """
-    decay = max(1, round(DECAY_SHARE * steps))
-    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / decay)
+    falling = max(1, round(decay * steps))
+    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / falling)
 
 
 def set_rate(optimisers: list[torch.optim.Optimizer], value: float) -> None:

@@ -346,7 +346,7 @@ def test_auto_takes_what_gives_log_sum_exps_where_they_are_asked_for():
     query, key = torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 9, 16)
     assert "log-sum-exps" in refusal("flex", query, key, key, return_lse=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.attention.operator.ranked", lambda asked: ["flex", "folded"])
+        patch.setattr("lib.attention.operator.ranked", lambda asked, calls: ["flex", "folded"])
         assert choose_backend(query, key, key, 6, return_lse=True) == "folded"
 
 

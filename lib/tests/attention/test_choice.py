@@ -43,10 +43,17 @@ def test_a_gpu_without_times_takes_those_of_the_one_that_was_measured():
     assert choice.ranked(situation(kind="cuda sm_80", dtype="bfloat16")) == measured
 
 
+def test_rows_of_many_lengths_on_a_gpu_share_one_call():
+    """256 rows that were served one after another took 20 times as long as in one call."""
+    measured = situation(kind="cuda sm_90", dtype="bfloat16")
+    assert choice.ranked(measured)[0] in choice.LENGTHS_APART and choice.ranked(measured, calls=256)[0] == "triton"
+    assert operator.calls(torch.zeros(2, 1, 1, 1), [3, 4]) == 1, "a processor does the same work either way"
+
+
 def test_prefixes_that_are_near_each_other_share_an_answer(monkeypatch):
     """A decoder's prefix grows by a few tokens a round; its choice is looked up, not searched, each time."""
     asked = []
-    monkeypatch.setattr(operator, "ranked", lambda call: asked.append(call.prefix) or ["folded"])
+    monkeypatch.setattr(operator, "ranked", lambda call, calls: asked.append(call.prefix) or ["folded"])
     monkeypatch.setattr(operator, "_REMEMBERED", {})
     query, key = torch.zeros(1, 4, 3, 16), torch.zeros(1, 2, 1, 16)
     assert {operator.auto(query, key, key, prefix) for prefix in range(4000, 4100)} == {"folded"}
@@ -70,7 +77,7 @@ def test_the_table_that_comes_with_the_project_names_backends_and_fits_its_schem
 
 
 def test_what_cannot_serve_is_passed_over(table, monkeypatch):
-    monkeypatch.setattr(choice.ranked, "__defaults__", (table,))
+    monkeypatch.setattr(choice.ranked, "__defaults__", (table, 1))
     query, key = torch.randn(1, 64, 64, 12), torch.randn(1, 8, 1100, 12)  # heads of 12: not a multiple of 8
     monkeypatch.setattr(choice, "device_kind", lambda device: "k")
     assert choice.ranked(choice.situation(query, key, 1000))[0] == "onepass"

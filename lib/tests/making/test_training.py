@@ -37,7 +37,7 @@ def test_muon_steps_as_defined_matrix_by_matrix():
 
 
 def test_the_schedule_decays_only_at_the_end():
-    short, long = ([optim.factor(step, steps) for step in range(steps)] for steps in (400, 800))
+    short, long = ([optim.factor(step, steps, 0.3) for step in range(steps)] for steps in (400, 800))
     assert short[:280] == long[:280] and short[60] == 1.0
     assert short[-1] == pytest.approx(1 / 120) and all(a >= b for a, b in zip(short[280:], short[281:]))
 
