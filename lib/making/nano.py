@@ -29,7 +29,7 @@ NAME = "nano"
 # With tied embeddings of 49,152 tokens 15.9 MiB in bfloat16, of which the embeddings are 12.
 SIZES = dict(hidden_size=128, num_hidden_layers=4, intermediate_size=1088, num_attention_heads=8, num_key_value_heads=4,
              head_dim=32)
-PLAN = loop.Plan(steps=1200, rows=16, length=1024, learning_rate=5e-3, seed=21, decay=0.9)
+PLAN = loop.Plan(steps=1600, rows=16, length=1024, learning_rate=1e-2, seed=21)
 KNOWN = 8192  # the target's most frequent tokens, in the loss of every step
 OTHERS = 2048  # further tokens in the loss of a step
 EMBEDDED = 0.1  # root mean square of the first embeddings: well above one step of their optimiser

@@ -1,8 +1,7 @@
 """Dialogues that a chat model writes by itself, both turns, from its chat template alone.
 
 The model continues the opening of a user's turn (Xu et al. 2024, Magpie, section 2), sampled at temperature 1, and then
-answers it: half of the answers greedily, half at temperature 0.7. Half of the turns begin with a few given words, since
-a small model left alone asks for much the same things.
+answers it: half of the answers greedily, half at temperature 0.7.
 `python -m lib making own_text --target T --tokens N` writes such text: to data/text, or where a target's dialogues are
 committed there, as many more in the training's folder, which heads and draft models learn beside them.
 """
@@ -26,26 +25,6 @@ ROWS, ROWS_OF_GPU = 64, 256  # dialogues of one forward pass
 CHUNK = 256  # dialogues that are written to one file, after which a stopped run resumes
 TURN, ANSWER = 160, 320  # the most tokens of either turn
 FEWEST = 4  # tokens of a user's turn
-OPENINGS = (  # of user's turns, four of each of Spec-Bench's categories
-    "Write a short story about", "Write an email to my", "Draft a blog post on", "Describe the",
-    "Pretend to be a", "You are a doctor and I am your patient.", "Act as my", "Imagine that you are",
-    "Three friends", "If all", "Which of these does not belong:", "A man has",
-    "Solve for x:", "What is the sum of", "Find the area of", "A train travels",
-    "Write a Python function that", "What does this code do?\n\n```python\n", "Fix the bug in this function:\n\n",
-    "How do I sort",
-    "Extract all names and dates from this text:\n\n", "List the prices in this message:\n\n", "Turn this into JSON:",
-    "Who is named here?\n\n",
-    "Explain how", "Why does", "What is the difference between", "How do plants",
-    "What caused", "Who was", "Compare the", "What did people in",
-    "Translate into German:", "Translate this sentence from French into English:", "How do you say",
-    "Translate into Spanish:",
-    "Summarize the following text:\n\n", "Give the main points of this article:\n\n", "Shorten this paragraph:\n\n",
-    "What is this text about?\n\n",
-    "What is the capital of", "When did", "How many", "Who wrote",
-    "Anna has", "A shop sells", "Each of the", "How long does it take",
-    "Answer the question with the passages below.\n\nPassage 1:", "Context:", "Use these notes to answer:\n\n",
-    "According to the text below,",
-)
 WARM = 0.7  # the temperature of the odd rows' answers
 TEXT = Path(__file__).parents[2] / "data" / "text"  # the committed dialogues, a file per target
 TEMPLATE, USER, SAMPLED, GREEDY = range(4)  # who wrote a token of `stream`: nobody, the user, the answer
@@ -187,13 +166,9 @@ def chunk(target, tokenizer, number: int, seed: int) -> Dialogues:
     before, between = template(tokenizer)
     end, generator = tokenizer.eos_token_id, torch.Generator().manual_seed(1_000_003 * seed + number)
     beside = ROWS if target.device.type == "cpu" else ROWS_OF_GPU
-    first = CHUNK // 2 * number
-    openings = [[]] * (CHUNK - CHUNK // 2) + [tokenizer(OPENINGS[place % len(OPENINGS)])["input_ids"]
-                                              for place in range(first, first + CHUNK // 2)]
-    turns = continuations(target, [torch.tensor([*before, *opening]) for opening in openings], max_new_tokens=TURN,
-                          temperature=1.0, rows=beside, eos_token_id=end, generator=generator)
-    turns = [[*opening, *turn] for opening, turn in zip(openings, turns) if len(turn) > FEWEST]
-    turns = [turn for turn in turns if len(turn) <= TURN and turn[-1] == end and not loops(turn)]
+    turns = continuations(target, [torch.tensor(before)] * CHUNK, max_new_tokens=TURN, temperature=1.0, rows=beside,
+                          eos_token_id=end, generator=generator)
+    turns = [turn for turn in turns if FEWEST < len(turn) < TURN + 1 and turn[-1] == end and not loops(turn)]
     turns.sort(key=len)  # rows of a batch are padded to its longest
     rows = []
     for warm in (False, True):

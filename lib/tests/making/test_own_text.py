@@ -14,7 +14,7 @@ from lib.tests import small_models
 
 END = 2
 MODEL = small_models.llama(3, gain=1.0)  # so flat that a sampled turn ends soon
-SMALLER = dict(ROWS=8, CHUNK=12, TURN=20, ANSWER=8, OPENINGS=("fg", "hij"))
+SMALLER = dict(ROWS=8, CHUNK=12, TURN=20, ANSWER=8)
 
 
 class Chat:
@@ -117,22 +117,6 @@ def test_loops_turns_without_an_end_and_repeated_turns_are_dropped(monkeypatch):
     assert made.temperature.tolist() == pytest.approx([0, own_text.WARM])
     both = own_text.joined([made, made])
     assert equal(both, made)
-
-
-def test_half_of_the_turns_begin_with_given_words(smaller, monkeypatch):
-    asked, written = [], own_text.continuations
-
-    def listening(target, prompts, **settings):
-        asked.append([prompt.tolist() for prompt in prompts])
-        return written(target, prompts, **settings)
-
-    monkeypatch.setattr(own_text, "continuations", listening)
-    monkeypatch.setattr(own_text, "CHUNK", 40)
-    made = own_text.chunk(MODEL, Chat(), 1, 0)
-    openings = [[8, 9], [10, 11, 12]]
-    assert asked[0] == [[3, 4]] * 20 + [[3, 4, *openings[place % 2]] for place in range(20, 40)]
-    begun = [turn for turn, _ in made.rows() if turn.tolist()[:2] == openings[0] or turn.tolist()[:3] == openings[1]]
-    assert begun and len(begun) < len(made)
 
 
 def dialogues():
