@@ -83,7 +83,8 @@ class Candidate:
 
     label: of the shape. accepted, rounds: int64[P], of the prompts of these names. sizes: float[n + 1], the share of
     rounds in which 0 .. n nodes were drafted; alike: whether all rows of a batch draft as many. passes: forward passes
-    of the drafter per round, by the nodes per row that they take.
+    of the drafter per round, by the nodes per row that they take. drafting: seconds of drafting where it was timed by
+    itself.
     """
 
     entrant: Entrant
@@ -95,6 +96,7 @@ class Candidate:
     sizes: np.ndarray
     passes: Mapping[int, float] = field(default_factory=dict)
     alike: bool = False
+    drafting: float | None = None
 
     @property
     def name(self) -> str:
@@ -129,7 +131,9 @@ class Candidate:
         """The mean seconds of its rounds: a check is as wide as the largest draft of the batch, and one without drafts
         costs a plain round. Growing takes what a tree of the whole budget takes, where that was timed.
         """
-        if price.grown and isinstance(self.shape, Growth):
+        if self.drafting is not None:
+            drafting = self.drafting
+        elif price.grown and isinstance(self.shape, Growth):
             drafting = price.grown(self.shape.budget) * bool(self.passes)
         else:
             drafting = price.once * bool(self.passes) + sum(n * price.level(width) for width, n in self.passes.items())
@@ -254,12 +258,21 @@ def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: Round
     nodes = min(limits.nodes, MOST_AUTOMATIC)
     checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))
     costs = Costs(tuple((price.once + np.maximum.accumulate(checks)).tolist()),
-                  0.0 if entrant.drafter.one_pass else float(price.level(WIDTH)))
+                  _level(entrant.drafter, price, limits.depth))
     first, *_ = growth_rules(entrant.drafter, limits.depth)
     for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.one_pass else [f"smart:{limits.depth}@{nodes}"]):
         rule = parse_rule(name, costs=costs)
         each = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
         yield replace(each, alike=name.endswith(AUTO))
+
+
+def _level(drafter: Drafter, price: RoundCost, depth: int) -> float:
+    """Seconds of one level of a grown tree: a forward pass, or of a drafter that makes one for all levels its part of
+    growing a small tree, where that was timed.
+    """
+    if not drafter.one_pass:
+        return float(price.level(WIDTH))
+    return max(0.0, float(price.grown(min(GROWN_BUDGETS))) - price.once) / depth if price.grown else 0.0
 
 
 def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree | Growth, **options) -> Candidate:

@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 
 from lib.cost import candidates, ways
-from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of, falling, usual_prefix
+from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of, falling, full_rounds, usual_prefix
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.engines.registry import SAME, settings
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
@@ -44,10 +44,11 @@ PREFIX = 64  # committed tokens at which costs of drafting are taken; those of c
 FINALISTS, OF_ONE = 6, 2  # candidates that are timed again, and how many of them may have the same drafter
 NEAR = 0.85  # of the fastest prediction, or of plain decoding: a slower candidate is not timed again
 REPEATS = 3  # measurements of each way on each batch of prompts, at most
+ALONE, ALONE_TOKENS = 4.0, 24  # seconds in which the drafting of an automatic budget is timed, and tokens of a prompt
 LEAST = 2  # batches of prompts that are measured, whatever they take
 LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
 # Shares of the time after which a stage begins no further part; the races divide the rest.
-TRIED, PRICED, GREW, SIZED, CHOICE = 0.2, 0.4, 0.52, 0.6, 0.35
+TRIED, PRICED, GREW, SIZED, CHOICE = 0.2, 0.4, 0.5, 0.64, 0.35
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,20 @@ class _Procedure:
         share = max(0.0, self.until(SIZED) - self.clock()) / (len(self.batches) - place)
         sized = [candidates.automatic(one, recorded, limits, price[one.name], batch)
                  for one in _by_speed(self.entrants, tried, price, batch)]
-        return list(self.in_turns(sized, self.clock() + share))
+        return [replace(each, drafting=self.drafting(each, batch))
+                for each in self.in_turns(sized, self.clock() + share)]
+
+    def drafting(self, each: Candidate, batch: int) -> float | None:
+        """Mean seconds of drafting a candidate's trees in the rounds after the first, on some of the choosing prompts."""
+        run = ways.ours(each.entrant.pair, make(each.entrant.spec, each.entrant.pair), each.shape, ALONE_TOKENS,
+                        self.generate)
+        seconds, asked, until = [], ways.groups(self.choosing, batch), self.clock() + ALONE
+        for at in torch.randperm(len(asked), generator=self.order).tolist():
+            prompts = asked[at][2]
+            seconds += [rows[0].draft_seconds for rows in full_rounds(run(prompts).rounds, len(prompts))[1:]]
+            if self.clock() > until:
+                break
+        return float(np.mean(seconds)) if seconds else None
 
     def in_turns(self, parts: Sequence[Iterator[Candidate]], until: float) -> Iterator[Candidate]:
         """One candidate of each part after another, as long as the time is not over."""

@@ -194,13 +194,14 @@ def by_form(candidates: pd.DataFrame) -> Finding:
                     for name in ("speedup", "told"))
     first = speeds.loc[speeds.index.get_level_values("batch").min()]
     counts, tried = first.idxmax(axis=1).value_counts().reindex(first.columns, fill_value=0), first.notna().sum()
-    listed = ", ".join(f"{name} for {counts[name]} of the {tried[name]} that were tried with one" for name in first)
+    listed = ", ".join(f"{name} for {counts[name]} of {tried[name]}" for name in first)
     text = "Predicted speedup over plain decoding on the choosing prompts, and the shape."
     if AUTOMATIC in first:
         gain = (first[AUTOMATIC] / first.drop(columns=AUTOMATIC).max(axis=1)).dropna()
         text += (f" An automatic budget is predicted to be {gain.min():.2f} to {gain.max():.2f} times as fast as the "
                  "drafter's best other shape.")
-    return Finding(f"At batch {speeds.index[0][0]} the fastest form of a drafter is {listed}.", text,
+    return Finding(f"At batch {speeds.index[0][0]} a drafter's fastest form, of those that it was tried with, is "
+                   f"{listed} drafters.", text,
                    table=told.fillna(""))
 
 

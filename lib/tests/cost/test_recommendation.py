@@ -323,6 +323,8 @@ def test_costs_decide_the_budget_of_each_round(batch):
     assert own.label == "opttree:4,3,0.05@auto" and smart.label == "smart:3@8" and own.alike and not smart.alike
     assert own.shape.costs == Costs((1.1, 1.1, 1.1, 1.1, *[2.1] * 5), 0.01)
     assert own.sizes[4:].sum() == 0 and own.sizes[3] > 0.5 and own.tokens > 1
+    slower, free = (replace(own, drafting=seconds).seconds(price, batch) for seconds in (5.0, 0.0))
+    assert slower == free + 5, "what was timed by itself stands in place of the drafter's costs"
     done = ways.ours(pair, model.drafter, own.shape, 12)(prompts.ids[:batch])
     assert {record.drafted for record in done.rounds} <= {0, 1, 2, 3}
     assert not list(candidates.automatic(lookup, recorded, Limits(8, 3), price, batch))

@@ -174,9 +174,8 @@ def test_each_form_of_a_drafter_is_its_fastest():
                          for drafter, factor in (("model", 1.0), ("eagle3", 2.0)) for shape, speed in shapes.items()])
     rows = rows[(rows["drafter"] == "eagle3") | rows["chain"]]
     found = findings.by_form(rows)
-    assert found.claim == ("At batch 1 the fastest form of a drafter is chain for 1 of the 2 that were tried with one, "
-                           "static tree for 0 of the 1 that were tried with one, grown tree for 0 of the 1 that were "
-                           "tried with one, automatic budget for 1 of the 1 that were tried with one.")
+    assert found.claim == ("At batch 1 a drafter's fastest form, of those that it was tried with, is chain for 1 of 2, "
+                           "static tree for 0 of 1, grown tree for 0 of 1, automatic budget for 1 of 1 drafters.")
     assert "An automatic budget is predicted to be 1.07 to 1.07 times as fast" in found.text
     assert list(found.table.loc[1, "model"]) == ["1.40 [1.00, 2.00] `chain:4`", "", "", ""]
     assert found.table.loc[(1, "eagle3"), "grown tree"] == "2.20 [1.00, 2.00] `dyspec:8@8`"

@@ -1,5 +1,6 @@
 """Growth rules against plain ones: the heap, brute force over all trees, literal loops; and their names."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from lib.trees import Tree, growth, shapes
 from lib.trees.grown_shapes import best_first
 from lib.trees.growth.candidates import Candidates
-from lib.trees.growth.rules import Costs, DDTree, Smart
+from lib.trees.growth.rules import Auto, Costs, DDTree, Smart
 
 SEEDS = st.integers(0, 2**32 - 1)
 VOCABULARY = 5
@@ -213,7 +214,7 @@ def test_an_automatic_budget_is_the_fastest_of_all(seeds, cost_seed, most):
     """Against brute force over all numbers of nodes, the same for all rows of a batch."""
     costs = rising(cost_seed, most)
     rule = growth.parse("dyspec:4@auto", costs=costs)
-    rows = [grown_candidates(rule, seed) for seed in seeds]
+    rows = [grown_candidates(rule.rule, seed) for seed in seeds]
     levels = max(int(candidates.depth[-1]) for candidates in rows)
     speeds = [sum(1 + reach_of(best_first(partial(chances, seed), n, 4), seed) for seed in seeds) /
               (costs.target[n] + levels * costs.draft) for n in range(most + 1)]
@@ -221,8 +222,26 @@ def test_an_automatic_budget_is_the_fastest_of_all(seeds, cost_seed, most):
     assert len(set(map(len, kept))) == 1 and speeds[len(kept[0])] == pytest.approx(max(speeds))
     for candidates, nodes, seed in zip(rows, kept, seeds):
         assert candidates.tree(nodes).tree == best_first(partial(chances, seed), len(nodes), 4)
-    if len(rows) == 1:
-        assert level_by_level(rule, seeds[0])[0] == rows[0].tree(kept[0]).tree
+    seen = grown_candidates(rule, seeds[0])
+    assert level_by_level(rule, seeds[0])[0] == seen.tree(rule.keep(seen)).tree
+
+
+@settings(deadline=None, max_examples=60)
+@given(SEEDS, SEEDS, st.floats(0.0, 1.0), st.sampled_from(["dyspec:6", "eagle2:3,6", "opttree:3,6"]))
+def test_an_automatic_budget_refuses_no_level_that_pays(seed, cost_seed, draft, name):
+    """Against the same growth with one level more, and with all levels where they are free."""
+    costs = replace(rising(cost_seed, 16), draft=draft)
+    rule = growth.parse(f"{name}@auto", costs=costs)
+
+    def fastest(candidates):
+        gains = candidates.reach[candidates.best(16)]
+        return costs.best_prefix(gains, 0, 1.0, int(candidates.depth[-1]))[1]
+
+    seen = grown_candidates(rule, seed)
+    further = grown_candidates(rule.rule.at_most(int(seen.depth[-1]) + 1), seed)
+    assert fastest(further) <= fastest(seen) * (1 + 1e-12)
+    dear = Auto(rule.rule, replace(costs, draft=1e6))
+    assert grown_candidates(dear, seed).depth[-1] == 1
 
 
 @pytest.mark.parametrize("name", ["dyspec@auto", "eagle2:4,6@auto", "opttree:4,6,0.1@auto", "dyspec:3@auto"])
@@ -233,7 +252,7 @@ def test_an_automatic_budget_grows_as_its_rule_does(name):
     assert rule.at_most(2).max_depth == 2
     for seed in range(4):
         (tree, taken), (whole, all_taken) = level_by_level(rule, seed), level_by_level(known, seed)
-        assert taken == all_taken and set(tree.choices()) <= set(whole.choices())
+        assert taken == all_taken[: len(taken)] and set(tree.choices()) <= set(whole.choices())
 
 
 @pytest.mark.parametrize("target, draft", [((1.0,), 0.0), ((1.0, 0.5), 0.0), ((0.0, 1.0), 0.0), ((1.0, 2.0), -1.0),

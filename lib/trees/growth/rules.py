@@ -275,8 +275,9 @@ class Auto(Growth):
     """A budget chosen anew in each round: of the nodes that a rule grew, best first, as many as give the most expected
     tokens per unit of time (our rule; DSpark's scheduler, arXiv 2607.05147, admits tokens of chains so).
 
-    Costs need not rise evenly, so all numbers of nodes are compared, up to the rule's budget. Rows of a batch keep as
-    many nodes each, since the target verifies a batch at the width of its largest tree: costs are those of the batch.
+    Costs need not rise evenly, so all numbers of nodes are compared, up to the rule's budget; growing ends where a
+    further level cannot pay by itself. Rows of a batch keep as many nodes each, since the target verifies a batch at
+    the width of its largest tree: costs are those of the batch.
     """
 
     rule: Growth
@@ -308,7 +309,14 @@ class Auto(Growth):
         return replace(self, rule=self.rule.with_budget(budget))
 
     def expand(self, candidates: Candidates) -> np.ndarray:
-        return self.rule.expand(candidates)
+        """The rule's nodes, unless another level cannot make the round faster: each counts as a child of its own reach,
+        the most that its children can add together.
+        """
+        nodes, levels = self.rule.expand(candidates), int(candidates.depth[-1])
+        present, hoped = candidates.reach[candidates.best(self.budget)], candidates.reach[nodes]
+        hoped = np.sort(np.concatenate([present, hoped]))[::-1]
+        _, speed = self.costs.best_prefix(present, 0, 1.0, levels)
+        return nodes if self.costs.best_prefix(hoped, 0, 1.0, levels + 1)[1] > speed else NOTHING
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         return self.keep_all([candidates])[0]
