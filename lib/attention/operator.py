@@ -37,30 +37,25 @@ def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor 
     mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
     _check(query, key, value, mask.visible, prefix)
     if backend == "auto":
-        backend = auto(query, key, value, max(prefix), return_lse, calls(query, prefix))
+        backend = auto(query, key, value, prefix, return_lse)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     output, lse = implementation(backend)(query, key, value, mask, prefix, scale, return_lse)
     return (output, lse) if return_lse else output
 
 
-def calls(query: Tensor, prefix: list[int]) -> int:
-    """The calls that a backend makes which serves rows of one length at a time, where their number decides its time.
-
-    On a GPU a call of one row takes as long as one of all rows; a processor does the same work either way.
-    """
-    return len(prefix) if query.is_cuda and len(set(prefix)) > 1 else 1
-
-
-def auto(query: Tensor, key: Tensor, value: Tensor, prefix: int, return_lse: bool = False, calls: int = 1) -> str:
+def auto(query: Tensor, key: Tensor, value: Tensor, prefix: list[int], return_lse: bool = False) -> str:
     """The name that `choose_backend` chooses, cached, since choosing takes long beside a small call."""
-    shift = max(0, prefix.bit_length() - 3)  # prefixes of one eighth share an answer
+    longest = max(prefix)
+    # On a GPU a call of one row takes as long as one of all rows; a processor does the same work either way.
+    calls = len(prefix) if query.is_cuda and len(set(prefix)) > 1 else 1
+    shift = max(0, longest.bit_length() - 3)  # prefixes of one eighth share an answer
     needs_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    sizes = query.shape, key.shape[1], value.shape[-1], shift, prefix >> shift
+    sizes = query.shape, key.shape[1], value.shape[-1], shift, longest >> shift
     call = query.dtype, query.device, sizes, needs_gradients, return_lse, calls
     if call not in _REMEMBERED:
         if len(_REMEMBERED) >= MOST_REMEMBERED:
             _REMEMBERED.clear()
-        _REMEMBERED[call] = choose_backend(query, key, value, prefix, return_lse, calls)
+        _REMEMBERED[call] = choose_backend(query, key, value, longest, return_lse, calls)
     return _REMEMBERED[call]
 
 
@@ -69,7 +64,8 @@ def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int, retur
     """The backend that `backend="auto"` takes for these inputs after a prefix of that length.
 
     The fastest in the nearest cell that notebook 03 measured on this kind of machine, among those that can serve such
-    inputs, where those that serve rows of one length at a time make so many calls. Where a processor cannot run its own kernel at all, the log says so once.
+    inputs. calls: those of a backend that serves rows of one length at a time. Where a processor cannot run its own
+    kernel at all, the log says so once.
     """
     if query.device.type == "cpu" and query.dtype in onepass.ENTRIES and (reason := onepass.unavailable()):
         onepass.say_once(reason)

@@ -258,7 +258,7 @@ def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: Round
     nodes = min(limits.nodes, MOST_AUTOMATIC)
     checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))
     costs = Costs(tuple((price.once + np.maximum.accumulate(checks)).tolist()),
-                  _level(entrant.drafter, price, limits.depth))
+                  growing_level(entrant.drafter, price, limits.depth))
     first, *_ = growth_rules(entrant.drafter, limits.depth)
     for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.one_pass else [f"smart:{limits.depth}@{nodes}"]):
         rule = parse_rule(name, costs=costs)
@@ -266,9 +266,9 @@ def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: Round
         yield replace(each, alike=name.endswith(AUTO))
 
 
-def _level(drafter: Drafter, price: RoundCost, depth: int) -> float:
-    """Seconds of one level of a grown tree: a forward pass, or of a drafter that makes one for all levels its part of
-    growing a small tree, where that was timed.
+def growing_level(drafter: Drafter, price: RoundCost, depth: int) -> float:
+    """Seconds that one more level of a grown tree takes: a forward pass. For a drafter with one pass for all levels,
+    the level's share of the time of growing a small tree; 0 where that was not timed.
     """
     if not drafter.one_pass:
         return float(price.level(WIDTH))

@@ -201,8 +201,7 @@ def by_form(candidates: pd.DataFrame) -> Finding:
         text += (f" An automatic budget is predicted to be {gain.min():.2f} to {gain.max():.2f} times as fast as the "
                  "drafter's best other shape.")
     return Finding(f"At batch {speeds.index[0][0]} a drafter's fastest form, of those that it was tried with, is "
-                   f"{listed} drafters.", text,
-                   table=told.fillna(""))
+                   f"{listed} drafters.", text, table=told.fillna(""))
 
 
 def machines(rows: pd.DataFrame) -> Finding:

@@ -47,7 +47,14 @@ def test_rows_of_many_lengths_on_a_gpu_share_one_call():
     """256 rows that were served one after another took 20 times as long as in one call."""
     measured = situation(kind="cuda sm_90", dtype="bfloat16")
     assert choice.ranked(measured)[0] in choice.LENGTHS_APART and choice.ranked(measured, calls=256)[0] == "triton"
-    assert operator.calls(torch.zeros(2, 1, 1, 1), [3, 4]) == 1, "a processor does the same work either way"
+
+
+def test_a_processor_does_the_same_work_for_rows_of_many_lengths(monkeypatch):
+    asked = []
+    monkeypatch.setattr(operator, "ranked", lambda call, calls: asked.append(calls) or ["folded"])
+    monkeypatch.setattr(operator, "_REMEMBERED", {})
+    query, key = torch.zeros(2, 4, 3, 16), torch.zeros(2, 2, 9, 16)
+    assert operator.auto(query, key, key, [3, 6]) == "folded" and asked == [1]
 
 
 def test_prefixes_that_are_near_each_other_share_an_answer(monkeypatch):
@@ -56,7 +63,7 @@ def test_prefixes_that_are_near_each_other_share_an_answer(monkeypatch):
     monkeypatch.setattr(operator, "ranked", lambda call, calls: asked.append(call.prefix) or ["folded"])
     monkeypatch.setattr(operator, "_REMEMBERED", {})
     query, key = torch.zeros(1, 4, 3, 16), torch.zeros(1, 2, 1, 16)
-    assert {operator.auto(query, key, key, prefix) for prefix in range(4000, 4100)} == {"folded"}
+    assert {operator.auto(query, key, key, [prefix]) for prefix in range(4000, 4100)} == {"folded"}
     assert asked == [4000, 4096]
 
 

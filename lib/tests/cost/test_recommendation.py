@@ -312,6 +312,16 @@ def test_grown_trees_and_live_drafters_compete_too():
     assert all(each.rounds.sum() for each in live)
 
 
+def test_a_level_costs_a_forward_pass_or_its_share_of_growing():
+    level, free = Curve.through([1, 4], [0.01, 0.03]), Curve.through([1], [0.0])
+    price = RoundCost(1.0, 0.1, level, free, Curve.through([8, 64], [0.5, 2.0]))
+    each_level, one_pass = NoDrafter(), NoDrafter()
+    one_pass.one_pass = True
+    assert candidates.growing_level(each_level, price, 8) == pytest.approx(0.03)
+    assert candidates.growing_level(one_pass, price, 8) == pytest.approx(0.05)
+    assert candidates.growing_level(one_pass, replace(price, grown=None), 8) == 0
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 def test_costs_decide_the_budget_of_each_round(batch):
     """Costs with a step: of up to three nodes all are free, the fourth doubles the round."""

@@ -229,7 +229,7 @@ def test_an_automatic_budget_is_the_fastest_of_all(seeds, cost_seed, most):
 @settings(deadline=None, max_examples=60)
 @given(SEEDS, SEEDS, st.floats(0.0, 1.0), st.sampled_from(["dyspec:6", "eagle2:3,6", "opttree:3,6"]))
 def test_an_automatic_budget_refuses_no_level_that_pays(seed, cost_seed, draft, name):
-    """Against the same growth with one level more, and with all levels where they are free."""
+    """Against the same growth with one level more; where levels are dear, the first alone is drafted."""
     costs = replace(rising(cost_seed, 16), draft=draft)
     rule = growth.parse(f"{name}@auto", costs=costs)
 
