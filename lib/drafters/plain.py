@@ -66,7 +66,8 @@ class PlainDrafter(TextDrafter):
             return np.stack(rows)
 
         grown = grow(growable(rule), children)
-        return Draft(grown.tree, torch.tensor([text[-1]] + [path[node][-1] for node in grown.nodes[1:]]), "top_k")
+        tokens = torch.tensor([text[-1]] + [path[node][-1] for node in grown.nodes[1:]])
+        return Draft(grown.tree, tokens, "top_k", reach=grown.reach)
 
     def _sampled(self, text: list[int], shape: Tree, draws: Draws) -> Draft:
         path, counts, probs = {ROOT: ()}, {ROOT: 1}, {}  # by slot; a slot without a path stays empty

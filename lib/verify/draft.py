@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Callable, Iterable, Protocol, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +26,8 @@ class Draft:
         temperature (rows of leaves are not used). For "top_k" it is the drafter's confidence, which only lossy rules
         read, or None.
     counts: int64[m], how often each node's token was drawn: repeated "iid" samples share one node. None: once each.
+    reach: float64[m] of a grown tree: the product of the drafter's probabilities along each node's path, which is never
+        larger than the parent's. None for a static shape.
     """
 
     tree: Tree
@@ -32,6 +35,7 @@ class Draft:
     proposal: str
     probs: Tensor | None = None
     counts: Tensor | None = None
+    reach: np.ndarray | None = None
 
     def __post_init__(self):
         size = self.tree.size
@@ -89,7 +93,7 @@ class Draft:
     def part(self, tree: Tree, nodes: list[int]) -> "Draft":
         """The draft of some of its nodes, which form `tree` together with the root: node i of it is nodes[i]."""
         rows = {name: None if values is None else values[nodes]
-                for name, values in (("tokens", self.tokens), ("probs", self.probs), ("counts", self.counts))}
+                for name in ("tokens", "probs", "counts", "reach") for values in [getattr(self, name)]}
         return replace(self, tree=tree, **rows)
 
     def proposal_probs(self) -> Tensor:
@@ -170,7 +174,7 @@ def merge_samples(drafts: Sequence[Draft]) -> MergedDraft:
     counts = sum(source.counts for source in sources)
     counts[ROOT] = 1
     mean = sum(source.probs for source in sources) / len(drafts)
-    return MergedDraft(Tree(parents), torch.tensor(tokens), "iid", mean, counts, sources)
+    return MergedDraft(Tree(parents), torch.tensor(tokens), "iid", mean, counts, sources=sources)
 
 
 def _source(draft: Draft, nodes: list[int], size: int) -> Source:

@@ -70,9 +70,9 @@ def predicted_and_measured(candidates: pd.DataFrame, timed: pd.DataFrame) -> Fin
     bias = both.groupby("batch")["ratio"].agg(["median", "min", "max", "size"])
     told = ", ".join(f"{row['median']:.2f} at batch {batch}" for batch, row in bias.iterrows())
     return Finding(
-        f"A round took {told} times as long as predicted (medians).", "Tokens per round are exact by replay but for "
-        "drafters that decode live, so that an error of a predicted speed is one of the time of a round. Each point is "
-        "a drafter with a tree "
+        f"A round took {told} times as long as predicted (medians).", "Replay gives the tokens per round "
+        "exactly, except for drafters that decode live; what remains of an error is in the predicted time of a round. "
+        "Each point is a drafter with a tree "
         f"({', '.join(f'{count:.0f}' for count in bias['size'])} by batch); ratios run from "
         f"{both['ratio'].min():.2f} to {both['ratio'].max():.2f}.", figures.predicted_and_measured(both),
         "predicted_and_measured")
@@ -157,7 +157,7 @@ def where_trees_pay(rows: pd.DataFrame) -> str:
     for hardware, own in best.groupby("hardware", sort=False):
         assumed = (~own["timed"].astype(bool)).sum()
         told.append(f"for {_wins(own)} at the costs measured on {hardware}"
-                    + (f" (of {assumed} of them drafting was timed on this machine alone)" if assumed else ""))
+                    + (f" (drafting costs of {assumed} drafters are from this machine)" if assumed else ""))
     return (f"At batch {best['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
             f"drafter, beyond the interval, {', '.join(told)}.")
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -28,7 +29,7 @@ from lib.drafters.adaptive import (
 )
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import levels_of
-from lib.drafters.graft import GraftDrafter, pruned
+from lib.drafters.graft import GraftDrafter, by_worth
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
@@ -46,8 +47,8 @@ from lib.tests.drafters.test_drafters import (
 )
 from lib.tests.replay.test_replay import trees
 from lib.trees import growth, shapes
-from lib.trees.growth.rules import Costs
 from lib.verify import warp
+from lib.verify.draft import Draft
 
 SEEDS = st.integers(0, 2**32 - 1)
 OUTCOMES = st.lists(st.builds(lambda drafted, share, nats: Outcome(drafted, round(share * drafted), nats),
@@ -320,7 +321,7 @@ def test_long_matches_cost_no_forward():
 
 
 @settings(deadline=None, max_examples=8)
-@given(SEEDS, st.sampled_from(["kary:2@6", "chain:4", "dyspec:4@7", "eagle2:3,4@8"]))
+@given(SEEDS, st.sampled_from(["kary:2@6", "chain:4", "dyspec:4@7", "eagle2:3,4@8", "opttree:4,4,0.1@8"]))
 def test_grafted_trees_are_pruned_trees_and_the_tokens_after_the_match(seed, name):
     rng, shape = random.Random(seed), growth.shape_or_growth(name)
     prompts = [torch.tensor([rng.randrange(1, 4) for _ in range(length)]) for length in (12, 3, 7)]
@@ -332,16 +333,12 @@ def test_grafted_trees_are_pruned_trees_and_the_tokens_after_the_match(seed, nam
         alone, oracle = SuffixAutomatonDrafter(), PlainDrafter(MODEL)
         alone.start([torch.tensor(text) for text in texts])
         oracle.texts = texts
-        drafts = drafter.propose(shape, None)
+        drafts, whole = drafter.propose(shape, None), oracle.propose(shape, None)
         found = alone.propose(shapes.chain(min(shape.budget // 2, shape.max_depth)), None)
-        chains = [draft.token_list[1:] if matched >= 2 else [] for matched, draft in zip(alone.matched(), found)]
-        room = max(map(len, chains))
-        kept = oracle.propose(pruned(shape, shape.budget - room), None)
-        for draft, own, chain in zip(drafts, kept, chains, strict=True):
-            told = {tuple(draft.tokens_of(path[1:])) for path in map(draft.tree.path, range(draft.tree.size))}
-            wanted = {tuple(own.tokens_of(path[1:])) for path in map(own.tree.path, range(own.tree.size))}
-            assert told == wanted | {tuple(chain[:length]) for length in range(len(chain) + 1)}
-            assert draft.tree.budget <= shape.budget and draft.tree.size == len(told)
+        for draft, own, other, matched in zip(drafts, whole, found, alone.matched(), strict=True):
+            chain = other.token_list[1:][: own.tree.budget // 2] if matched >= 2 else []
+            told = paths_of(draft)
+            assert told == grafted_paths(own, chain) and draft.tree.budget == own.tree.budget == len(told)
         accepted = [a_path(draft.tree, rng) for draft in drafts]
         bonus = [rng.randrange(1, 4) for _ in texts]
         drafter.commit(accepted, bonus)
@@ -349,12 +346,23 @@ def test_grafted_trees_are_pruned_trees_and_the_tokens_after_the_match(seed, nam
         assert_cache_is_a_fresh_prefill(drafter.drafter, texts)
 
 
-def test_pruning_takes_the_worst_ranks_first():
+def paths_of(draft):
+    """The tokens from the root to each node."""
+    return {tuple(draft.tokens_of(path[1:])) for path in map(draft.tree.path, range(1, draft.tree.size))}
+
+
+def grafted_paths(own, chain):
+    """The chain's nodes, then the tree's own, the best first, up to the tree's size."""
+    paths = {tuple(chain[:length]) for length in range(1, len(chain) + 1)}
+    for node in by_worth(own):
+        paths |= {tuple(own.tokens_of(own.tree.path(node)[1:]))} if len(paths) < own.tree.budget else set()
+    return paths
+
+
+def test_the_weakest_nodes_have_the_smallest_reach_or_the_worst_ranks():
     tree = shapes.parse("expansion:2,2,1")
-    assert pruned(tree, tree.budget) == tree and pruned(tree, 0).size == 1
-    assert set(pruned(tree, 3).choices()) == {(0,), (0, 0), (0, 0, 0)}
-    assert set(pruned(tree, 6).choices()) == {(0,), (0, 0), (0, 0, 0), (1,), (0, 1), (1, 0)}
-    costs = Costs((1.0,) * 10, 0.0)
-    for name in ("dyspec:4@7", "eagle2:3,4@8", "ddtree@9", "beam:2@9", "smart@9", "pctree@auto"):
-        rule = pruned(growth.parse(name, costs=costs), 3)
-        assert rule.budget == 3 and rule.max_depth <= 3 and type(rule) is type(growth.parse(name, costs=costs))
+    static = Draft(tree, torch.arange(tree.size), "top_k")
+    order = [tree.choices()[node - 1] for node in by_worth(static)]
+    assert order[:4] == [(0,), (0, 0), (0, 0, 0), (1,)] and order[-1] == (1, 1, 0)
+    reach = np.array([1.0, 0.9, 0.05, 0.5, 0.4, 0.04, 0.01, 0.3, 0.1, 0.02, 0.005])
+    assert by_worth(replace(static, reach=reach)) == [1, 3, 4, 7, 8, 2, 5, 9, 6, 10]

@@ -95,9 +95,24 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
     read = len(source.held)
     source.forget()
     assert read == (0 if kind == "model" else len(prompts)) and not source.held
-    assert not simulated.replayable(GraftDrafter(SuffixAutomatonDrafter(), made)) and simulated.replayable(both)
+    assert simulated.replayable(both)
     sampled = LanguageModelDrafter(HEADED, proposal="iid")
     assert not simulated.replayable(sampled) and not simulated.replayable(CombinedDrafter(made, sampled))
+
+
+@pytest.mark.parametrize("kind, rule", [("model", "opttree:3,4,0.01@8"), ("eagle3", "eagle2:3,4@8"),
+                                        ("dspark", "pctree:3@7")])
+def test_grafts_are_replayed(kind, rule):
+    prompts = [torch.tensor([1, 2, 3, 1, 2, 3, 1]), *small_models.prompts(5, (3, 9, 5), HEADED.config.vocab_size)]
+    recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
+    made = (LanguageModelDrafter(small_models.related(HEADED, 2, 0.1)) if kind == "model" else
+            small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED)))
+    graft = GraftDrafter(SuffixAutomatonDrafter(), made, enough=2)
+    for shape in map(growth.shape_or_growth, (rule, "chain:3", "kary:2@6")):
+        done = live.decode(HEADED, graft, prompts, shape=shape, max_new_tokens=17)
+        retrieved = graft.looked_up
+        found = simulated.rounds(Recorded(recorded, prompts), graft, shape, rows=3)
+        assert live_rounds(done) == replayed_rounds(found) and found.accepted.any() and retrieved
 
 
 def test_ngrams_are_replayed_by_their_ranks_too():

@@ -62,15 +62,16 @@ class Candidates:
         nodes = np.concatenate([[ROOT], np.sort(kept)])
         parents = np.searchsorted(nodes, self.parents[nodes])
         parents[0] = NO_PARENT
-        return Grown(Tree(parents, self.rank[nodes]), nodes)
+        return Grown(Tree(parents, self.rank[nodes]), nodes, self.reach[nodes])
 
 
 @dataclass(frozen=True)
 class Grown:
-    """A grown tree, and the candidate of each of its nodes, int64[m]."""
+    """A grown tree; the candidate of each of its nodes, int64[m], and that candidate's reach, float64[m]."""
 
     tree: Tree
     nodes: np.ndarray
+    reach: np.ndarray
 
 
 class Growth:
@@ -96,10 +97,6 @@ class Growth:
     def at_most(self, depth: int) -> Growth:
         """The rule with trees of at most `depth` levels."""
         return self if self.max_depth <= depth else replace(self, max_depth=depth)
-
-    def with_budget(self, budget: int) -> Growth:
-        """The rule with trees of at most `budget` nodes, and so of as many levels."""
-        return replace(self, budget=budget, max_depth=min(self.max_depth, budget))
 
     def keep_all(self, rows: Sequence[Candidates]) -> list[np.ndarray]:
         """What each tree of a batch keeps, for rules that decide it together; by default each by itself."""

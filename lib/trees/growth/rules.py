@@ -305,9 +305,6 @@ class Auto(Growth):
     def at_most(self, depth: int) -> Auto:
         return replace(self, rule=self.rule.at_most(depth))
 
-    def with_budget(self, budget: int) -> Auto:
-        return replace(self, rule=self.rule.with_budget(budget))
-
     def expand(self, candidates: Candidates) -> np.ndarray:
         """The rule's nodes, unless another level cannot make the round faster: each counts as a child of its own reach,
         the most that its children can add together.

@@ -5,8 +5,8 @@ from a path, the tuple of tokens after the root, to the distribution float64[V] 
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Callable, Iterator
 
 import numpy as np
 import torch
@@ -49,9 +49,14 @@ def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree |
     The work is proportional to the number of drafts times the decisions of the rule.
     """
     run = rule if callable(rule) else lambda *given: verify(rule, *given, **settings)
+    return law_of(run, target, drafts(drafter, shape, proposal))
+
+
+def law_of(run: Callable, target: Language, drafts: Iterable[tuple[float, Draft]]) -> Law:
+    """The exact law of a round in which a rule decides one of these drafts, each with its probability."""
     emitted: dict[Path, float] = defaultdict(float)
     accepted_length = 0.0
-    for chance, draft in drafts(drafter, shape, proposal):
+    for chance, draft in drafts:
         paths = tokens_of(draft)
         probs = torch.stack([target(path) for path in paths])
         for share, (accepted, bonus) in outcomes(lambda draws: run(draft, probs, draws)):
@@ -108,7 +113,7 @@ def grown(drafter: Language, rule: Growth) -> Draft:
     made = grow(rule, children)
     kept = [paths[node] for node in made.nodes.tolist()]
     return Draft(made.tree, torch.tensor([ROOT_TOKEN] + [path[-1] for path in kept[1:]]), "top_k",
-                 torch.stack([drafter(path) for path in kept]))
+                 torch.stack([drafter(path) for path in kept]), reach=made.reach)
 
 
 def _siblings(q: Tensor, ranks: list[int], proposal: str, draws: Draws) -> list[int]:
