@@ -94,7 +94,7 @@ def replayed(run: Results, pair: str) -> pd.DataFrame:
     for method, family in FAMILIES.items():
         for name in (name for name in length.index if name == family or name.startswith(f"{family}:")):
             tau = ", ".join(f"{1 + value:.2f} ({budget})" for budget, value in length.loc[name].dropna().items())
-            found.append({"method": method, "setting": f"{pair}, `{name}`, replay", "τ (budget)": tau, "speedup": ""})
+            found.append({"method": method, "setting": f"{pair}, {name}, replay", "τ (budget)": tau, "speedup": ""})
     return pd.DataFrame(found)
 
 
@@ -104,7 +104,7 @@ def decoded(run: Results, rng: np.random.Generator) -> pd.DataFrame:
         return pd.DataFrame()
     best = drafting.with_best_shape(drafting.clean(run["drafters"]), rng)
     best["kind"] = best["drafter"].str.split(" ").str[0]
-    found = [{"method": method, "setting": f"{row.target}, `{row.drafter}` with `{row.shape}`, live",
+    found = [{"method": method, "setting": f"{row.target}, {row.drafter} with {row.shape}, live",
               "τ (budget)": f"{row.tokens:.2f} ({row.budget})", "speedup": stats.format_estimate(row)}
              for method, kind in DRAFTERS.items() for row in best[best["kind"] == kind].itertuples()]
     return pd.DataFrame(found)

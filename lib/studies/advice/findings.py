@@ -130,7 +130,7 @@ def _tree_or_chain(best: pd.DataFrame) -> dict[str, str]:
     chain, tree = (best.loc[best[speed].idxmax()] for speed in ("chain_speedup", "speedup"))
     return {"fastest chain": f"{chain['drafter']}, {chain['chain_shape']}: {chain['chain_speedup']:.2f}",
             "fastest tree": f"{tree['drafter']}, {tree['shape']}: {tree['speedup']:.2f}",
-            "a tree beats every chain of its drafter": _wins(best), "most": _most(best)}
+            "a tree beats every chain of its drafter": _wins(best), "most": _most(best).replace("`", "")}
 
 
 def _wins(best: pd.DataFrame) -> str:
@@ -189,7 +189,7 @@ def by_form(candidates: pd.DataFrame) -> Finding:
     keys = ["batch", "drafter"]
     best = candidates.assign(form=forms)
     best = best.loc[best.groupby([*keys, "form"], sort=False)["speedup"].idxmax()]
-    speeds, told = (best.assign(told=[f"{_predicted(row)} `{row.shape}`" for row in best.itertuples()])
+    speeds, told = (best.assign(told=[f"{_predicted(row)} {row.shape}" for row in best.itertuples()])
                     .pivot(index=keys, columns="form", values=name).reindex(columns=FORMS).dropna(axis=1, how="all")
                     for name in ("speedup", "told"))
     first = speeds.loc[speeds.index.get_level_values("batch").min()]

@@ -177,8 +177,8 @@ def test_each_form_of_a_drafter_is_its_fastest():
     assert found.claim == ("At batch 1 a drafter's fastest form, of those that it was tried with, is chain for 1 of 2, "
                            "static tree for 0 of 1, grown tree for 0 of 1, automatic budget for 1 of 1 drafters.")
     assert "An automatic budget is predicted to be 1.07 to 1.07 times as fast" in found.text
-    assert list(found.table.loc[1, "model"]) == ["1.40 [1.00, 2.00] `chain:4`", "", "", ""]
-    assert found.table.loc[(1, "eagle3"), "grown tree"] == "2.20 [1.00, 2.00] `dyspec:8@8`"
+    assert list(found.table.loc[1, "model"]) == ["1.40 [1.00, 2.00] chain:4", "", "", ""]
+    assert found.table.loc[(1, "eagle3"), "grown tree"] == "2.20 [1.00, 2.00] dyspec:8@8"
 
 
 def test_a_drafter_that_was_not_timed_elsewhere_takes_as_large_a_share_of_a_round(found):  # noqa: F811
