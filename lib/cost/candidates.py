@@ -83,8 +83,9 @@ class Candidate:
 
     label: of the shape. accepted, rounds: int64[P], of the prompts of these names. sizes: float[n + 1], the share of
     rounds in which 0 .. n nodes were drafted; alike: whether all rows of a batch draft as many. passes: forward passes
-    of the drafter per round, by the nodes per row that they take. drafting: seconds of drafting where it was timed by
-    itself.
+    of the drafter in a round in which it drafts, by the nodes per row that they take; calling: the share of these
+    passes that a row takes alone, less than all where a look-up drafts some rounds. drafting: seconds of drafting
+    where it was timed by itself.
     """
 
     entrant: Entrant
@@ -95,6 +96,7 @@ class Candidate:
     rounds: np.ndarray
     sizes: np.ndarray
     passes: Mapping[int, float] = field(default_factory=dict)
+    calling: float = 1.0
     alike: bool = False
     drafting: float | None = None
 
@@ -129,14 +131,16 @@ class Candidate:
 
     def seconds(self, price: RoundCost, batch: int = 1) -> float:
         """The mean seconds of its rounds: a check is as wide as the largest draft of the batch, and one without drafts
-        costs a plain round. Growing takes what a tree of the whole budget takes, where that was timed.
+        costs a plain round; a batch drafts where one of its rows does. Growing takes what a tree of the whole budget
+        takes, where that was timed.
         """
         if self.drafting is not None:
             drafting = self.drafting
         elif price.grown and isinstance(self.shape, Growth):
             drafting = price.grown(self.shape.budget) * bool(self.passes)
         else:
-            drafting = price.once * bool(self.passes) + sum(n * price.level(width) for width, n in self.passes.items())
+            whole = price.once * bool(self.passes) + sum(n * price.level(width) for width, n in self.passes.items())
+            drafting = whole * (1 - (1 - self.calling) ** batch)
         checks = np.concatenate([[price.plain], np.atleast_1d(price.check(np.arange(1, len(self.sizes))))])
         largest = np.diff(np.cumsum(self.sizes) ** (1 if self.alike else batch), prepend=0.0)
         return float(drafting + largest @ checks[: len(self.sizes)])
@@ -229,8 +233,9 @@ def growth_rules(drafter: Drafter, depth: int) -> dict[str, Sequence[int]]:
     """
     if not drafter.grows:
         return {}
+    depth = min(depth, drafter.deepest or depth)
     if drafter.per_depth:
-        return {"ddtree": GROWN_BUDGETS}
+        return {f"ddtree:{depth}": GROWN_BUDGETS}
     if drafter.one_pass:
         return {f"pctree:{depth}": GROWN_BUDGETS}
     return {f"opttree:{WIDTH},{depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{depth}": GROWN_BUDGETS,
@@ -278,14 +283,21 @@ def growing_level(drafter: Drafter, price: RoundCost, depth: int) -> float:
 def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree | Growth, **options) -> Candidate:
     """The candidate of a shape or rule, by drafting again; a level of a grown tree has up to WIDTH nodes."""
     walk = simulated.rounds(recorded, entrant.drafter, shape, **options)
-    calls = float(walk.draft_calls.mean()) if len(walk.rows) else 0.0
+    counted, calling = _counted(recorded.trace, walk.rows, walk.starts), 1.0
+    calls = float(walk.draft_calls[counted].mean()) if counted.any() else 0.0
     if isinstance(shape, Tree):
-        levels = Counter(widths(shape).tolist())
-        passes = {width: count * calls / levels.total() for width, count in levels.items()}
+        passes = Counter(widths(shape).tolist())
+        calling = min(1.0, calls if entrant.drafter.one_pass else calls / passes.total())
     else:
         passes = {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
-    return _candidate(entrant, label, shape, [acceptance.tally_walk(recorded.trace, walk, walk.drafted)], walk.drafted,
-                      passes if calls else {})
+    tally = acceptance.tally_walk(recorded.trace, walk, walk.drafted)
+    return _candidate(entrant, label, shape, [tally], walk.drafted[counted], passes if calls else {}, calling)
+
+
+def _counted(trace: Trace, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """bool[R]: the rounds of these rows and starts, both int64[R], that are in no loop; all where there is no other."""
+    before = starts < trace.loops[rows]
+    return before if before.any() else np.ones(len(rows), dtype=bool)
 
 
 def live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int, *,
@@ -300,9 +312,10 @@ def live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int, 
             return
         rows, starts, accepted, drafted, calls = (np.array(column, dtype=np.int64) for column in zip(*(
             (some[one.row], one.position - 1, one.accepted, one.drafted, one.draft_calls) for one in done.rounds)))
-        passes = {1: float(calls.mean())} if calls.any() else {}
+        counted = _counted(trace, rows, starts)
+        passes = {1: float(calls[counted].mean())} if calls.any() else {}
         tally = acceptance.tally(trace.prompts, trace.kinds, rows, starts >= trace.loops[rows], accepted=accepted)
-        yield _candidate(entrant, label, tree, [tally], drafted, passes)
+        yield _candidate(entrant, label, tree, [tally], drafted[counted], passes)
 
 
 def _by_ranks(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
@@ -318,8 +331,10 @@ def _by_ranks(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[
     for label, tree, judged in forest:
         tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, own, entrant.name), own.budget)
                    for own, part in judged]
-        sizes = simulated.rounds(recorded, entrant.drafter, tree).drafted if reads_text else np.array([tree.budget])
-        passes = {} if reads_text else Counter(widths(tree).tolist())
+        sizes, passes = np.array([tree.budget]), Counter(widths(tree).tolist())
+        if reads_text:
+            walk, passes = simulated.rounds(recorded, entrant.drafter, tree), {}
+            sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
         yield _candidate(entrant, label, tree, tallies, sizes, passes)
 
 
@@ -360,11 +375,11 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
 
 
 def _candidate(entrant: Entrant, label: str, shape, tallies: Sequence[pd.DataFrame], drafted: np.ndarray,
-               passes: Mapping[int, float] = {}) -> Candidate:
+               passes: Mapping[int, float] = {}, calling: float = 1.0) -> Candidate:
     """The candidate of some rounds; those within loops count where there is no other."""
     tally = pd.concat(tallies)
     before = tally[tally["stretch"] == "before"]
     summed = (before if len(before) else tally).groupby("prompt")[["accepted", "rounds"]].sum()
     accepted, rounds = (summed[name].to_numpy() for name in ("accepted", "rounds"))
     return Candidate(entrant, label, shape, list(summed.index), accepted, rounds, np.bincount(drafted) / len(drafted),
-                     dict(passes))
+                     dict(passes), calling)

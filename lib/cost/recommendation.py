@@ -40,6 +40,8 @@ class Interval(NamedTuple):
         return self.value > value and not self.low <= value
 
     def __str__(self) -> str:
+        if self == ONE:
+            return "1"
         return stats.format_estimate(self, ".3g" if abs(self.value) >= 10 else ".2f")
 
 
@@ -179,9 +181,10 @@ def load(path: str | Path) -> Recommendation:
 def _lines(own: ForBatch) -> list[str]:
     """The lines of one batch size."""
     speeds = ", ".join(f"{speed} {way}" for way, speed in own.tokens_per_second.items())
-    lines = [f"batch {own.batch}: {own.sentence}",
-             f"  {own.over_chain} times the best chain ({own.chain['drafter']}, {own.chain['tree']}); "
-             f"{own.with_prefill} times plain decoding with prefill",
+    chain = f"the best chain ({own.chain['drafter']}, {own.chain['tree']})"
+    beside = [f"it is {chain}" if own.over_chain == ONE else f"{own.over_chain} times {chain}"]
+    beside += [] if own.is_plain else [f"{own.with_prefill} times plain decoding with prefill"]
+    lines = [f"batch {own.batch}: {own.sentence}", f"  {'; '.join(beside)}",
              f"  tokens per second: {speeds} ({own.prompts} x {own.batch} prompts)"]
     if own.choices and not own.tree.startswith("chain"):
         lines.append(f"  tree: {[list(path) for path in own.choices]}")

@@ -104,6 +104,7 @@ class _Procedure:
         self.say(f"drafters: {', '.join(one.name for one in self.entrants)}")
         recorded = candidates.record(self.pair, self.entrants, self.choosing, self.new_tokens, self.limits.depth)
         looping = self.leave_out_loops()
+        self.raced = self.choosing.select(whole) if (whole := recorded.trace.without_loops) else self.choosing
         self.say(f"{len(self.choosing.ids)} choosing prompts are recorded")
         tried = self.tried(recorded)
         self.say(f"{len(tried)} candidates are replayed or decoded")
@@ -140,16 +141,15 @@ class _Procedure:
     # ------------------------------------------------------------------------------------------ acceptance and costs
 
     def leave_out_loops(self) -> float:
-        """Leaves out the judging prompts whose continuations loop, unless all do; returns their share."""
+        """Leaves out the judging prompts whose continuations loop, unless all do; returns the share left out."""
         written = loop.continuations(self.pair.target, self.judging.ids, max_new_tokens=self.new_tokens,
                                      eos_token_id=self.pair.eos_token_ids)
         kept = [row for row, text in enumerate(written) if not loops(text)]
-        share = 1 - len(kept) / len(written)
         if not kept:
             self.warnings.append("the target's text loops on every judging prompt; speeds are those of loops")
-        else:
-            self.judging = self.judging.select(kept)
-        return share
+            return 0.0
+        self.judging = self.judging.select(kept)
+        return 1 - len(kept) / len(written)
 
     def tried(self, recorded: Recorded) -> list[Candidate]:
         """The static candidates of all drafters: those of ranks, then in equal shares of the stage's time those of
@@ -193,7 +193,7 @@ class _Procedure:
             check = Costs(rows).at(self.pair.target_name, RULER, batch=batch)
             free = replace(check, once=0.0, level=Curve.through([1], [0.0]))
             if not prices:
-                forwarding.sort(key=lambda one: -_fastest(one, tried, free))
+                forwarding.sort(key=lambda one: -_fastest(one, tried, free, batch))
             parts.append(rows)
             for place, one in enumerate(forwarding):
                 if not prices and place >= LEAST_PRICED and self.clock() > self.until(PRICED):
@@ -277,10 +277,10 @@ class _Procedure:
         """The recommendation at a batch size, the `place`-th of all."""
         slice_ = max(0.0, self.until(1) - self.clock()) / (len(self.batches) - place)
         start, fitting = self.clock(), [each for each in tried if each.shape.budget <= self.most_nodes(batch)]
-        asked = ways.groups(self.choosing, batch)
+        asked = ways.groups(self.raced, batch)
         finalists = {each.name: each for each in _finalists(fitting, price, batch)}
         raced = self.race(finalists, asked, batch, "choosing", start + CHOICE * slice_, 1)
-        speeds = {name: finalists[name].tokens_in(self.choosing, batch) * ratio
+        speeds = {name: finalists[name].tokens_in(self.raced, batch) * ratio
                   for name, ratio in _round_ratios(raced).items()}
         best = max(speeds, key=speeds.get)
         chain = max((name for name in speeds if finalists[name].is_chain), key=speeds.get)
@@ -356,7 +356,7 @@ def measured(rows: pd.DataFrame, way: str, base: str | None, rng: np.random.Gene
     return Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))
 
 
-def _fastest(one: Entrant, tried: Sequence[Candidate], price: RoundCost, batch: int = 1) -> float:
+def _fastest(one: Entrant, tried: Sequence[Candidate], price: RoundCost, batch: int) -> float:
     """The highest speed over plain decoding that is predicted of a drafter; 0 without a candidate."""
     return max([each.speedup(price, batch) for each in tried if each.entrant is one], default=0.0)
 
@@ -389,7 +389,7 @@ def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch
         near = speed(each) >= NEAR * max(1.0, speed(ranked[0]))
         if near and len(chosen) < FINALISTS and len(own) < OF_ONE and each.shape not in own:
             chosen.append(each)
-    return chosen if any(each.is_chain for each in chosen) else [*chosen, chain]
+    return chosen if any(each is chain for each in chosen) else [*chosen, chain]
 
 
 def _for_engines(winner: Candidate, tried: Sequence[Candidate], price: Mapping[str, RoundCost],
@@ -400,7 +400,7 @@ def _for_engines(winner: Candidate, tried: Sequence[Candidate], price: Mapping[s
     def of(each: Candidate) -> list[dict[str, str]]:
         chains = [other for other in tried if other.entrant is each.entrant and other.is_chain]
         chain = max(chains, key=speed).shape if chains else ROOT_ALONE
-        return settings(each.entrant.spec, each.shape if isinstance(each.shape, Tree) else chain, chain)
+        return settings(each.entrant.spec, each.shape, chain)
 
     if found := of(winner):
         return found, None
@@ -424,7 +424,8 @@ def _warnings(winner: Candidate | None, tried: Sequence[Candidate], measured: in
         if winner and not hasattr(winner.shape, "costs") and getattr(winner.shape, name) == largest:
             told.append(f"the best {what} is the largest tested, {largest}: a larger one may be faster")
     if measured < asked:
-        told.append(f"the time was over after {measured} of {asked} batches of prompts: give more seconds")
+        told.append(f"{measured} of {asked} batches of prompts were measured: the time was over (give more seconds), "
+                    "or answers ended at their first token")
     if measured < stats.FEWEST:
         told.append(f"{measured} batches of prompts are too few for an interval: give {stats.FEWEST} or more")
     return told
@@ -436,7 +437,7 @@ def row(each: Candidate, batch: int, own: RoundCost, rng: np.random.Generator) -
     seconds = each.seconds(own, batch)
     told = dict(batch=batch, drafter=each.entrant.name, shape=each.label, budget=each.shape.budget,
                 depth=each.shape.max_depth, chain=each.is_chain, round_ms=1000 * seconds,
-                level=float(own.level(1)) / own.plain, n_prompts=mean.n_prompts, n_rounds=mean.n_rounds)
+                level=float(own.once + own.level(1)) / own.plain, n_prompts=mean.n_prompts, n_rounds=mean.n_rounds)
     for end, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
         tokens = 1 + getattr(mean, end)
         told |= {f"tokens{suffix}": tokens, f"speedup{suffix}": tokens * own.plain / seconds}

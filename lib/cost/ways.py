@@ -2,6 +2,7 @@
 timed in shuffled turns on the same groups of prompts.
 """
 
+import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,11 +49,14 @@ Group = tuple[str, str, list[Tensor]]  # name, kind and prompts int64[T] of a ba
 
 def ours(pair, drafter, shape: str | Tree | Growth, new_tokens: int,
          generate: Callable = loop.generate) -> Run:
-    """This project's loop on a whole batch."""
+    """This project's loop on a whole batch. A drafter that remembers earlier batches starts anew in each call: else it
+    would know the text of a prompt that it has written before.
+    """
 
     def run(prompts: Sequence[Tensor]) -> Continued:
         ids, mask = next(in_batches(prompts, len(prompts)))
-        done = generate(pair.target, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
+        own = copy.deepcopy(drafter) if drafter.remembers else drafter
+        done = generate(pair.target, own, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
                         eos_token_id=pair.eos_token_ids)
         return Continued(done.new_tokens, done.rounds)
 

@@ -22,6 +22,7 @@ class CombinedDrafter(Wrapper):
     option, needs_draft_model = "enough", True  # unless it stands before another kind
     replay = AGAIN
     target = property(attrgetter("drafter.target"))  # of a head, whose hidden states a replay reads
+    one_pass = property(attrgetter("drafter.one_pass"))
 
     def __init__(self, lookup: SuffixAutomatonDrafter, drafter: Drafter, enough: int = 4):
         if enough < 1:

@@ -22,8 +22,8 @@ class GraftDrafter(CombinedDrafter):
 
     levels = property(attrgetter("drafter.levels"))
     grows = property(attrgetter("drafter.grows"))
+    deepest = property(attrgetter("drafter.deepest"))
     per_depth = property(attrgetter("drafter.per_depth"))
-    one_pass = property(attrgetter("drafter.one_pass"))
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """For each row the other drafter's tree, or that tree with the retrieved chain, of no more nodes."""

@@ -49,13 +49,7 @@ class LanguageModelDrafter(Drafter):
 
     @classmethod
     def of(cls, pair, *, vocabulary: int | Tensor | None = None, **options) -> "LanguageModelDrafter":
-        """The pair's draft model; vocabulary: the tokens that it drafts from (see `vocabulary.drafting`).
-
-        ValueError where the pair has no draft model.
-        """
-        if pair.draft_model is None:
-            raise ValueError("the pair has no draft model; load a pair that has one, or take a drafter that needs "
-                             "none, such as 'sam'")
+        """The pair's draft model; vocabulary: the tokens that it drafts from (see `vocabulary.drafting`)."""
         return cls(drafting(pair.draft_model, pair, vocabulary), **options)
 
     @cached_property  # read in every round, and transformers takes its time

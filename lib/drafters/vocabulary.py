@@ -23,8 +23,11 @@ def drafting(model, pair, vocabulary: int | Tensor | None):
 
     vocabulary: tokens int64[K]; or K, for the K tokens that the target writes most often, where a list of them ships;
         None for all tokens.
-    ValueError for more tokens than the list has, and where none ships.
+    ValueError for more tokens than the list has, where none ships, and where the pair has no draft model (None).
     """
+    if model is None:
+        raise ValueError("the pair has no draft model; load a pair that has one, or take a drafter that needs none, "
+                         "such as 'sam'")
     model = first_tokens(model, pair.target.config.get_text_config().vocab_size)
     if vocabulary is None:
         return model

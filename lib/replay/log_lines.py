@@ -11,6 +11,7 @@ without VLLM_LOGGING_LEVEL=DEBUG has no prompts in versions from 0.11 on.
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -312,6 +313,6 @@ def _day(created) -> str | None:
 
 def _named_apart(answers: Sequence[Answer]) -> list[Answer]:
     """The answers, with the line beside a name that several have."""
-    names = [answer.name for answer in answers]
-    return [replace(answer, name=f"{answer.name} ({answer.where})") if names.count(answer.name) > 1 else answer
+    named = Counter(answer.name for answer in answers)
+    return [replace(answer, name=f"{answer.name} ({answer.where})") if named[answer.name] > 1 else answer
             for answer in answers]

@@ -70,6 +70,11 @@ class Trace:
         return np.where(self.ended, self.lengths, np.minimum(self.lengths, np.maximum(self.ends - depth, 0)))
 
     @property
+    def without_loops(self) -> list[int]:
+        """The rows whose continuation does not end in a loop."""
+        return np.flatnonzero(self.loops >= self.lengths).tolist()
+
+    @property
     def before_loops(self) -> np.ndarray:
         """bool[N, L]: the transitions of each row before its loop and the limit."""
         return np.arange(self.tokens.shape[1] - 1)[None] < np.minimum(self.loops, self.lengths)[:, None]

@@ -37,12 +37,21 @@ DEFINITIONS = """
 | speedup | tokens per second over plain decoding in the same loop, in turns, on the same prompts |
 | target step | the time of one round of plain decoding |
 
-**Shapes.** A *chain* is one path. *k independent chains* share only the root. *Sequoia (static)*, `optimal`, is the tree of
-largest expected acceptance where acceptance depends on a node's rank alone (Sequoia's dynamic programme). *Frequent
-paths*, `frequent`, is the tree of the paths of ranks that occurred most often in recorded text. Both are grown on other prompts than
-those on which they are judged, and are the same in each round. A *growth rule*, such as EAGLE-2's, chooses the tree of
-each round from the drafter's probabilities. Names such as `kary:2@14` mean a family (two children per node) and a
-budget.
+**Shapes.** A *chain* is one path. *k independent chains* share only the root. *Sequoia (static)*, `optimal`, is the
+tree of largest expected acceptance where acceptance depends on a node's rank alone (Sequoia's dynamic programme).
+*Frequent paths*, `frequent`, is the tree of the paths of ranks that occurred most often in recorded text. Both are
+built from other prompts than those on which they are judged, and are the same in each round. A *growth rule*, such as
+EAGLE-2's, chooses the tree of each round from the drafter's probabilities.
+
+| name | shape or rule |
+|---|---|
+| `chain:4`, `independent:4@16` | one path of four tokens; four paths that share the root, 16 nodes |
+| `kary:2@14`, `expansion:2,2,1` | two children per node, 14 nodes; children per node by depth |
+| `optimal@16`, `frequent@16` | built from recorded text, 16 nodes |
+| `eagle2`, `opttree`, `dyspec`, `smart` | growth rules of the papers of these names, by the probabilities of each node |
+| `ddtree`, `pctree` | the same for heads that draft all depths in one forward pass |
+| `fork:2,0.6` | a chain that branches at its first token of a probability below 0.6 |
+| `…@auto` | a growth rule whose number of nodes is chosen in each round, from the costs |
 
 **Drafters.** A language model, smaller than the target; heads that read the target's hidden states (Medusa, EAGLE); the
 target's own first layers (early exit); look-up of the last tokens earlier in the text (prompt look-up, suffix
@@ -54,6 +63,8 @@ automaton); tables of frequent n-grams of the target's text; the target's own ea
 | `ngrams` | the text's own n-grams of two tokens and more, then tables of n-grams counted on text that the target wrote |
 | `model:vocabulary=8192` | the draft model, with the target's 8,192 most frequent tokens alone |
 | `eagle3`, `dspark` | trained heads; `dspark:confidence` grows its trees by the head's own confidence |
+| `eagle`, `medusa`, `block`, `jetspec` | trained heads that do not ship |
+| `recycling`, `early_exit:6` | the target's own earlier candidates; its first six layers |
 | `combined:behind=X` | `sam` where its match has four tokens or more, `X` elsewhere; without `behind`, the draft model |
 | `graft:behind=X` | the tree of `X`, pruned to make room for the tokens after `sam`'s match |
 
@@ -88,8 +99,8 @@ logged, replay is exact. Of text alone the tokens are those that the tokenizer m
 were written; the share is estimated. Costs are then those of where the model is served, measured there or computed.
 
 **Two ways to choose rounds**, which are never pooled. In a *continuation*, rounds follow one another after a prompt, as
-a user sees them; chat models are measured so. *Real-text starts* begin inside held-out text; base models are measured
-so, because their own continuations soon repeat themselves. Stretches of a continuation that repeat themselves are found
+a user sees them. *Real-text starts* begin inside held-out text; base models are measured in this way too, because part
+of their own continuations ends in repetition. Stretches of a continuation that repeat themselves are found
 and left out. Each round that starts before the length limit is decided to its end.
 
 **Intervals** are 95 %, from resampling prompts, because rounds of one prompt are correlated. With fewer than eight

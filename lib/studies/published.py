@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 TEXT = """
 ## Beside published numbers
 
-The pair, the text, the hardware and the budget decide these numbers more than the method does; where a field is empty, the
-paper does not state it. A row of this run has the method of the rows above it, on another pair: the two say how far a
-published number carries over, and no more. τ counts the bonus token.
+These numbers depend on the pair, the text, the hardware and the budget besides the method. A row of this run has the
+method of the rows above it on another pair, so that their difference is not the method's alone. Where a field is empty,
+the paper does not state it. τ counts the bonus token.
 """
 
 SPEC_BENCH = "Xia et al. 2024, Spec-Bench leaderboard"
@@ -58,7 +58,7 @@ CLAIMS = (
 # method -> family of static trees or growth rule of the acceptance study, kind of drafter of the drafter study
 FAMILIES = {"chain": "chain", "expansion 1,1,k,1,...": "expansion:1,1,3,1,1,1,1,1",
             "Sequoia (static)": "optimal", "DySpec": "dyspec", "OPT-Tree": "opttree", "EAGLE-2": "eagle2"}
-DRAFTERS = {"chain": "model", "EAGLE": "eagle", "EAGLE-3": "eagle3", "Medusa": "medusa",
+DRAFTERS = {"chain": "model", "EAGLE": "eagle", "EAGLE-3": "eagle3", "JetSpec": "jetspec", "Medusa": "medusa",
             "prompt look-up": "lookup"}
 BUDGETS = (4, 16, 64)  # at which τ is given, where the run has them
 

@@ -5,6 +5,7 @@ from typing import Callable, Mapping
 
 from lib.cost.engines import writers
 from lib.cost.engines.writers import ANY_RANK, CHAIN, DYNAMIC, LEVELS, MOST_RANK, TREE, Dynamic, equal_levels
+from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 
 Setting = Tree | Dynamic
@@ -71,21 +72,23 @@ ENGINES: dict[str, Engine] = {
 SAME, CHAINED, GROWN = "the recommended tree", "the best chain", "as deep and as large, grown anew in each round"
 
 
-def settings(drafter: str, tree: Tree, chain: Tree) -> list[dict[str, str]]:
+def settings(drafter: str, tree: Tree | Growth, chain: Tree) -> list[dict[str, str]]:
     """What to set in each engine that can run a drafter, one dict each: engine, setting (a line of text), draft (what
     the setting drafts: the tree, the chain in its place, or a tree that the engine grows) and versions.
 
-    drafter: a spec of `drafters.make`; engines name other kinds of drafter not at all. chain: the drafter's best chain,
-    for engines that cannot express the tree. Empty for plain decoding.
+    drafter: a spec of `drafters.make`; engines name other kinds of drafter not at all. tree: also a growth rule; no
+    engine chooses a budget in each round. chain: the drafter's best chain, for engines that cannot express the tree.
+    Empty for plain decoding.
     """
     kind, rows = drafter.partition(":")[0], []
     for name, engine in ENGINES.items() if tree.budget else ():
-        if kind not in engine.drafters:
+        if kind not in engine.drafters or engine.form == DYNAMIC and hasattr(tree, "costs"):
             continue
         if engine.form == DYNAMIC:
             setting, draft = Dynamic.like(tree), GROWN
         else:
-            setting, draft = (tree, SAME) if engine.takes(tree) else (chain, CHAINED)
+            same = isinstance(tree, Tree) and engine.takes(tree)
+            setting, draft = (tree, SAME) if same else (chain, CHAINED)
         if draft != CHAINED or chain.budget:
             rows.append(dict(engine=name, setting=engine.line(setting, kind), draft=draft, versions=engine.versions))
     return rows

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 
 ANY_RANK = 1 << 20  # for engines without a limit on ranks
@@ -28,10 +29,13 @@ class Dynamic:
     nodes: int
 
     @classmethod
-    def like(cls, tree: Tree) -> "Dynamic":
-        """The dynamic tree with a static one's depth and nodes, and with its widest level of nodes with children or
-        its largest family as top-k: it can grow every node of the static one.
+    def like(cls, tree: Tree | Growth) -> "Dynamic":
+        """The dynamic tree with a rule's depth and budget, and as top-k the nodes of a level that it expands; or with a
+        static tree's depth and nodes, and as top-k its widest level of nodes with children or its largest family: it
+        can grow every node of the static one.
         """
+        if isinstance(tree, Growth):
+            return cls(tree.max_depth, getattr(tree, "most", tree.width), tree.budget)
         families = np.bincount(tree.parents[1:])
         inner = np.unique(tree.parents[1:])
         return cls(tree.max_depth, int(max(families.max(), np.bincount(tree.depth[inner]).max())), tree.budget)

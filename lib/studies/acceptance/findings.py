@@ -22,7 +22,7 @@ LOSSES = provenance.HOME / "data" / "models" / "losses.csv"  # of the shipped fa
 ACCEPTANCE = """
 ## Acceptance
 
-How many draft tokens does a round accept, and what decides it? Acceptance is no speed: the next section adds the costs.
+How many draft tokens does a round accept, and what decides it? Acceptance is not speed: the next section adds costs.
 
 ### By budget
 """

@@ -47,7 +47,8 @@ def by_budget(shapes: Shapes, grown: pd.DataFrame, rng: np.random.Generator) -> 
     ahead = f"at {', '.join(map(str, ends))} nodes" if len(ends) else "at no budget"
     judged = shapes.judged["prompt"].nunique()
     return Finding(
-        f"At {shapes.budget} nodes, tokens per round beyond a chain of as many: {at}; at {shapes.largest}: {last}.",
+        f"At {shapes.budget} nodes, draft tokens accepted per round beyond a chain of as many: {at}; at "
+        f"{shapes.largest}: {last}.",
         f"Sequoia's tree is ahead of the chain, beyond the interval, {ahead}. `{shapes.pair}`, greedy, {judged} "
         "prompts; the table has the differences, paired by prompt. Band: 95 % interval of the chain over prompts, "
         "which differ more than shapes do."
@@ -110,7 +111,7 @@ def by_kind(shapes: Shapes, rng: np.random.Generator) -> Finding:
     each = rows.groupby("kind")["prompt"].nunique()
     return Finding(
         f"Between the kinds of text a chain of {shapes.budget} accepts {chain.min():.2f} ({chain.idxmin()}) to "
-        f"{chain.max():.2f} ({chain.idxmax()}) tokens per round.",
+        f"{chain.max():.2f} ({chain.idxmax()}) draft tokens per round.",
         f"Sequoia's tree of {most} nodes accepts {ratio.iloc[0]:.2f} ({ratio.index[0]}) to {ratio.iloc[-1]:.2f} times "
         f"({ratio.index[-1]}) as many. {each.min()} prompts per kind"
         + (", too few for intervals." if each.max() < stats.FEWEST else "."), drawn, "acceptance_by_kind")

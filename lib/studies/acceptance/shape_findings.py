@@ -21,7 +21,7 @@ from lib.studies.acceptance.summary import GROWN, where
 from lib.trees import drawing
 from lib.trees.tree import Tree
 
-BUDGET, LENGTH = "budget (draft nodes)", "acceptance length (tokens per round)"
+BUDGET, LENGTH = "budget (draft nodes)", "acceptance length (draft tokens per round)"
 TOLERANCE = 0.1  # tokens per round: a smaller loss, its interval included, is negligible
 LOOKED_AT = ("chain", "independent:4", "kary:2", "comb:3", "optimal")  # shapes shown by depth
 DEEPEST, FEWEST_ROUNDS = 8, 30  # depths that are shown, and rounds that a depth needs to be shown
@@ -177,11 +177,12 @@ def by_depth(shapes: Shapes, rng: np.random.Generator) -> Finding:
         y_label="acceptance")
     first = on[on["depth"] == 1].set_index("family")["value"]
     line = on[on["family"] == "chain"].sort_values("depth")
-    start, end = line.iloc[0], line.iloc[-1]
+    end = line.iloc[-1]
     return Finding(
-        f"At depth 1 a chain is accepted {first['chain']:.0%} of the time, `{first.idxmax()}` {first.max():.0%}.",
-        f"Of the rounds that accepted a chain's token at the depth before, {start['value']:.0%} accept the one at "
-        f"depth 1 and {end['value']:.0%} the one at depth {int(end['depth'])}. *Conditional*: of the rounds that "
+        f"The first token of a chain is accepted in {first['chain']:.0%} of rounds, one at depth 1 of "
+        f"`{first.idxmax()}` in {first.max():.0%}.",
+        f"Of the rounds that accepted the chain's token at depth {int(end['depth']) - 1}, {end['value']:.0%} also "
+        f"accept the one at depth {int(end['depth'])}. *Conditional*: of the rounds that "
         "reached a depth at a node with children; *unconditional*: of all rounds.", figure, "depth")
 
 
@@ -195,9 +196,12 @@ def coverage(ranks: pd.DataFrame, pairs: Sequence[str], rng: np.random.Generator
                           x_label="k best tokens of the drafter", y_label="share of positions covered",
                           title=f"{decoding} before a loop")
     wide = share.pivot(index="pair", columns="k", values="value").loc[list(pairs)]
-    each = "; ".join(f"`{name}`: {row[1]:.0%} for the favourite, {row[2] - row[1]:+.0%} for the second, "
-                     f"{row[4] - row[2]:+.0%} for the next two" for name, row in wide.iterrows())
-    return Finding("Share of positions covered by the drafter's best tokens.", f"{each}.", figure, "coverage")
+    name, row = next(wide.iterrows())
+    return Finding(
+        f"For `{name}` the drafter's favourite is the target's next token at {row[1]:.0%} of positions; the second "
+        f"adds {100 * (row[2] - row[1]):.0f} percentage points, the next two together {100 * (row[4] - row[2]):.0f}.",
+        f"The favourites of all pairs cover {wide[1].min():.0%} to {wide[1].max():.0%}, the best four tokens "
+        f"{wide[4].min():.0%} to {wide[4].max():.0%}.", figure, "coverage")
 
 
 # ---------------------------------------------------------------------------------------- the choice of a tree, growth
@@ -210,17 +214,19 @@ def text_needed(by_text: pd.DataFrame) -> Finding:
                        "`choose_prompts`, can be compared.")
     figure = charts.lines(by_text, x="prompts", y="value", lower="low", upper="high", by="pair", panels="family",
                           log_x=True, bound=0.0, x_label="prompts that the tree was chosen from",
-                          y_label="tokens per round,\nagainst all prompts")
+                          y_label="draft tokens per round,\nagainst all prompts")
     sentences = []
     for (pair, family), lost in by_text.groupby(["pair", "family"], sort=False):
         first = lost.sort_values("prompts").iloc[0]
-        loss = f"{-first['value']:.2f} [{-first['high']:.2f}, {-first['low']:.2f}]"
-        enough, end = summary.stable_from(lost, TOLERANCE), "only all prompts come"
+        enough, end = summary.stable_from(lost, TOLERANCE), f"no smaller choice keeps the loss below {TOLERANCE}"
         if enough is not None:
             positions = lost.loc[lost["prompts"] == enough, "positions"].iloc[0]
-            end = f"from {positions:,.0f} positions on (prompts: {enough}) the choice stays"
-        sentences.append(f"{pair}, `{family}`: one prompt loses {loss}, and {end} within {TOLERANCE} of all")
-    return Finding("How much text the choice of a tree needs.", f"{'; '.join(sentences)}.", figure, "stability")
+            end = (f"from {positions:,.0f} positions on (prompts: {enough}) the loss, with its interval, is below "
+                   f"{TOLERANCE}")
+        sentences.append(f"{pair}, `{family}`: chosen from one prompt, the tree accepts "
+                         f"{stats.format_estimate(first, '+.2f')} draft tokens per round against the tree "
+                         f"chosen from all; {end}")
+    return Finding("How much text the choice of a tree needs.", f"{'. '.join(sentences)}.", figure, "stability")
 
 
 def grown_trees(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.cost import recommendation
-from lib.cost.recommendation import CHAIN, GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Interval, Recommendation
+from lib.cost.recommendation import CHAIN, GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Recommendation
 from lib.cost.recommending import measured
 from lib.lab import theme
 from lib.lab.findings import Finding, Part, Results
@@ -41,7 +41,7 @@ def opening(run: Results, rng: np.random.Generator) -> Iterator[Part]:
     beside = [("Apart from speculation,", lambda rows: _loop(rows, rng), "advice_timed"),
               ("Where a tree pays.", findings.where_trees_pay, "advice_map"),
               ("Where tokens are sampled,", lambda rows: sampled.in_words(sampled.over_plain(rows, rng)), "sampled"),
-              ("Another machine finds another answer.", findings.in_words, "advice_machines")]
+              ("Other machines.", findings.in_words, "advice_machines")]
     yield in_short(made, [f"**{title}** {told(run[name])}" for title, told, name in beside if name in run])
     yield speeds(made)
     yield COMMAND
@@ -59,13 +59,16 @@ def in_short(made: Recommendation, more: Sequence[str] = ()) -> str:
 
 def speeds(made: Recommendation) -> Finding:
     """Tokens per second of each way at each batch size."""
-    best = max(made.by_batch, key=lambda own: own.speedup.value)
-    claim = (f"Speculation gains most at batch {best.batch}." if not best.is_plain else
-             "Speculation pays at none of these batch sizes.")
+    gains = [f"{own.speedup} times plain decoding at batch {own.batch}" for own in made.by_batch if not own.is_plain]
+    plain = [str(own.batch) for own in made.by_batch if own.is_plain]
+    claims = ([f"Speculation decodes {', '.join(gains)}."] if gains else []) + (
+        [f"It is not recommended at batch {' and '.join(plain)}."] if gains and plain else
+        ["Speculation pays at none of these batch sizes."] if plain else [])
     return Finding(
-        "Speculation gains most at small batches." if _falls(made) else claim,
-        "Tokens per second of whole batches without prefill, with 95 % intervals over "
-        f"{', '.join(map(_count, made.by_batch))}.", bars(made), "answer")
+        " ".join(claims), "Tokens per second of whole batches without prefill, over "
+        f"{', '.join(map(_count, made.by_batch))}, `generate` over fewer; black lines are 95 % intervals, where "
+        "prompts are enough for them.",
+        bars(made), "answer")
 
 
 def bars(made: Recommendation) -> Figure:
@@ -101,16 +104,18 @@ def _use(own: ForBatch) -> str:
 def _loop(timed: pd.DataFrame, rng: np.random.Generator) -> str:
     """What the loop gains without speculation, in the same turns; timed: the table "advice_timed"."""
     judging = timed[timed["part"] == "judging"].groupby("batch")
-    gains = [f"{measured(own, PLAIN, GENERATE, rng)} times as fast at batch {batch}" for batch, own in judging]
-    return f"plain decoding in this loop is faster than transformers' `generate`: {', '.join(gains)}."
+    gains = [f"{measured(own, PLAIN, GENERATE, rng)} times as fast as transformers' `generate` at batch {batch} "
+             f"({own.loc[own['way'] == GENERATE, 'prompt'].nunique()} {'prompts' if batch == 1 else 'batches'})"
+             for batch, own in judging]
+    return f"and without prefill, plain decoding in this loop is {', '.join(gains)}."
 
 
 def _tree_or_chain(made: Recommendation) -> str:
     """Where the recommended tree is no chain, what it gains over the best chain."""
     trees = [own for own in made.by_batch if not own.is_plain and own.over_chain != ONE]
     if not trees:
-        return ("**No branching tree is recommended**: at each batch size the fastest candidate is a chain, or none "
-                "pays.")
+        return ("**No branching tree is recommended on this machine**: at each batch size the fastest candidate is a "
+                "chain, or none pays.")
     gains = ", ".join(f"{own.over_chain} times as fast at batch {own.batch}" for own in trees)
     return f"**A tree beside the best chain**: {gains}."
 
@@ -125,12 +130,6 @@ def _not_worth_it(made: Recommendation) -> Iterator[str]:
                "judge: use plain decoding.")
     if unsure:
         yield f"At batch {' and '.join(unsure)} the interval of the speedup contains 1: speculation may not pay."
-
-
-def _falls(made: Recommendation) -> bool:
-    """Whether the speedup falls from each batch size to the next larger one."""
-    values: list[Interval] = [own.speedup for own in sorted(made.by_batch, key=lambda own: own.batch)]
-    return len(values) > 1 and all(one.value > other.value for one, other in zip(values, values[1:]))
 
 
 def _count(own: ForBatch) -> str:

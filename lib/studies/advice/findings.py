@@ -41,9 +41,9 @@ def recommended(made: Recommendation) -> Finding:
     notes = [*made.warnings, *(f"batch {own.batch}: {note}" for own in made.by_batch for note in own.warnings)]
     return Finding(
         f"Recommended for `{made.target}` in {made.dtype} on {made.processor}, {made.threads} threads.",
-        f"Chosen on {made.choosing} prompts, measured on up to {made.judging} others ({made.looping:.0%} of them "
-        "repeat themselves and are left out); without prefill unless it is named; intervals resample prompts and "
-        "repeats."
+        f"Chosen on {made.choosing} prompts, measured on up to {made.judging} others; {made.looping:.0%} of the "
+        "judging prompts, whose continuations repeat themselves, are left out. Speeds are without prefill, but for the column "
+        "*with prefill*; intervals resample prompts and repeats."
         + "".join(f" *{one[0].upper()}{one[1:]}.*" for one in notes), table=pd.DataFrame(rows).set_index("batch"))
 
 
@@ -58,8 +58,8 @@ def kinds(made: Recommendation, timed: pd.DataFrame) -> Finding:
         values.index)
     few = " So few prompts do not order the kinds." if counts.max() < stats.FEWEST else ""
     return Finding(
-        f"At batch {first.batch} the recommendation is faster than plain decoding on {(values > 1).sum()} of "
-        f"{len(values)} kinds of text, {values.min():.2f} to {values.max():.2f} times as fast.",
+        f"At batch {first.batch} the recommendation is, by the mean of few prompts, faster than plain decoding on "
+        f"{(values > 1).sum()} of {len(values)} kinds of text, {values.min():.2f} to {values.max():.2f} times as fast.",
         f"Without prefill; {counts.min()} to {counts.max()} prompts of each kind.{few} Batches of several prompts mix "
         "kinds.", table=table)
 
@@ -70,10 +70,10 @@ def predicted_and_measured(candidates: pd.DataFrame, timed: pd.DataFrame) -> Fin
     bias = both.groupby("batch")["ratio"].agg(["median", "min", "max", "size"])
     told = ", ".join(f"{row['median']:.2f} at batch {batch}" for batch, row in bias.iterrows())
     return Finding(
-        f"A round took {told} times as long as predicted (medians).", "Replay gives the tokens per round "
-        "exactly, except for drafters that decode live; what remains of an error is in the predicted time of a round. "
-        "Each point is a drafter with a tree "
-        f"({', '.join(f'{count:.0f}' for count in bias['size'])} by batch); ratios run from "
+        f"On the choosing prompts a round took, over its predicted time, {told} (medians).", "Replay gives the tokens "
+        "per round exactly, except for drafters that decode live; other errors of a predicted speed are errors of this "
+        f"time. Each point is a drafter with a tree ({', '.join(f'{count:.0f}' for count in bias['size'])} by batch); "
+        "ratios run from "
         f"{both['ratio'].min():.2f} to {both['ratio'].max():.2f}.", figures.predicted_and_measured(both),
         "predicted_and_measured")
 
@@ -117,9 +117,9 @@ def tree_or_chain(rows: pd.DataFrame) -> Finding:
         f"the largest ratio is that of {_most(here)}.",
         "Blue: the fastest tree of the budget is faster than the drafter's fastest chain of any length; a dot: beyond "
         "the interval, paired by prompt. Tree and chain were chosen on one half of the prompts and compared on the "
-        "other. Speeds are predicted from replay. Computed costs are a roofline from data sheets, which knows no "
-        "caches and no attention. Where a drafter, or growing a tree, was not timed on a machine, it is assumed to "
-        "take the same share of a plain round as here.",
+        "other. Speeds are predicted from the acceptance of this run, by replay. Computed costs are a roofline from "
+        "data sheets, which knows no caches and no attention. Where a drafter, or growing a tree, was not timed on a "
+        "machine, it is assumed to take the same share of a plain round as here.",
         figures.tree_or_chain(rows[rows["budget"] != trees_and_chains.ANY], panels), "tree_or_chain", table=table)
 
 
@@ -157,9 +157,9 @@ def where_trees_pay(rows: pd.DataFrame) -> str:
     for hardware, own in best.groupby("hardware", sort=False):
         assumed = (~own["timed"].astype(bool)).sum()
         told.append(f"for {_wins(own)} at the costs measured on {hardware}"
-                    + (f" (drafting costs of {assumed} drafters are from this machine)" if assumed else ""))
+                    + (f" (drafting of {assumed} at the share of a plain round that it takes here)" if assumed else ""))
     return (f"At batch {best['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
-            f"drafter, beyond the interval, {', '.join(told)}.")
+            f"drafter, beyond the 95 % interval, {', '.join(told)}.")
 
 
 def tree_orders(rows: pd.DataFrame) -> Finding:
@@ -179,7 +179,9 @@ def tree_orders(rows: pd.DataFrame) -> Finding:
         f"Predicted at batch {rows['batch'].iloc[0]}: the fastest of the one kind over the fastest of the other, of "
         "the same drafter, chosen on one half of the prompts and compared on the other. Growing a tree takes processor "
         "time, which was timed on this machine; on the others it is assumed to take the same share of a plain round. "
-        "Papers report these orders for larger targets, whose rounds take longer.", table=wide.fillna(""))
+        "Grown trees are those of rules that use no costs, without SMART and automatic budgets; the fastest rule need "
+        "not be the paper's. Papers report these orders for larger targets, whose rounds take longer.",
+        table=wide.fillna(""))
 
 
 def by_form(candidates: pd.DataFrame) -> Finding:
@@ -214,9 +216,10 @@ def machines(rows: pd.DataFrame) -> Finding:
         "tokens/s, plain decoding": rows["plain"].map("{:.3g}".format)})
     competed = "; ".join(f"on {machine}: {drafters}" for machine, drafters in
                          rows.drop_duplicates("machine")[["machine", "drafters"]].itertuples(index=False))
-    return Finding("The same target on other machines, measured there.", f"Drafters that competed {competed}. Not the "
-                   "machine alone may differ from this run: prompts, their number and the length of answers may, too. "
-                   "*Judged on*: prompts, or batches of them.", table=table.set_index(["machine", "batch"]))
+    return Finding("The same target on other machines, measured there.", f"Drafters that competed {competed}. Besides "
+                   "the machine, prompts, their number and the length of answers may differ from this run, and so may "
+                   "the acceptance behind a prediction. *Judged on*: prompts, or batches of them.",
+                   table=table.set_index(["machine", "batch"]))
 
 
 def in_words(rows: pd.DataFrame) -> str:
@@ -248,7 +251,8 @@ def larger_pairs(rows: pd.DataFrame) -> Finding:
         return Finding("No larger pair was compared:", "all drafters here are heads, or draft with more than the "
                        "pair's own draft model, whose cost in a larger pair is not known.")
     first = rows[rows["batch"] == rows["batch"].min()]
-    told = ", ".join(f"{_predicted(row)} with the costs of `{row.costs}`" for row in _fastest(first).itertuples())
+    told = ", ".join(f"{_predicted(row)} times plain decoding with the costs of `{row.costs}`"
+                     for row in _fastest(first).itertuples())
     alone = (" No larger pair was timed: none was asked for, or the processor has no units for their number format."
              if rows["costs"].nunique() < 2 else "")
     return Finding(
@@ -265,7 +269,7 @@ def terms(rows: pd.DataFrame) -> pd.DataFrame:
     chains = rows[rows["chain"]].groupby(["costs", "batch"])["speedup"].max()
     return pd.DataFrame({
         "number format": best["dtype"], "plain round (ms)": best["plain_ms"].round(2),
-        "a level of drafting / plain": best["level"].round(2), "nodes that add a tenth at most": best["free"],
+        "drafting a token / plain": best["level"].round(2), "nodes that add a tenth at most": best["free"],
         "fastest drafter": best["drafter"], "its nodes": best["budget"], "its check / plain": best["check"].round(2),
         "its speedup": best["speedup"].round(2), "best chain's": chains.reindex(best.index).round(2)})
 
@@ -336,9 +340,10 @@ and tree. The fastest few are then timed, and the winner is measured on prompts 
 SIZES = """
 ### Other hardware and larger models
 
-A round waits for the weights from memory until its nodes take longer to multiply. How many nodes that is depends on the
-processor's arithmetic beside its memory: few on two cores, hundreds on a GPU. The cost of a model does not depend on
-its weights' values, so pairs of other sizes were timed with random weights; the acceptance is the one measured here.
+Reading the weights from memory takes a fixed time per round, and up to some number of nodes the arithmetic takes less.
+That number grows with the processor's rate of arithmetic over its memory bandwidth: few nodes on two cores, many on a
+GPU. The cost of a model does not depend on its weights' values, so pairs of other sizes were timed with random weights;
+the acceptance is the one measured here.
 """
 
 

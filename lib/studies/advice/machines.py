@@ -41,8 +41,15 @@ class Machine:
 
 
 def of_runs(folders: Sequence[str], target: str) -> list[Machine]:
-    """The machines of runs. ValueError for a folder without a recommendation and its costs, or for another target."""
-    return [_of_run(Path(folder), target) for folder in folders]
+    """The machines of runs. ValueError for a folder without a recommendation and its costs, for another target, and
+    for two runs on machines of the same name.
+    """
+    found = [_of_run(Path(folder), target) for folder in folders]
+    for at, one in enumerate(found):
+        if one.name in {other.name for other in found[:at]}:
+            raise ValueError(f"elsewhere names {folders[at]}, a run on {one.name} as another one: name one run for "
+                             "each kind of machine")
+    return found
 
 
 def _of_run(folder: Path, target: str) -> Machine:

@@ -22,6 +22,16 @@ def _drafters(name: str, values: Mapping) -> None:
                              f"{target.short}|DRAFTER, or leave it out")
 
 
+def _larger(name: str, values: Mapping) -> None:
+    """Pairs with a draft model each, whose cost stands beside."""
+    from lib.models.registry import sources
+
+    pairs(name, values)
+    for pair in values[name]:
+        if sources(pair)[1] is None:
+            raise ValueError(f"{name} holds {pair!r}, which has no draft model to time: name one, as in {pair}|DRAFTER")
+
+
 def _elsewhere(name: str, values: Mapping) -> None:
     """Runs for the same target."""
     from lib.models.registry import sources
@@ -31,7 +41,7 @@ def _elsewhere(name: str, values: Mapping) -> None:
 
 
 NOTEBOOK = "06_advice"
-PARAMETERS = {**MODELS, "drafters": _drafters, "elsewhere": _elsewhere, "larger_pairs": pairs, "larger_dtype": dtype,
+PARAMETERS = {**MODELS, "drafters": _drafters, "elsewhere": _elsewhere, "larger_pairs": _larger, "larger_dtype": dtype,
               "most_nodes": nodes}
 
 MODEL = "model text which acceptance by rank: greedy or sampled"
@@ -40,7 +50,7 @@ CANDIDATE = """
     budget depth
     chain flag whether the shape is one path of favourites
     round_ms
-    level real forward pass of the drafter over one node per sequence, over a round of plain decoding
+    level real drafting one token per sequence, over a round of plain decoding
     tokens interval tokens per round and sequence, bonus token included, on the prompts that choose
     speedup n_prompts n_rounds
     """

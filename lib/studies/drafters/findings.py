@@ -9,7 +9,7 @@ import pandas as pd
 from lib.lab import charts, stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.drafters import summary
-from lib.studies.drafters.measure import CONTROLS, MODEL, NO_SHAPE
+from lib.studies.drafters.measure import CONTROLS, MODEL, NO_SHAPE, PLAIN
 
 if TYPE_CHECKING:
     from lib.studies.report import Ask
@@ -20,10 +20,11 @@ FORMS = (summary.CHAIN, summary.TREE, summary.GROWN)
 
 def same_output(rows: pd.DataFrame) -> Finding:
     """How many outputs are plain decoding's; rows: the table "drafters"."""
-    outputs = rows.groupby(["target", "drafter", "shape", "prompt"])["identical"].all()
+    drafted = rows[rows["drafter"] != PLAIN]
+    outputs = drafted.groupby(["target", "drafter", "shape", "prompt"])["identical"].all()
     return Finding(f"{outputs.sum():,} of {len(outputs):,} outputs are plain decoding's, token for token,",
-                   f"in {' and '.join(rows['dtype'].unique())}. Where an output differs, two logits of the target were "
-                   "nearly equal; in float64 the tests require all outputs to be the same.")
+                   f"in {' and '.join(rows['dtype'].unique())}, where nearly equal logits may differ in their order; "
+                   "in float64 the tests require all outputs to be the same.")
 
 
 def accepted(rows: pd.DataFrame, shape: str, rng: np.random.Generator) -> Finding:
@@ -41,7 +42,7 @@ def accepted(rows: pd.DataFrame, shape: str, rng: np.random.Generator) -> Findin
     if not overall.index.str.startswith(MODEL).any():
         notes.append(" The target has no draft model here, so drafters that need one are left out.")
     return Finding(
-        f"`{most.name}` is accepted most, {stats.format_estimate(most)} tokens per round, `{least.name}` least, "
+        f"`{most.name}` is accepted most, {stats.format_estimate(most)} draft tokens per round, `{least.name}` least, "
         f"{stats.format_estimate(least)}", f"({shape}, {int(most.n_prompts)} prompts, text before a "
         f"loop).{''.join(notes)}", figure, "drafters_acceptance")
 
@@ -122,10 +123,10 @@ def heads_learning(points: pd.DataFrame) -> Finding:
     of one target."""
     learnt = summary.learning(points)
     ends = ", ".join(f"`{head}` {own.near:.0%} and {own.far:.0%}" for head, own in learnt.iterrows())
-    rising = [f"`{head}` {100 * own.late:.1f}" for head, own in learnt.iterrows() if own.late > summary.RISING]
-    told = (f"More training would help those that gained more than a point in the last tenth of it, in points: "
-            f"{', '.join(rising)}." if rising else
-            "No head gained more than a point in the last tenth of its training.")
+    rising = [f"`{head}` {100 * own.late:.2f}" for head, own in learnt.iterrows() if own.late > summary.RISING]
+    told = ("In the last tenth of training no head's agreement one token ahead rose by more than a percentage point."
+            if not rising else "Agreement one token ahead still rose by more than a percentage point in the last tenth "
+            f"of training (in points: {', '.join(rising)}): these heads are undertrained.")
     mean = points.groupby(["head", "depth", "step"], as_index=False)["agreement"].mean()
     figure = charts.lines(mean.assign(ahead=mean["depth"].map("{} ahead".format)), x="step", y="agreement", by="ahead",
                           panels="head", columns=4, x_label="training step",
@@ -156,16 +157,16 @@ def beside_claims(rows: pd.DataFrame, target: str, shape: str, model: str, rng: 
     gains = gains.pivot(index="kind", columns="drafter", values="value")
     ahead = gains[eagle] > gains[LOOKUP]
     return Finding("Measured beside claimed, by task, by pair and by draft length.",
-                   f"In the source EAGLE is ahead of look-up on every task; here `{eagle}` is ahead on {ahead.sum()} "
-                   f"of {len(ahead)} kinds.", table=[tasks, pairs, shown])
+                   f"In the source EAGLE is ahead of look-up on every task; here, with `{shape}`, `{eagle}` is "
+                   f"ahead on {ahead.sum()} of {len(ahead)} kinds.", table=[tasks, pairs, shown])
 
 
 def by_text(chosen: pd.DataFrame) -> Finding:
     """The fastest drafter and tree for each kind of text; chosen: `summary.advice` of one target."""
     shown = chosen.assign(speedup=stats.format_estimates(chosen)).rename(columns={"n_prompts": "prompts judged on"})
     faster = (chosen["value"] > 1).sum()
-    return Finding(f"With what was fastest on other prompts of the kind, {faster} of {len(chosen)} kinds run faster "
-                   "than plain decoding.", "This describes the drafters and trees that were decoded here, at batch 1; "
+    return Finding(f"With what was fastest on one half of the prompts of the kind, {faster} of {len(chosen)} kinds run "
+                   "faster than plain decoding.", "This describes the drafters and trees that were decoded here, at batch 1; "
                    "the recommendation compares more of them, on more prompts.",
                    table=shown.set_index("kind")[["drafter", "shape", "speedup", "prompts judged on"]])
 
@@ -177,11 +178,12 @@ def _without_controls(by_drafter: pd.DataFrame) -> pd.DataFrame:
 # --------------------------------------------------------------------------------------------------------------- report
 
 DRAFTERS = """
-## Drafters with their best trees
+## Drafters decoded live
 
-All drafters decode live here: greedily, one request at a time, in shuffled order after the same prompt, and beside
-plain decoding in the same loop. Each drafter takes the tree with which it was fastest on one half of the prompts, and is
-judged on the other half. Two controls bound them: *random* tokens, and an *oracle* that knows the target's text.
+The drafters of this study decode live: greedily, one request at a time, in shuffled order after the same prompt, and
+beside plain decoding in the same loop. Each drafter takes the shape, of the few that are tried here, with which it was
+fastest on one half of the prompts, and is judged on the other half; the recommendation compares more shapes, on other
+prompts. Two controls bound them: *random* tokens, and an *oracle* that knows the target's text.
 """
 HEADS = """
 ## Training of heads
@@ -197,8 +199,8 @@ All drafters with one tree, and the orders of drafters that papers report, teste
 WEBLOG = """
 ## Beside a weblog's tables
 
-The weblog that this project began with gives speedups by draft length, by task and by pair, for models hundreds of
-times larger. By task its drafter is EAGLE; where no EAGLE head was measured, a language model takes its place.
+The weblog that this project began with gives speedups by draft length, by task and by pair, for models of 7 to 70
+billion parameters. By task its drafter is EAGLE; where no EAGLE head was measured, a language model takes its place.
 """
 
 

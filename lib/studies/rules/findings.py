@@ -113,10 +113,11 @@ def worth(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     cold, hot = share["temperature"].min(), share["temperature"].max()
     return Finding(
         f"On average `{mean.idxmax()}` accepts most, `{mean.idxmin()}` least.",
-        f"Naive sampling of top-k children reaches {by_heat[cold][label('naive')]:.0%} of this bound at temperature "
-        f"{cold:g} and {by_heat[hot][label('naive')]:.0%} at {hot:g}. The distance from the bound of each rule's own "
-        f"proposal: {', '.join(f'`{name}` {value:.1%}' for name, value in left.items())}. Bands: 95 % from resampling "
-        f"{own['language'].nunique()} languages.", figure, "rules_by_temperature")
+        "All rules are divided by the bound for samples without replacement, which top-k drafts may exceed; naive "
+        f"sampling of top-k children accepts {by_heat[cold][label('naive')]:.0%} of it at temperature {cold:g} and "
+        f"{by_heat[hot][label('naive')]:.0%} at {hot:g}. Each proposal also has its own bound, below which the rules "
+        f"stay by these shares: {', '.join(f'`{name}` {value:.1%}' for name, value in left.items())}. Bands: 95 % from "
+        f"resampling {own['language'].nunique()} languages.", figure, "rules_by_temperature")
 
 
 def on_real_models(live: pd.DataFrame, rng: np.random.Generator) -> Finding:
@@ -167,11 +168,13 @@ def lossy(rows: pd.DataFrame) -> Finding:
     beside = lossy_beside(rows)
     mean = beside.groupby("rule")[["accepted", "distance"]].mean()
     more = mean["accepted"] / mean.loc[BASE[0], "accepted"] - 1
-    by_rule = "; ".join(f"`{name}` accepts {more[name]:+.0%} and is wrong by {row['distance']:.2f}"
-                        for name, row in mean.drop(index=BASE[0]).iterrows())
+    others = mean.drop(index=BASE[0])
+    by_rule = "; ".join(f"`{name}` {more[name]:+.0%}, {row['distance']:.2f}" for name, row in others.iterrows())
     return Finding(
-        "More tokens, or another text.", f"Relative to {BASE[0]} verification (dotted: its accepted length at each "
-        f"temperature; larger markers are higher temperatures): {by_rule}.",
+        f"Of {len(others)} lossy rules {(more[others.index] > 0).sum()} accept more than "
+        f"{BASE[0]} verification.", f"Change of the accepted length, and distance from the target's law: "
+        f"{by_rule}. Dotted: the accepted length of {BASE[0]} verification at each temperature; larger markers are "
+        "higher temperatures.",
         figures.accepted_over_distance(beside, BASE[0]), "lossy")
 
 
@@ -192,11 +195,10 @@ def verification_cost(rows: pd.DataFrame) -> Finding:
     slowest = rows.loc[rows["times_read"].idxmax()]
     shown = ["proposal", "rows_read", "verify_us", "read_us", "times_read", "lower", "upper"]
     return Finding(
-        "What verifying costs:",
-        f"{rows['verify_us'].min() / 1000:.2f} to {rows['verify_us'].max() / 1000:.2f} ms over "
-        f"{rows['vocabulary'].iloc[0]:,} tokens, which is {rows['times_read'].median():.1f} reads (median) of the rows "
-        f"of probabilities that a rule needs, and at most {slowest['times_read']:.1f} (`{slowest['rule']}` on "
-        f"`{slowest['shape']}`).", table=rows.set_index(["shape", "rule"])[shown].round(1))
+        f"Verification takes {rows['verify_us'].min() / 1000:.2f} to {rows['verify_us'].max() / 1000:.2f} ms",
+        f"over {rows['vocabulary'].iloc[0]:,} tokens: in the median {rows['times_read'].median():.1f} times as long as "
+        f"reading the probabilities that the rule needs, and at most {slowest['times_read']:.1f} times "
+        f"(`{slowest['rule']}` on `{slowest['shape']}`).", table=rows.set_index(["shape", "rule"])[shown].round(1))
 
 
 def published(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:

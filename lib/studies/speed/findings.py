@@ -86,8 +86,8 @@ def sampled_speed(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     shown = found.assign(speed=stats.format_estimates(found), tokens=found["tokens"].round(2))
     shown = shown.set_index(["temperature", "alternative"])[["speed", "tokens"]]
     shown.columns = ["over the plain loop", "tokens per round"]
-    return Finding(f"Where tokens are sampled, {claim}", "To be the best of several on the same prompts "
-                   "favours it. One request at a time, without prefill, by the lossless rule "
+    return Finding(f"Where tokens are sampled, {claim}", "The best one was chosen on the prompts that measure it, so "
+                   "its value is biased upwards. One request at a time, without prefill, by the lossless rule "
                    f"`{rows['rule'].iloc[0]}`.", table=shown)
 
 
@@ -99,12 +99,14 @@ def number_formats(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     own = found.drop(index=LLAMA, level="alternative", errors="ignore")
     first, best = own.iloc[0], own["tokens per second"].idxmax()
     least = own["weights (MiB)"].xs(PLAIN, level="alternative").idxmin()
-    claim = (f"The fastest number format is {_format(best)} with `{best[2]}`: {_over(own, best, first)} times the plain "
-             f"speed of {_format(first.name)}, {stats.format_estimate(own.loc[best])} times that of its own format.")
+    over_first = ("" if _format(best) == _format(first.name) else
+                  f"{_over(own, best, first)} times plain decoding in {_format(first.name)}, ")
+    claim = (f"The fastest number format is {_format(best)} with `{best[2]}`: {over_first}"
+             f"{stats.format_estimate(own.loc[best])} times plain decoding in the same format.")
     text = (f"With {_format(least)} the target's weights take the least memory, "
             f"{own.loc[(*least, PLAIN), 'weights (MiB)']:.0f} MiB of {first['weights (MiB)']:.0f} (with the copies that "
-            f"kernels hold), and plain decoding has {_over(own, (*least, PLAIN), first)} times that speed "
-            f"({rows['prompt'].nunique()} prompts).")
+            f"kernels hold), and plain decoding is {_over(own, (*least, PLAIN), first)} times as fast as in "
+            f"{_format(first.name)} ({rows['prompt'].nunique()} prompts).")
     llama = formats.over_llama(rows, rng)
     if len(llama):
         fast = llama.sort_values("value").iloc[-1]
@@ -134,9 +136,10 @@ def trees_by_format(costs: pd.DataFrame, candidates: pd.DataFrame) -> Finding:
     best = formats.best_trees(costs, candidates)
     told = "; ".join(f"`{row['drafter']}` with `{row['tree']}` in {label} ({row['speedup']:.2f})"
                      for label, row in best.iterrows())
+    alike = "is the same" if best["tree"].nunique() == 1 else "depends on the number format"
     fast = best["over"].idxmax()
     return Finding(
-        f"Each number format has its own best tree: {told}.", "In brackets the speedup over plain decoding in the same "
+        f"The best tree {alike}: {told}.", "In brackets the speedup over plain decoding in the same "
         "format, of drafters without a model at batch 1, predicted from replay and these costs. "
         f"{fast.capitalize()} would be fastest, {best.loc[fast, 'over']:.2f} times the plain speed of {best.index[0]}.",
         table=best.round(2).rename(columns={"over": f"over plain {best.index[0]}"}))

@@ -51,9 +51,10 @@ def compare(pair, prompts, drafting: Sequence[tuple[str, str, str | Tree | Growt
 
 def in_words(found: pd.DataFrame) -> str:
     """The best drafter and tree at each temperature, in a sentence; found: `over_plain`."""
-    return "; ".join(f"at temperature {row['temperature']:g} `{row['alternative']}` decodes "
-                     f"{stats.format_estimate(row)} times as fast as plain decoding ({row['n_prompts']} prompts, the "
-                     f"best of {row['tried']} drafters and trees on them)" for _, row in best(found).iterrows()) + "."
+    return "; ".join(f"at temperature {row['temperature']:g} the best of {row['tried']} drafters and trees on "
+                     f"{row['n_prompts']} prompts, `{row['alternative']}`, decodes {stats.format_estimate(row)} times "
+                     "as fast as plain decoding" + (", and may not be faster" if row["low"] <= 1 <= row["high"] else "")
+                     for _, row in best(found).iterrows()) + "."
 
 
 def best(found: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,8 @@ from lib.cost.engines.writers import CHAIN, DYNAMIC, LEVELS, LONGEST, TREE, Dyna
 from lib.drafters.lookup import LookupDrafter
 from lib.tests.cost.engine_readers import READERS
 from lib.tests.replay.test_replay import trees
-from lib.trees import Tree, shapes
+from lib.trees import Tree, growth, shapes
+from lib.trees.growth.rules import Costs
 
 
 @st.composite
@@ -161,6 +162,15 @@ def test_settings_name_the_drafter_and_draft_the_tree_or_the_chain(tree, chain, 
     for row in rows:
         read = READERS[row["engine"]](row["setting"])
         assert read == {SAME: tree, CHAINED: chain, GROWN: Dynamic.like(tree)}[row["draft"]]
+
+
+def test_a_rule_is_drafted_as_a_dynamic_tree_or_as_the_best_chain():
+    rule, costs = growth.parse("opttree:4,8,0.05@32"), Costs((1.0,) * 33, 0.0)
+    for row in engines.settings("eagle3", rule, shapes.chain(3)):
+        read = READERS[row["engine"]](row["setting"])
+        assert read == {CHAINED: shapes.chain(3), GROWN: Dynamic(8, 4, 32)}[row["draft"]]
+    automatic = engines.settings("eagle3", growth.parse("opttree:4,8,0.05@auto", costs=costs), shapes.chain(3))
+    assert {row["draft"] for row in automatic} == {CHAINED}
 
 
 def test_engines_run_what_they_have():

@@ -108,7 +108,7 @@ def test_wider_than_the_vocabulary_is_as_wide_as_it():
 def test_what_cannot_be_grown_is_refused():
     with pytest.raises(ValueError, match="proposal is 'iid'"):
         begin(LanguageModelDrafter(DRAFTER, proposal="iid")).propose(growth.parse("dyspec@4"), draws())
-    with pytest.raises(ValueError, match="'ddtree@4' grows over one distribution per depth"):
+    with pytest.raises(ValueError, match="'ddtree:4@4' grows over one distribution per depth"):
         begin(LanguageModelDrafter(DRAFTER)).propose(growth.parse("ddtree@4"), draws())
     short = LanguageModelDrafter(small_models.llama(0, window=16))
     short.start([torch.ones(14, dtype=torch.long)])

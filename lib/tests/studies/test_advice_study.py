@@ -61,7 +61,7 @@ def test_the_time_of_a_round_is_as_predicted_where_the_calibration_read_the_same
     both = measure.beside(found.candidates, found.timed)
     assert set(both["batch"]) == {1, 2} and both["ratio"].to_numpy() == pytest.approx(1.0, abs=0.02)
     finding = findings.predicted_and_measured(found.candidates, found.timed)
-    assert finding.claim.startswith("A round took 1.00 at batch 1, 1.00 at batch 2 times")
+    assert finding.claim.endswith("a round took, over its predicted time, 1.00 at batch 1, 1.00 at batch 2 (medians).")
 
 
 def test_formulas_stand_beside_replay(found):  # noqa: F811
@@ -141,7 +141,7 @@ def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: 
     wins = f"{(here['over_chain'] > 1).sum()} of {len(here)} drafters (too few prompts for intervals)"
     assert f"{wins} at the costs measured on another" in findings.where_trees_pay(mapped)
     sure = mapped.assign(over_chain_low=1.1, timed=mapped["drafter"] != "model")
-    told = f"for {len(here)} of {len(here)} drafters at the costs measured on another (drafting costs of 1 drafters are"
+    told = f"for {len(here)} of {len(here)} drafters at the costs measured on another (drafting of 1 at the share"
     assert told in findings.where_trees_pay(sure)
     assert "No tree" in findings.tree_or_chain(mapped[:0]).claim and "No tree" in findings.where_trees_pay(mapped[:0])
     chains = listed_at(found, 1)
@@ -203,6 +203,8 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     found.recommendation.save(tmp_path / recommendation.FILE)
     with pytest.raises(ValueError, match="a run for the target t, not other"):
         machines.of_runs([str(tmp_path)], "other")
+    with pytest.raises(ValueError, match="a run on a processor, AVX2 as another one"):
+        machines.of_runs([str(tmp_path)] * 2, "t")
     listed = machines.table(machines.of_runs([str(tmp_path)], "t"))
     tables.Table("", "advice_machines", "mark").extend(listed)
     assert listed["machine"].eq("a processor, AVX2").all() and listed["batch"].tolist() == [1, 2]
@@ -216,7 +218,7 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     assert shown["speedup [95 %]"] == str(first.speedup)
     tables.write(tmp_path, "advice_machines", listed, "mark")
     text = next(answer.opening(Results(tmp_path), np.random.default_rng(0)))
-    assert "- **Another machine finds another answer.** On a processor, AVX2, where 2 drafters competed: `" in text
+    assert "- **Other machines.** On a processor, AVX2, where 2 drafters competed: `" in text
 
 
 def test_the_star_is_the_measured_speedup_at_the_recommended_budget(found):  # noqa: F811
@@ -257,6 +259,12 @@ def test_sentences_are_those_of_the_recommendation():
 def test_a_drafter_that_the_target_cannot_have_is_refused_before_anything_runs(pair, spec, told):
     with pytest.raises(ValueError, match=told):
         PARAMETERS["drafters"]("drafters", {"pairs": [pair], "drafters": [spec]})
+
+
+def test_a_larger_pair_needs_a_draft_model():
+    PARAMETERS["larger_pairs"]("larger_pairs", {"larger_pairs": ["random:llama-68m@1|random:llama-68m@1"]})
+    with pytest.raises(ValueError, match="holds 'random:llama-68m@1', which has no draft model to time"):
+        PARAMETERS["larger_pairs"]("larger_pairs", {"larger_pairs": ["random:llama-68m@1"]})
 
 
 def test_published_sizes_with_random_weights_are_timed():

@@ -33,7 +33,7 @@ def test_choices_fill_their_table_and_its_differences_are_paired(made, tmp_path)
     assert set(text["prompts"]) == {1, 2} and (text["n_prompts"] == 4).all()  # all four are what is compared with
     needed = shape_findings.text_needed(text)
     assert shape_findings.text_needed(text.iloc[:0]).figure is None
-    assert "t/d, `optimal`: one prompt loses" in needed.text
+    assert "t/d, `optimal`: chosen from one prompt" in needed.text
     theme.close(needed.figure)
 
 

@@ -214,7 +214,7 @@ def test_sampled_texts_are_timed_in_turns_and_compared_with_the_plain_loop(pair)
         assert over.loc[(0.5, way), "value"] == pytest.approx(1 / seconds)
     assert over.loc[(1.0, PLAIN), "tokens"] == 1
     finding = findings.sampled_speed(rows, np.random.default_rng(0))
-    assert "at temperature 1 `model, kary:2@6` decodes 2.00" in finding.claim and "(4 prompts, the best of 2" in finding.claim
+    assert "temperature 1 the best of 2 drafters and trees on 4 prompts, `model, kary:2@6`, decodes 2.00" in finding.claim
     assert len(finding.table) == 4
 
 

@@ -280,7 +280,7 @@ def test_over_marginals_best_first_growth_takes_the_nodes_of_the_heap(seed, budg
 
 
 @pytest.mark.parametrize("name", ["eagle2:4,6@32", "opttree:8,6@64", "opttree:8,6,0.25@64", "dyspec:7@32", "beam:4@30",
-                                  "ddtree@9", "fork:2,0.7,5@8"])
+                                  "ddtree:4@9", "fork:2,0.7,5@8"])
 def test_a_rule_is_what_its_name_says(name):
     rule = growth.parse(name)
     assert rule.name == name and growth.parse(rule.name) == rule and growth.parse(rule) is rule

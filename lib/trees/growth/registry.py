@@ -50,7 +50,7 @@ RULES: dict[str, Rule] = {
                  range(2, 4), "fork:2,0.7@8", "a chain that has BRANCHES from the first token below CERTAIN on"),
     "smart": Rule(lambda budget, depth=DEPTH, *, costs: Smart(_depth(depth, budget), budget, costs), range(2),
                   "smart@32", "grown while it makes a round faster (SMART)", costs=True),
-    "ddtree": Rule(lambda budget: DDTree(_depth(DEPTH, budget), budget), range(1), "ddtree@32",
+    "ddtree": Rule(lambda budget, depth=DEPTH: DDTree(_depth(depth, budget), budget), range(2), "ddtree@32",
                    "largest products of one distribution per depth (DDTree)"),
     "pctree": Rule(lambda budget, depth=DEPTH: PCTree(_depth(depth, budget), budget), range(2), "pctree@32",
                    "largest path products of a head whose one pass serves every parent (PCTree)"),
@@ -61,9 +61,9 @@ def parse(rule: str | Growth, *, costs: Costs | None = None) -> Growth:
     """The growth rule of a name, "FAMILY:NUMBERS@BUDGET"; a rule passes through.
 
     "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N",
-    "fork:BRANCHES,CERTAIN,DEPTH@N", "smart:DEPTH@N" (with costs), "ddtree@N", "pctree:DEPTH@N". Numbers that the names
-    of opttree, dyspec, pctree, fork and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto" in place of a
-    budget chooses one in each round, up to what the costs cover (see `Auto`).
+    "fork:BRANCHES,CERTAIN,DEPTH@N", "smart:DEPTH@N" (with costs), "ddtree:DEPTH@N", "pctree:DEPTH@N". Numbers that
+    the names of opttree, dyspec, ddtree, pctree, fork and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto"
+    in place of a budget chooses one in each round, up to what the costs cover (see `Auto`).
     ValueError names the part of the name that is wrong.
     """
     if not isinstance(rule, str):

@@ -50,7 +50,7 @@ class DDTree(DySpec):
 
     @property
     def name(self) -> str:
-        return f"ddtree@{self.budget}"
+        return f"ddtree:{self.max_depth}@{self.budget}"
 
 
 @dataclass(frozen=True)
