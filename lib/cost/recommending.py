@@ -47,7 +47,8 @@ REPEATS = 3  # measurements of each way on each batch of prompts, at most
 ALONE, ALONE_TOKENS = 4.0, 24  # seconds in which the drafting of an automatic budget is timed, and tokens of a prompt
 LEAST = 2  # batches of prompts that are measured, whatever they take
 LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
-# Shares of the time after which a stage begins no further part; the races divide the rest.
+# Shares of the time after which a stage begins no further part, of what is left where it starts late; the races divide
+# the rest.
 TRIED, PRICED, GREW, SIZED, CHOICE = 0.2, 0.4, 0.5, 0.64, 0.35
 
 
@@ -111,7 +112,8 @@ class _Procedure:
         costs, prices = self.priced(tried)
         tried = [each for each in tried if each.entrant.name in prices[self.batches[0]]]
         tried += self.grown(tried, prices, recorded)
-        at_batch = {batch: tried + self.automatic(tried, prices[batch], recorded, batch, place)
+        sized = self.stage(GREW, SIZED)
+        at_batch = {batch: tried + self.automatic(tried, prices[batch], recorded, batch, place, sized)
                     for place, batch in enumerate(self.batches)}
         recorded.forget()
         self.say("costs are calibrated")
@@ -137,6 +139,13 @@ class _Procedure:
     def until(self, share: float) -> float:
         """The time at which this share of the seconds is over."""
         return self.begin + share * self.seconds
+
+    def stage(self, begin: float, end: float) -> float:
+        """The time at which a stage ends that starts now and has the seconds between these shares: fewer, in proportion,
+        where earlier stages took longer than their shares.
+        """
+        now = self.clock()
+        return now + (end - begin) / (1 - begin) * max(0.0, self.until(1) - now)
 
     # ------------------------------------------------------------------------------------------ acceptance and costs
 
@@ -234,16 +243,17 @@ class _Procedure:
         first = self.batches[0]
         growing = [one for one in _by_speed(self.entrants, tried, prices[first], first)
                    if candidates.timed_rules(one.drafter, self.limits)]
-        found = list(self.in_turns([candidates.grown(one, recorded, self.limits) for one in growing], self.until(GREW)))
+        trees = [candidates.grown(one, recorded, self.limits) for one in growing]
+        found = list(self.in_turns(trees, self.stage(PRICED, GREW)))
         if late := [one.name for one in growing if not any(each.entrant is one for each in found)]:
             self.warnings.append(f"no time was left to grow trees with {', '.join(late)}: give more seconds")
         return found
 
-    def automatic(self, tried: Sequence[Candidate], price, recorded: Recorded, batch: int,
-                  place: int) -> list[Candidate]:
+    def automatic(self, tried: Sequence[Candidate], price, recorded: Recorded, batch: int, place: int,
+                  until: float) -> list[Candidate]:
         """Automatic budgets at a batch size, the `place`-th of all, in the same way and in equal shares of the time."""
         limits = replace(self.limits, nodes=self.most_nodes(batch))
-        share = max(0.0, self.until(SIZED) - self.clock()) / (len(self.batches) - place)
+        share = max(0.0, until - self.clock()) / (len(self.batches) - place)
         sized = [candidates.automatic(one, recorded, limits, price[one.name], batch)
                  for one in _by_speed(self.entrants, tried, price, batch)]
         return [replace(each, drafting=self.drafting(each, batch))

@@ -415,6 +415,13 @@ def test_rounds_that_draft_nothing_cost_a_plain_round():
         each.seconds(price) + price.once + 2 * price.level(1))
 
 
+@pytest.mark.parametrize("now, end", [(4.0, 5.0), (7.0, 7.5), (12.0, 12.0)])
+def test_a_stage_that_starts_late_has_its_share_of_what_is_left(now, end):
+    procedure = object.__new__(recommending._Procedure)
+    procedure.begin, procedure.seconds, procedure.clock = 0.0, 10.0, lambda: now
+    assert procedure.stage(0.4, 0.5) == pytest.approx(end)
+
+
 def test_ways_have_the_same_groups_and_repeats_and_end_with_the_time():
     pair, groups = pair_of(None), ways.groups(prompts_of(range(6)), 2)
     runs = {PLAIN: ways.ours(pair, NoDrafter(), "chain:0", 6), GENERATE: ways.theirs(pair, GENERATE, 6)}
