@@ -140,7 +140,7 @@ def by_temperature_and_pair(shapes: Shapes) -> Finding:
     return Finding(
         f"A chain of {shapes.budget} accepts {told} (temperatures); Sequoia's tree accepts {ends.min():.2f} "
         f"(`{ends.idxmin()}`) to {ends.max():.2f} (`{ends.idxmax()}`) with the pairs measured.",
-        f"Tokens per round, {shapes.protocol}. Pairs differ in target, drafter and text.", made,
+        f"Draft tokens per round, {shapes.protocol}. Pairs differ in target, drafter and text.", made,
         "acceptance_by_temperature_and_pair")
 
 

@@ -178,11 +178,12 @@ def by_depth(shapes: Shapes, rng: np.random.Generator) -> Finding:
     first = on[on["depth"] == 1].set_index("family")["value"]
     line = on[on["family"] == "chain"].sort_values("depth")
     end = line.iloc[-1]
+    further = (f"Of the rounds that accepted the chain's token at depth {int(end['depth']) - 1}, {end['value']:.0%} "
+               f"also accept the one at depth {int(end['depth'])}. " if end["depth"] > 1 else "")
     return Finding(
         f"The first token of a chain is accepted in {first['chain']:.0%} of rounds, one at depth 1 of "
         f"`{first.idxmax()}` in {first.max():.0%}.",
-        f"Of the rounds that accepted the chain's token at depth {int(end['depth']) - 1}, {end['value']:.0%} also "
-        f"accept the one at depth {int(end['depth'])}. *Conditional*: of the rounds that "
+        f"{further}*Conditional*: of the rounds that "
         "reached a depth at a node with children; *unconditional*: of all rounds.", figure, "depth")
 
 

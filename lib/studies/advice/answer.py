@@ -59,7 +59,7 @@ def in_short(made: Recommendation, more: Sequence[str] = ()) -> str:
 
 def speeds(made: Recommendation) -> Finding:
     """Tokens per second of each way at each batch size."""
-    gains = [f"{own.speedup} times plain decoding at batch {own.batch}" for own in made.by_batch if not own.is_plain]
+    gains = [f"{own.speedup} times as fast as plain decoding at batch {own.batch}" for own in made.by_batch if not own.is_plain]
     plain = [str(own.batch) for own in made.by_batch if own.is_plain]
     claims = ([f"Speculation decodes {', '.join(gains)}."] if gains else []) + (
         [f"It is not recommended at batch {' and '.join(plain)}."] if gains and plain else
@@ -105,7 +105,7 @@ def _loop(timed: pd.DataFrame, rng: np.random.Generator) -> str:
     """What the loop gains without speculation, in the same turns; timed: the table "advice_timed"."""
     judging = timed[timed["part"] == "judging"].groupby("batch")
     gains = [f"{measured(own, PLAIN, GENERATE, rng)} times as fast as transformers' `generate` at batch {batch} "
-             f"({own.loc[own['way'] == GENERATE, 'prompt'].nunique()} {'prompts' if batch == 1 else 'batches'})"
+             f"(n = {own.loc[own['way'] == GENERATE, 'prompt'].nunique()})"
              for batch, own in judging]
     return f"and without prefill, plain decoding in this loop is {', '.join(gains)}."
 
