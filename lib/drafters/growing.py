@@ -86,7 +86,8 @@ class Growing:
         grown = self.candidates.tree(kept)
         place = {node: self.place[candidate] for node, candidate in enumerate(grown.nodes.tolist())
                  if candidate in self.place}
-        return Draft(grown.tree, torch.tensor(self.tokens[grown.nodes]), "top_k", self._probs(grown.nodes), reach=grown.reach), place
+        tokens, probs = torch.tensor(self.tokens[grown.nodes]), self._probs(grown.nodes)
+        return Draft(grown.tree, tokens, "top_k", probs, reach=grown.reach), place
 
     def _probs(self, nodes: np.ndarray) -> Tensor | None:
         if not self.probs:

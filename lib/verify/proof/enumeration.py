@@ -52,11 +52,11 @@ def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree |
     return law_of(run, target, drafts(drafter, shape, proposal))
 
 
-def law_of(run: Callable, target: Language, drafts: Iterable[tuple[float, Draft]]) -> Law:
+def law_of(run: Callable, target: Language, drafted: Iterable[tuple[float, Draft]]) -> Law:
     """The exact law of a round in which a rule decides one of these drafts, each with its probability."""
     emitted: dict[Path, float] = defaultdict(float)
     accepted_length = 0.0
-    for chance, draft in drafts:
+    for chance, draft in drafted:
         paths = tokens_of(draft)
         probs = torch.stack([target(path) for path in paths])
         for share, (accepted, bonus) in outcomes(lambda draws: run(draft, probs, draws)):
