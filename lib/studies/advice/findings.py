@@ -157,7 +157,8 @@ def where_trees_pay(rows: pd.DataFrame) -> str:
     for hardware, own in best.groupby("hardware", sort=False):
         assumed = (~own["timed"].astype(bool)).sum()
         told.append(f"for {_wins(own)} at the costs measured on {hardware}"
-                    + (f" (drafting of {assumed} at the share of a plain round that it takes here)" if assumed else ""))
+                    + (f" (drafting by {assumed} of them was not timed there: it is taken to cost the same share of a "
+                       "plain round as here)" if assumed else ""))
     return (f"At batch {best['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
             f"drafter, beyond the 95 % interval, {', '.join(told)}.")
 
