@@ -28,7 +28,6 @@ class CombinedDrafter(Wrapper):
         if enough < 1:
             raise ValueError(f"a match of {enough} tokens is enough; give 1 or more")
         self.lookup, self.drafter, self.enough = lookup, drafter, enough
-        self.rounds = self.looked_up = 0  # over all rows
 
     @classmethod
     def of(cls, pair, *, behind: str = "model", enough: int = 4, shortest: int = 1,
@@ -61,8 +60,6 @@ class CombinedDrafter(Wrapper):
         levels = self.drafter.levels or [self.drafter.calls - calls] * len(long)
         self.levels = [self.drafter.idle_passes if use else each for use, each in zip(long, levels)]
         self.drafts = [looked_up if use else other for use, looked_up, other in zip(long, matches, own)]
-        self.rounds += len(long)
-        self.looked_up += sum(long)
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:

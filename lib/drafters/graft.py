@@ -33,8 +33,6 @@ class GraftDrafter(CombinedDrafter):
         own = self.drafter.propose(shape, draws)
         self.drafts = [grafted(draft, other.token_list[1:]) if use else draft
                        for draft, other, use in zip(own, found, enough)]
-        self.rounds += len(enough)
-        self.looked_up += sum(enough)
         return self.drafts
 
 

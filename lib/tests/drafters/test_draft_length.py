@@ -309,10 +309,10 @@ def test_long_matches_cost_no_forward():
     drafter.commit([[]], [4])
     calls = drafter.calls
     (draft,) = drafter.propose(shapes.chain(2), None)
-    assert draft.tokens.tolist() == [4, 5, 1] and drafter.calls == calls and drafter.looked_up == 1
+    assert draft.tokens.tolist() == [4, 5, 1] and drafter.calls == calls
     drafter.commit([[1]], [9])
     (draft,) = drafter.propose(shapes.chain(2), None)
-    assert drafter.calls == calls + 2 and (drafter.rounds, drafter.looked_up) == (2, 1)
+    assert drafter.calls == calls + 2
     with pytest.raises(ValueError, match="a match of 0 tokens"):
         CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 0)
 

@@ -77,7 +77,7 @@ def test_greedy_output_stays_where_look_up_takes_over_some_rounds(name, enough):
     both = CombinedDrafter(SuffixAutomatonDrafter(), drafter(name), enough)
     done = live.decode(TARGET, both, prompts, rows=3, shape="chain:3", max_new_tokens=25)
     assert done.new_tokens == [greedy(prompt, 25) for prompt in prompts]
-    assert 0 < both.looked_up < both.rounds
+    assert len({one.draft_calls for one in done.rounds}) > 1, "rounds of both"
 
 
 @pytest.mark.parametrize("name", ["eagle", "eagle3"])

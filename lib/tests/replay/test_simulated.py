@@ -86,10 +86,10 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
     both, source = CombinedDrafter(SuffixAutomatonDrafter(), made, enough=2), Recorded(recorded, prompts)
     for shape in map(shapes.parse, ("chain:3", "kary:2@6")):
         done = live.decode(HEADED, both, prompts, shape=shape, max_new_tokens=17, rows=1)
-        looked_up = both.looked_up
         found = simulated.rounds(source, both, shape, rows=3)
-        assert live_rounds(done) == replayed_rounds(found) and found.accepted.any() and looked_up
+        assert live_rounds(done) == replayed_rounds(found) and found.accepted.any()
         calls = {(one.row, one.position - 1): one.draft_calls for one in done.rounds}
+        assert len(set(calls.values())) > 1, "rounds of both"
         if kind != "eagle":  # whose head also reads what a look-up drafted, in a pass that the round's commit makes
             assert [calls[each] for each in zip(found.rows.tolist(), found.starts.tolist())] == list(found.draft_calls)
     read = len(source.held)
@@ -107,12 +107,14 @@ def test_grafts_are_replayed(kind, rule):
     recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
     made = (LanguageModelDrafter(small_models.related(HEADED, 2, 0.1)) if kind == "model" else
             small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED)))
-    graft = GraftDrafter(SuffixAutomatonDrafter(), made, enough=2)
+    graft, changed = GraftDrafter(SuffixAutomatonDrafter(), made, enough=2), []
     for shape in map(growth.shape_or_growth, (rule, "chain:3", "kary:2@6")):
         done = live.decode(HEADED, graft, prompts, shape=shape, max_new_tokens=17)
-        retrieved = graft.looked_up
         found = simulated.rounds(Recorded(recorded, prompts), graft, shape, rows=3)
-        assert live_rounds(done) == replayed_rounds(found) and found.accepted.any() and retrieved
+        assert live_rounds(done) == replayed_rounds(found) and found.accepted.any()
+        ungrafted = live.decode(HEADED, made, prompts, shape=shape, max_new_tokens=17)
+        changed.append(live_rounds(done) != live_rounds(ungrafted))
+    assert any(changed), "retrieved tokens changed some round"
 
 
 def test_ngrams_are_replayed_by_their_ranks_too():
