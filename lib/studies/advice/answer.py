@@ -87,7 +87,7 @@ def bars(made: Recommendation) -> Figure:
                           va="center", fontsize=9)
         axis.set_yticks(range(len(ways)), [names[way] for way in ways], fontsize=9)
         axis.invert_yaxis()
-        axis.margins(x=0.16)
+        axis.margins(x=0.24)
         axis.grid(axis="y", visible=False)
         axis.set(title=f"batch {own.batch}", xlabel="tokens per second")
     return figure
