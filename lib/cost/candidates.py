@@ -82,9 +82,9 @@ class Candidate:
     """A drafter with a shape or growth rule, and what it did on the recorded prompts.
 
     label: of the shape. accepted, rounds: int64[P], of the prompts of these names. sizes: float[n + 1], the share of
-    rounds in which 0 .. n nodes were drafted; alike: whether all rows of a batch draft as many. passes: the forward
-    passes of a round that the drafter drafts, by the nodes per row that they take; calling: the share of them that a
-    row needs on average, below 1 where a look-up drafts some rounds. drafting: seconds of drafting where it was timed
+    rounds in which 0 .. n nodes were drafted; alike: whether all rows of a batch draft as many. passes: forward
+    passes of a round in which the drafter drafts, by the nodes per row that they take; calling: the share of them that
+    a row needs on average, below 1 where a look-up drafts some rounds. drafting: seconds of drafting where it was timed
     by itself.
     """
 

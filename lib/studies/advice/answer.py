@@ -59,7 +59,8 @@ def in_short(made: Recommendation, more: Sequence[str] = ()) -> str:
 
 def speeds(made: Recommendation) -> Finding:
     """Tokens per second of each way at each batch size."""
-    gains = [f"{own.speedup} times as fast as plain decoding at batch {own.batch}" for own in made.by_batch if not own.is_plain]
+    gains = [f"{own.speedup} times as fast as plain decoding at batch {own.batch}"
+             for own in made.by_batch if not own.is_plain]
     plain = [str(own.batch) for own in made.by_batch if own.is_plain]
     claims = ([f"Speculation decodes {', '.join(gains)}."] if gains else []) + (
         [f"It is not recommended at batch {' and '.join(plain)}."] if gains and plain else

@@ -141,8 +141,8 @@ def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: 
     wins = f"{(here['over_chain'] > 1).sum()} of {len(here)} drafters (too few prompts for intervals)"
     assert f"{wins} at the costs measured on another" in findings.where_trees_pay(mapped)
     sure = mapped.assign(over_chain_low=1.1, timed=mapped["drafter"] != "model")
-    told = f"for {len(here)} of {len(here)} drafters at the costs measured on another (drafting by 1 of them was not timed"
-    assert told in findings.where_trees_pay(sure)
+    told = f"for {len(here)} of {len(here)} drafters at the costs measured on another (drafting by 1 of them"
+    assert f"{told} was not timed there" in findings.where_trees_pay(sure)
     assert "No tree" in findings.tree_or_chain(mapped[:0]).claim and "No tree" in findings.where_trees_pay(mapped[:0])
     chains = listed_at(found, 1)
     fastest = chains.loc[chains["speedup"].idxmax()]

@@ -102,7 +102,8 @@ def test_the_first_page_says_what_recommendation_json_says(run, tmp_path):
     assert f"{6**0.5:.2f} times as fast as transformers' `generate` at batch 1 (n = 2)." in text
     assert "beside the best chain**: 1.10 [1.05, 1.20] times as fast at batch 1." in text
     assert "At batch 4 the interval of the speedup contains 1" in text and "Batch 8: plain decoding**" in text
-    assert figure.claim.endswith("1.02 [0.90, 1.10] times as fast as plain decoding at batch 4. It is not recommended at batch 8.")
+    assert figure.claim.endswith("1.02 [0.90, 1.10] times as fast as plain decoding at batch 4. It is not "
+                                 "recommended at batch 8.")
     assert len(figure.figure.axes) == 3
     theme.close(figure.figure)
     [sentence] = answer.opening(Results(tmp_path / "nothing"), np.random.default_rng(0))
