@@ -117,9 +117,10 @@ def tree_or_chain(rows: pd.DataFrame) -> Finding:
         f"the largest ratio is that of {_most(here)}.",
         "Blue: the fastest tree of the budget is faster than the drafter's fastest chain of any length; a dot: beyond "
         "the interval, paired by prompt. Tree and chain were chosen on one half of the prompts and compared on the "
-        "other. Speeds are predicted from the acceptance of this run, by replay. Computed costs are a roofline from "
-        "data sheets, which knows no caches and no attention. Where a drafter, or growing a tree, was not timed on a "
-        "machine, it is assumed to take the same share of a plain round as here.",
+        "other. Speeds are predicted by replay from the acceptance of this run, or, for a drafter that did not compete "
+        "here, of another machine's run. Computed costs are a roofline from data sheets, which knows no caches and no "
+        "attention. Where a drafter, or growing a tree, was not timed on a machine, it is assumed to take the same "
+        "share of a plain round as where it competed.",
         figures.tree_or_chain(rows[rows["budget"] != trees_and_chains.ANY], panels), "tree_or_chain", table=table)
 
 
@@ -158,9 +159,12 @@ def where_trees_pay(rows: pd.DataFrame) -> str:
         assumed = (~own["timed"].astype(bool)).sum()
         told.append(f"for {_wins(own)} at the costs measured on {hardware}"
                     + (f" (drafting by {assumed} of them was not timed there: it is taken to cost the same share of a "
-                       "plain round as here)" if assumed else ""))
+                       "plain round as where they competed)" if assumed else ""))
+    here = set(best.loc[best["hardware"] == trees_and_chains.HERE, "drafter"])
+    others = [f"`{name}`" for name in dict.fromkeys(best["drafter"]) if name not in here]
+    absent = f" Of {', '.join(others)}, which did not compete here, the acceptance is that of another machine's run."
     return (f"At batch {best['batch'].iloc[0]} a branching tree is predicted to be faster than every chain of its "
-            f"drafter, beyond the 95 % interval, {', '.join(told)}.")
+            f"drafter, beyond the 95 % interval, {', '.join(told)}.{absent if others else ''}")
 
 
 def tree_orders(rows: pd.DataFrame) -> Finding:
@@ -179,9 +183,9 @@ def tree_orders(rows: pd.DataFrame) -> Finding:
         f"Published orders of trees and chains that hold by speed, beyond their interval: {'; '.join(told)}.",
         f"Predicted at batch {rows['batch'].iloc[0]}: the fastest of the one kind over the fastest of the other, of "
         "the same drafter, chosen on one half of the prompts and compared on the other. Growing a tree takes processor "
-        "time, which was timed on this machine; on the others it is assumed to take the same share of a plain round. "
-        "Grown trees are those of rules that use no costs, without SMART and automatic budgets; the fastest rule need "
-        "not be the paper's. Papers report these orders for larger targets, whose rounds take longer.",
+        "time; where that was not timed it is assumed to take the same share of a plain round as where the drafter "
+        "competed. Grown trees are those of rules that use no costs, without SMART and automatic budgets; the fastest "
+        "rule need not be the paper's. Papers report these orders for larger targets, whose rounds take longer.",
         table=wide.fillna(""))
 
 

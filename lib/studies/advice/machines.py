@@ -1,7 +1,9 @@
-"""Other machines: their recommendations for the same target, and their costs of a round, from runs of notebook 06."""
+"""Other machines: their recommendations for the same target, their costs of a round, and what their runs of notebook 06
+found for drafters that this run does not have.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,14 +16,17 @@ from lib.lab import processor, provenance
 from lib.lab.findings import Results
 from lib.studies.advice.schema import NOTEBOOK
 
+HERE = "this machine"
+
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine on which notebook 06 ran. name: its processor and vector units, or its GPU."""
+    """A machine on which notebook 06 ran. name: its processor and vector units, or its GPU; run: that run's tables."""
 
     name: str
     made: Recommendation
     costs: Costs
+    run: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     def prices(self, batch: int, here: Mapping[str, RoundCost]) -> dict[str, RoundCost]:
         """The cost of rounds there by drafter; here: the same on this machine. A drafter that was not timed there takes
@@ -62,7 +67,20 @@ def _of_run(folder: Path, target: str) -> Machine:
         raise ValueError(f"elsewhere names {folder}, a run for the target {made.target}, not {target}: name a run for "
                          "the same target")
     facts = provenance.machine_of(run.record, NOTEBOOK)
-    return Machine(processor.title(facts), made, Costs(run["costs"]))
+    return Machine(processor.title(facts), made, Costs(run["costs"]), run)
+
+
+def with_theirs(rows: pd.DataFrame, name: str, elsewhere: Sequence[Machine], competed: set[str]) -> pd.DataFrame:
+    """`rows`, this run's table `name`, and for each drafter that did not compete in it the rows of the first other run
+    that has it, on the hardware of this table.
+    """
+    parts, known = [rows], set(competed)
+    for machine in elsewhere:
+        if name in machine.run:
+            theirs = machine.run[name].replace({"hardware": {HERE: machine.name}})
+            theirs = theirs[theirs["hardware"].isin(rows["hardware"]) & ~theirs["drafter"].isin(known)]
+            parts, known = [*parts, theirs], known | set(theirs["drafter"])
+    return pd.concat(parts, ignore_index=True)
 
 
 def table(machines: Sequence[Machine]) -> pd.DataFrame:

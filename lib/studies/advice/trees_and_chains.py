@@ -13,11 +13,10 @@ from lib.cost.candidates import Candidate, powers_of_two
 from lib.cost.recommending import Found
 from lib.cost.round_cost import RoundCost
 from lib.lab import stats
-from lib.studies.advice.machines import Machine
+from lib.studies.advice.machines import HERE, Machine, with_theirs
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 
-HERE = "this machine"
 MOST = 64  # nodes of a tree that is compared with a chain
 ANY = 0  # in place of a budget: trees of every size
 
@@ -45,7 +44,8 @@ ORDERS = (
 
 def orders(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator) -> pd.DataFrame:
     """The table "advice_orders": the speed of the fastest candidate of one kind over that of another kind, for the
-    published orders of a drafter's trees and chains, at all costs; chosen and judged as in `over_chains`.
+    published orders of a drafter's trees and chains, at all costs; chosen and judged as in `over_chains`. Drafters
+    that only another run has are as it found them.
     """
     rows = []
     for at, own, price, batch in _priced(found, elsewhere):
@@ -59,8 +59,7 @@ def orders(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator)
                                       ratio_high=share.high))
     columns = ["hardware", "source", "batch", "drafter", "timed", "order", "published", "shape", "beside", "ratio",
                "ratio_low", "ratio_high"]
-    target, dtype = found.recommendation.target, found.recommendation.dtype
-    return pd.DataFrame(rows, columns=columns).assign(target=target, dtype=dtype)
+    return _with_theirs(pd.DataFrame(rows, columns=columns), "advice_orders", found, elsewhere)
 
 
 def over_chains(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator) -> pd.DataFrame:
@@ -69,14 +68,18 @@ def over_chains(found: Found, elsewhere: Sequence[Machine], rng: np.random.Gener
     fastest of all trees. At the costs that were measured here and elsewhere, and at those that `roofline` computes.
 
     Tree and chain are chosen on every second prompt and judged on the others, both ways; intervals are paired by
-    prompt.
+    prompt. Drafters that only another run has are as it found them.
     """
     rows = [at | told for at, own, price, batch in _priced(found, elsewhere)
             for told in _over_chain(own, price, batch, rng)]
     columns = ["hardware", "source", "batch", "drafter", "timed", "budget", "shape", "chain_shape", "speedup",
                "chain_speedup", "over_chain", "over_chain_low", "over_chain_high"]
-    target, dtype = found.recommendation.target, found.recommendation.dtype
-    return pd.DataFrame(rows, columns=columns).assign(target=target, dtype=dtype)
+    return _with_theirs(pd.DataFrame(rows, columns=columns), "advice_map", found, elsewhere)
+
+
+def _with_theirs(rows: pd.DataFrame, name: str, found: Found, elsewhere: Sequence[Machine]) -> pd.DataFrame:
+    own = rows.assign(target=found.recommendation.target, dtype=found.recommendation.dtype)
+    return with_theirs(own, name, elsewhere, {each.entrant.name for each in found.tried})
 
 
 def _priced(found: Found, elsewhere: Sequence[Machine]) -> Iterator[tuple[dict, list[Candidate], RoundCost, int]]:

@@ -116,12 +116,13 @@ def listed_at(found, batch):
 def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: F811
     other = machines.Machine("another", found.recommendation, cost.Costs(found.costs[found.costs["batch"] == 1]))
     mapped = trees_and_chains.over_chains(found, [other], np.random.default_rng(0))
-    assert set(mapped["hardware"]) == {trees_and_chains.HERE, "another", *roofline.HARDWARE} and set(mapped["batch"]) == {1, 2}
+    assert set(mapped["hardware"]) == {trees_and_chains.HERE, "another", *roofline.HARDWARE}
+    assert set(mapped["batch"]) == {1, 2}
     there = mapped[mapped["hardware"] == "another"]
     assert there["batch"].eq(1).all() and there["source"].eq("measured").all()
     same = mapped[(mapped["hardware"] == trees_and_chains.HERE) & (mapped["batch"] == 1)]
     assert there["over_chain"].tolist() == pytest.approx(same["over_chain"].tolist()), "its costs are those of here"
-    own = mapped[(mapped["hardware"] == trees_and_chains.HERE) & (mapped["batch"] == 1) & (mapped["drafter"] == "model")]
+    own = same[same["drafter"] == "model"]
     tried = [each for each in found.tried if each.entrant.name == "model"]
     price = found.prices[1]["model"]
     for row in own.itertuples():
@@ -165,6 +166,31 @@ def test_published_orders_of_trees_are_tested_at_each_machines_costs(found):  # 
     assert "no drafter was tried" in findings.tree_orders(rows[:0]).text
     sure = rows.assign(ratio_low=1.1, ratio_high=1.3)
     assert "1 of 1 at the costs measured on this machine (0 reversed)" in findings.tree_orders(sure).claim
+
+
+def test_a_drafter_that_did_not_compete_here_is_as_another_run_found_it(found):  # noqa: F811
+    """Of what another run has: no drafter that competed here, no hardware that is not in this run's table."""
+    def made(elsewhere):
+        return trees_and_chains.over_chains(found, elsewhere, np.random.default_rng(0))
+    own = made([])
+    model = own[own["drafter"] == "model"]
+    theirs = pd.concat([model.assign(drafter="absent"), model.assign(over_chain=9.0),
+                        model[model["hardware"] == trees_and_chains.HERE].assign(drafter="absent", hardware="a third")])
+    run, later = {"advice_map": theirs}, {"advice_map": theirs.assign(shape="of a later run")}
+    costs = cost.Costs(found.costs)
+    others = [machines.Machine(name, found.recommendation, costs, each) for name, each in
+              {"another": run, "one more": later, "without tables": {}}.items()]
+    both = made(others)
+    absent = both[both["drafter"] == "absent"]
+    assert set(absent["hardware"]) == {"another", *roofline.HARDWARE} and (absent["shape"] != "of a later run").all()
+    at_theirs = absent[absent["hardware"] == "another"]
+    at_home = model[model["hardware"] == trees_and_chains.HERE]
+    assert at_theirs["over_chain"].tolist() == at_home["over_chain"].tolist()
+    pd.testing.assert_frame_equal(both[both["drafter"] != "absent"].reset_index(drop=True), made(
+        [machines.Machine(each.name, each.made, each.costs) for each in others]))
+    tables.Table("", "advice_map", "mark").extend(both)
+    assert "Of `absent`, which did not compete here, the acceptance is that of another" in findings.where_trees_pay(both)
+    assert "did not compete" not in findings.where_trees_pay(own)
 
 
 def test_each_form_of_a_drafter_is_its_fastest():
@@ -249,8 +275,9 @@ def test_sentences_are_those_of_the_recommendation():
     assert "leave speculation off" in findings.as_engines_take_it(plain).text
     assert findings.as_engines_take_it(told(drafter="ngrams", settings=[]).at(1)).text == "no engine runs ngrams."
     served = told(drafter="ngrams", served={"drafter": "lookup", "tree": "chain:1", "predicted": 1.21})
-    assert "the fastest that one runs is lookup with chain:1, predicted to decode 1.21 times" in findings.as_engines_take_it(
-        served.at(1)).text and "no engine runs ngrams; the fastest" in served.text()
+    told_of = findings.as_engines_take_it(served.at(1)).text
+    assert "the fastest that one runs is lookup with chain:1, predicted to decode 1.21 times" in told_of
+    assert "no engine runs ngrams; the fastest" in served.text()
 
 
 @pytest.mark.parametrize("pair, spec, told", [
