@@ -77,8 +77,10 @@ def free_memory(device: str | torch.device = "cpu") -> int:
 
 
 def title(facts: dict[str, object]) -> str:
-    """The name of a machine in a sentence: its GPU, or its processor and vector units; facts: those of `machine`."""
-    return str(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}")
+    """The name of a machine in a sentence: its GPU, or its processor and units; facts: those of `machine`."""
+    matrix = facts.get("matrix_units", "none")
+    return str(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}"
+               + (f" and {matrix}" if matrix != "none" else ""))
 
 
 class one_thread(ContextDecorator):

@@ -247,6 +247,13 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     assert "- **Other machines.** On a processor, AVX2, where 2 drafters competed: `" in text
 
 
+def test_a_machine_is_named_by_all_units_that_decide_its_costs():
+    facts = dict(processor="a processor", vector_units="AVX512", matrix_units="none")
+    assert processor.title(facts) == "a processor, AVX512"
+    assert processor.title(facts | dict(matrix_units="AMX")) == "a processor, AVX512 and AMX"
+    assert processor.title(facts | dict(gpu="a GPU")) == "a GPU"
+
+
 def test_the_star_is_the_measured_speedup_at_the_recommended_budget(found):  # noqa: F811
     figure = figures.speed_over_budget(found.candidates, found.recommendation)
     for axis, own in zip(figure.axes, found.recommendation.by_batch):
