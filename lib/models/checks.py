@@ -71,15 +71,15 @@ def format_name(model) -> str:
 
 
 def own_dtype(device: str | torch.device = "cpu") -> torch.dtype:
-    """bfloat16 on a GPU and on a processor with matrix units for it; float32 on one without any units for it, where
-    PyTorch's bfloat16 products of many rows are far slower; on others what is measured to be faster. Weights of 16 bits
-    are read as they are in both.
+    """bfloat16 on a GPU, and on a processor with units for it where the kernels do not run; float32 on a processor
+    without, where PyTorch's bfloat16 products of many rows are far slower; on others what is measured to be faster.
+    Weights of 16 bits are read as they are in both.
     """
     if not str(device).startswith("cpu"):  # `check_device` refuses devices that are none
         return torch.bfloat16
     if not processor.has_bfloat16_units():
         return torch.float32
-    if processor.has_matrix_units() or build.unavailable():
+    if build.unavailable():
         return torch.bfloat16
     return torch.bfloat16 if products.faster_in_bfloat16() else torch.float32
 

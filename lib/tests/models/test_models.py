@@ -145,14 +145,13 @@ def test_a_target_alone_is_a_pair(folders):
     assert models.check_pairs([folders["none"], "random:llama-68m"]) is None
 
 
-@pytest.mark.parametrize("units, matrix, faster, own", [
-    (False, False, True, "float32"), (True, True, False, "bfloat16"), (True, False, True, "bfloat16"),
-    (True, False, False, "float32")])
-def test_the_number_format_follows_the_processor(monkeypatch, folders, units, matrix, faster, own):
-    """The faster format is measured on a processor with bfloat16 units that are no matrix units."""
+@pytest.mark.parametrize("units, missing, faster, own", [
+    (False, None, True, "float32"), (True, "no compiler", False, "bfloat16"), (True, None, True, "bfloat16"),
+    (True, None, False, "float32")])
+def test_the_number_format_follows_the_processor(monkeypatch, folders, units, missing, faster, own):
+    """The faster format is measured on a processor with bfloat16 units where the kernels run."""
     monkeypatch.setattr(checks.processor, "has_bfloat16_units", lambda: units)
-    monkeypatch.setattr(checks.processor, "has_matrix_units", lambda: matrix)
-    monkeypatch.setattr(checks.build, "unavailable", lambda: None)
+    monkeypatch.setattr(checks.build, "unavailable", lambda: missing)
     monkeypatch.setattr(checks.products, "faster_in_bfloat16", lambda: faster)
     assert models.load_pair(folders["none"]).dtype == models.load_pair("base", dtype="auto").dtype == own
     assert models.load_pair(folders["none"], dtype="float64").dtype == "float64"
