@@ -18,11 +18,12 @@ import numpy as np
 import pandas as pd
 
 from lib.cost import recommendation
-from lib.lab import atomic_file, provenance, tables
+from lib.lab import atomic_file, processor, provenance, tables
 from lib.lab.findings import Finding, Part, Results
 from lib.studies import STUDIES, material, published
 from lib.studies.acceptance import summary
 from lib.studies.advice import answer
+from lib.studies.advice.schema import NOTEBOOK as RECOMMENDING
 
 LEAST = 4  # nodes, below which most families of trees are one tree
 HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
@@ -54,8 +55,8 @@ class Ask:
     @classmethod
     def of(cls, run: Results, *, pair: str = "", budget: int = 0, **others) -> "Ask":
         """The choices for a run. Without a pair, the first one that the run was made for. Without a budget, that of the
-        recommendation at the smallest batch, if trees of so many nodes differ. In place of a budget that the run lacks, its nearest. ValueError for a
-        pair that the run lacks.
+        recommendation at the smallest batch, if trees of so many nodes differ. In place of a budget that the run lacks,
+        its nearest. ValueError for a pair that the run lacks.
         """
         rows, first = run["acceptance"], run["rank"].iloc[0]  # ranks are tabled for the first pair of the parameters
         pairs, budgets = list((rows["target"] + "/" + rows["drafter"]).unique()), sorted(rows["budget"].unique())
@@ -75,17 +76,29 @@ def _recommended_budget(run: Results) -> int:
 
 def parts(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
     """All parts of the report in order, with numbered headings; the table of contents follows the answer."""
-    studies = [import_module(f"lib.studies.{study}.findings") for study in STUDIES]
+    studies = {study: import_module(f"lib.studies.{study}.findings") for study in STUDIES}
     opening = list(answer.opening(run, np.random.default_rng(ask.seed)))
     main = [*material.report(run)]
-    main += [part for study in studies for part in study.report(run, ask, rng)]
+    main += [part for name, study in studies.items() for part in on_its_machine(study.report(run, ask, rng), name, run)]
     main += [*published.report(run, ask, rng)]
-    appended = [part for study in studies for part in study.appendix(run, ask, rng)]
+    appended = [part for name, study in studies.items()
+                for part in on_its_machine(study.appendix(run, ask, rng), name, run)]
     appended += [*made_by(run, ask, rng)]
     numbered = [*with_numbers(main, map(str, count(1))), *with_numbers(appended, iter(ascii_uppercase))]
     yield from opening
     yield contents(numbered)
     yield from numbered
+
+
+def on_its_machine(shown: Iterable[Part], study: str, run: Results) -> Iterator[Part]:
+    """The parts of a study; beneath their heading its machine, where the recommendation is that of another one."""
+    stages = [import_module(f"lib.studies.{study}.schema").NOTEBOOK, RECOMMENDING]
+    own, recommended = (processor.title(provenance.machine_of(run.record, stage)) if stage in run.record["stages"]
+                        else "" for stage in stages)
+    for at, part in enumerate(shown):
+        yield part
+        if at == 0 and own and recommended and own != recommended:
+            yield f"*Measured on {own}, while the recommendation is that of {recommended}.*"
 
 
 def with_numbers(shown: Iterable[Part], names: Iterator[str]) -> Iterator[Part]:

@@ -25,24 +25,35 @@ def run():
     return Results(REFERENCE)
 
 
-def study(main=(), appended=()):
-    return SimpleNamespace(report=lambda run, ask, rng: iter(main), appendix=lambda run, ask, rng: iter(appended))
+def study(notebook, main=(), appended=()):
+    return SimpleNamespace(report=lambda run, ask, rng: iter(main), appendix=lambda run, ask, rng: iter(appended),
+                           NOTEBOOK=notebook)
 
 
 def test_a_new_study_is_in_the_report_by_its_name_alone(monkeypatch):
+    """With its machine, where that is not the recommendation's."""
     claim = Finding("A claim.")
-    studies = {"first": study(["## One\n\ntext", claim, "### Part"], ["## Details"]),
-               "new": study(["## Two", "### Part"], ["text", "## More"])}
+    studies = {"first": study("21_first", ["## One\n\ntext", claim, "### Part"], ["## Details"]),
+               "new": study("22_new", ["## Two", "### Part"], ["text", "## More"])}
     monkeypatch.setattr(report, "STUDIES", tuple(studies))
     monkeypatch.setattr(report, "import_module", lambda name: studies[name.split(".")[2]])
     for module, given in ((report.answer, "opening"), (report.material, "report"),
                           (report.published, "report"), (report, "made_by")):
         monkeypatch.setattr(module, given, lambda *_: iter(()))
-    contents, *parts = report.parts(None, Ask("t/d", 2), None)
+    machine = dict(processor="a processor", vector_units="AVX2")
+    stages = {name: dict(machine=machine) for name in ("06_advice", "21_first", "22_new")}
+    run = SimpleNamespace(record=dict(stages=stages, machine={}))
+    contents, *parts = report.parts(run, Ask("t/d", 2), None)
     assert parts == ["## 1 One\n\ntext", claim, "### 1.1 Part", "## 2 Two", "### 2.1 Part", "## A Details", "text",
                      "## B More"]
     assert contents == ("**Contents** [1 One](#1-One) · [2 Two](#2-Two)\n\n"
                         "**Appendices** [A Details](#A-Details) · [B More](#B-More)")
+    stages["21_first"] = dict(machine=machine | dict(gpu="a GPU"))
+    said = "*Measured on a GPU, while the recommendation is that of a processor, AVX2.*"
+    _, *with_machine = report.parts(run, Ask("t/d", 2), None)
+    assert with_machine == [parts[0], said, *parts[1:6], said, *parts[6:]]
+    del stages["06_advice"]
+    assert [*report.parts(run, Ask("t/d", 2), None)][1:] == parts
 
 
 def test_the_readers_choices_are_checked_against_the_run(run):
