@@ -1,6 +1,4 @@
-"""Other machines: their recommendations for the same target, their costs of a round, and what their runs of notebook 06
-found for drafters that this run does not have.
-"""
+"""Other machines: their recommendations for the same target, and their costs of a round, from runs of notebook 06."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +13,6 @@ from lib.cost.round_cost import Costs, RoundCost
 from lib.lab import processor, provenance
 from lib.lab.findings import Results
 from lib.studies.advice.schema import NOTEBOOK
-
-HERE = "this machine"
 
 
 @dataclass(frozen=True)
@@ -68,19 +64,6 @@ def _of_run(folder: Path, target: str) -> Machine:
                          "the same target")
     facts = provenance.machine_of(run.record, NOTEBOOK)
     return Machine(processor.title(facts), made, Costs(run["costs"]), run)
-
-
-def with_theirs(rows: pd.DataFrame, name: str, elsewhere: Sequence[Machine], competed: set[str]) -> pd.DataFrame:
-    """`rows`, this run's table `name`, and for each drafter that did not compete in it the rows of the first other run
-    that has it, on the hardware of this table.
-    """
-    parts, known = [rows], set(competed)
-    for machine in elsewhere:
-        if name in machine.run:
-            theirs = machine.run[name].replace({"hardware": {HERE: machine.name}})
-            theirs = theirs[theirs["hardware"].isin(rows["hardware"]) & ~theirs["drafter"].isin(known)]
-            parts, known = [*parts, theirs], known | set(theirs["drafter"])
-    return pd.concat(parts, ignore_index=True)
 
 
 def table(machines: Sequence[Machine]) -> pd.DataFrame:

@@ -13,10 +13,11 @@ from lib.cost.candidates import Candidate, powers_of_two
 from lib.cost.recommending import Found
 from lib.cost.round_cost import RoundCost
 from lib.lab import stats
-from lib.studies.advice.machines import HERE, Machine, with_theirs
+from lib.studies.advice.machines import Machine
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 
+HERE = "this machine"
 MOST = 64  # nodes of a tree that is compared with a chain
 ANY = 0  # in place of a budget: trees of every size
 
@@ -78,8 +79,17 @@ def over_chains(found: Found, elsewhere: Sequence[Machine], rng: np.random.Gener
 
 
 def _with_theirs(rows: pd.DataFrame, name: str, found: Found, elsewhere: Sequence[Machine]) -> pd.DataFrame:
+    """This run's table `name`, and for each drafter that did not compete here the rows of the first other run that has
+    it, on the hardware of this table.
+    """
     own = rows.assign(target=found.recommendation.target, dtype=found.recommendation.dtype)
-    return with_theirs(own, name, elsewhere, {each.entrant.name for each in found.tried})
+    parts, known = [own], {each.entrant.name for each in found.tried}
+    for machine in elsewhere:
+        if name in machine.run:
+            theirs = machine.run[name].replace({"hardware": {HERE: machine.name}})
+            theirs = theirs[theirs["hardware"].isin(own["hardware"]) & ~theirs["drafter"].isin(known)]
+            parts, known = [*parts, theirs], known | set(theirs["drafter"])
+    return pd.concat(parts, ignore_index=True)
 
 
 def _priced(found: Found, elsewhere: Sequence[Machine]) -> Iterator[tuple[dict, list[Candidate], RoundCost, int]]:

@@ -182,6 +182,24 @@ def test_what_is_faster_is_measured_once(monkeypatch, tmp_path):
         products.faster_in_bfloat16.cache_clear()
 
 
+@pytest.mark.parametrize("refused, by", [(None, "apply"), ("the matrix units are faster", "linear")])
+def test_in_bfloat16_what_would_run_is_measured(monkeypatch, tmp_path, refused, by):
+    """PyTorch's product where the kernels leave bfloat16 to it; the kernel's in float32."""
+    library, seen = build.library(), {}
+    monkeypatch.setattr(build, "library", lambda: SimpleNamespace(_name=str(tmp_path / "it.so"), **{
+        name: getattr(library, name) for name in ("linear_float32", "linear_bfloat16")}))
+    monkeypatch.setattr(products, "weights_refusal", lambda weights: refused)
+    monkeypatch.setattr("lib.lab.timing.interleaved", lambda calls, **_: seen.update(calls) or {
+        name: SimpleNamespace(lower=0.5 if name == "bfloat16" else 1.0) for name in calls})
+    products.faster_in_bfloat16.cache_clear()
+    try:
+        assert products.faster_in_bfloat16()
+    finally:
+        products.faster_in_bfloat16.cache_clear()
+    named = {name: getattr(call.func, "func", call.func).__name__ for name, call in seen.items()}
+    assert named == {"float32": "apply", "bfloat16": by}
+
+
 def test_a_child_process_and_other_threads_compute_the_same():
     """A child has none of its parent's threads; of two calls at once the second runs alone."""
     x, weight, _ = problem(5, 200, 300, False, torch.float32, 3)
