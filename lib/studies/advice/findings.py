@@ -42,8 +42,8 @@ def recommended(made: Recommendation) -> Finding:
     return Finding(
         f"Recommended for `{made.target}` in {made.dtype} on {made.processor}, {made.threads} threads.",
         f"Chosen on {made.choosing} prompts, measured on up to {made.judging} others; {made.looping:.0%} of the "
-        "judging prompts, whose continuations repeat themselves, are left out. Speeds are without prefill, but for the column "
-        "*with prefill*; intervals resample prompts and repeats."
+        "judging prompts, whose continuations repeat themselves, are left out. Speeds are without prefill, but for the "
+        "column *with prefill*; intervals resample prompts and repeats."
         + "".join(f" *{one[0].upper()}{one[1:]}.*" for one in notes), table=pd.DataFrame(rows).set_index("batch"))
 
 
