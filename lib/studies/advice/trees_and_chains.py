@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lib.cost import roofline
-from lib.cost.candidates import Candidate, powers_of_two
+from lib.cost.candidates import Candidate
 from lib.cost.recommending import Found
 from lib.cost.round_cost import RoundCost
 from lib.lab import stats
@@ -119,13 +119,18 @@ def _over_chain(tried: Sequence[Candidate], price: RoundCost, batch: int, rng) -
     seconds = {each.name: each.seconds(price, batch) for each in tried}
     chain, base = _fastest(chains, seconds), _judged(chains, seconds)
     budgets = {budget: [each for each in trees if budget / 2 < each.shape.budget <= budget]
-               for budget in powers_of_two(max(each.shape.budget for each in trees))}
+               for budget in _powers_of_two(max(each.shape.budget for each in trees))}
     for budget, own in {ANY: trees, **budgets}.items():
         if own:
             tree, share = _fastest(own, seconds), stats.difference(*_judged(own, seconds), *base, rng, relative=True)
             yield dict(budget=budget, shape=tree.label, chain_shape=chain.label, speedup=tree.speedup(price, batch),
                        chain_speedup=chain.speedup(price, batch), over_chain=share.value, over_chain_low=share.low,
                        over_chain_high=share.high)
+
+
+def _powers_of_two(most: int) -> list[int]:
+    """Budgets 1, 2, 4, .. and `most`."""
+    return sorted({*(2**power for power in range(most.bit_length())), most})
 
 
 def _fastest(some: Sequence[Candidate], seconds: Mapping[str, float], part: slice = slice(None)) -> Candidate:
