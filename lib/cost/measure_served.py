@@ -14,7 +14,7 @@ import time
 import torch
 from transformers import AutoModelForCausalLM
 
-NODES = (0, 1, 2, 4, 8, 16, 32, 64)
+NODES = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64)  # both sides of the steps that a check's cost may have
 
 
 def main() -> None:

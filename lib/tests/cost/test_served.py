@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lib.cost import measure_served, served
+from lib.cost import check_shapes, measure_served, served
 from lib.cost.candidates import Entrant, Limits
 from lib.cost.roofline import HARDWARE
 from lib.decoding import continuations
@@ -17,6 +17,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.replay import logs
 from lib.tests import small_models
+from lib.trees import shapes
 
 TARGET = small_models.llama(3)
 DRAFTER = small_models.related(TARGET, 4, 0.05)
@@ -102,6 +103,8 @@ def test_the_script_writes_what_is_read(tmp_path, monkeypatch):
     measure_served.write(target, {(1, 0): 0.5, (2, 0): 0.75}, file)
     price = prices(tmp_path, file.getvalue())
     assert price[2]["model"].level(1) == pytest.approx(0.00075) and set(price) == {1, 2}
+    for batch in (1, 8):
+        assert {shapes.parse(name).budget for name in check_shapes(batch, 64)} <= set(measure_served.NODES)
     source = ast.parse(Path(measure_served.__file__).read_text(encoding="utf-8"))
     names = {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
              for node in ast.walk(source) if isinstance(node, (ast.Import, ast.ImportFrom))}
