@@ -90,6 +90,10 @@ def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(found):  # noqa: 
     axis, = finding.figure.axes
     assert len(axis.lines) == 2 * 2 + 1 and len(axis.collections) == 2  # and the line at 1
     assert "No larger pair was timed" in findings.larger_pairs(sized[sized["costs"] == "own"]).text
+    ruled = pd.concat([own.assign(drafter=findings.RULER, verify_ms=7.0), own])
+    both = measure.with_costs_of(found.tried, "t", {"own": ruled}, [1], np.random.default_rng(0))
+    assert both["check"].tolist() == pytest.approx([1.0] * len(both)), "checks are those of the ruler"
+    assert 7 * both["level"].iloc[0] == pytest.approx(sized["plain_ms"].iloc[0] * sized["level"].iloc[0])
 
 
 def judged(some, price):
@@ -130,7 +134,7 @@ def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: 
         trees = [each for each in tried if each.branches and least < each.shape.budget <= (row.budget or np.inf)]
         assert row.speedup == pytest.approx(max(each.speedup(price) for each in trees))
         assert row.over_chain == pytest.approx(judged(trees, price) / judged([e for e in tried if e.is_chain], price))
-    assert set(own["budget"]) == {trees_and_chains.ANY, 2, 4} and np.isnan(own["over_chain_low"]).all(), "three prompts"
+    assert set(own["budget"]) == {trees_and_chains.ANY, 4} and np.isnan(own["over_chain_low"]).all(), "three prompts"
     tables.Table("", "advice_map", "mark").extend(mapped)
     finding = findings.tree_or_chain(mapped)
     best = mapped[(mapped["batch"] == 1) & (mapped["budget"] == trees_and_chains.ANY)]
