@@ -52,7 +52,7 @@ class EagleDrafter(HeadDrafter):
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
         self._renew_output()
         if (made_of := (weights_of(self.head), self.made_of_target)) != self.made_of:  # else the layer is still valid
-            self.made_of, self.layer = made_of, CachedLayers([self.head.layer])
+            self.made_of, self.layer = made_of, CachedLayers([self.head.layer], self.head.output_norm)
             own = self.head.embed_tokens
             self.filling = head_fill(self.head, self.output, self.target.get_input_embeddings() if own is None else own)
         self.prompts: list[Tensor] | None = list(prompts)

@@ -6,9 +6,10 @@ target's. Repositories that hold a whole model put "medusa_head." before these n
 
 EAGLE's have a Llama config.json, and tensors under the names of `lib.drafters.heads.eagle`. The first generation has
 `fc`, `layers.0` without its first norm, and a copy of the target's `embed_tokens`. The third has `fc`, `midlayer`,
-`norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes `embed_tokens`. In the form that
-vLLM's speculators write, `midlayer` is called `layers.0`, and the layer's sizes are nested in
-`transformer_layer_config`.
+`norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes `embed_tokens`. EAGLE-3.1 adds
+`norm_output` to its config.json and `fc_norm.0`, `fc_norm.1` and so on to its tensors, or `input_norm`. In the form
+that vLLM's speculators write, `midlayer` is called `layers.0`, and the layer's sizes are nested in
+`transformer_layer_config`; some makers put "model." before all but `lm_head` and the maps.
 
 DFlash's (kind "block") have a Qwen3 config.json with `block_size` and `dflash_config`: target_layer_ids, whose outputs
 they read, and mask_token_id; tensors `fc`, `hidden_norm`, `layers.N` and `norm`. JetSpec's are the same with
@@ -38,6 +39,7 @@ READ = ("config.json", "*.safetensors")
 PREFIX = "medusa_head."
 NESTED = "transformer_layer_config"
 FEATURES = "eagle_aux_hidden_state_layer_ids"
+FLAGS = ("norm_before_residual", "norm_output", "fc_norm", "norm_before_fc")  # of EAGLE-3
 
 
 def load(kind: str, where: str | Path, target) -> nn.Module:
@@ -103,8 +105,9 @@ def load_eagle3(where, settings: dict, tensors: dict[str, Tensor], target) -> nn
     _check_parts(where, settings)
     settings = {**(settings.get(NESTED) or {}), **settings}
     tensors = _with_midlayer(where, tensors)
-    config = _config(where, settings, tensors, kind="eagle3", num_hidden_layers=1,  # some configs tell the target's
-                     feature_layers=feature_layers(settings, target.config), own_output=True)
+    norms = {"fc_norm": "fc_norm.0.weight" in tensors, "norm_before_fc": "input_norm.weight" in tensors}
+    config = _config(where, norms | settings, tensors, kind="eagle3", num_hidden_layers=1,  # some tell the target's
+                     feature_layers=feature_layers(settings, target.config), own_output="lm_head.weight" in tensors)
     check_fits(where, settings.get("target_hidden_size") or config.hidden_size, config.vocab_size, target)
     check_features(where, config.feature_layers, target)
     if config.hidden_size != target.config.get_text_config().hidden_size:
@@ -211,7 +214,7 @@ def _sizes(where, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaCo
 
 
 def _check_parts(where, settings: dict) -> None:
-    """ValueError where the layer's nested config is no object, or feature layers are no numbers."""
+    """ValueError where the layer's nested config is no object, feature layers are no numbers, or a flag is none."""
     nested, eagle = settings.get(NESTED) or {}, settings.get("eagle_config")
     if not isinstance(nested, dict):
         raise ValueError(f"config.json of {where} has {NESTED} {nested!r}, no object; fetch the folder again")
@@ -220,12 +223,16 @@ def _check_parts(where, settings: dict) -> None:
         if not (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
             raise ValueError(f"config.json of {where} has {FEATURES} {layers!r}, no list of whole numbers; fetch the "
                              "folder again")
+    if wrong := [name for name in FLAGS if type(settings.get(name, False)) is not bool]:
+        raise ValueError(f"config.json of {where} has {wrong[0]} {settings[wrong[0]]!r}, which must be true or false; "
+                         "fetch the folder again")
 
 
 def _with_midlayer(where, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with the layer under its first name. ValueError where one is there under both."""
-    ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name) for name in tensors}
-    if twice := sorted(name for name, other in ours.items() if other != name and other in tensors):
+    """The tensors with the layer under its first name, without "model.". ValueError where one is there twice."""
+    ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model.")) for name in tensors}
+    held = list(ours.values())
+    if twice := sorted(name for name, other in ours.items() if other != name and held.count(other) > 1):
         raise ValueError(f"{where} holds {', '.join(twice)} a second time as midlayer; keep one of the two layouts")
     return {ours[name]: tensor for name, tensor in tensors.items()}
 
@@ -237,23 +244,26 @@ def _weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _drafting(where, config: LlamaConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with `tokens` in place of d2t int64[K] (token = index + d2t[index]) and t2d bool[V], and the rows of
-    `lm_head` in their order. ValueError where the two maps name different tokens.
+    the output layer in their order. ValueError where the two maps name different tokens.
     """
     offsets, known = tensors.get("d2t"), tensors.get("t2d")
     tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
-    if (getattr(config, "draft_vocab_size", None) or config.vocab_size) == config.vocab_size:
-        config.draft_vocab_size = None
-        return tensors
-    if offsets is None or "lm_head.weight" not in tensors:
-        raise ValueError(f"{where} drafts {config.draft_vocab_size} of {config.vocab_size} tokens, but has no d2t or "
-                         "no lm_head; fetch the folder again")
-    if offsets.is_floating_point():
+    if offsets is not None and offsets.is_floating_point():
         raise ValueError(f"the tensors of {where} are not those of its config.json (of another kind of number: d2t "
                          f"{offsets.dtype} for torch.int64); fetch the folder again")
+    size = getattr(config, "draft_vocab_size", None) or (config.vocab_size if offsets is None else len(offsets))
+    if size == config.vocab_size and (offsets is None or not offsets.any()):
+        config.draft_vocab_size = None
+        return tensors
+    config.draft_vocab_size = size
+    if offsets is None or "lm_head.weight" not in tensors:
+        raise ValueError(f"{where} drafts {size} of {config.vocab_size} tokens, but has no d2t or no lm_head; fetch "
+                         "the folder again")
     tokens, order = (torch.arange(len(offsets)) + offsets.long()).sort()
     if known is not None and not torch.equal(known.nonzero().flatten(), tokens):
         raise ValueError(f"d2t and t2d of {where} name different tokens; fetch the folder again")
-    return {**tensors, "tokens": tokens, "lm_head.weight": tensors["lm_head.weight"][order]}
+    ordered = {name: tensors[name][order] for name in ("lm_head.weight", "markov.head.weight") if name in tensors}
+    return {**tensors, **ordered, "tokens": tokens}
 
 
 def folder_of(where: str | Path) -> Path:
