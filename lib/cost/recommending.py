@@ -25,6 +25,8 @@ from lib.cost import candidates, ways
 from lib.cost.calibration import LEVELS, calibrate, dtype_of, falling, full_rounds, usual_prefix
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.engines.registry import SAME, settings
+from lib.cost.engines.schedule import scheduled
+from lib.cost.engines.weights import places
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
                                      Interval, Recommendation)
 from lib.cost.round_cost import Costs, Curve, RoundCost
@@ -119,6 +121,8 @@ class _Procedure:
         recorded.forget()
         self.say("costs are calibrated")
         by_batch = [self.at(batch, own, prices[batch], at) for at, (batch, own) in enumerate(at_batch.items())]
+        rows = scheduled({own.batch: None if own.is_plain else own.settings for own in by_batch})
+        by_batch = [replace(own, settings=rows[own.batch]) for own in by_batch]
         machine = processor.machine(self.pair.target.device)
         made = Recommendation(
             target=self.pair.target_name,
@@ -412,7 +416,7 @@ def _for_engines(winner: Candidate, tried: Sequence[Candidate], price: Mapping[s
     def of(each: Candidate) -> list[dict[str, str]]:
         chains = [other for other in tried if other.entrant is each.entrant and other.is_chain]
         chain = max(chains, key=speed).shape if chains else ROOT_ALONE
-        return settings(each.entrant.spec, each.shape, chain)
+        return settings(each.entrant.spec, each.shape, chain, places(each.entrant))
 
     if found := of(winner):
         return found, None

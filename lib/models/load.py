@@ -303,6 +303,7 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind:
         if info["missing_keys"]:
             raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; its "
                                    "files are incomplete or belong to another config.json: fetch or save them again")
+        model.gguf_file = source.gguf  # from which the folder was made; empty without one
         return model.to(device).eval()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error

@@ -23,7 +23,7 @@ from lib.models import Pair
 from lib.models.prompts import PromptSet
 from lib.replay.rank_paths import most_frequent_paths
 from lib.tests import small_models
-from lib.tests.cost import test_cost
+from lib.tests.cost import engine_readers, test_cost
 from lib.tests.replay.test_replay import synthetic
 from lib.trees import growth, shapes
 from lib.trees.growth.rules import Costs
@@ -204,6 +204,24 @@ def test_where_no_engine_runs_the_winner_the_fastest_that_one_runs_is_named():
     assert recommending._for_engines(winner, tried[:1], prices, 1) == ([], None)
     own, none = recommending._for_engines(tried[2], tried, prices, 1)
     assert own == set_so and none is None
+
+
+def test_vllms_line_drafts_nothing_at_the_batch_size_at_which_plain_decoding_is_faster():
+    model = small_models.related(TARGET, 4, 0.05)
+    model.name_or_path = "org/drafter"
+
+    def generate(target, drafter, ids, **settings):
+        return costing(0.05, 0.01 if len(ids) == 1 else 3.0)(target, drafter, ids, **settings)
+
+    alone, both = ask([pair_of(model)], batches=[1, 2], drafters=["model"], generate=generate).recommendation.by_batch
+    [line] = [row["setting"] for row in alone.settings if row["engine"] == "vLLM, chain"]
+    assert both.is_plain and not both.settings and engine_readers.read_schedule(line, 3) == [alone.budget, 0, 0]
+    assert any(row["engine"] == "SGLang, chain" for row in alone.settings)
+
+
+def test_a_winner_without_a_checkpoint_is_said_to_have_none():
+    made = ask([pair_of(small_models.related(TARGET, 4, 0.05))], drafters=["model"]).recommendation
+    assert not made.at(1).settings and "no checkpoint of model exists that an engine reads" in made.text()
 
 
 def test_the_file_and_the_lines_say_the_same(found, tmp_path):

@@ -17,6 +17,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.replay import logs
 from lib.tests import small_models
+from lib.tests.cost import engine_readers
 from lib.trees import shapes
 
 TARGET = small_models.llama(3)
@@ -56,11 +57,23 @@ def test_the_fastest_candidate_on_one_half_is_judged_on_the_other(tmp_path):
     tokens = 1 + best.accepted[kept].sum() / best.rounds[kept].sum()
     seconds = 0.010 + 0.002 * own.budget / 8 + 0.001 * sum(best.passes.values())
     assert own.speedup.value == pytest.approx(tokens * 0.010 / seconds)
-    assert set(own.kinds) == {"a", "b"} and own.settings
+    assert set(own.kinds) == {"a", "b"} and not own.settings, "no engine reads a model that was made in memory"
     assert own.choices == [list(path) for path in best.shape.choices()]
     assert own.over_chain.value == pytest.approx(1.0) or own.chain != best.name
     at_eight = served.recommend(found, price[8], 8, texts(), np.random.default_rng(0))
     assert at_eight.budget < own.budget or at_eight.plain, "a check of eight nodes takes four plain steps there"
+
+
+def test_vllms_line_has_the_length_for_each_batch_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(DRAFTER, "name_or_path", "org/drafter", raising=False)
+    price, found = prices(tmp_path), tried()
+    first, at_eight = served.with_schedule([served.recommend(found, price[batch], batch, texts(),
+                                                             np.random.default_rng(0)) for batch in (1, 8)])
+    [line] = [row["setting"] for row in first.settings if row["engine"] == "vLLM, chain"]
+    lengths = engine_readers.read_schedule(line, 9)
+    assert '"model": "org/drafter"' in line and lengths[0] == lengths[6] > lengths[7] == lengths[8]
+    assert (lengths[7] == 0) == at_eight.plain
+    assert at_eight.plain or line in [row["setting"] for row in at_eight.settings]
 
 
 def test_drafters_without_a_model_draft_for_nothing_and_others_need_a_time(tmp_path):
