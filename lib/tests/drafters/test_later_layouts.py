@@ -1,4 +1,4 @@
-"""Later versions of published layouts draft as their authors define them: the whole pass written out, without modules."""
+"""Later versions of published layouts draft as their authors define them: the pass written out, without modules."""
 
 from copy import deepcopy
 from types import SimpleNamespace
@@ -64,9 +64,9 @@ def proposed(kind, folder, text, shape="chain:4", target=TARGET):
     return draft.tokens.tolist()
 
 
-def is_lossless(kind, folder):
+def is_lossless(kind, folder, shape="kary:2@6"):
     drafter = make(kind, SimpleNamespace(target=TARGET), folder=str(folder))
-    done = live.decode(TARGET, drafter, PROMPTS, shape="kary:2@6", max_new_tokens=9)
+    done = live.decode(TARGET, drafter, PROMPTS, shape=shape, max_new_tokens=9)
     own = [TARGET.generate(prompt[None], max_new_tokens=9, do_sample=False, pad_token_id=0, eos_token_id=None)
            for prompt in PROMPTS]
     return done.new_tokens == [row[0, len(prompt):].tolist() for row, prompt in zip(own, PROMPTS)]
@@ -177,3 +177,164 @@ def test_a_map_of_all_tokens_that_names_others_is_refused(tmp_path):
         with pytest.raises(ValueError, match="are no part of the target's 24, each once"):
             published.load("eagle3", write(tmp_path / "a", "eagle3", tensors=tensors,
                                            config=EAGLE3 | {"draft_vocab_size": V}), TARGET)
+
+
+# ------------------------------------------------------------------------------------------------------------- DFlash2
+
+
+DFLASH2 = LAYOUTS["block"][0] | {"architectures": ["DFlash2DraftModel"], "dflash_config": {
+    "target_layer_ids": [0, 3], "mask_token_id": 7, "block_size": 5, "conv_kernel_size": 2, "conv_group_size": 8,
+    "selector_rank": 6, "selector_top_k": 4}}
+
+
+def dflash2_tensors():
+    own = {}
+    for layer in range(2):
+        for part in ("attention_conv", "mlp_conv"):
+            own |= {f"layers.{layer}.{part}.base_kernel": 1 + numbers(2, 2, H),
+                    f"layers.{layer}.{part}.kernel_projection.weight": numbers(2 * 2 * 4, H)}
+    return {**dflash_tensors(), **own, "candidate_selector.hidden_projection.weight": 4 * numbers(6, H),
+            "candidate_selector.predecessor_codebook": 12 * numbers(V, 6),
+            "candidate_selector.successor_codebook": 12 * numbers(6, V).T}
+
+
+def plain_dflash2(tensors, text, causal=False, window=None, embedding_scale=1.0):
+    """The states [5, H] of the block after a text, whose last token is its root."""
+    plain = Plain(tensors)
+    context = plain.normed(torch.cat(states_of(text[:-1], [1, 4]), dim=-1) @ plain.given["fc.weight"].T, "hidden_norm")
+    x = TARGET.get_input_embeddings().weight[[text[-1], 7, 7, 7, 7]] * embedding_scale
+    places = torch.arange(len(context) + 5)
+    apart = places[-5:, None] - places
+    sees = (apart < (window or 1000)) & ((apart >= 0) if causal else torch.ones_like(apart, dtype=torch.bool))
+
+    def convolved(name, inner, sublayer):
+        weights = plain.given[f"{name}.kernel_projection.weight"].view(2, 2, 4, H)  # before or after, tap, group
+        out = inner
+        for side in range(2):
+            given = sublayer(out) if side else inner
+            out = torch.zeros(5, H, dtype=torch.float64)
+            for place in range(5):
+                for channel in range(H):
+                    for tap in range(min(2, place + 1)):
+                        kernel = (plain.given[f"{name}.base_kernel"][side, tap, channel]
+                                  + weights[side, tap, channel // 8] @ inner[place])
+                        out[place, channel] += kernel * given[place - tap, channel]
+        return out
+
+    for layer in ("layers.0", "layers.1"):
+        def attention(block):
+            both = torch.cat([context, block])
+            query = turned(plain.normed(plain.heads(block, layer, "q", 4), f"{layer}.self_attn.q_norm"), places[-5:])
+            key = turned(plain.normed(plain.heads(both, layer, "k", 2), f"{layer}.self_attn.k_norm"), places)
+            return plain.attend(query, key, plain.heads(both, layer, "v", 2), sees, layer)
+
+        x = x + convolved(f"{layer}.attention_conv", plain.normed(x, f"{layer}.input_layernorm"), attention)
+        x = x + convolved(f"{layer}.mlp_conv", plain.normed(x, f"{layer}.post_attention_layernorm"),
+                          lambda inner: plain.mlp(inner, layer))
+    return plain.normed(x, "norm")
+
+
+def plain_scores(tensors, state, before, unary=lambda logits: logits):
+    """The scores of the four best tokens after a token, by token."""
+    given = Plain(tensors).given
+    logits = unary(TARGET.lm_head.weight.double() @ state)
+    gate = given["candidate_selector.predecessor_codebook"][before] * (
+        given["candidate_selector.hidden_projection.weight"] @ state)
+    return {token: float(logits[token] + given["candidate_selector.successor_codebook"][token] @ gate)
+            for token in logits.topk(4).indices.tolist()}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("told", [{}, {"is_causal": True}, {"layer_types": ["sliding_attention"] * 2, "sliding_window":
+                         16}, {"layer_types": ["sliding_attention"] * 2, "sliding_window": 16, "is_causal": False}])
+def test_dflash2_drafts_what_its_selector_takes_of_the_convolved_block(told, tmp_path):
+    tensors, sliding, changed = dflash2_tensors(), "layer_types" in told, 0
+    folder = write(tmp_path / "head", "block", config=DFLASH2 | told, tensors=tensors)
+    for root in range(3, 9):
+        text = [*PROMPTS[1].tolist(), root]
+        states = plain_dflash2(tensors, text, causal=told.get("is_causal", sliding), window=16 if sliding else None)
+        tokens = [root]
+        for state in states[1:]:
+            scores = plain_scores(tensors, state, tokens[-1])
+            tokens.append(max(scores, key=scores.get))
+            changed += tokens[-1] != int((TARGET.lm_head.weight.double() @ state).argmax())
+        assert proposed("block", folder, text, "chain:9") == tokens, "no deeper than the block"
+        best = sorted(own := plain_scores(tensors, states[1], root), key=own.get, reverse=True)[:2]
+        second = [sorted(own := plain_scores(tensors, states[2], token), key=own.get, reverse=True)[:2]
+                  for token in best]
+        assert proposed("block", folder, text, "kary:2@6") == [root, *best, *second[0], *second[1]]
+    assert changed, "the selector takes others than the block's best"
+    assert proposed("block", folder, text, "chain:9", deepcopy(TARGET).float()) == tokens, "not in C++"
+    assert sliding or is_lossless("block", folder) and is_lossless("block", folder, "dyspec:4@6")
+
+
+@torch.no_grad()
+def test_dflash2_in_replay_is_what_it_is_live(tmp_path):
+    """Ranks of a known text by one forward pass are those after each token of it."""
+    tensors = dflash2_tensors()
+    drafter = make("block", SimpleNamespace(target=TARGET), folder=str(write(
+        tmp_path / "head", "block", config=DFLASH2, tensors=tensors)))
+    text = torch.tensor([3, 9, 4, 11, 6, 2, 17, 8])
+    ranks, probs = drafter.read_ahead(TARGET, [text], [3], 4)
+    for row, root in enumerate(range(3, 7)):
+        states = plain_dflash2(tensors, text[: root + 1].tolist())
+        for ahead in range(min(4, 7 - root)):
+            scores = plain_scores(tensors, states[1 + ahead], int(text[root + ahead]))
+            total = torch.tensor(list(scores.values())).double().exp().sum()
+            true = scores.get(int(text[root + ahead + 1]))
+            assert float(probs[0, row, ahead]) == pytest.approx(0 if true is None else float(
+                torch.tensor(true).double().exp() / total), abs=1e-6)
+            assert true is None or ranks[0, row, ahead] == sum(other > true for other in scores.values())
+
+
+@torch.no_grad()
+def test_scales_of_the_targets_embedding_and_logits_are_the_heads_too(tmp_path):
+    scales = {"input_embedding_scale": 3.0, "output_multiplier": 0.7, "final_logit_softcapping": 1.5}
+    tensors, text = dflash2_tensors(), [*PROMPTS[1].tolist(), 3]
+    config = DFLASH2 | {"dflash_config": DFLASH2["dflash_config"] | scales}
+    states = plain_dflash2(tensors, text, embedding_scale=3.0)
+    scores = plain_scores(tensors, states[1], 3, lambda logits: 1.5 * (0.7 * logits / 1.5).tanh())
+    folder = write(tmp_path / "head", "block", config=config, tensors=tensors)
+    assert proposed("block", folder, text, "star:4") == [3, *sorted(scores, key=scores.get, reverse=True)]
+
+
+@torch.no_grad()
+def test_a_block_with_a_window_drafts_for_texts_within_it(tmp_path):
+    config = DFLASH2 | {"layer_types": ["sliding_attention"] * 2, "sliding_window": 12}
+    folder = write(tmp_path / "head", "block", config=config, tensors=dflash2_tensors())
+    drafter = make("block", SimpleNamespace(target=TARGET), folder=str(folder))
+    assert drafter.window == 7 and not drafter.per_depth
+    text = list(range(1, 20))
+    head, hidden = drafter.head, TARGET(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+    root = TARGET.get_input_embeddings()(torch.tensor([text[-1:]]))
+    states = head.states_along(head.read(hidden), root, torch.tensor([18]))[0, 0]
+    torch.testing.assert_close(states, plain_dflash2(dflash2_tensors(), text, causal=True, window=12)[1:],
+                               atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"conv_group_size": 7}, "conv_group_size 7, which does not divide hidden_size 32"),
+    ({"selector_top_k": 0}, "selector_top_k 0, which must count from 1 on"),
+    ({"selector_rank": None}, "selector_rank None, which must count"),
+    ({"output_multiplier": "x"}, "output_multiplier 'x', no number"),
+])
+def test_what_a_dflash2_config_says_wrongly_is_named(wrong, message, tmp_path):
+    config = DFLASH2 | {"dflash_config": DFLASH2["dflash_config"] | wrong}
+    with pytest.raises(ValueError, match=message):
+        published.load("block", write(tmp_path / "a", "block", config=config, tensors=dflash2_tensors()), TARGET)
+
+
+def test_a_dflash2_head_that_lacks_a_part_is_refused(tmp_path):
+    inner = {name: value for name, value in DFLASH2["dflash_config"].items() if name != "selector_rank"}
+    with pytest.raises(ValueError, match="lacks selector_rank, which a DFlash2 head has"):
+        published.load("block", write(tmp_path / "a", "block", config=DFLASH2 | {"dflash_config": inner},
+                                      tensors=dflash2_tensors()), TARGET)
+    lost = {name: tensor for name, tensor in dflash2_tensors().items() if "mlp_conv.base_kernel" not in name}
+    with pytest.raises(ValueError, match=r"missing: layers\.0\.mlp_conv\.base_kernel"):
+        published.load("block", write(tmp_path / "b", "block", config=DFLASH2, tensors=lost), TARGET)
+    with pytest.raises(ValueError, match="layers with a sliding window, which see backwards alone"):
+        mixed = DFLASH2 | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 12}
+        published.load("block", write(tmp_path / "c", "block", config=mixed, tensors=dflash2_tensors()), TARGET)
+    named = {f"{name}.weight" if name.endswith("codebook") else name: tensor
+             for name, tensor in dflash2_tensors().items()}
+    assert published.load("block", write(tmp_path / "d", "block", config=DFLASH2, tensors=named), TARGET).window is None
