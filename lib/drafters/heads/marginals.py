@@ -216,7 +216,7 @@ class DFlashHead(BlockHead):
     def window(self) -> int | None:
         """The longest text of which all places of a block see everything; None without a limit."""
         sliding = getattr(self.config, "sliding_window", None)
-        return sliding and sliding - self.config.block_size
+        return max(1, sliding - self.config.block_size) if sliding else None
 
     def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
         masks = self.mask_embedding.expand(*roots.shape[:-1], self.config.block_size - 1, -1)
