@@ -63,6 +63,26 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None) -> 
     return torch.tensor(ids, dtype=torch.long)
 
 
+def end_of_turn(tokenizer) -> int | None:
+    """The special token that the chat template renders last after a finished answer, white space aside, and nowhere
+    inside an answer with reasoning (gpt-oss ends its reasoning with another token than its answer); None without one.
+    """
+    if not has_template(tokenizer):
+        return None
+    thoughts = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), "alpha")  # as templates name them
+    try:
+        brief, long = (tokenizer.apply_chat_template(
+            [*of_user("question"), {"role": "assistant", "content": "omega", **more}], tokenize=False).rstrip()
+            for more in ({}, thoughts))
+    except Exception:  # whatever a template raises of a dialogue that it does not take
+        return None
+    ends = [(token.content, number) for number, token in tokenizer.added_tokens_decoder.items()
+            if token.special and brief.endswith(token.content) and long.endswith(token.content)]
+    text, number = max(ends, key=lambda end: len(end[0]), default=("", None))
+    inside = long[long.find("alpha" if "alpha" in long else "omega"):].removesuffix(text)
+    return None if number is None or text in inside else number
+
+
 def _dated(tokenizer, day: str | None) -> dict[str, str]:
     """The chat template with the day in the place of today, and under the name by which others ask for it."""
     if day is None:
