@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from lib.attention.registration import TREE, register
@@ -146,15 +146,29 @@ def _findable(name: str) -> str:
 class Served:
     """A target that is served elsewhere, and draft models with its tokenizer, by name, which are loaded.
 
-    config, eos_token_ids, parameters: of the target, whose weights are not read.
+    config, eos_token_ids: of the target, of which no weights are read and any architecture will do.
     """
 
-    name: str
+    source: Source
     config: object
     tokenizer: object
     eos_token_ids: tuple[int, ...]
-    parameters: int
     drafters: Mapping[str, object]
+
+    @property
+    def name(self) -> str:
+        """The target's name as figures show it."""
+        return self.source.short
+
+    @property
+    def parameters(self) -> int:
+        """The number of the target's parameters. PairError where its configuration makes no model here."""
+        try:
+            return _parameters(self.source, self.config)
+        except checks.PairError as error:
+            raise checks.PairError(f"the parameters of {self.source}, from which costs are computed, cannot be counted "
+                                   f"({error}); give costs as a table that lib/cost/measure_served.py writes where it "
+                                   "is served") from None
 
     @property
     def folders(self) -> list[str]:
@@ -164,22 +178,47 @@ class Served:
 
 def load_served(target: str, drafters: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO,
                 device: str = "cpu") -> Served:
-    """A served target's tokenizer and settings, and draft models; names as `load_pairs` takes them. PairError as there.
+    """A served target's tokenizer and settings, and draft models; names as `load_pairs` takes them. PairError as there,
+    but for the target's architecture and weights.
     """
-    pairs = [(source, *rest) for source, *rest in _named([target, *(f"{target}|{name}" for name in drafters)])]
-    (source,), (own, *_), (kind, *_) = pairs[0], *checks.formats_of(dtype, bits.NONE, device)
+    (source,), *pairs = _named([target, *(f"{target}|{name}" for name in drafters)])
+    own, kind = checks.formats_of(dtype, bits.NONE, device)[1]
     for pair in pairs:
-        _check_partners(pair, _config, _tokenizer)
-    checks.check_memory({(pair[1].short, own): _parameters(pair[1], _config(pair[1])) for pair in pairs[1:]}, device)
-    tokenizer, config = _tokenizer(source), _config(source)
+        _check_partners(pair, _config, _tokenizer, _settings(source))
+    checks.check_memory({(pair[1].short, own): _parameters(pair[1], _config(pair[1])) for pair in pairs}, device)
+    tokenizer = _tokenizer(source)
     try:
         ends = _read(GenerationConfig, source).eos_token_id
     except checks.PairError:  # not every model has one
         ends = None
     ends = tokenizer.eos_token_id if ends is None else ends
-    return Served(source.short, config, tokenizer, (ends,) if isinstance(ends, int) else tuple(ends or ()),
-                  _parameters(source, config),
-                  {name: _model(pair[1], own, device, kind) for name, pair in zip(drafters, pairs[1:])})
+    models = {name: _model(pair[1], own, device, kind) for name, pair in zip(drafters, pairs)}
+    for pair, model in zip(pairs, models.values()):
+        _quantise(model, pair[1], kind)
+    return Served(source, _settings(source), tokenizer, (ends,) if isinstance(ends, int) else tuple(ends or ()), models)
+
+
+def _settings(source: Source):
+    """The configuration of a served target; where it has none that can be read here, its number of tokens alone."""
+    try:
+        config = _read(AutoConfig, source) if not source.is_random else _config(source)
+        if isinstance(getattr(config.get_text_config(), "vocab_size", None), int):
+            return config
+    except checks.PairError:
+        pass
+    return PreTrainedConfig(vocab_size=len(_tokenizer(source)))
+
+
+def check_served(target: str, drafters: Sequence[str]) -> None:
+    """PairError for what `load_served` would refuse, as far as `check_pairs` reads."""
+    for pair in _named([target, *(f"{target}|{name}" for name in drafters)]):
+        readable = [source.is_local or _offline() for source in pair]
+        if readable[0]:
+            _tokenizer(pair[0])
+        if len(pair) == 2 and readable[1]:
+            _config(pair[1])
+        if all(readable):
+            _check_partners(pair, _config, _tokenizer, _settings(pair[0]))
 
 
 def check_pairs(names: Sequence[str]) -> None:
@@ -218,11 +257,14 @@ def _shown(name: str, pair: tuple[Source, ...]) -> str:
     return name if name in PAIRS else "|".join(each.short if each.is_folder else str(each) for each in pair)
 
 
-def _check_partners(pair: tuple[Source, ...], config: Callable, tokenizer: Callable) -> None:
-    """PairError where target and drafter have different tokens; config, tokenizer: functions of a source."""
+def _check_partners(pair: tuple[Source, ...], config: Callable, tokenizer: Callable, served=None) -> None:
+    """PairError where target and drafter have different tokens; config, tokenizer: functions of a source; served: the
+    target's configuration where it is served elsewhere.
+    """
     if len(pair) == 1:
         return
-    sizes = tuple(config(source).get_text_config().vocab_size for source in pair)
+    configs = (served or config(pair[0]), config(pair[1]))
+    sizes = tuple(each.get_text_config().vocab_size for each in configs)
     checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
 
 
