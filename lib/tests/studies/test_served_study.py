@@ -109,7 +109,7 @@ def test_tables_and_sentences_are_those_of_the_logs(texts, competing, tmp_path):
     assert "computed by a roofline" in shown.claim and list(shown.tables[0].index) == [1, 8]
     assert f"{listed[listed['batch'] == 1]['tokens'].max():.2f}" in findings.tokens(listed).claim
     assert "naive sampling at temperature 0.7" in findings.read(texts, 0.7).text
-    assert "5 by text alone" in findings.read(texts, 0.7).claim
+    assert "known 5 by token ids, 0 by logged tokens, 5 by text alone" in findings.read(texts, 0.7).claim
     (tmp_path / "run.json").write_text(json.dumps({"stages": {}, "parameters": {"08_served": {"logs": "mine.jsonl"}}}))
     parts = list(findings.report(Results(tmp_path), Ask("t/d", 2), rng))
     assert parts[0] == findings.SERVED and len(parts) == 3
