@@ -51,18 +51,18 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
     chat template's end of a turn, else the first EOS token. One of which the log holds the beginning alone did not end.
     An answer whose text the tokenizer does not give back is refused. ValueError where more than MOST_REFUSED are.
     """
-    ends, refused, rows = _Ends.of(logged.answers, tokenizer, eos_token_id), dict(logged.refused), []
+    ends, refused, kept, rows = _Ends.of(logged.answers, tokenizer, eos_token_id), dict(logged.refused), [], []
     by_text = cache(lambda: _by_text(tokenizer))
     for answer in logged.answers:
         try:
             rows.append(_row(answer, tokenizer, ends, by_text))
+            kept.append(answer)
         except ValueError as reason:
             refused[answer.where] = str(reason)
     if not rows or len(refused) > MOST_REFUSED * (len(refused) + len(rows)):
         told = "; ".join(f"{where}: {why}" for where, why in list(refused.items())[:3])
         raise ValueError(f"{len(refused)} of {len(refused) + len(rows)} logged answers cannot be used ({told}); mend "
                          "or remove these, or give the tokenizer of the model that wrote them")
-    kept = [answer for answer in logged.answers if answer.where not in refused]
     prompts, written, ended, known_by = zip(*rows)
     return Texts(tuple(answer.name for answer in kept), tuple(answer.kind for answer in kept), prompts, written, ended,
                  known_by, tuple(sorted({answer.temperature for answer in kept if answer.temperature is not None})),

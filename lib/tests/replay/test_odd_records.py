@@ -192,6 +192,15 @@ def test_each_choice_has_its_own_prompt(tokenizer, tmp_path):
     assert "neither messages nor one prompt" in refusal(row, tokenizer, tmp_path)
 
 
+def test_a_choice_that_cannot_be_used_leaves_the_others_their_own_names(tokenizer, tmp_path):
+    choices = [{"message": {"content": text}, "finish_reason": "length"} for text in ("the cat", "", "the key")]
+    rows = [json.dumps({"id": "a", "request": {"messages": ASKED}, "response": {"choices": choices}})]
+    found = texts(rows + [GOOD] * 10, tokenizer, tmp_path)
+    assert found.refused == {"log, line 1": "the answer is empty"} and len(found.names) == len(found.written) == 12
+    assert [(name, tokenizer.decode(ids)) for name, ids in zip(found.names, found.written)][:2] == [
+        ("a/0", "the cat"), ("a/2", "the key")]
+
+
 @pytest.mark.parametrize("counted, ended", [(None, True), (4, True), (5, True), (6, False), (90, False)])
 def test_a_count_above_the_logged_ids_shows_a_cut(counted, ended, tokenizer, turn, tmp_path):
     """Of one token more the last is the end itself."""
