@@ -45,9 +45,10 @@ class Answer:
     gave to the chat `template`; or prompt: a plain text.
 
     text, ids: the answer as text and as token ids, prompt_ids: the prompt's; None where the log has none. pieces: the
-    texts of the answer's tokens. tokens: how many were written, as the server counted them. finish: STOP, or what else
-    the server calls it, empty where it is not told. stopped: whether a stop string may have ended it. end: the token
-    that did, where the server tells it. temperature, day: None where the log has none.
+    texts of the answer's tokens. tokens: how many were written, as the server counted them. cut: whether it is as long
+    as its log lets texts be. finish: STOP, or what else the server calls it, empty where it is not told. stopped:
+    whether a stop string may have ended it. end: the token that did, where the server tells it. temperature, day: None
+    where the log has none.
     """
 
     where: str
@@ -63,6 +64,7 @@ class Answer:
     stopped: bool = False
     end: int | None = None
     tokens: float | None = None
+    cut: bool = False
     temperature: float | None = None
     day: str | None = None
     pieces: Sequence[str] | None = None
@@ -289,7 +291,7 @@ def _of_server(name: str, request: Mapping, told: Mapping, where: str, cut: set[
     return Answer(where, name, "logged", prompt=prompt if isinstance(prompt, str) else None,
                   text=text if isinstance(text, str) else None, ids=ids, prompt_ids=prompt_ids,
                   finish=finish if isinstance(finish, str) else "",
-                  stopped=bool(request.get("stop")) and finish == STOP,
+                  stopped=bool(request.get("stop")) and finish == STOP, cut=len(text if ids is None else ids) in cut,
                   temperature=_number(request.get("temperature")))
 
 

@@ -93,7 +93,7 @@ class _Ends:
 
     def cut(self, answer: Answer, ids: Sequence[int]) -> bool:
         """Whether the log holds the beginning alone; a single token that it lacks is the end itself."""
-        if answer.tokens is not None and answer.tokens > len(ids) + 1:
+        if answer.cut or answer.tokens is not None and answer.tokens > len(ids) + 1:
             return True
         return len(answer.text) == self.cut_text if answer.ids is None else len(ids) == self.cut_ids
 

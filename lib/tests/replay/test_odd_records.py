@@ -91,7 +91,7 @@ def server(rows, most=None, debug=True, newest=False, streamed=False):
 def answers(tokenizer, lengths, end=(EOS,)):
     """Answers of so many tokens, which ended by themselves."""
     for number, length in enumerate(lengths):
-        ids = [60 + (number + 7 * place) % 900 for place in range(length)]
+        ids = [400 + (number + 7 * place) % 900 for place in range(length)]
         yield f"q{number}", "who?", PROMPT_IDS, tokenizer.decode(ids), ids + list(end), "stop"
 
 
@@ -115,6 +115,15 @@ def test_what_max_log_len_cut_has_no_end(tokenizer, turn, tmp_path):
     whole = texts(server(answers(tokenizer, [5, 30, 40], end=[]), most=500), tokenizer, tmp_path)
     assert whole.ended == (True,) * 3 and {ids[-1] for ids in whole.written} == {turn}
     assert [ids[:-1] for ids in whole.written] == [row[4] for row in answers(tokenizer, [5, 30, 40], end=[])]
+
+
+def test_a_single_answer_of_as_many_tokens_as_texts_have_letters_was_cut(tokenizer, tmp_path):
+    """Texts are cut at as many letters as ids at tokens, and have more of them."""
+    rows = list(answers(tokenizer, [30, 31, 32, 33, 34, 90]))
+    most = min(len(row[3]) for row in rows)
+    assert 35 < most < 90
+    found = texts(server(rows, most=most), tokenizer, tmp_path)
+    assert found.ended == (True,) * 5 + (False,) and list(found.written[5]) == rows[5][4][:most]
 
 
 def test_what_was_cut_and_is_known_by_its_text_has_no_end(tokenizer, turn, tmp_path):
