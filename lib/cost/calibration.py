@@ -154,12 +154,16 @@ class _Calls:
     def __init__(self, generate, target, prompts: Sequence[Tensor], batch: int, prefix: int,
                  generator: torch.Generator, drafter: Drafter, shapes: Sequence[str], rounds: int):
         self.generate, self.target, self.drafter = generate, target, drafter
-        self.texts = texts = rows_of_text(prompts, batch, max(1, prefix - rounds // 2))
+        texts = rows_of_text(prompts, batch, max(1, prefix - rounds // 2))
         self.shapes, self.rounds, self.generator = {name: shape_or_growth(name) for name in shapes}, rounds, generator
         self.deepest = static.chain(max(shape.max_depth for shape in self.shapes.values()))
-        windows = (getattr(target.config.get_text_config(), "max_position_embeddings", None), drafter.window)
+        wanted, depth = rounds * (self.deepest.max_depth + 1) + 1, self.deepest.max_depth
+        if drafter.window:  # past which nothing is drafted: its texts are shorter where they would reach it
+            texts = texts[:, -max(1, drafter.window - wanted - depth):]
+        windows = (getattr(target.config.get_text_config(), "max_position_embeddings", None),
+                   drafter.window and drafter.window - depth)
         room = min((window for window in windows if window), default=math.inf) - texts.shape[1]
-        self.most_tokens = min(rounds * (self.deepest.max_depth + 1) + 1, room)
+        self.texts, self.most_tokens = texts, min(wanted, room)
         self.seconds: list[pd.DataFrame] = []  # of a call's rounds: shape, and seconds of draft, verify and commit
 
     def __call__(self) -> None:

@@ -298,7 +298,7 @@ def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree
         calling = min(1.0, calls if entrant.drafter.one_pass else calls / passes.total())
     else:
         passes = {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
-    tally = acceptance.tally_walk(recorded.trace, walk, walk.drafted)
+    tally = acceptance.tally_walk(recorded.trace, walk)
     return _candidate(entrant, label, shape, [tally], walk.drafted[counted], passes if calls else {}, calling)
 
 
@@ -337,13 +337,12 @@ def _by_ranks(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[
             forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in parts))))
     reads_text = isinstance(entrant.drafter, TextDrafter)  # and has no token for some nodes
     for label, tree, judged in forest:
-        tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, own, entrant.name), own.budget)
-                   for own, part in judged]
-        sizes, passes = np.array([tree.budget]), Counter(widths(tree).tolist())
-        if reads_text:
-            walk, passes = simulated.rounds(recorded, entrant.drafter, tree), {}
-            sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
-        yield _candidate(entrant, label, tree, tallies, sizes, passes)
+        tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, own, entrant.name)) for own, part in judged]
+        walk = (simulated.rounds(recorded, entrant.drafter, tree) if reads_text else
+                acceptance.rounds_of(trace, tree, entrant.name))
+        sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
+        passes, calling = ({}, 1.0) if reads_text else (Counter(widths(tree).tolist()), float((sizes > 0).mean()))
+        yield _candidate(entrant, label, tree, tallies, sizes, passes, calling)
 
 
 def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:

@@ -159,14 +159,15 @@ class _Loop:
             clock.append(time.perf_counter())
         spent = [after - before for before, after in zip(clock, clock[1:])]
         held, calls = self.cache.bytes + self.drafter.cache_bytes, self.drafter.calls - calls
-        for row, draft, decision in zip(self.alive, drafts, decided):
-            self.rounds.append(self.record(row, draft, decision, calls, spent, held, models.seconds))
+        plain = self.drafter.past_window
+        for place, (row, draft, decision) in enumerate(zip(self.alive, drafts, decided)):
+            self.rounds.append(self.record(row, draft, decision, calls, spent, held, models.seconds, place in plain))
         if self.observe:
             self.observe(self.alive, drafts, decided)
         self.retire()
 
     def record(self, row: int, draft: Draft, decision: Decision, calls: int, spent: list[float], held: int,
-               models: float) -> Round:
+               models: float, past_window: bool) -> Round:
         """Writes the round's tokens to the row, up to its end, and returns the record."""
         accepted, bonus = decision
         emitted, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
@@ -174,7 +175,8 @@ class _Loop:
         counted = accepted[:length]
         ranks = tuple(int(draft.tree.rank[node]) for node in counted)
         open_end = length == len(emitted) and bool(draft.tree.children(accepted[-1] if accepted else ROOT))
-        return Round(row, position, draft.tree.budget, len(counted), ranks, open_end, calls, 1, *spent, held, models)
+        return Round(row, position, draft.tree.budget, len(counted), ranks, open_end, calls, 1, *spent, held, models,
+                     past_window)
 
     def write(self, row: int, emitted: list[int]) -> int:
         """Appends tokens to a row up to the limit, EOS or the token at which a hook stops it; returns the number of

@@ -36,7 +36,8 @@ class Round:
     them all. EOS and a stopping hook end a round as it stands; the length limit does not: `accepted` counts the tokens
     past it too, which are not returned, because leaving out or shortening the rounds that it cuts would be a bias.
     Seconds are those of the whole batch; model_seconds: the part of them spent in forward passes of target and drafter.
-    cache_bytes: bytes of the caches of target and drafter.
+    cache_bytes: bytes of the caches of target and drafter. past_window: whether nothing was drafted because the row's
+    text has outgrown the drafter's window.
     """
 
     row: int
@@ -52,6 +53,7 @@ class Round:
     commit_seconds: float
     cache_bytes: int
     model_seconds: float = float("nan")
+    past_window: bool = False
 
     @property
     def seconds(self) -> float:

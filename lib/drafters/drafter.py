@@ -31,6 +31,7 @@ class Drafter:
     wants_hidden_states: whether `commit` reads `target_outputs.hidden_states`, [B, m, H] per layer of the target for
         the nodes of its drafts, and after `start` for the tokens of the prompts, right-padded.
     levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
+    past_window: rows that it drafts no more, since their text has outgrown its window.
     name_or_path: the folder that its head or tables were read from; empty without one.
     remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
     replay: what a trace of the target's text says of its rounds, if its children are not samples: BY_RANKS, the ranks
@@ -55,6 +56,7 @@ class Drafter:
     wants_hidden_states: bool = False
     deepest: int | None = None
     levels: list[int] | None = None
+    past_window: Sequence[int] = ()
     name_or_path: str = ""
     remembers: ClassVar[bool] = False
     replay: ClassVar[str] = LIVE
@@ -174,6 +176,7 @@ class Wrapper(Drafter):
     knows = property(attrgetter("drafter.knows"))
     remembers = property(attrgetter("drafter.remembers"))
     wants_hidden_states = property(attrgetter("drafter.wants_hidden_states"))
+    past_window = property(attrgetter("drafter.past_window"))
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         self.drafter.start(prompts)

@@ -50,9 +50,8 @@ class Pair:
 
     @property
     def window(self) -> int | None:
-        """Positions that all its models have; None where none has a limit."""
-        limits = [getattr(model.config, "max_position_embeddings", None) for model in self._models]
-        return min((limit for limit in limits if limit), default=None)
+        """Positions that its target has; None without a limit. A drafter may have fewer."""
+        return getattr(self.target.config, "max_position_embeddings", None)
 
     @property
     def dtype(self) -> str:

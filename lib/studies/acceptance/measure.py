@@ -56,7 +56,7 @@ def models(pairs: Sequence) -> pd.DataFrame:
 
 def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
          deepest: int = 0) -> int | None:
-    """The tokens that a prompt may have so that its continuations fit the smallest window, with room for the deepest
+    """The tokens that a prompt may have so that its continuations fit the target's window, with room for the deepest
     tree and 1 token past the limit; None without a window. deepest: levels of trees that are replayed.
     """
     windows = [pair.window for pair in pairs if pair.window]
@@ -108,7 +108,7 @@ def _drafted_again(judged: simulated.Recorded, name: str, drafter: Drafter,
     frames = []
     for family, budget, tree in trees:
         rounds = simulated.rounds(judged, drafter, tree)
-        frames.append(acceptance.tally_walk(judged.trace, rounds, rounds.drafted).assign(
+        frames.append(acceptance.tally_walk(judged.trace, rounds).assign(
             family=family, budget=budget, depth=tree.max_depth))
     return pd.concat(frames, ignore_index=True).assign(drafter=name, **_about(judged.trace))
 
@@ -212,7 +212,7 @@ def evaluate_grown(recorded: simulated.Recorded, name: str, model, rules: Sequen
     frames = []
     for family, budget, rule in rules:
         rounds = simulated.rounds(recorded, drafter, rule)
-        rows = acceptance.tally_walk(recorded.trace, rounds, rounds.drafted, calls=rounds.draft_calls)
+        rows = acceptance.tally_walk(recorded.trace, rounds, calls=rounds.draft_calls)
         frames.append(rows.assign(family=family, budget=budget, depth=rounds.depth.max(initial=0)))
     return pd.concat(frames, ignore_index=True).assign(drafter=name, confidence=confidence, **_about(recorded.trace))
 
@@ -296,5 +296,5 @@ def _by_rule(recorded: Trace, tree: Tree, drafter: str) -> list[pd.DataFrame]:
         survive["block"] = expectation.block_survival(recorded, tree.max_depth, drafter)
     found = [expectation.tally(recorded, chances).assign(rule=rule) for rule, chances in survive.items()]
     rounds = acceptance.rounds_of(recorded, tree, drafter)
-    replayed = acceptance.tally_walk(recorded, rounds, tree.budget).assign(rule="naive")
+    replayed = acceptance.tally_walk(recorded, rounds).assign(rule="naive")
     return [*found, replayed.astype({"rounds": float, "accepted": float})[found[0].columns]]

@@ -158,7 +158,6 @@ def test_a_round_records_what_it_did():
         (dict(temperature=None), "temperature is None"),
         (dict(temperature=1.0, rule="naive", generator=7), "generator is 7; pass a torch.Generator"),
         (dict(max_new_tokens="many"), "max_new_tokens is 'many'"),
-        (dict(drafter=LanguageModelDrafter(small_models.llama(1, window=19))), "the drafter's window has 19"),
         (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; if .*, which leaves them out"),
         (dict(drafter=AdaptiveDrafter(WIDER, Schedule())), "the drafter knows 30 tokens"),
         (dict(drafter=MergedDrafter([LanguageModelDrafter(DRAFTER), WIDER])), "the drafter knows 30 tokens"),

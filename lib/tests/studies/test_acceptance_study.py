@@ -153,7 +153,7 @@ def test_live_rows_of_top_k_equal_replayed_ones():
     made = replay.record(target, {"d": drafter}, asked.ids, names=asked.names, kinds=asked.kinds, max_new_tokens=16,
                          beyond=3, about=ABOUT)
     tree = shapes.parse("kary:2@6")
-    replayed = acceptance.tally_walk(made, acceptance.rounds_of(made, tree, "d"), tree.budget)
+    replayed = acceptance.tally_walk(made, acceptance.rounds_of(made, tree, "d"))
     columns = ["prompt", "stretch", "rounds", "drafted", "accepted"]
     both = [frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[columns]
             for frame in (live.tally(done, asked.names, asked.kinds), replayed)]
