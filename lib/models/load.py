@@ -1,9 +1,10 @@
 """Loads pairs with transformers' own classes: no code from a hub runs, and weights come from safetensors alone."""
 
 import os
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
@@ -14,7 +15,7 @@ from transformers.utils import logging
 from lib.attention.registration import TREE, register
 from lib.models import checks
 from lib.models import quantize as bits
-from lib.models.dialogue import has_template
+from lib.models.dialogue import end_of_turn, has_template
 from lib.models.registry import NO_MODEL, PAIRS, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
 from lib.models.registry import source as source_of
 
@@ -58,12 +59,10 @@ class Pair:
         """The number format of its models, as "stored", or of target and drafter as "float32|bfloat16"."""
         return "|".join(dict.fromkeys(checks.format_name(model) for model in self._models))
 
-    @property
+    @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """The tokens that end the target's text: those of its generation settings, else the tokenizer's."""
-        ids = self.target.generation_config.eos_token_id
-        ids = self.tokenizer.eos_token_id if ids is None else ids
-        return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
+        """The tokens that end the target's text (see `ends_of`)."""
+        return ends_of(self.target.generation_config, self.tokenizer, self.target_name)
 
     @property
     def folders(self) -> list[str]:
@@ -141,6 +140,35 @@ def _findable(name: str) -> str:
                     and Path(part).expanduser().exists() else part for part in parts)
 
 
+def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
+    """The tokens that end a target's text: of its generation settings, of its tokenizer, and the end of turn of its
+    chat template, in this order, each once. Warns where a template does not show by which token a turn ends.
+    """
+    turn = end_of_turn(tokenizer)
+    ids = [token for found in (settings.eos_token_id, tokenizer.eos_token_id, turn)
+           for token in ([found] if isinstance(found, int) else found or ()) if token >= 0]
+    ends = tuple(dict.fromkeys(ids))
+    if turn is None and has_template(tokenizer):
+        names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ends)))) or "the length limit"
+        warnings.warn(f"the chat template of {name} does not show by which token an answer ends; answers end at {names}: "
+                      "if it ends them otherwise, add that token to eos_token_id in generation_config.json", stacklevel=2)
+    return ends
+
+
+def ends_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """By target the tokens that end its text, of pairs by name as `load_pairs` takes them, without their weights."""
+    return {source.short: _ends(source, _tokenizer(source), _config(source)) for source, *_ in _named(names)}
+
+
+def _ends(source: Source, tokenizer, config) -> tuple[int, ...]:
+    """`ends_of` a source whose model is not loaded, with the settings that transformers would give it."""
+    try:
+        settings = _read(GenerationConfig, source)
+    except checks.PairError:  # not every model has a file of them
+        settings = GenerationConfig.from_model_config(config)
+    return ends_of(settings, tokenizer, source.short)
+
+
 @dataclass(frozen=True)
 class Served:
     """A target that is served elsewhere, and draft models with its tokenizer, by name, which are loaded.
@@ -185,16 +213,11 @@ def load_served(target: str, drafters: Sequence[str], *, dtype: str | torch.dtyp
     for pair in pairs:
         _check_partners(pair, _config, _tokenizer, _settings(source))
     checks.check_memory({(pair[1].short, own): _parameters(pair[1], _config(pair[1])) for pair in pairs}, device)
-    tokenizer = _tokenizer(source)
-    try:
-        ends = _read(GenerationConfig, source).eos_token_id
-    except checks.PairError:  # not every model has one
-        ends = None
-    ends = tokenizer.eos_token_id if ends is None else ends
+    tokenizer, settings = _tokenizer(source), _settings(source)
     models = {name: _model(pair[1], own, device, kind) for name, pair in zip(drafters, pairs)}
     for pair, model in zip(pairs, models.values()):
         _quantise(model, pair[1], kind)
-    return Served(source, _settings(source), tokenizer, (ends,) if isinstance(ends, int) else tuple(ends or ()), models)
+    return Served(source, settings, tokenizer, _ends(source, tokenizer, settings), models)
 
 
 def _settings(source: Source):

@@ -76,7 +76,8 @@ def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
     counted = walk.select(walk.starts < trace.loops[walk.rows])
     parent = np.zeros(tree.size, dtype=bool)
     parent[tree.parents[1:]] = True
-    ends_at_parent = parent[counted.nodes] & (counted.drafted > 0) & (counted.starts + counted.accepted < trace.ends[counted.rows])
+    ends_at_parent = parent[counted.nodes] & (counted.drafted > 0)
+    ends_at_parent &= counted.starts + counted.accepted < trace.ends[counted.rows]
     names = np.array(trace.prompts)[counted.rows]
     kinds = dict(zip(trace.prompts, trace.kinds))
     rows = []

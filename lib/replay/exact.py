@@ -20,8 +20,8 @@ from lib.trees.tree import Tree
 class Walk:
     """Rounds of one tree: each round's row of the trace, the transition at which it starts, and where it ends.
 
-    rows, starts, accepted (a), nodes (the last accepted node, 0 for the root), drafted (n; 0 past the drafter's window):
-    int64[R].
+    rows, starts, accepted (a), nodes (the last accepted node, 0 for the root), drafted (n; 0 past the window of the
+    drafter): int64[R].
     """
 
     rows: np.ndarray

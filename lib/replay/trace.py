@@ -73,8 +73,8 @@ class Trace:
         return np.where(self.ended, self.lengths, np.minimum(self.lengths, np.maximum(self.ends - depth, 0)))
 
     def drafts(self, depth: int, drafter: str | None = None) -> np.ndarray:
-        """bool[N, L]: the transitions at which a round of a tree of this depth has a draft: in the others the text, with
-        all levels but the last, is longer than the drafter's window, and the round is one of plain decoding.
+        """bool[N, L]: the transitions at which a round of a tree of this depth has a draft: at the others the text,
+        with all levels but the last, is longer than the drafter's window, and the round is one of plain decoding.
         """
         name = next(iter(self.ranks)) if drafter is None else drafter
         starts = np.arange(self.tokens.shape[1] - 1)[None]

@@ -121,7 +121,8 @@ def test_drafting_again_has_the_rounds_of_live_decoding(recorded, kind, shape):
 
 
 def test_within_the_window_ranks_are_those_of_a_model_without_one(recorded):
-    held = np.arange(recorded.ranks["d"].shape[1])[None] + np.array([len(prompt) for prompt in PROMPTS])[:, None] < WINDOW
+    lengths = np.array([len(prompt) for prompt in PROMPTS])[:, None]
+    held = np.arange(recorded.ranks["d"].shape[1])[None] + lengths < WINDOW
     inside = recorded.ranks["whole"] >= 0
     assert np.array_equal(recorded.ranks["d"][held & inside], recorded.ranks["whole"][held & inside])
     assert (recorded.ranks["d"][inside & ~held] == 24).all() and not recorded.probs["d"][inside & ~held].any()
