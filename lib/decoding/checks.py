@@ -17,16 +17,35 @@ from lib.verify.rules import RULES
 DEEPEST = 64  # levels that any draft may have
 
 
-def unpadded(input_ids: Tensor, attention_mask: Tensor | None) -> list[Tensor]:
-    """The prompts int64[T_b] of input_ids int64[B, T], on the CPU; the mask is 0 at padding."""
+def unpadded(target, input_ids: Tensor, attention_mask: Tensor | None) -> list[Tensor]:
+    """The prompts int64[T_b] of input_ids int64[B, T], on the CPU; the mask is 0 at padding. ValueError where there is
+    none and rows seem to be padded.
+    """
     if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.is_floating_point():
         raise ValueError(f"input_ids is {_kind(input_ids)}; give int64[B, T], one prompt per row")
     if attention_mask is not None and getattr(attention_mask, "shape", None) != input_ids.shape:
         raise ValueError(
             f"attention_mask is {_kind(attention_mask)} for input_ids {tuple(input_ids.shape)}; give one entry per "
             "token")
+    if attention_mask is None:
+        _check_padding(target, input_ids)
     keep = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
     return [ids[kept].cpu().long() for ids, kept in zip(input_ids, keep)]
+
+
+def _check_padding(target, input_ids: Tensor) -> None:
+    """ValueError where some rows, but not all, begin or end with the target's padding token; where the target names
+    none, with a token that ends its texts, with which one pads then.
+    """
+    settings, config = (getattr(target, name, None) for name in ("generation_config", "config"))
+    pads = next(filter(None, (token_set(getattr(owner, name, None)) for owner, name in (
+        (settings, "pad_token_id"), (config, "pad_token_id"), (settings, "eos_token_id")))), ())
+    for side, column in (("begin", 0), ("end", -1)) if input_ids.numel() else ():
+        padded = [row for row, token in enumerate(input_ids[:, column].tolist()) if token in pads]
+        if 0 < len(padded) < len(input_ids):
+            token = int(input_ids[padded[0], column])
+            raise ValueError(f"row {padded[0]} of input_ids {side}s with token {token}, the target's padding, and others "
+                             "do not; pass `attention_mask`; all ones if these are text")
 
 
 def token_set(eos_token_id: int | Iterable[int] | Tensor | None) -> frozenset[int]:

@@ -46,11 +46,11 @@ def generate(
 
     target: a transformers model with attn_implementation "tree". drafter: see `lib.drafters.registry.make`. shape: a
     name, a `Tree`, or a growth rule that the drafter can follow. attention_mask: bool or int [B, T], 0 at padding, on
-    either side. temperature: 0 is greedy and takes the rule "greedy"; above 0, `generator` is needed. observe: called
-    after each round with the rows that ran, their drafts, and the decision of each. ValueError names the argument that
-    cannot be used, its value and the remedy.
+    either side; needed where some rows, not all, begin or end with the target's padding token. temperature: 0 is
+    greedy and takes the rule "greedy"; above 0, `generator` is needed. observe: called after each round with the rows
+    that ran, their drafts, and the decision of each. ValueError names the argument that cannot be used, its value and the remedy.
     """
-    prompts = unpadded(input_ids, attention_mask)
+    prompts = unpadded(target, input_ids, attention_mask)
     shape = shape_or_growth(shape)
     check(target, drafter, prompts, rule, temperature, max_new_tokens, generator)
     drafter = within_limits(target, drafter, shape, prompts, max_new_tokens)

@@ -150,8 +150,9 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
     ends = tuple(dict.fromkeys(ids))
     if turn is None and has_template(tokenizer):
         names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ends)))) or "the length limit"
-        warnings.warn(f"the chat template of {name} does not show by which token an answer ends; answers end at {names}: "
-                      "if it ends them otherwise, add that token to eos_token_id in generation_config.json", stacklevel=2)
+        warnings.warn(f"the chat template of {name} does not show by which token answers end; they end at {names}; if "
+                      " they should not, write the right tokens into generation_config.json (eos_token_id)",
+                      stacklevel=2)
     return ends
 
 

@@ -2,11 +2,14 @@
 belong.
 """
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import GenerationConfig
 
 from lib import replay
 from lib.attention import hosting_trees
@@ -214,3 +217,37 @@ def replayed_rounds(recorded, tree: Tree):
 def decided(rounds, recorded, tree: Tree):
     """The rounds that the trace is long enough for."""
     return [found for found in rounds if found[1] < recorded.starts(tree.max_depth)[found[0]]]
+
+
+def padded_target(pad, eos):
+    """The target with a padding token, and tokens that end its texts, of its own."""
+    target = copy.copy(TARGET)
+    target.generation_config = GenerationConfig(pad_token_id=pad, eos_token_id=eos)
+    return target
+
+
+@pytest.mark.parametrize("pad, eos, padding", [(5, 7, 5), (5, 5, 5), (None, 5, 5), (None, [7, 5], 5), (0, None, 0)])
+@pytest.mark.parametrize("left", [True, False])
+def test_a_padded_batch_without_a_mask_is_refused(pad, eos, padding, left):
+    """Its padding would be read as text; with a mask, of ones too, and as single rows it decodes."""
+    target, usual = padded_target(pad, eos), dict(shape="chain:2", max_new_tokens=4)
+    rows = [[3, 4, 6, 8], [9, 3], [4, 6, 2]]
+    filled = [[*[padding] * (4 - len(row)), *row] if left else [*row, *[padding] * (4 - len(row))] for row in rows]
+    ids, drafter = torch.tensor(filled), LanguageModelDrafter(DRAFTER)
+    side = "begins" if left else "ends"
+    with pytest.raises(ValueError, match=f"row 1 of input_ids {side} with token {padding}, .* pass `attention_mask`; "
+                                         "all ones if these are text"):
+        generate(target, drafter, ids, **usual)
+    assert generate(target, drafter, ids, attention_mask=ids != padding, **usual).new_tokens == [
+        generate(target, drafter, torch.tensor([row]), **usual).new_tokens[0] for row in rows]
+    as_text = generate(target, drafter, ids, attention_mask=torch.ones_like(ids), **usual).new_tokens
+    assert as_text == [generate(target, drafter, row[None], **usual).new_tokens[0] for row in ids], "a row never raises"
+
+
+@pytest.mark.parametrize("rows", [[[5, 3, 4], [5, 6, 8]], [[3, 5, 4], [3, 4, 6]], [[3, 4], [6, 8]]],
+                         ids=["all begin so", "inside", "none"])
+def test_a_batch_of_text_needs_no_mask(rows):
+    """Where all rows begin with the token it is a first token, and inside a text it is text."""
+    ids = torch.tensor(rows)
+    done = generate(padded_target(5, 5), LanguageModelDrafter(DRAFTER), ids, shape="chain:2", max_new_tokens=4)
+    assert done.new_tokens == [own_greedy(row, 4) for row in ids]

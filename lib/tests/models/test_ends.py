@@ -63,7 +63,7 @@ def test_settings_tokenizer_and_template_are_joined_in_this_order(tmp_path, sett
 def test_a_template_that_does_not_show_how_a_turn_ends_is_warned_of(tmp_path):
     made = folder(tmp_path / "model", BLIND)
     for read in (lambda: models.load_pair(made), lambda: models.load_served(made, [])):
-        with pytest.warns(UserWarning, match=r"template of model does not show .* answers end at <\|text\|>: .* add"):
+        with pytest.warns(UserWarning, match=r"template of model does not show .* they end at <\|text\|>; .* write"):
             assert read().eos_token_ids == (TEXT,)
 
 
