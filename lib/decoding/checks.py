@@ -44,8 +44,8 @@ def _check_padding(target, input_ids: Tensor) -> None:
         padded = [row for row, token in enumerate(input_ids[:, column].tolist()) if token in pads]
         if 0 < len(padded) < len(input_ids):
             token = int(input_ids[padded[0], column])
-            raise ValueError(f"row {padded[0]} of input_ids {side}s with token {token}, the target's padding, and others "
-                             "do not; pass `attention_mask`; all ones if these are text")
+            raise ValueError(f"row {padded[0]} of input_ids {side}s with token {token}, the target's padding, and "
+                             "others do not; pass `attention_mask`; all ones if these are text")
 
 
 def token_set(eos_token_id: int | Iterable[int] | Tensor | None) -> frozenset[int]:

@@ -22,6 +22,7 @@ from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft
 from lib.verify.draws import GeneratorDraws
+from lib.verify.rules import RULES
 
 
 @torch.inference_mode()
@@ -48,12 +49,14 @@ def generate(
     name, a `Tree`, or a growth rule that the drafter can follow. attention_mask: bool or int [B, T], 0 at padding, on
     either side; needed where some rows, not all, begin or end with the target's padding token. temperature: 0 is
     greedy and takes the rule "greedy"; above 0, `generator` is needed. observe: called after each round with the rows
-    that ran, their drafts, and the decision of each. ValueError names the argument that cannot be used, its value and the remedy.
+    that ran, their drafts, and the decision of each. ValueError names the argument that cannot be used, its value and
+    the remedy.
     """
     prompts = unpadded(target, input_ids, attention_mask)
     shape = shape_or_growth(shape)
     check(target, drafter, prompts, rule, temperature, max_new_tokens, generator)
     drafter = within_limits(target, drafter, shape, prompts, max_new_tokens)
+    drafter.ask_probs(RULES[rule].compares)
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
     loop = _Loop(fused(target), drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)
     loop.run(prompts)

@@ -69,7 +69,7 @@ class EagleDrafter(HeadDrafter):
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
         if not isinstance(shape, Tree):
             self.drafts = self._grow(shape, roots)
-        elif (self.filling is not None and self.proposal == "top_k" and shape.budget
+        elif (self.filling is not None and self.proposal == "top_k" and not self.asked_probs and shape.budget
               and shape.last_rank < self.output.out_features):
             self.drafts = self._fill_natively(shape, roots)
         else:
@@ -84,7 +84,7 @@ class EagleDrafter(HeadDrafter):
         return [Draft(shape, row, "top_k") for row in filled]
 
     def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
-        filling = Filling(shape, roots, self.proposal, self.temperature, output=self.known)
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.asked_probs, self.known)
         if shape.budget:
             filling.grow([ROOT], self._logits(self.outputs), draws)
         for level in plan(shape).levels:
@@ -94,7 +94,7 @@ class EagleDrafter(HeadDrafter):
 
     def _grow(self, rule: Growth, roots: list[int]) -> list[Draft]:
         growable(rule, self.proposal, self.temperature)
-        rows = [Growing(rule, root, self.temperature, output=self.known) for root in roots]
+        rows = [Growing(rule, root, self.temperature, self.asked_probs, self.known) for root in roots]
 
         def forward_grown(levels: Sequence[np.ndarray], tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
             above = torch.zeros_like(tokens)

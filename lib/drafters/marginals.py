@@ -72,13 +72,13 @@ class MarginalDrafter(HeadDrafter):
         return self.drafts
 
     def _fill(self, shape: Tree, logits: Tensor, draws: Draws) -> list[Draft]:
-        filling = Filling(shape, self.roots, self.proposal, self.temperature, output=self.known)
+        filling = Filling(shape, self.roots, self.proposal, self.temperature, self.asked_probs, self.known)
         for depth, nodes in enumerate([(ROOT,), *(level.nodes for level in plan(shape).levels)]):
             filling.grow(nodes, self._children(logits, depth, filling.tokens[:, nodes]), draws)
         return filling.drafts()[0]
 
     def _grow(self, rule: Growth, logits: Tensor) -> list[Draft]:
-        rows = [Growing(rule, root, self.temperature, output=self.known) for root in self.roots]
+        rows = [Growing(rule, root, self.temperature, self.asked_probs, self.known) for root in self.roots]
         grow_levels(rows, lambda levels, depth: self._growing(logits, depth, tokens_of(rows, levels)))
         return [draft for draft, _ in drafts_of(rows)]
 

@@ -151,7 +151,7 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
     if turn is None and has_template(tokenizer):
         names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ends)))) or "the length limit"
         warnings.warn(f"the chat template of {name} does not show by which token answers end; they end at {names}; if "
-                      " they should not, write the right tokens into generation_config.json (eos_token_id)",
+                      "they should not, write the right tokens into generation_config.json (eos_token_id)",
                       stacklevel=2)
     return ends
 
