@@ -69,8 +69,8 @@ class EagleDrafter(HeadDrafter):
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
         if not isinstance(shape, Tree):
             self.drafts = self._grow(shape, roots)
-        elif (self.filling is not None and self.proposal == "top_k" and not self.asked_probs and shape.budget
-              and shape.last_rank < self.output.out_features):
+        elif (self.filling is not None and self.proposal == "top_k" and not self.asked_probs
+              and shape.budget and shape.last_rank < self.output.out_features):
             self.drafts = self._fill_natively(shape, roots)
         else:
             self.drafts = self._fill(shape, roots, draws)
