@@ -13,7 +13,8 @@ from transformers import GenerationConfig
 
 from lib import replay
 from lib.attention import hosting_trees
-from lib.decoding import checks, generate
+from lib.decoding import checks, generate, in_batches
+from lib.drafters import NoDrafter
 from lib.drafters.adaptive import AdaptiveDrafter, Schedule
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
@@ -251,3 +252,23 @@ def test_a_batch_of_text_needs_no_mask(rows):
     ids = torch.tensor(rows)
     done = generate(padded_target(5, 5), LanguageModelDrafter(DRAFTER), ids, shape="chain:2", max_new_tokens=4)
     assert done.new_tokens == [own_greedy(row, 4) for row in ids]
+
+
+def test_a_call_is_summarised_and_logged(caplog):
+    """Rounds, rates and forward passes, counted by hand; the same sums where batches are joined."""
+    (ids, mask), drafter = next(in_batches(PROMPTS, 4)), LanguageModelDrafter(DRAFTER)
+    with caplog.at_level("INFO", logger="lib.decoding"):
+        done = generate(TARGET, drafter, ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=17)
+    drafted, accepted = (sum(getattr(one, name) for one in done.rounds) for name in ("drafted", "accepted"))
+    assert done.acceptance_rate == accepted / drafted and 0 < accepted
+    assert done.acceptance_length == accepted / len(done.rounds) == done.tokens_per_round - 1
+    most = max(sum(one.row == row for one in done.rounds) for row in range(4))
+    assert done.target_calls == 1 + most and done.drafter_calls == drafter.calls == 1 + 2 * most
+    assert [record.message for record in caplog.records] == [done.summary()]
+    assert f"drafted {drafted}, accepted {accepted} (rate {accepted / drafted:.3f})" in done.summary()
+    parts = [live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, rows=rows, shape="kary:2@6", max_new_tokens=17)
+             for rows in (4, 2)]
+    assert parts[0].target_calls == done.target_calls < parts[1].target_calls
+    assert {part.acceptance_rate for part in parts} == {done.acceptance_rate}
+    none = generate(TARGET, NoDrafter(), ids, attention_mask=mask, shape="chain:0", max_new_tokens=1)
+    assert np.isnan([none.acceptance_rate, none.acceptance_length]).all() and none.target_calls == 1
