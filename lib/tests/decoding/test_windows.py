@@ -22,6 +22,8 @@ from lib.drafters.merged import MergedDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.replay import acceptance, expectation, simulated
 from lib.tests import small_models
+from lib.tests.cost.test_recommendation import TARGET as ASKED
+from lib.tests.cost.test_recommendation import ask, pair_of
 from lib.tests.decoding.test_loop_edges import TARGET, own_greedy
 from lib.trees.growth.registry import shape_or_growth
 
@@ -30,9 +32,9 @@ PROMPTS = small_models.prompts(3, (3, 12, 23, 24, 40, 7))
 NAMES, KINDS = tuple("abcdef"), ("k",) * 6
 
 
-def short(seed, noise=0.3, window=WINDOW):
+def short(seed, noise=0.3, window=WINDOW, target=TARGET):
     """A model that agrees with the target in part, of a short window."""
-    model = small_models.related(TARGET, seed, noise)
+    model = small_models.related(target, seed, noise)
     model.config = copy.deepcopy(model.config)
     model.config.max_position_embeddings = window
     return model
@@ -170,3 +172,11 @@ def test_costs_of_drafting_are_taken_where_the_window_lets_it_draft():
     assert set(rows["shape"]) == set(shapes)
     drafting = [one for call in rounds for one in call if one.draft_calls]
     assert {one.drafted for one in drafting} == {1, 4} and not any(one.past_window for call in rounds for one in call)
+
+
+def test_a_drafter_of_a_short_window_competes():
+    """Prompts of 9 to 14 tokens and 16 new ones outgrow a window of 24: its chains draft in some rounds alone."""
+    found = ask([pair_of(short(4, noise=0.05, target=ASKED))])
+    own = [each for each in found.tried if each.entrant.name == "model" and each.is_chain]
+    assert own and all(0 < each.sizes[0] < 1 for each in own)
+    assert found.recommendation.at(1).speedup.value > 0
