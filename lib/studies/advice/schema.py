@@ -103,7 +103,7 @@ TABLES = (
           hardware text this machine, another on which a run was made, or one by its data sheet
           source text measured or computed: whether its costs are those of timed rounds or of a roofline
           target dtype batch drafter
-          timed flag whether drafting was timed on this hardware, or needs no forward pass
+          timed flag whether drafting was timed on this hardware, or needs no forward pass; so for all that is measured
           budget integer most draft nodes of the tree, which has more than half as many; 0: of any size
           shape text name of the tree's shape or growth rule
           chain_shape text name of the fastest chain
@@ -111,6 +111,16 @@ TABLES = (
           chain_speedup real the same of the chain
           over_chain interval predicted speed of the tree over that of the chain, both chosen on other prompts
           """, compressed=True),
+    table("advice_ratios", "speed of a tree over that of a chain, timed in turns on the same prompts, at one batch",
+          "hardware target dtype batch part tree chain", """
+          hardware text as in advice_map
+          target dtype batch
+          part text choosing: the fastest tree and chain of one drafter; judging: the recommended tree and the best chain
+          tree text drafter and shape
+          chain text drafter and shape
+          ratio interval speed of the tree over that of the chain, without prefill
+          n_prompts integer prompts, or batches of them
+          """),
     table("advice_orders", "a published order of one drafter's trees and chains, at one batch on one machine",
           "hardware target dtype batch drafter order", """
           hardware text as in advice_map
