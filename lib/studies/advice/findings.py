@@ -222,8 +222,9 @@ def tree_orders(rows: pd.DataFrame) -> Finding:
     return Finding(
         f"Published orders of trees and chains that hold by speed, beyond their interval: {'; '.join(told)}.",
         f"Predicted at batch {rows['batch'].iloc[0]}: the fastest of the one kind over the fastest of the other, of "
-        "the same drafter, chosen on one half of the prompts and compared on the other. Grown trees are those of rules that use no costs, without SMART and automatic budgets; the fastest "
-        "rule need not be the paper's. Papers report these orders for larger targets, whose rounds take longer.",
+        "the same drafter, chosen on one half of the prompts and compared on the other. Grown trees are those of rules "
+        "that use no costs, without SMART and automatic budgets; the fastest rule need not be the paper's. Papers report "
+        "these orders for larger targets, whose rounds take longer.",
         table=wide.fillna(""))
 
 

@@ -84,7 +84,7 @@ def launch_bound(rows: pd.DataFrame, parameters: float, here: str = "") -> dict[
 
 
 def of_run(run: Results) -> dict[str, float]:
-    """`launch_bound` of a run's machine and those that stand beside it; none where its tables lack the target's size."""
+    """`launch_bound` of a run's machine and those beside it; none where its tables lack the target's size."""
     sizes = run["models"].set_index("model")["parameters"] if "models" in run else {}
     made = recommendation.load(run.run_dir / recommendation.FILE)
     if made.target not in sizes:

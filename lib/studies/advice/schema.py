@@ -115,7 +115,7 @@ TABLES = (
           "hardware target dtype batch part tree chain", """
           hardware text as in advice_map
           target dtype batch
-          part text choosing: the fastest tree and chain of one drafter; judging: the recommended tree and the best chain
+          part text choosing: fastest tree and chain of one drafter; judging: the recommended tree and the best chain
           tree text drafter and shape
           chain text drafter and shape
           ratio interval speed of the tree over that of the chain, without prefill

@@ -164,7 +164,8 @@ def test_only_drafters_that_were_timed_on_a_machine_are_in_what_is_called_measur
         rows = made(found, others, np.random.default_rng(0))
         assert rows.loc[rows["source"] == "measured", "timed"].all()
         alone = rows[rows["hardware"] == "without drafters"]
-        assert "model" not in set(alone["drafter"]) and "model" in set(rows.loc[rows["source"] == "computed", "drafter"])
+        assert "model" not in set(alone["drafter"])
+        assert "model" in set(rows.loc[rows["source"] == "computed", "drafter"])
     assert {"without growth", trees_and_chains.HERE} & set(rows["hardware"]) == {trees_and_chains.HERE}, "grown trees"
     mapped = trees_and_chains.over_chains(found, others, np.random.default_rng(0))
     assert set(mapped.loc[mapped["hardware"] == "without growth", "drafter"]) == {"model", "lookup"}
@@ -172,8 +173,8 @@ def test_only_drafters_that_were_timed_on_a_machine_are_in_what_is_called_measur
     others[0] = machines.Machine(others[0].name, found.recommendation, cost.Costs(ruler), {"advice_map": old})
     assert "absent" not in set(trees_and_chains.over_chains(found, others, np.random.default_rng(0))["drafter"])
     untimed = mapped.assign(timed=mapped["drafter"] != "model")
-    told = findings.tree_or_chain(untimed).table.loc["this machine (measured)", "a tree beats every chain of its drafter"]
-    assert f" of {mapped['drafter'].nunique() - 1} drafters" in told
+    own = findings.tree_or_chain(untimed).table.loc["this machine (measured)"]
+    assert f" of {mapped['drafter'].nunique() - 1} drafters" in own["a tree beats every chain of its drafter"]
 
 
 def test_computed_costs_that_say_the_same_are_one_row(found):  # noqa: F811
@@ -189,8 +190,8 @@ def test_computed_costs_that_say_the_same_are_one_row(found):  # noqa: F811
 
 def test_what_was_timed_of_a_tree_and_a_chain_stands_beside_what_is_predicted(found):  # noqa: F811
     """In turns on the same prompts: the mean ratio by prompt, and the number of prompts."""
-    rates = {"lookup, chain:2": [2.0, 8.0, 5.0], "lookup, chain:3": [1.0, 1.0, 1.0], "lookup, kary:2@6": [1.0, 4.0, 5.0],
-             "model, chain:1": [9.0, 9.0, 9.0], "plain decoding": [1.0, 1.0, 1.0]}
+    rates = {"lookup, chain:2": [2.0, 8.0, 5.0], "lookup, chain:3": [1.0, 1.0, 1.0], "plain decoding": [1.0, 1.0, 1.0],
+             "lookup, kary:2@6": [1.0, 4.0, 5.0], "model, chain:1": [9.0, 9.0, 9.0]}
     rows = [dict(target="t", dtype="d", batch=1, part=part, way=way, prompt=f"p{at}", kind="k", repeat=0, tokens=9,
                  seconds=1.0, rate=rate, round_ms=1.0)
             for part in ("choosing", "judging") for way, own in rates.items() for at, rate in enumerate(own)]
@@ -202,7 +203,7 @@ def test_what_was_timed_of_a_tree_and_a_chain_stands_beside_what_is_predicted(fo
     tables.Table("", "advice_ratios", "mark").extend(ratios)
     first, second = ratios.to_dict("records")
     assert (first["hardware"], first["part"], first["n_prompts"]) == (trees_and_chains.HERE, "choosing", 2)
-    assert (first["tree"], first["chain"]) == ("lookup, kary:2@6", "lookup, chain:2") and first["ratio"] == pytest.approx(.5)
+    assert (first["tree"], first["chain"], first["ratio"]) == ("lookup, kary:2@6", "lookup, chain:2", pytest.approx(0.5))
     assert (second["hardware"], second["part"], second["n_prompts"], second["ratio"]) == ("another", "judging", 5, 0.9)
     mapped = trees_and_chains.over_chains(found, [other], np.random.default_rng(0))
     shown = findings.tree_or_chain(mapped, ratios).table["timed in turns"]
