@@ -223,8 +223,8 @@ def tree_orders(rows: pd.DataFrame) -> Finding:
         f"Published orders of trees and chains that hold by speed, beyond their interval: {'; '.join(told)}.",
         f"Predicted at batch {rows['batch'].iloc[0]}: the fastest of the one kind over the fastest of the other, of "
         "the same drafter, chosen on one half of the prompts and compared on the other. Grown trees are those of rules "
-        "that use no costs, without SMART and automatic budgets; the fastest rule need not be the paper's. Papers report "
-        "these orders for larger targets, whose rounds take longer.",
+        "that use no costs, without SMART and automatic budgets; the fastest rule need not be the paper's. Papers "
+        "report these orders for larger targets, whose rounds take longer.",
         table=wide.fillna(""))
 
 
@@ -343,6 +343,15 @@ def blog_columns() -> Finding:
                       "draft cost that would explain the speedup"]
     return Finding("The source blog's columns disagree with one another.", text,
                    table=claims.set_index("draft length").round(2))
+
+
+def best_lengths(rows: pd.DataFrame) -> Finding:
+    """The length of a chain that each published formula calls the best; rows: the table "formula_lengths"."""
+    shown = rows.assign(told=[f"{row.length} ({row.speedup:.2f})" for row in rows.itertuples()])
+    return Finding(
+        "The best draft length by formula, and its speedup in brackets.", "Rows: the chance that a draft token is "
+        "accepted; columns: a drafter's step over a target's step. Computed, not measured; lengths of 1 to "
+        f"{formulas.LONGEST} were tried.", table=shown.pivot(index=["by", "alpha"], columns="cost", values="told"))
 
 
 def recommended_tree(own: ForBatch) -> Finding:

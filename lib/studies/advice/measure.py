@@ -20,7 +20,7 @@ from lib.lab import processor
 from lib.models.checks import dtypes_of
 from lib.models.load import load_pair
 
-REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
+REPLAY, LEVIATHAN, BLOG = "replay and measured costs", formulas.LEVIATHAN, "source blog's table"
 NEARLY_FREE = 1.1  # times a plain round
 
 

@@ -155,4 +155,11 @@ TABLES = (
           alpha real share of rounds in which the target accepts the drafter's first token
           cost real a drafter's step over a target's step, measured
           """),
+    table("formula_lengths", "length of a chain that a published formula calls the best", "by alpha cost", """
+          by text source of the formula
+          alpha real chance that a draft token is accepted
+          cost real a drafter's step over a target's step
+          length integer draft tokens of the chain
+          speedup real speed over plain decoding that the formula gives for it
+          """),
 )
