@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters import vocabulary as reduced
@@ -86,11 +87,9 @@ def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int],
     chosen = [] if prompts is None else [prompts.ids[row] for row in np.flatnonzero(~prompts.choosing)]
     tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "nodes": [], "rank": []}
     for name in dict.fromkeys([*recorded.ranks, *drafters]):
-        ranked, drafter = name in recorded.ranks, drafters.get(name)
+        ranked = name in recorded.ranks
         trees = forest(choosing, name, [each for each in families if ranked or each not in GROWN], budgets)
-        again = not ranked or isinstance(drafter, TextDrafter)
-        tables["acceptance"].append(_drafted_again(simulated.Recorded(judged, chosen), name, drafter, trees) if again
-                                    else acceptance.evaluate(judged, name, trees))
+        tables["acceptance"].append(_accepted(judged, chosen, name, drafters.get(name), trees))
         for family, budget, tree in trees if ranked else ():
             if budget == depth_budget:
                 setting = dict(family=family, budget=budget, drafter=name, **_about(recorded))
@@ -100,6 +99,24 @@ def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int],
         if ranked:
             tables["rank"].append(acceptance.by_rank(judged, name).assign(drafter=name, **_about(recorded)))
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+
+
+def chains(recorded: Trace, lengths: Sequence[int], drafters: Mapping[str, object],
+           prompts: recording.Prompts) -> pd.DataFrame:
+    """The table "chains": chains of these lengths on the judged half of a trace; the rest as `replay_all` takes it."""
+    judged, texts = halves(recorded)[1], [prompts.ids[row] for row in np.flatnonzero(~prompts.choosing)]
+    trees = [("chain", length, shapes.chain(length)) for length in lengths]
+    rows = [_accepted(judged, texts, name, drafters.get(name), trees)
+            for name in dict.fromkeys([*recorded.ranks, *drafters])]
+    return pd.concat(rows, ignore_index=True).drop(columns=["family", "depth"])
+
+
+def _accepted(judged: Trace, texts: Sequence[Tensor], name: str, drafter: object,
+              trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
+    """`acceptance.evaluate`, by drafting again where the drafter reads the text or has no ranks; texts: the prompts."""
+    if name in judged.ranks and not isinstance(drafter, TextDrafter):
+        return acceptance.evaluate(judged, name, trees)
+    return _drafted_again(simulated.Recorded(judged, texts), name, drafter, trees)
 
 
 def _drafted_again(judged: simulated.Recorded, name: str, drafter: Drafter,
