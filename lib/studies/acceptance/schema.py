@@ -10,8 +10,8 @@ PARAMETERS = {**MODELS, "temperatures": temperatures, "families": family, "budge
 TABLES = (
     table("acceptance", "rounds of one tree on one prompt, by replay", f"{SETTING} family budget prompt stretch",
           f"{SETTING} family budget depth prompt kind {ROUNDS}", compressed=True),
-    table("chains", "rounds of a chain of a further length on one prompt, by replay", f"{SETTING} budget prompt stretch",
-          f"{SETTING} budget prompt kind {ROUNDS}", compressed=True),
+    table("chains", "rounds of a chain of a further length on one prompt, by replay",
+          f"{SETTING} budget prompt stretch", f"{SETTING} budget prompt kind {ROUNDS}", compressed=True),
     table("growth", "rounds of one static or grown tree on one prompt, by replay",
           f"{SETTING} family budget prompt stretch", f"""
           {SETTING} family budget

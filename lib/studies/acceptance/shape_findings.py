@@ -173,8 +173,8 @@ def chains(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
     sums = own.groupby(["pair", "budget"], sort=False)[["rounds", "accepted"]].sum()
     saved = (sums["accepted"] / (sums["accepted"] + sums["rounds"])).to_numpy()  # 1 - rounds / tokens
     told = rate.assign(told=[f"{text}; {share:.2f}" for text, share in zip(stats.format_estimates(rate), saved)])
-    return Finding("Chains by length: acceptance rate, and the share of target calls saved.", "The rate is accepted over "
-                   "drafted tokens; the share saved is 1 - rounds / tokens, the bonus token counted among the tokens.",
+    return Finding("Chains by length: acceptance rate, and the share of target calls saved.", "The rate is accepted "
+                   "over drafted tokens; the share saved is 1 - rounds / tokens, bonus tokens included.",
                    table=told.pivot(index="pair", columns="budget", values="told"))
 
 

@@ -15,7 +15,7 @@ from lib.cost.recommending import PREFIX, RULER
 from lib.cost.round_cost import Costs
 from lib.lab import stats
 from lib.lab.findings import Finding, Part, Results
-from lib.studies.advice import figures, measure, trees_and_chains
+from lib.studies.advice import figures, measure, sources, trees_and_chains
 from lib.studies.advice.machines import of_run
 from lib.studies.drafters.summary import CHAIN, GROWN, TREE, form
 from lib.trees import drawing
@@ -352,6 +352,33 @@ def best_lengths(rows: pd.DataFrame) -> Finding:
         "The best draft length by formula, and its speedup in brackets.", "Rows: the chance that a draft token is "
         "accepted; columns: a drafter's step over a target's step. Computed, not measured; lengths of 1 to "
         f"{formulas.LONGEST} were tried.", table=shown.pivot(index=["by", "alpha"], columns="cost", values="told"))
+
+
+def source_grid(rows: pd.DataFrame) -> Finding:
+    """Two weblogs' tables beside the same measured here, one for each grid; rows: the table "source_grid"."""
+    rows = rows.assign(**{
+        name: _with_ends(rows, name) for name in ("rate", "speedup")}, measured=rows["drafter"] + ", " + rows["shape"])
+    rows["measured"] = rows["measured"].mask(rows["drafter"] == "", "")
+    names = {"measured": "measured with", "rate": "acceptance rate", "saved": "target calls saved",
+             "memory": "memory added", "n_prompts": "prompts", "claimed_rate": "claimed rate", "claimed_saved": "claimed calls saved",
+             "claimed_memory": "claimed memory", **{name: name for name in ("tokens", "speedup", "claimed")}}
+    kept = {sources.LENGTH: ["measured", "rate", "saved", "speedup", "claimed_rate", "claimed_saved", "claimed"],
+            sources.PAIR: ["measured", "rate", "saved", "memory", "claimed_rate", "claimed_memory", "claimed"],
+            sources.TASK: ["measured", "tokens", "speedup", "n_prompts", "claimed"],
+            sources.SCENARIO: ["measured", "tokens", "speedup", "n_prompts", "claimed"]}
+    shown = [own.set_index("row")[kept[name]].rename(columns=names).rename_axis(name).round(2).astype(object).fillna("")
+             for name, own in rows.groupby("grid", sort=False)]
+    machines, formats = ([each for each in rows[name].unique() if each] for name in ("machine", "dtype"))
+    return Finding(
+        "Two weblogs' tables beside the same measured here.", "Acceptance is replayed, on "
+        f"{', '.join(formats)} models; a speedup is that of these tokens at the costs timed on "
+        f"{', '.join(machines) or 'no machine'}, and missing where drafting was not timed. By task each drafter has "
+        "its best shape, by scenario the fastest chain stands, both chosen on half of the prompts.", table=shown)
+
+
+def _with_ends(rows: pd.DataFrame, name: str) -> list[str]:
+    ends = rows[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
+    return ["" if np.isnan(each[0]) else str(recommendation.Interval(*each)) for each in ends]
 
 
 def recommended_tree(own: ForBatch) -> Finding:

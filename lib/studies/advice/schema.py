@@ -155,6 +155,25 @@ TABLES = (
           alpha real share of rounds in which the target accepts the drafter's first token
           cost real a drafter's step over a target's step, measured
           """),
+    table("source_grid", "a row of one of two weblogs' tables, with one drafter, and what was measured in its place",
+          "grid row target drafter", """
+          grid text draft length, pair, task or scenario: which of the tables
+          row text a chain, a pair of models, a kind of text or a scenario; the weblog's own pairs have no measurement
+          target drafter
+          shape text name of the draft tree's shape; by task the drafter's best, by scenario the fastest chain
+          dtype
+          machine text where drafting and checking were timed; empty without a speedup
+          rate interval accepted over drafted tokens, of greedy text by replay
+          tokens real tokens per round, bonus token included
+          saved real share of the target's calls that are saved: 1 - rounds / tokens
+          speedup interval these tokens over the time of a round, over plain decoding, batch 1; missing if not timed
+          memory real numbers of the drafter over those of the target
+          n_prompts integer prompts that judge
+          claimed text speedup that a weblog gives, or the method and length that it recommends
+          claimed_rate real its acceptance rate
+          claimed_saved real its share of the target's calls that are saved
+          claimed_memory real memory that it says the drafter adds, over the target's
+          """),
     table("formula_lengths", "length of a chain that a published formula calls the best", "by alpha cost", """
           by text source of the formula
           alpha real chance that a draft token is accepted
