@@ -360,7 +360,8 @@ def source_grid(rows: pd.DataFrame) -> Finding:
         name: _with_ends(rows, name) for name in ("rate", "speedup")}, measured=rows["drafter"] + ", " + rows["shape"])
     rows["measured"] = rows["measured"].mask(rows["drafter"] == "", "")
     names = {"measured": "measured with", "rate": "acceptance rate", "saved": "target calls saved",
-             "memory": "memory added", "n_prompts": "prompts", "claimed_rate": "claimed rate", "claimed_saved": "claimed calls saved",
+             "memory": "memory added", "n_prompts": "prompts", "claimed_rate": "claimed rate",
+             "claimed_saved": "claimed calls saved",
              "claimed_memory": "claimed memory", **{name: name for name in ("tokens", "speedup", "claimed")}}
     kept = {sources.LENGTH: ["measured", "rate", "saved", "speedup", "claimed_rate", "claimed_saved", "claimed"],
             sources.PAIR: ["measured", "rate", "saved", "memory", "claimed_rate", "claimed_memory", "claimed"],
