@@ -24,7 +24,7 @@ def rounds(target="t"):
         dict(target=target, drafter=drafter, protocol="continuation", temperature=0.0, family=family, budget=budget,
              depth=budget, prompt=f"{kind}-{name}", kind=kind, stretch="before", rounds=10,
              drafted=10 * budget if drafter == "d" else 5 * budget,
-             accepted=3 + budget + (6 if drafter == "lookup" and kind == "coding" else 0) + (2 if family == "star" else 0))
+             accepted=3 + budget + 6 * (drafter == "lookup" and kind == "coding") + 2 * (family == "star"))
         for drafter in ("lookup", "d") for family, budget in [("chain", 1), ("chain", 4), ("star", 8)]
         for kind, names in KINDS.items() for name in names])
 
