@@ -341,8 +341,9 @@ def _by_ranks(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[
         walk = (simulated.rounds(recorded, entrant.drafter, tree) if reads_text else
                 acceptance.rounds_of(trace, tree, entrant.name))
         sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
-        passes, calling = ({}, 1.0) if reads_text else (Counter(widths(tree).tolist()), float((sizes > 0).mean()))
-        yield _candidate(entrant, label, tree, tallies, sizes, passes, calling)
+        calling = 1.0 if reads_text else float((sizes > 0).sum() / max(1, len(sizes)))
+        yield _candidate(entrant, label, tree, tallies, sizes, {} if reads_text else Counter(widths(tree).tolist()),
+                         calling)
 
 
 def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:

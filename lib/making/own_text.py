@@ -101,8 +101,8 @@ def to_learn(target: str, training: Path, share: float) -> tuple[Dialogues, Dial
 def check_there(target: str) -> None:
     """ValueError where a target's dialogues are not committed."""
     if not path_of(target).is_file():
-        raise ValueError(f"target {target!r} has no dialogues of its own in data/text; take {SMOLLM2!r}, or a chat model "
-                         f"for which `python -m lib making own_text --target {target}` has written some")
+        raise ValueError(f"target {target!r} has no dialogues of its own in data/text; take {SMOLLM2!r}, or a chat "
+                         f"model for which `python -m lib making own_text --target {target}` has written some")
 
 
 def chunks_of(target: str, training: Path) -> Path:

@@ -131,7 +131,7 @@ def test_what_is_saved_is_an_ordinary_model_that_assists_its_target(committed):
 
 
 def test_a_target_without_frequent_tokens_or_text_is_told(committed):
-    with pytest.raises(ValueError, match="target 'other' has no dialogues of its own in data/text; take 'smollm2-135m'"):
+    with pytest.raises(ValueError, match="target 'other' has no dialogues of its own in data/text; take 'smollm2"):
         nano.make("other", committed)
     own_text.path_of("t").rename(own_text.path_of("other"))
     with pytest.raises(ValueError, match="no list of frequent tokens ships for target 'other'"):
