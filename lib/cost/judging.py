@@ -50,8 +50,8 @@ def upheld(name: str, predicted: float, speedup: Interval, whole: Interval, own:
         return True, ""
     length = break_even(*own, *plain)
     even = f"at answers of {np.ceil(length):.0f} tokens" if np.isfinite(length) else "at no length of answer"
-    calls = (f"whole calls of {name}, prefill included, are {whole} times as fast (n = {n}); they break even {even} "
-             f"(prefill {1000 * own[0]:.3g} ms against {1000 * plain[0]:.3g} of plain decoding, then "
+    calls = (f"whole calls of {name}, prefill included, are {whole} times as fast as plain decoding (n = {n}); they "
+             f"break even {even} (prefill {1000 * own[0]:.3g} ms against {1000 * plain[0]:.3g}, then "
              f"{1000 * own[1]:.3g} ms per token against {1000 * plain[1]:.3g})")
     stays = not whole.is_below(1)
     return stays, f"{f'gain not shown for answers of {tokens:.0f} tokens: ' if stays else ''}{calls}"

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.cost import judging, recommendation, recommending
+from lib.cost.candidates import Candidate
 from lib.cost.recommendation import GENERATE, PLAIN, Interval
+from lib.models.prompts import PromptSet
 
 SPEEDS = st.floats(0.1, 10.0)
 
@@ -50,8 +52,8 @@ def test_calls_that_break_even_take_as_long(prefill, per_token, base_prefill, ba
     (Interval(1.5, 1.2, 1.8), Interval(1.01), True, ""),
     (Interval(1.5, 1.2, 1.8), Interval(1.01, 0.95, 1.07), True, "gain not shown for answers of 60 tokens: whole calls"),
     (Interval(1.5, 1.2, 1.8), Interval(0.9, 0.8, 0.99), False, "whole calls of a, prefill included, are 0.90 [0.80, "),
-    (Interval(1.1), Interval(0.97), False, "whole calls of a, prefill included, are 0.97 times as fast (n = 9); they "
-                                           "break even at answers of 101 tokens (prefill 2e+03 ms against 1e+03"),
+    (Interval(1.1), Interval(0.97), False, "whole calls of a, prefill included, are 0.97 times as fast as plain "
+     "decoding (n = 9); they break even at answers of 101 tokens (prefill 2e+03 ms against 1e+03, then 10 ms "),
     (Interval(0.9, 0.8, 0.95), Interval(0.9, 0.8, 0.95), False, "a was predicted to decode 1.40 times as fast")])
 def test_whole_calls_that_are_slower_give_plain_decoding_and_a_tie_a_length_of_answer(speedup, whole, stays, told):
     found = judging.upheld("a", 1.4, speedup, whole, (2.0, 0.01), (1.0, 0.02), 60.2, 9)
@@ -77,6 +79,20 @@ def test_the_luck_of_choosing_is_what_all_half_splits_give():
     assert np.mean(drawn) == pytest.approx(np.mean(logs), abs=4 * np.std(drawn) / 40**0.5)
     assert judging.optimism(tokens[:1], rates[:1], "aaaa", 1, rng) == pytest.approx(1.0), "nothing was chosen"
     assert judging.optimism(tokens[:, :1], rates, "a", 1, rng) == 1.0
+
+
+@given(st.integers(0, 1000), st.integers(1, 5))
+def test_tokens_in_batches_are_those_of_the_candidates(seed, batch):
+    rng, kinds = np.random.default_rng(seed), list("aabbbbaab")
+    rounds, accepted = rng.integers(1, 9, (3, 9)), rng.integers(0, 20, (3, 9))
+    known = rng.random((3, 9)) < 0.8
+    known[:, 0] = True
+    names = [f"p{at}" for at in range(9)]
+    tried = [Candidate(None, "", None, [names[at] for at in np.flatnonzero(own)], a[own], r[own], np.ones(1))
+             for own, a, r in zip(known, accepted, rounds)]
+    asked = PromptSet(tuple(names), tuple(kinds), tuple(range(9)))
+    found = judging._log_tokens(np.where(known, 1 + accepted / rounds, np.nan), kinds, batch)
+    assert np.exp(found) == pytest.approx([each.tokens_in(asked, batch) for each in tried])
 
 
 @given(st.integers(0, 1000), st.integers(1, 3))
