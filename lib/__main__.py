@@ -10,7 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,6 +169,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _ends(made: Plan, stage: plan.Stage) -> dict[str, dict[str, tuple[int, ...]]]:
+    """By target of a stage that has ended the tokens that end its text; nothing for a stage without targets, and where
+    their files can no longer be read.
+    """
+    from lib.models.checks import PairError
+    from lib.models.load import ends_by_name
+
+    values = stage.parameters
+    names = [*values.get("pairs", ()), *filter(None, [values.get("target")])]
+    try:
+        with chdir(made.layout.notebooks):  # to which paths are relative
+            return {"eos_token_ids": ends_by_name(names)} if names else {}
+    except (PairError, OSError):
+        return {}
+
+
 def _run(made: Plan, report_needs: Iterable[str]) -> int:
     """Carry out a plan and print its progress; returns the exit status."""
     from lib.lab import run
@@ -177,7 +193,7 @@ def _run(made: Plan, report_needs: Iterable[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
-        report = run.carry_out(made, say, report_needs)
+        report = run.carry_out(made, say, report_needs, partial(_ends, made))
     except (StageFailed, OSError, KeyboardInterrupt) as error:
         stopped = isinstance(error, KeyboardInterrupt)
         say("\nstopped" if stopped else f"error: {error}")

@@ -4,6 +4,7 @@ everything that the loop does and drift of the machine affects all shapes alike.
 
 import math
 import time
+from functools import partial
 from typing import Callable, Iterator, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib.cost.round_cost import PLAIN
+from lib.cost.round_cost import PLAIN, Curve, before_steps
 from lib.decoding import loop
 from lib.decoding.records import Generation, Hooks, Round
 from lib.drafters.drafter import Drafter, NoDrafter, Wrapper, levels_of
@@ -26,56 +27,86 @@ from lib.verify.draft import Draft, Draws
 
 COLD = 3  # rounds after a prefill, which has evicted the weights from the caches: slower than all that follow
 TURNS = 3  # warm rounds of each shape in a call
-# Chains give the cost of a level, w chains side by side that of a level of w nodes; together they span n = 0 .. 64.
-SHAPES = (PLAIN, "chain:1", "chain:4", "chain:8", "independent:2x4", "independent:4x4", "independent:8x4",
-          "independent:16x4")
-LEVELS = (PLAIN, "chain:1", "chain:4", "independent:4x4")  # fewer, where the cost of a level is asked for alone
+LEVELS = (PLAIN, "chain:1", "chain:4", "independent:4x4")  # where the cost of a level is asked for alone
+DEEPEST = 4  # levels of the shapes that give the cost of a check
+MOST, HALVINGS = 64, 4  # nodes of the largest of them, and how many further ones there are at most
+SURE = 3  # falls of a cost are larger than by chance at so many standard errors
 
 
 def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,), prefix: int = 128,
-              shapes: Sequence[str] = SHAPES, repeats: int = 30, seconds: float = 5.0, generator: torch.Generator,
-              drafter: Drafter | None = None,
+              shapes: Sequence[str] = (), most: int = MOST, repeats: int = 30, seconds: float = 5.0,
+              generator: torch.Generator, drafter: Drafter | None = None,
               generate: Callable[..., Generation] = loop.generate) -> pd.DataFrame:
     """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch and shape, in the columns of the
     table "costs".
 
-    shapes: names of static shapes and of growth rules. Those that draft take turns in the rounds of one call, since a
-    prefill may take longer than all its rounds; calls of plain decoding, with as many rounds, are made in between. A
-    row of text is cut from the prompts so that in the middle of a plain call `prefix` tokens are committed. All calls
-    of a batch share `seconds`, but there are LEAST_REPEATS of each at least, whatever they take: costs without a shape
-    would be wrong. drafter: used in place of the pair's own. ValueError where plain decoding is not among the shapes.
+    shapes: names of static shapes and of growth rules; by default `check_shapes` of up to `most` nodes and, while time
+    is left, up to HALVINGS further ones, each in the middle of the numbers of nodes between which a check's time rises
+    most. Those that draft take turns in the rounds of one call, since a prefill may take longer than all its rounds;
+    calls of plain decoding, with as many rounds, are made in between. A row of text is cut from the prompts so that in
+    the middle of a plain call `prefix` tokens are committed. All calls of a batch share `seconds`, but there are
+    LEAST_REPEATS of each at least, whatever they take: costs without a shape would be wrong. drafter: used in place of
+    the pair's own. ValueError where plain decoding is not among the shapes.
     """
-    if PLAIN not in shapes:
+    if shapes and PLAIN not in shapes:
         raise ValueError(f"shapes are {list(shapes)}: add {PLAIN!r}, plain decoding, to which all others compare")
-    drafting = [shape for shape in shapes if shape != PLAIN]
-    rounds = COLD + TURNS * max(1, len(drafting))
     rows = []
     for batch in batches:
-        texts = rows_of_text(prompts, batch, max(1, prefix - rounds // 2))
-        calls = [_Calls(generate, pair.target, NoDrafter(), texts, [PLAIN], rounds, generator)]
+        drafting = [shape for shape in shapes or check_shapes(batch, most) if shape != PLAIN]
+        rounds = COLD + TURNS * max(1, len(drafting))
+        of = partial(_Calls, generate, pair.target, prompts, batch, prefix, generator)
+        calls = [of(NoDrafter(), [PLAIN], rounds)]
         if drafting:
             own = drafter or LanguageModelDrafter(pair.draft_model)
-            calls.append(_Calls(generate, pair.target, own, texts, drafting, rounds, generator))
-        start = time.perf_counter()
-        for call in calls:  # to warm up
-            call()
-        fitting = int(seconds / (time.perf_counter() - start))
-        for _ in range(max(LEAST_REPEATS - 1, min(repeats, fitting))):
+            calls.append(of(own, drafting, rounds))
+        start, done = time.perf_counter(), 0
+        while done < LEAST_REPEATS or done <= repeats and time.perf_counter() - start < seconds:
             for at in torch.randperm(len(calls), generator=generator).tolist():
                 calls[at]()
+            done += 1
+            further = not shapes and done >= LEAST_REPEATS and len(calls) < 2 + HALVINGS
+            if further and time.perf_counter() - start < seconds and (nodes := _halfway(calls)):
+                calls.append(of(own, [_of_nodes(nodes)], COLD + TURNS))
+                for _ in range(LEAST_REPEATS):
+                    calls[-1]()
         rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=dtype_of(pair), batch=batch,
-                      prefix=prefix, **row) for call in calls for row in call.rows()]
+                      prefix=prefix, **row) for row in _rows(calls)]
     return pd.DataFrame(rows)
 
 
+def check_shapes(batch: int, most: int) -> list[str]:
+    """Plain decoding, and shapes at both sides of each step that the cost of a check may have (`before_steps`), up to
+    `most` nodes: chains side by side, which also give the cost of a level of as many nodes.
+    """
+    sizes = {most} | {side for nodes in before_steps(batch, most) for side in (nodes, nodes + 1)}
+    return [PLAIN, *(_of_nodes(nodes) for nodes in sorted(sizes) if 1 <= nodes <= most)]
+
+
+def _of_nodes(nodes: int) -> str:
+    """The name of the narrowest chains side by side of so many nodes with up to DEEPEST levels."""
+    chains = -(-nodes // DEEPEST)
+    return f"independent:{chains}@{nodes}" if chains > 1 else f"chain:{nodes}"
+
+
+def _halfway(calls: Sequence["_Calls"]) -> int | None:
+    """The number of nodes in the middle of those between which the time of a check rises most; None without a rise."""
+    rows = pd.DataFrame(_rows(calls))
+    check = Curve.through(rows["nodes"], rows["verify_ms"] + rows["commit_ms"])
+    rises = np.diff(check.seconds) * (np.diff(check.at) > 1)
+    at = int(np.argmax(rises))
+    return int(check.at[at] + check.at[at + 1]) // 2 if rises[at] > 0 else None
+
+
 def falling(rows: pd.DataFrame) -> str:
-    """Says where a round with more nodes took less time, beyond the quartiles of both; empty where none did.
+    """Says where a round with more nodes took less time, beyond the quartiles of both, which are the wider the fewer
+    rounds they are of; empty where none did.
 
     rows: of one batch, in the columns of the table "costs".
     """
     rows = rows.sort_values("nodes")
     before = [rows.loc[rows["nodes"] < nodes, "lower_ms"].max() for nodes in rows["nodes"]]  # NaN for the fewest
-    fallen = rows[rows["upper_ms"] < before]
+    spread = (rows["upper_ms"] / rows["lower_ms"]).median() ** (SURE / np.sqrt(rows["rounds"]))
+    fallen = rows[rows["upper_ms"] * spread < before]
     if fallen.empty:
         return ""
     low = fallen.iloc[0]
@@ -120,14 +151,19 @@ class InTurns(Wrapper):
 class _Calls:
     """Calls of the loop in which shapes take turns; keeps the seconds of their rounds, call by call."""
 
-    def __init__(self, generate, target, drafter: Drafter, texts: Tensor, shapes: Sequence[str], rounds: int,
-                 generator: torch.Generator):
-        self.generate, self.target, self.drafter, self.texts = generate, target, drafter, texts
+    def __init__(self, generate, target, prompts: Sequence[Tensor], batch: int, prefix: int,
+                 generator: torch.Generator, drafter: Drafter, shapes: Sequence[str], rounds: int):
+        self.generate, self.target, self.drafter = generate, target, drafter
+        texts = rows_of_text(prompts, batch, max(1, prefix - rounds // 2))
         self.shapes, self.rounds, self.generator = {name: shape_or_growth(name) for name in shapes}, rounds, generator
         self.deepest = static.chain(max(shape.max_depth for shape in self.shapes.values()))
-        windows = (getattr(target.config.get_text_config(), "max_position_embeddings", None), drafter.window)
+        wanted, depth = rounds * (self.deepest.max_depth + 1) + 1, self.deepest.max_depth
+        if drafter.window:  # past which nothing is drafted: its texts are shorter where they would reach it
+            texts = texts[:, -max(1, drafter.window - wanted - depth):]
+        windows = (getattr(target.config.get_text_config(), "max_position_embeddings", None),
+                   drafter.window and drafter.window - depth)
         room = min((window for window in windows if window), default=math.inf) - texts.shape[1]
-        self.most_tokens = min(rounds * (self.deepest.max_depth + 1) + 1, room)
+        self.texts, self.most_tokens = texts, min(wanted, room)
         self.seconds: list[pd.DataFrame] = []  # of a call's rounds: shape, and seconds of draft, verify and commit
 
     def __call__(self) -> None:
@@ -159,6 +195,11 @@ class _Calls:
             draft, verify, commit = np.median(parts, axis=0)
             yield dict(shape=name, nodes=shape.budget, rounds=len(parts), draft_ms=draft, verify_ms=verify,
                        commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper)
+
+
+def _rows(calls: Sequence[_Calls]) -> list[dict]:
+    """The rows of all calls, by nodes."""
+    return sorted((row for call in calls for row in call.rows()), key=lambda row: row["nodes"])
 
 
 def full_rounds(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:

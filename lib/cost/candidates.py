@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from lib.cost.round_cost import RoundCost, widths
+from lib.cost.round_cost import RoundCost, before_steps, widths
 from lib.cost.ways import ours, together
 from lib.decoding import loop
 from lib.drafters import vocabulary
@@ -38,23 +38,31 @@ EXITS = 5  # early exit takes one layer in so many
 FAMILIES = ("independent:2", "independent:4")  # at every budget, besides chains
 OPTIMAL, FREQUENT = "optimal", acceptance.FREQUENT  # families that are grown from a trace
 LIVE_FAMILIES = ("kary:2", "kary:4")
-LIVE_BUDGETS, LIVE_CHAINS, LIVE_PROMPTS = (6, 14, 30), (2, 4, 8), 8
+LIVE_BUDGETS, LIVE_CHAINS, LIVE_PROMPTS = (7, 15, 31), (1, 3, 7), 8
 WIDTH, GAIN = 4, 0.05  # of grown trees: nodes expanded per level, and the gain below which OPT-Tree stops
 BRANCHES, CERTAIN = 2, 0.6  # of forks, which branch at the first token of a smaller probability
-GROWN_BUDGETS, SHORT_BUDGETS = (8, 16, 32, 64), (4, 8)  # of growth rules, and of forks, whose levels have few nodes
+GROWN_BUDGETS, SHORT_BUDGETS = range(7, 64), range(3, 8)  # of growth rules, and of forks, whose levels have few nodes
 MOST_AUTOMATIC = 32  # nodes of a tree whose budget is chosen in each round
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest tree allowed: drafted nodes, and depth (each level is one more forward pass of the drafter)."""
+    """The largest tree allowed: drafted nodes, and depth (each level is one more forward pass of the drafter); batches:
+    the batch sizes whose costs decide the budgets that are tried.
+    """
 
     nodes: int = 64
     depth: int = 8
+    batches: Sequence[int] = (1,)
 
     def __post_init__(self):
         if self.nodes < 1 or self.depth < 1:
             raise ValueError(f"limits are {self.nodes} nodes and depth {self.depth}: give 1 or more")
+
+    @property
+    def budgets(self) -> list[int]:
+        """The budgets before a step of a check's cost at one of the batch sizes."""
+        return sorted({nodes for batch in self.batches for nodes in before_steps(batch, self.nodes)} - {0})
 
 
 @dataclass(frozen=True)
@@ -222,14 +230,14 @@ def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Cand
     """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
     if simulated.replayable(entrant.drafter):
         for name, budgets in growth_rules(entrant.drafter, limits.depth).items():
-            for budget in (budget for budget in budgets if budget <= limits.nodes):
+            for budget in (budget for budget in limits.budgets if budget in budgets):
                 rule = grown_at(name, budget)
                 yield _drafted_again(entrant, recorded, rule.name, rule)
 
 
-def growth_rules(drafter: Drafter, depth: int) -> dict[str, Sequence[int]]:
-    """Growth rules for a drafter's trees of at most so many levels, and the budgets at which they are tried; the first
-    is also tried with an automatic one. Empty where it cannot grow trees.
+def growth_rules(drafter: Drafter, depth: int) -> dict[str, range]:
+    """Growth rules for a drafter's trees of at most so many levels, and the range of the budgets at which they are
+    tried; the first is also tried with an automatic one. Empty where it cannot grow trees.
     """
     if not drafter.grows:
         return {}
@@ -248,7 +256,7 @@ def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
     """
     rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) else {}
     for name, budgets in rules.items():
-        if fitting := [budget for budget in budgets if budget <= limits.nodes]:
+        if fitting := [budget for budget in limits.budgets if budget in budgets]:
             return [grown_at(name, budget).name for budget in dict.fromkeys((min(fitting), max(fitting)))]
     return []
 
@@ -277,7 +285,7 @@ def growing_level(drafter: Drafter, price: RoundCost, depth: int) -> float:
     """
     if not drafter.one_pass:
         return float(price.level(WIDTH))
-    return max(0.0, float(price.grown(min(GROWN_BUDGETS))) - price.once) / depth if price.grown else 0.0
+    return max(0.0, float(price.grown.seconds[0]) - price.once) / depth if price.grown else 0.0
 
 
 def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree | Growth, **options) -> Candidate:
@@ -290,7 +298,7 @@ def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree
         calling = min(1.0, calls if entrant.drafter.one_pass else calls / passes.total())
     else:
         passes = {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
-    tally = acceptance.tally_walk(recorded.trace, walk, walk.drafted)
+    tally = acceptance.tally_walk(recorded.trace, walk)
     return _candidate(entrant, label, shape, [tally], walk.drafted[counted], passes if calls else {}, calling)
 
 
@@ -322,20 +330,19 @@ def _by_ranks(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[
     trace = recorded.trace
     limits, parts = replace(limits, depth=min(limits.depth, entrant.drafter.deepest or limits.depth)), folds(trace)
     forest = [(label, tree, [(tree, trace)]) for label, tree in _fixed(limits).items()]
-    for budget in powers_of_two(limits.nodes):
+    for budget in sorted({*limits.budgets, limits.nodes}):
         for family in (OPTIMAL, FREQUENT):
             tree, *grown = (from_data(part, entrant.name, family, Limits(budget, limits.depth))
                             for part in (trace, *(grow for grow, _ in parts)))
             forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in parts))))
     reads_text = isinstance(entrant.drafter, TextDrafter)  # and has no token for some nodes
     for label, tree, judged in forest:
-        tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, own, entrant.name), own.budget)
-                   for own, part in judged]
-        sizes, passes = np.array([tree.budget]), Counter(widths(tree).tolist())
-        if reads_text:
-            walk, passes = simulated.rounds(recorded, entrant.drafter, tree), {}
-            sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
-        yield _candidate(entrant, label, tree, tallies, sizes, passes)
+        tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, own, entrant.name)) for own, part in judged]
+        walk = (simulated.rounds(recorded, entrant.drafter, tree) if reads_text else
+                acceptance.rounds_of(trace, tree, entrant.name))
+        sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
+        passes, calling = ({}, 1.0) if reads_text else (Counter(widths(tree).tolist()), float((sizes > 0).mean()))
+        yield _candidate(entrant, label, tree, tallies, sizes, passes, calling)
 
 
 def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:
@@ -359,16 +366,11 @@ def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
     return [halves, halves[::-1]]
 
 
-def powers_of_two(most: int) -> list[int]:
-    """Budgets 1, 2, 4, .. and `most`."""
-    return sorted({*(2**power for power in range(most.bit_length())), most})
-
-
 def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] = FAMILIES,
            budgets: Sequence[int] = ()) -> dict[str, Tree]:
     """Chains of these lengths and families at these budgets, within the limits; by default all lengths and budgets."""
     trees = {f"chain:{length}": shapes.chain(length) for length in lengths or range(1, limits.depth + 1)}
-    trees |= {f"{family}@{n}": tree for family in families for n in budgets or powers_of_two(limits.nodes)
+    trees |= {f"{family}@{n}": tree for family in families for n in budgets or sorted({*limits.budgets, limits.nodes})
               if (tree := shapes.at_budget(family, n)).max_depth < n}  # else it is a chain
     return {label: tree for label, tree in trees.items()
             if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}

@@ -13,6 +13,7 @@ from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
+from lib.cost.engines.registry import why_none
 from lib.lab import atomic_file, json_text, stats
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
@@ -92,7 +93,7 @@ class ForBatch:
     that of the fastest chain; None where none was raced. raced: everything that decoded choosing prompts, the fastest
     first; raced_on: batches of prompts that it decoded.
     prompts: batches of prompts that were measured, `batch` prompts each; repeats: measurements of each at most.
-    settings: of serving engines that can run the drafter, as `engines.settings` gives them. served: drafter, tree and
+    settings: of serving engines that can run the drafter, as `engines.scheduled` gives them. served: drafter, tree and
     predicted speedup of the fastest candidate that an engine can run, where none can run the drafter: the settings are
     then its own; else null. reason: why plain decoding is recommended, or which gain is not shown; empty else.
     warnings: sentences.
@@ -147,12 +148,12 @@ class ForBatch:
 
     @property
     def for_engines(self) -> str:
-        """A sentence on what engines run where none runs the drafter; empty else."""
+        """A sentence on what engines run where none runs the drafter or can read its weights; empty else."""
         if self.is_plain or self.settings and not self.served:
             return ""
         if self.served is None:
-            return f"no engine runs {self.drafter}"
-        return (f"no engine runs {self.drafter}; the fastest that one runs is {self.served['drafter']} with "
+            return why_none(self.drafter)
+        return (f"{why_none(self.drafter)}; the fastest that one runs is {self.served['drafter']} with "
                 f"{self.served['tree']}, predicted to decode {self.served['predicted']:.2f} times as fast as plain "
                 "decoding")
 

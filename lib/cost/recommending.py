@@ -22,9 +22,11 @@ import pandas as pd
 import torch
 
 from lib.cost import candidates, judging, ways
-from lib.cost.calibration import LEVELS, SHAPES, calibrate, dtype_of, falling, full_rounds, usual_prefix
+from lib.cost.calibration import LEVELS, calibrate, dtype_of, falling, full_rounds, usual_prefix
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.engines.registry import SAME, settings
+from lib.cost.engines.schedule import scheduled
+from lib.cost.engines.weights import places
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, TREE, ForBatch,
                                      Interval, Raced, Recommendation)
 from lib.cost.round_cost import Costs, Curve, RoundCost
@@ -96,7 +98,8 @@ class _Procedure:
         self.clock, self.begin, self.seconds = clock, clock(), seconds
         self.pairs, self.pair, self.choosing, self.judging = pairs, pairs[0], choosing, judging
         self.entrants = candidates.entrants(pairs, drafters)
-        self.batches, self.new_tokens, self.limits, self.report = batches, new_tokens, limits, report
+        self.batches, self.new_tokens, self.report = batches, new_tokens, report
+        self.limits = replace(limits, batches=tuple(batches))
         self.generate, self.seed = generate, seed
         self.prefix = max(PREFIX, usual_prefix(choosing.ids, new_tokens))  # committed tokens of the text's rounds
         self.order, self.rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
@@ -122,6 +125,8 @@ class _Procedure:
         recorded.forget()
         self.say("costs are calibrated")
         by_batch = [self.at(batch, own, prices[batch], at) for at, (batch, own) in enumerate(at_batch.items())]
+        rows = scheduled({own.batch: None if own.is_plain else own.settings for own in by_batch})
+        by_batch = [replace(own, settings=rows[own.batch]) for own in by_batch]
         machine = processor.machine(self.pair.target.device)
         made = Recommendation(
             target=self.pair.target_name,
@@ -199,9 +204,9 @@ class _Procedure:
         parts, prices = [], {}
         for batch in self.batches:
             ruler = RandomDrafter(vocabulary, torch.Generator().manual_seed(self.seed))
-            rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds, self.prefix)
+            rows = self.calibrated(self.pair, ruler, RULER, (), batch, 2 * each_seconds, self.prefix)
             if fall := falling(rows):
-                rows = self.calibrated(self.pair, ruler, RULER, SHAPES, batch, 2 * each_seconds, self.prefix)
+                rows = self.calibrated(self.pair, ruler, RULER, (), batch, 2 * each_seconds, self.prefix)
                 if fall := falling(rows):
                     self.warnings.append(f"{fall}, twice: something disturbed the measurement")
             check = Costs(rows).at(self.pair.target_name, RULER, batch=batch)
@@ -227,12 +232,13 @@ class _Procedure:
 
     def calibrated(self, pair, drafter, name: str, shapes: Sequence[str], batch: int, seconds: float,
                    prefix: int) -> pd.DataFrame:
-        """The rows of `calibrate` for one drafter and batch."""
+        """The rows of `calibrate` for one drafter and batch; without shapes, those of a check of up to `most_nodes`."""
         on_cpu = torch.device(pair.target.device).type == "cpu"
         fitting = [shape for shape in shapes
                    if not on_cpu or shape_or_growth(shape).budget <= self.most_nodes(batch)]
-        rows = calibrate(pair, self.choosing.ids, batches=[batch], prefix=prefix, shapes=fitting, seconds=seconds,
-                         generator=self.order, drafter=drafter, generate=self.generate)
+        rows = calibrate(pair, self.choosing.ids, batches=[batch], prefix=prefix, shapes=fitting,
+                         most=self.most_nodes(batch), seconds=seconds, generator=self.order, drafter=drafter,
+                         generate=self.generate)
         return rows.assign(drafter=name)
 
     def most_nodes(self, batch: int) -> int:
@@ -512,7 +518,7 @@ def _for_engines(winner: Candidate, tried: Sequence[Candidate], price: Mapping[s
     def of(each: Candidate) -> list[dict[str, str]]:
         chains = [other for other in tried if other.entrant is each.entrant and other.is_chain]
         chain = max(chains, key=speed).shape if chains else ROOT_ALONE
-        return settings(each.entrant.spec, each.shape, chain)
+        return settings(each.entrant.spec, each.shape, chain, places(each.entrant))
 
     if found := of(winner):
         return found, None

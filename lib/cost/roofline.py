@@ -43,6 +43,19 @@ HARDWARE = {
     "AVX2 laptop, float32": Hardware(89.6e9, 768e9, 2),
     "AVX2 laptop, int8 weights": Hardware(89.6e9, 768e9, 1),
 }
+# Bytes per second from memory of GPUs by the names that PyTorch gives them (data sheets).
+GPUS = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
+WEIGHT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+LAUNCH_BOUND = 5.0  # times the time of reading the weights: a longer plain step is that of launching kernels
+
+
+def reads(machine: str, dtype: str, parameters: float, step: float) -> float:
+    """How many times a plain step of so many seconds would read all weights from memory; NaN where the bandwidth of the
+    machine, or the bytes of the number format, are not known here.
+    """
+    if machine not in GPUS or dtype not in WEIGHT_BYTES:
+        return float("nan")
+    return step * GPUS[machine] / (parameters * WEIGHT_BYTES[dtype])
 
 
 def on(hardware: Hardware, measured: RoundCost, most: int, batch: int = 1) -> RoundCost:

@@ -22,7 +22,7 @@ LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
 @dataclass(frozen=True)
 class Curve:
     """Seconds over an amount of work: linear between the points, constant below the first, and beyond the last with
-    the slope of the last segment.
+    the mean slope over the last half of the amounts, since the last two points may be the two sides of a step.
 
     at: float[P], increasing; seconds: float[P], not decreasing.
     """
@@ -49,7 +49,8 @@ class Curve:
         amount = np.asarray(amount, dtype=float)
         inside = np.interp(amount, self.at, self.seconds)
         if len(self.at) > 1:
-            rise = (self.seconds[-1] - self.seconds[-2]) / (self.at[-1] - self.at[-2])
+            half = max(self.at[0], self.at[-1] / 2)
+            rise = (self.seconds[-1] - np.interp(half, self.at, self.seconds)) / (self.at[-1] - half)
             inside = inside + rise * np.maximum(amount - self.at[-1], 0.0)
         return float(inside) if inside.ndim == 0 else inside
 
@@ -88,6 +89,14 @@ class RoundCost:
     def growing_as(self, other: RoundCost) -> RoundCost:
         """This cost, with another's share of a plain round for growing a tree where that was not timed."""
         return self if self.grown else replace(self, grown=self.drafting_as(other).grown)
+
+
+def before_steps(batch: int, most: int) -> list[int]:
+    """Numbers of nodes per row, from 0 to `most`, before a step of a check's cost: the largest with which a batch has
+    no more than 1, 2, 4, .. rows, batch * (nodes + 1), since matrix units multiply whole blocks of rows.
+    """
+    powers = (2**power for power in range((batch * (most + 2) - 1).bit_length()))
+    return sorted({rows // batch - 1 for rows in powers if rows >= batch})
 
 
 def widths(tree: Tree) -> np.ndarray:

@@ -17,6 +17,8 @@ import pandas as pd
 from lib.cost import roofline
 from lib.cost.candidates import Candidate, Entrant, Limits, static
 from lib.cost.engines.registry import settings
+from lib.cost.engines.schedule import scheduled
+from lib.cost.engines.weights import places
 from lib.cost.recommendation import Interval, jsonable
 from lib.cost.round_cost import Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
@@ -89,7 +91,7 @@ class ForBatch:
     """What to use at one batch size. drafter, tree: names; choices: the tree's paths of ranks. budget: drafted tokens
     at most; depth: levels. speedup: over plain decoding; over_chain: over the drafters' fastest chain; kinds: the
     speedup by kind of text; all predicted, on answers that did not choose. plain: whether nothing is faster than plain
-    decoding. settings: as `engines.settings` gives them.
+    decoding. settings: as `engines.settings` gives them, or `with_schedule`.
     """
 
     batch: int
@@ -172,13 +174,20 @@ def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch
     by_kind: dict[str, set[str]] = {}
     for name, kind in zip(texts.names, texts.kinds):
         by_kind.setdefault(kind, set()).update({name} & judging)
+    chained = own_chain.shape if own_chain else ROOT_ALONE
     return ForBatch(
         batch, best.entrant.name, best.label, [list(path) for path in best.shape.choices()], best.shape.budget,
         best.shape.max_depth, chain.name, _over_plain(judged, priced[best.name], batch, rng),
         _over(judged, priced[best.name], beside, priced[chain.name], batch, rng),
         {kind: _over_plain(_part(best, names), priced[best.name], batch, rng)
          for kind, names in by_kind.items() if names},
-        speed[best.name] <= 1, settings(best.entrant.spec, best.shape, own_chain.shape if own_chain else ROOT_ALONE))
+        speed[best.name] <= 1, settings(best.entrant.spec, best.shape, chained, places(best.entrant)))
+
+
+def with_schedule(by_batch: Sequence[ForBatch]) -> list[ForBatch]:
+    """The same with `engines.scheduled` settings."""
+    rows = scheduled({own.batch: None if own.plain else own.settings for own in by_batch})
+    return [replace(own, settings=rows[own.batch]) for own in by_batch]
 
 
 def price_of(each: Candidate, prices: Mapping[str, RoundCost]) -> RoundCost:

@@ -1,13 +1,14 @@
 """The arguments of `generate`: checks, the prompts without padding, and drafts no deeper than there is room for."""
 
 from numbers import Integral, Real
+from types import SimpleNamespace
 from typing import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from lib.attention.registration import check_attention
-from lib.drafters.drafter import Drafter, Wrapper, levels_of
+from lib.drafters.drafter import Drafter, Wrapper, alone, levels_of
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
@@ -16,16 +17,35 @@ from lib.verify.rules import RULES
 DEEPEST = 64  # levels that any draft may have
 
 
-def unpadded(input_ids: Tensor, attention_mask: Tensor | None) -> list[Tensor]:
-    """The prompts int64[T_b] of input_ids int64[B, T], on the CPU; the mask is 0 at padding."""
+def unpadded(target, input_ids: Tensor, attention_mask: Tensor | None) -> list[Tensor]:
+    """The prompts int64[T_b] of input_ids int64[B, T], on the CPU; the mask is 0 at padding. ValueError where there is
+    none and rows seem to be padded.
+    """
     if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.is_floating_point():
         raise ValueError(f"input_ids is {_kind(input_ids)}; give int64[B, T], one prompt per row")
     if attention_mask is not None and getattr(attention_mask, "shape", None) != input_ids.shape:
         raise ValueError(
             f"attention_mask is {_kind(attention_mask)} for input_ids {tuple(input_ids.shape)}; give one entry per "
             "token")
+    if attention_mask is None:
+        _check_padding(target, input_ids)
     keep = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
     return [ids[kept].cpu().long() for ids, kept in zip(input_ids, keep)]
+
+
+def _check_padding(target, input_ids: Tensor) -> None:
+    """ValueError where some rows, but not all, begin or end with the target's padding token; where the target names
+    none, with a token that ends its texts, with which one pads then.
+    """
+    settings, config = (getattr(target, name, None) for name in ("generation_config", "config"))
+    pads = next(filter(None, (token_set(getattr(owner, name, None)) for owner, name in (
+        (settings, "pad_token_id"), (config, "pad_token_id"), (settings, "eos_token_id")))), ())
+    for side, column in (("begin", 0), ("end", -1)) if input_ids.numel() else ():
+        padded = [row for row, token in enumerate(input_ids[:, column].tolist()) if token in pads]
+        if 0 < len(padded) < len(input_ids):
+            token = int(input_ids[padded[0], column])
+            raise ValueError(f"row {padded[0]} of input_ids {side}s with token {token}, the target's padding, and "
+                             "others do not; pass `attention_mask`; all ones if these are text")
 
 
 def token_set(eos_token_id: int | Iterable[int] | Tensor | None) -> frozenset[int]:
@@ -98,18 +118,18 @@ def within_limits(target, drafter: Drafter, shape: Tree | Growth, prompts: Seque
 
     A shape has at most as many levels as new tokens are asked for, or DEEPEST if that is more, and the same ones in
     every round, the last included: all rounds of a measurement have the same tree, live and in replay, and a shape of
-    thousands of levels costs no more than the text. Only a window ends trees earlier, near its end, where rounds
-    therefore accept less: prompts whose rounds are counted leave room for the deepest tree and 1 token past the limit.
-    ValueError where the text itself is longer than the window of the target or the drafter.
+    thousands of levels costs no more than the text. Only the target's window ends trees earlier, near its end, where
+    rounds therefore accept less: prompts whose rounds are counted leave room for the deepest tree and 1 token past the
+    limit. A row whose text outgrows the drafter's window decodes plainly from there on (see `WithinWindow`).
+    ValueError where the text itself is longer than the target's window.
     """
     text = max(map(len, prompts), default=0) + max(0, max_new_tokens - 1)  # the last token is written and not read
-    windows = {"model": getattr(target.config.get_text_config(), "max_position_embeddings", None),
-               "drafter": drafter.window}
-    for owner, window in windows.items():
-        if window and text > window:
-            raise ValueError(f"prompt and new tokens need {text} positions, the {owner}'s window has {window}; shorten "
-                             "the prompt or max_new_tokens")
-    window = min((window for window in windows.values() if window), default=None)
+    window = getattr(target.config.get_text_config(), "max_position_embeddings", None)
+    if window and text > window:
+        raise ValueError(f"prompt and new tokens need {text} positions, the model's window has {window}; shorten the "
+                         "prompt or max_new_tokens")
+    if drafter.window and text + shape.max_depth > drafter.window:
+        drafter = WithinWindow(drafter)
     most = max(max_new_tokens, DEEPEST)
     if shape.max_depth <= most and (not window or text + shape.max_depth <= window):
         return drafter
@@ -140,3 +160,62 @@ class WithinLimits(Wrapper):
     def select(self, rows: list[int]) -> None:
         self.lengths = [self.lengths[row] for row in rows]
         self.drafter.select(rows)
+
+
+class WithinWindow(Wrapper):
+    """Another drafter's drafts for the rows whose text, with all levels of the shape but the last, fits its window.
+
+    A row that does not fit leaves the other drafter for good, and its drafts are roots alone.
+    """
+
+    def __init__(self, drafter: Drafter):
+        self.drafter = drafter
+
+    @property
+    def past_window(self) -> list[int]:
+        return [row for row in range(len(self.lengths)) if row not in self.inside]
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        self.lengths = [len(prompt) for prompt in prompts]
+        self.inside = [row for row, length in enumerate(self.lengths) if length < self.window]  # rows that it drafts
+        if self.inside:
+            self.drafter.start([prompts[row] for row in self.inside])
+
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """The inner drafter's drafts of the rows that fit, and the roots of the others."""
+        needed = shape.max_depth - 1  # the last level is never forwarded
+        self._keep([row for row in self.inside if self.lengths[row] + needed <= self.window])
+        drafts, self.levels, calls = alone(self.roots), [0] * len(self.roots), self.calls
+        own = self.drafter.propose(shape, draws) if self.inside else []
+        levels = self.drafter.levels or [self.calls - calls] * len(own)
+        for row, draft, count in zip(self.inside, own, levels):
+            drafts[row], self.levels[row] = draft, count
+        return drafts
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        self.roots = list(bonus)
+        self.lengths = [length + len(nodes) + 1 for length, nodes in zip(self.lengths, accepted)]
+        if self.inside:
+            whole = len(self.inside) == len(bonus)
+            self.drafter.commit([accepted[row] for row in self.inside], [bonus[row] for row in self.inside],
+                                target_outputs if whole else _of_rows(target_outputs, self.inside))
+
+    def select(self, rows: list[int]) -> None:
+        self._keep([row for row in rows if row in self.inside])
+        self.inside = [place for place, row in enumerate(rows) if row in self.inside]
+        self.roots, self.lengths = ([each[row] for row in rows] for each in (self.roots, self.lengths))
+
+    def _keep(self, rows: list[int]) -> None:
+        """Takes all other rows from the inner drafter; one that has no row left is not called again."""
+        if rows and rows != self.inside:
+            self.drafter.select([self.inside.index(row) for row in rows])
+        self.inside = rows
+
+
+def _of_rows(outputs, rows: list[int]):
+    """What drafters read of the target's outputs, of some rows."""
+    if outputs is None:
+        return None
+    states, logits = (getattr(outputs, name, None) for name in ("hidden_states", "logits"))
+    return SimpleNamespace(hidden_states=states and tuple(layer[rows] for layer in states),
+                           logits=None if logits is None else logits[rows])

@@ -39,7 +39,8 @@ class Decider:
         if self.rule == "greedy":
             return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token_list(logits))]
         probs = warp(logits, *self.warping)
-        return [verify(self.rule, draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
+        return [verify(self.rule if draft.tree.budget else "naive",  # a root alone is plain decoding for any rule
+                       draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
 
     def _adjusted(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> Tensor:
         adjusted = logits.clone()

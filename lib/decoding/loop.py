@@ -2,6 +2,7 @@
 Plain decoding is the same loop with a tree that is a root alone.
 """
 
+import logging
 import time
 from functools import lru_cache
 from typing import Iterator, Sequence
@@ -22,6 +23,9 @@ from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft
 from lib.verify.draws import GeneratorDraws
+from lib.verify.rules import RULES
+
+LOG = logging.getLogger(__name__)  # a line per call, of the level INFO
 
 
 @torch.inference_mode()
@@ -46,21 +50,28 @@ def generate(
 
     target: a transformers model with attn_implementation "tree". drafter: see `lib.drafters.registry.make`. shape: a
     name, a `Tree`, or a growth rule that the drafter can follow. attention_mask: bool or int [B, T], 0 at padding, on
-    either side. temperature: 0 is greedy and takes the rule "greedy"; above 0, `generator` is needed. observe: called
-    after each round with the rows that ran, their drafts, and the decision of each. ValueError names the argument that
-    cannot be used, its value and the remedy.
+    either side; needed where some rows, not all, begin or end with the target's padding token. temperature: 0 is
+    greedy and takes the rule "greedy"; above 0, `generator` is needed. observe: called after each round with the rows
+    that ran, their drafts, and the decision of each. ValueError names the argument that cannot be used, its value and
+    the remedy. Each call logs its summary.
     """
-    prompts = unpadded(input_ids, attention_mask)
+    prompts = unpadded(target, input_ids, attention_mask)
     shape = shape_or_growth(shape)
     check(target, drafter, prompts, rule, temperature, max_new_tokens, generator)
     drafter = within_limits(target, drafter, shape, prompts, max_new_tokens)
+    drafter.ask_probs(RULES[rule].compares)
+    calls = drafter.calls
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
     loop = _Loop(fused(target), drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)
     loop.run(prompts)
     width = max(map(len, loop.written), default=0)
     padding = min(loop.eos, default=0)
     new = torch.tensor([row + [padding] * (width - len(row)) for row in loop.written], dtype=torch.long)
-    return Generation(torch.cat([input_ids.cpu(), new.reshape(len(prompts), width)], dim=1), loop.rounds, loop.written)
+    done = Generation(torch.cat([input_ids.cpu(), new.reshape(len(prompts), width)], dim=1), loop.rounds, loop.written,
+                      loop.calls, drafter.calls - calls)
+    if LOG.isEnabledFor(logging.INFO):
+        LOG.info(done.summary())
+    return done
 
 
 def in_batches(prompts: Sequence[Tensor], rows: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -120,6 +131,7 @@ class _Loop:
         # Heads read the target's hidden states; the first commit brings those of the prompts.
         self.outputs = {"output_hidden_states": True} if drafter.wants_hidden_states else {}
         self.rounds: list[Round] = []
+        self.calls = 0  # forward passes of the target
 
     def run(self, prompts: list[Tensor]) -> None:
         """Prefill, then rounds until every row has ended."""
@@ -142,12 +154,13 @@ class _Loop:
         """The first roots, the target's next token after each prompt; and its outputs."""
         done = prefill(self.target, prompts, self.drafter.wants_hidden_states)
         refuse_nan(done.logits, self.target)
-        self.cache = done.cache
+        self.cache, self.calls = done.cache, 1
         return self.decider.first(self.alive, done.logits), done
 
     def round(self) -> None:
         """One draft and one forward pass of the target for every row that still runs."""
         clock, calls = [time.perf_counter()], self.drafter.calls
+        self.calls += 1
         with clocked() as models:
             drafts = self.drafter.propose(self.shape, self.decider.draws)
             clock.append(time.perf_counter())
@@ -159,14 +172,15 @@ class _Loop:
             clock.append(time.perf_counter())
         spent = [after - before for before, after in zip(clock, clock[1:])]
         held, calls = self.cache.bytes + self.drafter.cache_bytes, self.drafter.calls - calls
-        for row, draft, decision in zip(self.alive, drafts, decided):
-            self.rounds.append(self.record(row, draft, decision, calls, spent, held, models.seconds))
+        plain = self.drafter.past_window
+        for place, (row, draft, decision) in enumerate(zip(self.alive, drafts, decided)):
+            self.rounds.append(self.record(row, draft, decision, calls, spent, held, models.seconds, place in plain))
         if self.observe:
             self.observe(self.alive, drafts, decided)
         self.retire()
 
     def record(self, row: int, draft: Draft, decision: Decision, calls: int, spent: list[float], held: int,
-               models: float) -> Round:
+               models: float, past_window: bool) -> Round:
         """Writes the round's tokens to the row, up to its end, and returns the record."""
         accepted, bonus = decision
         emitted, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
@@ -174,7 +188,8 @@ class _Loop:
         counted = accepted[:length]
         ranks = tuple(int(draft.tree.rank[node]) for node in counted)
         open_end = length == len(emitted) and bool(draft.tree.children(accepted[-1] if accepted else ROOT))
-        return Round(row, position, draft.tree.budget, len(counted), ranks, open_end, calls, 1, *spent, held, models)
+        return Round(row, position, draft.tree.budget, len(counted), ranks, open_end, calls, 1, *spent, held, models,
+                     past_window)
 
     def write(self, row: int, emitted: list[int]) -> int:
         """Appends tokens to a row up to the limit, EOS or the token at which a hook stops it; returns the number of

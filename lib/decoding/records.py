@@ -1,5 +1,6 @@
 """What a loop gives and takes: a record of each round, the generated tokens, and the hooks of its caller."""
 
+import math
 from dataclasses import dataclass
 from typing import Callable
 
@@ -36,7 +37,8 @@ class Round:
     them all. EOS and a stopping hook end a round as it stands; the length limit does not: `accepted` counts the tokens
     past it too, which are not returned, because leaving out or shortening the rounds that it cuts would be a bias.
     Seconds are those of the whole batch; model_seconds: the part of them spent in forward passes of target and drafter.
-    cache_bytes: bytes of the caches of target and drafter.
+    cache_bytes: bytes of the caches of target and drafter. past_window: whether nothing was drafted because the row's
+    text has outgrown the drafter's window.
     """
 
     row: int
@@ -52,6 +54,7 @@ class Round:
     commit_seconds: float
     cache_bytes: int
     model_seconds: float = float("nan")
+    past_window: bool = False
 
     @property
     def seconds(self) -> float:
@@ -64,9 +67,43 @@ class Generation:
     """The result of a call.
 
     sequences: int64[B, T + new], the input and the generated tokens, padded on the right. rounds: in their order.
-    new_tokens: each row's generated tokens, without padding.
+    new_tokens: each row's generated tokens, without padding. target_calls, drafter_calls: forward passes of the whole
+    batch, those of the prompts among them.
     """
 
     sequences: Tensor
     rounds: list[Round]
     new_tokens: list[list[int]]
+    target_calls: int = 0
+    drafter_calls: int = 0
+
+    @property
+    def drafted(self) -> int:
+        """Draft tokens of all rounds."""
+        return sum(one.drafted for one in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        """Draft tokens that were accepted, in all rounds."""
+        return sum(one.accepted for one in self.rounds)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over drafted tokens, without bonus tokens in either; NaN where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else math.nan
+
+    @property
+    def acceptance_length(self) -> float:
+        """Mean accepted draft tokens per round and row, the bonus token excluded; NaN without rounds."""
+        return self.accepted / len(self.rounds) if self.rounds else math.nan
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Block efficiency: the acceptance length and the bonus token."""
+        return self.acceptance_length + 1
+
+    def summary(self) -> str:
+        """The call in one line."""
+        return (f"drafted {self.drafted}, accepted {self.accepted} (rate {self.acceptance_rate:.3f}), "
+                f"{self.tokens_per_round:.2f} tokens per round in {len(self.rounds)} rounds of {len(self.new_tokens)} "
+                f"rows; {self.target_calls} target calls, {self.drafter_calls} drafter calls")

@@ -31,6 +31,8 @@ class Drafter:
     wants_hidden_states: whether `commit` reads `target_outputs.hidden_states`, [B, m, H] per layer of the target for
         the nodes of its drafts, and after `start` for the tokens of the prompts, right-padded.
     levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
+    asked_probs: whether its chosen children carry the distributions that they were chosen from (see `ask_probs`).
+    past_window: rows that it drafts no more, since their text has outgrown its window.
     name_or_path: the folder that its head or tables were read from; empty without one.
     remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
     replay: what a trace of the target's text says of its rounds, if its children are not samples: BY_RANKS, the ranks
@@ -55,6 +57,8 @@ class Drafter:
     wants_hidden_states: bool = False
     deepest: int | None = None
     levels: list[int] | None = None
+    asked_probs: bool = False
+    past_window: Sequence[int] = ()
     name_or_path: str = ""
     remembers: ClassVar[bool] = False
     replay: ClassVar[str] = LIVE
@@ -85,6 +89,12 @@ class Drafter:
     def replayed(self) -> str:
         """As `replay`; LIVE where its children are samples."""
         return self.replay if getattr(self, "proposal", "top_k") == "top_k" else LIVE
+
+    def ask_probs(self, wanted: bool) -> None:
+        """Whether drafts of chosen children have to carry the drafter's probabilities, for a rule that compares with
+        them; until the next call. A drafter that has none gives none.
+        """
+        self.asked_probs = wanted
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins a batch of prompts int64[T] and forgets the last; the first `commit` brings each row's first root."""
@@ -174,6 +184,10 @@ class Wrapper(Drafter):
     knows = property(attrgetter("drafter.knows"))
     remembers = property(attrgetter("drafter.remembers"))
     wants_hidden_states = property(attrgetter("drafter.wants_hidden_states"))
+    past_window = property(attrgetter("drafter.past_window"))
+
+    def ask_probs(self, wanted: bool) -> None:
+        self.drafter.ask_probs(wanted)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         self.drafter.start(prompts)

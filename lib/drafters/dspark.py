@@ -35,10 +35,6 @@ class DSparkDrafter(BlockDrafter):
         super().__init__(target, head, proposal=proposal, temperature=temperature)
         self.trust = trust
 
-    def _marginals(self, depth: int) -> Tensor:
-        self.states = self._states(depth)
-        return self.output(self.states)
-
     @one_thread()
     def _children(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
         return logits[:, depth, None] + self.head.bias(tokens.to(logits.device))

@@ -52,7 +52,7 @@ class EagleDrafter(HeadDrafter):
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
         self._renew_output()
         if (made_of := (weights_of(self.head), self.made_of_target)) != self.made_of:  # else the layer is still valid
-            self.made_of, self.layer = made_of, CachedLayers([self.head.layer])
+            self.made_of, self.layer = made_of, CachedLayers([self.head.layer], self.head.output_norm)
             own = self.head.embed_tokens
             self.filling = head_fill(self.head, self.output, self.target.get_input_embeddings() if own is None else own)
         self.prompts: list[Tensor] | None = list(prompts)
@@ -69,8 +69,8 @@ class EagleDrafter(HeadDrafter):
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
         if not isinstance(shape, Tree):
             self.drafts = self._grow(shape, roots)
-        elif (self.filling is not None and self.proposal == "top_k" and shape.budget
-              and shape.last_rank < self.output.out_features):
+        elif (self.filling is not None and self.proposal == "top_k" and not self.asked_probs
+              and shape.budget and shape.last_rank < self.output.out_features):
             self.drafts = self._fill_natively(shape, roots)
         else:
             self.drafts = self._fill(shape, roots, draws)
@@ -84,7 +84,7 @@ class EagleDrafter(HeadDrafter):
         return [Draft(shape, row, "top_k") for row in filled]
 
     def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
-        filling = Filling(shape, roots, self.proposal, self.temperature, output=self.known)
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.asked_probs, self.known)
         if shape.budget:
             filling.grow([ROOT], self._logits(self.outputs), draws)
         for level in plan(shape).levels:
@@ -94,7 +94,7 @@ class EagleDrafter(HeadDrafter):
 
     def _grow(self, rule: Growth, roots: list[int]) -> list[Draft]:
         growable(rule, self.proposal, self.temperature)
-        rows = [Growing(rule, root, self.temperature, output=self.known) for root in roots]
+        rows = [Growing(rule, root, self.temperature, self.asked_probs, self.known) for root in roots]
 
         def forward_grown(levels: Sequence[np.ndarray], tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
             above = torch.zeros_like(tokens)

@@ -67,7 +67,8 @@ class Growing:
         tokens = (best if self.output is None else self.output.tokens[best]).numpy(force=True)
         if self.keep_probs:
             warped = warp(logits, self.temperature)
-            self.probs.update(zip(nodes.tolist(), warped if self.output is None else self.output.spread(warped)))
+            warped = warped if self.output is None else self.output.spread(warped)
+            self.probs.update(zip(nodes.tolist(), warped.expand(len(nodes), -1)))
         all_nodes = len(nodes), probs.shape[1]
         self.candidates = self.candidates.with_children(nodes, np.broadcast_to(probs, all_nodes))
         self.tokens = np.concatenate([self.tokens, np.broadcast_to(tokens, all_nodes).ravel()])

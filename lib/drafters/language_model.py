@@ -90,9 +90,14 @@ class LanguageModelDrafter(Drafter):
             self.drafts, self.places = self._fill(shape, draws)
         return self.drafts
 
+    @property
+    def gives_probs(self) -> bool:
+        """Whether "top_k" drafts carry the distributions, by its own option or because a rule needs them."""
+        return self.keep_probs or self.asked_probs
+
     def _fills_natively(self) -> bool:
         """Whether one native call can fill shapes: it gives no probabilities."""
-        return getattr(self.blocks, "fills", False) and self.proposal == "top_k" and not self.keep_probs
+        return getattr(self.blocks, "fills", False) and self.proposal == "top_k" and not self.gives_probs
 
     def _fill_natively(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]]:
         tokens = self._tail_tokens(shape.max_depth)
@@ -106,7 +111,7 @@ class LanguageModelDrafter(Drafter):
 
     def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
         roots, planned = [tail[-1] for tail in self.tails], plan(shape)
-        filling = Filling(shape, roots, self.proposal, self.temperature, self.keep_probs, self.output)
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.gives_probs, self.output)
         if shape.budget:
             filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
         for level in planned.levels:
@@ -118,7 +123,7 @@ class LanguageModelDrafter(Drafter):
 
     def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
         growable(rule, self.proposal, self.temperature)
-        rows = [Growing(rule, tail[-1], self.temperature, self.keep_probs, self.output) for tail in self.tails]
+        rows = [Growing(rule, tail[-1], self.temperature, self.gives_probs, self.output) for tail in self.tails]
         grow_levels(rows, forwarding(
             rows, lambda: self._forward_tails(rule.max_depth),
             lambda _, tokens, depth, sees: self._forward(tokens, *block(self.waiting, depth, sees))))

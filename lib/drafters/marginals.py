@@ -72,13 +72,13 @@ class MarginalDrafter(HeadDrafter):
         return self.drafts
 
     def _fill(self, shape: Tree, logits: Tensor, draws: Draws) -> list[Draft]:
-        filling = Filling(shape, self.roots, self.proposal, self.temperature, output=self.known)
+        filling = Filling(shape, self.roots, self.proposal, self.temperature, self.asked_probs, self.known)
         for depth, nodes in enumerate([(ROOT,), *(level.nodes for level in plan(shape).levels)]):
             filling.grow(nodes, self._children(logits, depth, filling.tokens[:, nodes]), draws)
         return filling.drafts()[0]
 
     def _grow(self, rule: Growth, logits: Tensor) -> list[Draft]:
-        rows = [Growing(rule, root, self.temperature, output=self.known) for root in self.roots]
+        rows = [Growing(rule, root, self.temperature, self.asked_probs, self.known) for root in self.roots]
         grow_levels(rows, lambda levels, depth: self._growing(logits, depth, tokens_of(rows, levels)))
         return [draft for draft, _ in drafts_of(rows)]
 
@@ -123,15 +123,22 @@ class MedusaDrafter(MarginalDrafter):
 
 
 class BlockDrafter(MarginalDrafter):
-    """A block head, whose cache holds keys and values of the features of all tokens before the root, never a block."""
+    """A block head, whose cache holds keys and values of the features of all tokens before the root, never a block.
+
+    With a selector (DFlash2) each node has a distribution of its own, after its token.
+    """
 
     head_kind: ClassVar[str] = "block"
     cache_bytes = property(attrgetter("cache.bytes"))
+    window = property(attrgetter("head.window"))
 
     def __init__(self, target, head, *, proposal: str = "top_k", temperature: float = 1.0):
         super().__init__(target, head, proposal=proposal, temperature=temperature)
         self.cache = TreeCache()
         self.made_of: tuple | None = None  # the weights that `layers` were made of
+        self.selector = head.candidate_selector
+        if self.selector is not None:
+            self.per_depth = False
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         super().start(prompts)
@@ -150,7 +157,12 @@ class BlockDrafter(MarginalDrafter):
         self.newest = fresh[rows, counts - 1]
 
     def _marginals(self, depth: int) -> Tensor:
-        return self.output(self._states(depth))
+        self.states = self._states(depth)
+        return self.head.scaled(self.output(self.states))
+
+    def _children(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
+        own = super()._children(logits, depth, tokens)
+        return own if self.selector is None else self.selector(own, self.states[:, depth, None], tokens.to(own.device))
 
     def _states(self, depth: int) -> Tensor:
         """[B, D, H]: what the output layer reads for each of at most `depth` depths."""
@@ -172,7 +184,11 @@ class BlockDrafter(MarginalDrafter):
         roots = embed(self.head, self.target, text[start:-1].to(features.device))[None]
         parts = zip(before.split(STARTS), roots.split(STARTS, 1))
         states = torch.cat([self.head.states_along(features, own, part)[0] for part, own in parts])
-        return self.output(states).unbind(1)
+        for ahead, logits in enumerate(self.head.scaled(self.output(states)).unbind(1)):
+            if self.selector is not None:
+                before = text[start + ahead : -1].to(logits.device)
+                logits = self.selector(logits[: len(before)], states[: len(before), ahead], before)
+            yield logits
 
 
 class JetSpecDrafter(BlockDrafter):

@@ -23,11 +23,12 @@ FINDINGS = "<!-- findings: from the committed run -->", "<!-- end of findings --
 OPENING = "**In short**"  # with which the report's first output begins
 
 
-def carry_out(plan: Plan, say: Callable[[str], None], report_needs: Iterable[str] = ()) -> Path | None:
+def carry_out(plan: Plan, say: Callable[[str], None], report_needs: Iterable[str] = (),
+              facts: Callable[[Stage], Mapping[str, object]] = lambda stage: {}) -> Path | None:
     """Run a plan's unfinished stages; returns the report's path, None without a report.
 
-    report_needs: the notebooks whose tables the report reads. UsageError before anything has run; StageFailed where a
-    notebook stops.
+    report_needs: the notebooks whose tables the report reads. facts: what the record of a stage that has ended holds
+    besides, by name. UsageError before anything has run; StageFailed where a notebook stops.
     """
     with locked(plan.folder):
         record = about(plan, load(plan.folder))
@@ -52,7 +53,7 @@ def carry_out(plan: Plan, say: Callable[[str], None], report_needs: Iterable[str
             record["stages"][stage.name] = {
                 "fingerprint": wanted[stage.name], "commit": record["commit"], "seconds": round(seconds, 1),
                 "machine": record["machine"], "finished": now(),
-                "tables": {path.name: provenance.file_digest(path) for path in sorted(written)}}
+                "tables": {path.name: provenance.file_digest(path) for path in sorted(written)}, **facts(stage)}
             save(plan.folder, record)
             say(f"{head} done in {spoken(seconds)}")
         save(plan.folder, record | {"finished": now()})

@@ -8,7 +8,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Iterable, Sequence
+from typing import Callable, Iterable, Sequence
 
 import torch
 from tokenizers import Tokenizer
@@ -17,7 +17,7 @@ from lib.decoding.loop import continuations
 from lib.lab import atomic_file
 from lib.making import data, example_log, family, heads, loop, nano, ngrams, own_text
 from lib.making.corpus import mixture
-from lib.models import dialogue, prompts
+from lib.models import checks, dialogue, prompts
 from lib.models.load import load_pair
 from lib.models.registry import SHIPPED, SMOLLM2
 
@@ -60,14 +60,20 @@ def main(arguments: Sequence[str]) -> None:
                         f"of the target: {', '.join(heads.LOSSES)} (default: %(default)s)")
     given = parser.parse_args(arguments)
     changed = {name: value for name in ("steps", "learning_rate", "hours") if (value := getattr(given, name)) is not None}
-    for name, value in changed.items():
+    for name, value in (changed | {"tokens": given.tokens, "layers": given.layers}).items():
         if not value > 0:
             parser.error(f"--{name.replace('_', '-')} is {value}; give a number above 0")
     given.target = given.target or (SMOLLM2 if given.command in ("own_text", "nano") else "base")
 
-    def planned(plan: loop.Plan) -> loop.Plan:
-        return replace(plan, **changed)
+    try:
+        checks.check_device(given.device, torch.float32)
+        _carry_out(given, lambda plan: replace(plan, **changed))
+    except (ValueError, FileNotFoundError) as error:  # of a target, a kind, a device or a folder that cannot be used
+        parser.exit(2, f"error: {' '.join(str(error).split())}\n")
 
+
+def _carry_out(given: argparse.Namespace, planned: Callable[[loop.Plan], loop.Plan]) -> None:
+    """Makes what a command asks for; planned: a plan with the changes that it asks for."""
     if given.command == "prepare":
         data.prepare(given.folder)
     elif given.command == "losses":
@@ -76,6 +82,7 @@ def main(arguments: Sequence[str]) -> None:
         ngrams.make(given.target, given.folder)
     elif given.command == "own_text":
         pair = load_pair(given.target, dtype="auto", device=given.device)
+        own_text.template(pair.tokenizer)  # refuses models that are not for chats, before anything is written
         path, chunks = own_text.path_of(pair.target_name), own_text.chunks_of(pair.target_name, given.folder)
         before = own_text.load(path) if path.is_file() else None
         made = own_text.make(pair.target, pair.tokenizer, chunks, tokens=given.tokens, before=before)
@@ -108,6 +115,7 @@ def publish(folder: Path, shipped: Path) -> None:
         shutil.copytree(made.parent, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))
     trained = [name for name in family.FAMILY if (folder / name / "model.safetensors").exists()]
     if not trained:
+        print(f"no member of the family is trained under {folder}, so that losses.csv stays as it is")
         return
     for name in trained:
         shutil.copytree(folder / name, shipped / name, dirs_exist_ok=True)

@@ -10,7 +10,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from lib.decoding.loop import continuations
 from lib.making.corpus import mixture
-from lib.making.loop import Plan
+from lib.making.loop import Plan, counted
 
 VOCABULARY = 4096
 END = "<|end|>"  # token 0: between documents, and the end of a text
@@ -58,12 +58,13 @@ def prepare(folder: Path) -> Streams:
     files = {split: {kind: folder / f"{split}-{kind}.npy" for kind in mixture.KINDS} for split in ("train", "held_out")}
     if not (folder / "tokenizer.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
+        print(f"making the tokenizer and the token streams in {folder}, once; this takes minutes", flush=True)
         sources = mixture.sources()
         texts = {split: {kind: documents(sources, kind, split == "held_out") for kind in mixture.KINDS}
                  for split in files}
         tokenizer = train_tokenizer(texts["train"])
         for split, by_kind in files.items():
-            for kind, path in by_kind.items():
+            for kind, path in counted(list(by_kind.items()), f"kinds of text ({split}) as tokens"):
                 np.save(path, encode(tokenizer, texts[split][kind]), allow_pickle=False)
         tokenizer.save(str(folder / "tokenizer.json"))  # last, as the sign that all is there
     return Streams(**{split: {kind: np.load(path, mmap_mode="r", allow_pickle=False) for kind, path in by_kind.items()}
@@ -134,6 +135,7 @@ def with_own_text(target, name: str, streams: Streams, folder: Path,
     if not path.exists():
         tokens = int(OWN_TEXT_SHARE * min(plan.tokens, OWN_TEXT_MOST))
         count = -(-tokens // (PROMPT_TOKENS + NEW_TOKENS))
+        print(f"{name} writes {count:,} texts of its own, from which a part is learned, once", flush=True)
         prompts = windows(streams.train, mixture.SHARES, count, PROMPT_TOKENS, plan.seed, step=0)
         written = continuations(target, list(prompts), max_new_tokens=NEW_TOKENS, temperature=1.0, rows=ROWS,
                                 eos_token_id=0, generator=torch.Generator().manual_seed(plan.seed))

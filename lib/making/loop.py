@@ -4,8 +4,9 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterator, Sequence
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +19,7 @@ from lib.models.checks import own_dtype
 ROWS_PER_PASS = 8  # windows of one pass: the activations of more do not fit the caches
 REPORT_STEPS, REPORT_SECONDS = 20, 60  # a report comes after the one or the other
 CHECKPOINT_SECONDS = 300  # what a stopped training loses at most
+SILENCE = 10  # seconds between two lines of progress of what comes before a training
 
 # (logits [B, T, V], tokens [B, T + 1]) -> loss in nats per token
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -51,6 +53,16 @@ class Plan:
     def fitting(self, done: int, spent: float) -> int:
         """The steps that fit into the hours, those included that are done and took so many seconds."""
         return int(min(self.steps, done * max(1.0, 3600 * self.hours / spent))) if done else self.steps
+
+
+def counted(items: Sequence, what: str, report: Callable[[str], None] = partial(print, flush=True)) -> Iterator:
+    """The items, with a line of progress after SILENCE seconds without one, and after the last."""
+    spoken = time.monotonic()
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number == len(items) or time.monotonic() - spoken > SILENCE:
+            spoken = time.monotonic()
+            report(f"{what}: {number:,} of {len(items):,}")
 
 
 def autocast(device: torch.device):

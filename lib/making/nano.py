@@ -54,33 +54,47 @@ def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mappi
          known: int = KNOWN, device: str = "cpu", compiled: bool = True) -> LlamaForCausalLM:
     """Distils a student from a target, a name of `lib.models` whose own text and frequent tokens are committed.
 
-    Writes config, weights and curve.csv to folder/TARGET/NAME; an interrupted training resumes.
+    Writes config, weights and curve.csv to folder/TARGET/NAME; an interrupted training resumes. ValueError without such
+    text.
     """
-    tokens = vocabulary.shipped(target_name, known)
+    short = Path(target_name).name  # as its text is named
+    own_text.check_there(short)
+    tokens = vocabulary.shipped(short, known)
     pair = load_pair(target_name, dtype="auto", device=device)
     target, template = pair.target.requires_grad_(False), own_text.template(pair.tokenizer)
     most = ROWS if torch.device(device).type == "cpu" else None
-    training, held_out = (read(target, own_text.windows(*part.stream(*template), plan.length).first(most),
-                               folder / "states" / target_name)
-                          for part in own_text.to_learn(target_name, folder, HELD_OUT_SHARE))
+    training, held_out = (own_text.windows(*part.stream(*template), plan.length).first(most)
+                          for part in own_text.to_learn(short, folder, HELD_OUT_SHARE))
+    drawn = torch.cat([drawn_rows(plan, step, len(training.tokens)) for step in range(plan.steps)]).unique()
+    training, held_out = (read(target, rows, folder / "states" / short, places)
+                          for rows, places in ((training, drawn), (held_out, None)))
     torch.manual_seed(plan.seed)  # for the initial weights; each batch is a function of seed and step
-    model, into = student(target, sizes).to(device), folder / target_name / name
+    model, into = student(target, sizes).to(device), folder / short / name
     train(model, target, training, held_out, tokens, plan, into, compiled=compiled)
     family.save(model, into)
     return model
 
 
+def drawn_rows(plan: loop.Plan, step: int, count: int) -> Tensor:
+    """The rows int64[plan.rows], of so many, from which a step learns."""
+    return torch.randperm(count, generator=plan.generator(step))[: plan.rows]
+
+
 @torch.inference_mode()
-def read(target, rows: Windows, folder: Path) -> Text:
-    """The rows with the target's states, which are kept in `folder` under the rows' hash; a stopped reading resumes."""
+def read(target, rows: Windows, folder: Path, places: Tensor | None = None) -> Text:
+    """The rows, at these places int64[P] (None: all) with the target's states, which are kept in `folder` under the
+    rows' hash; a stopped reading resumes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{sha256(rows.tokens.numpy().tobytes()).hexdigest()[:12]}.npy"
     shape = (*rows.learned.shape, target.config.get_text_config().hidden_size)
     states = np.lib.format.open_memmap(path, "r+" if path.exists() else "w+", np.int16, shape)
-    for row, kept in zip(rows.tokens, states):
-        if not kept[-1].any():  # a new file is zero
-            read_now = target.base_model(row[None, :-1].to(target.device), use_cache=False).last_hidden_state
-            kept[:] = read_now[0].bfloat16().cpu().view(torch.int16).numpy()
+    wanted = range(len(states)) if places is None else places.tolist()
+    missing = [place for place in wanted if not states[place, -1].any()]  # a new file is zero
+    for place in loop.counted(missing, "rows of text that the target has read"):
+        row = rows.tokens[place, None, :-1].to(target.device)
+        read_now = target.base_model(row, use_cache=False).last_hidden_state
+        states[place] = read_now[0].bfloat16().cpu().view(torch.int16).numpy()
     return Text(*rows, states)
 
 
@@ -128,7 +142,7 @@ def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known
         return total
 
     def draw(step: int) -> Tensor:
-        return torch.randperm(len(training.tokens), generator=plan.generator(step))[: plan.rows]
+        return drawn_rows(plan, step, len(training.tokens))
 
     def report(record: dict) -> None:
         print(into.name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)

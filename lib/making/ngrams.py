@@ -15,7 +15,7 @@ from lib.attention.registration import tree_forward
 from lib.drafters import ngrams
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.ngrams import NgramTables
-from lib.making import data, family, own_text
+from lib.making import data, family, loop, own_text
 from lib.making.corpus import mixture
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
@@ -52,7 +52,8 @@ def make(target_name: str, folder: Path, *, windows: int = WINDOWS) -> NgramTabl
 
     Its config.json also has how often the tables give the target's favourite in held-out text.
     """
-    name, own = Path(target_name).name, own_text.path_of(target_name).is_file()
+    name = Path(target_name).name
+    own = own_text.path_of(name).is_file()
     vocabulary, training, held_out = _dialogues(target_name) if own else _corpus(target_name, folder, windows)
     tables = tables_of(training, OWN_ENTRIES if own else ENTRIES, vocabulary)
     ngrams.save(tables, folder / "heads" / name / NGRAMS,
@@ -63,7 +64,7 @@ def make(target_name: str, folder: Path, *, windows: int = WINDOWS) -> NgramTabl
 
 def _dialogues(target_name: str) -> tuple[int, Places, dict[str, Places]]:
     """The target's vocabulary, and the places in its answers: of training, and greedy ones held out."""
-    pair, dialogues = load_pair(target_name, dtype="auto"), own_text.load(own_text.path_of(target_name))
+    pair, dialogues = load_pair(target_name, dtype="auto"), own_text.load(own_text.path_of(Path(target_name).name))
     training, held_out = (part.stream(*own_text.template(pair.tokenizer)) for part in dialogues.split(HELD_OUT_SHARE))
     return (pair.vocabulary, written(*training, (own_text.SAMPLED, own_text.GREEDY)),
             {"answers": written(*held_out, (own_text.GREEDY,))})
@@ -95,7 +96,7 @@ def favourites(target, windows: torch.Tensor) -> np.ndarray:
     """The target's most likely token after each token of windows int64[R, L], int64[R, L]."""
     model, places = fused(target), torch.arange(windows.shape[1])
     tokens = np.empty(windows.shape, dtype=np.int64)  # one array: small ones between freed logits fragment the heap
-    for row, window in zip(tokens, windows):
+    for row, window in zip(tokens, loop.counted(windows, "windows of text that the target has read")):
         row[:] = tree_forward(model, window[None], places, None, TreeCache()).logits[0].argmax(-1)
     return tokens
 

@@ -19,6 +19,7 @@ from lib.drafters import vocabulary
 from lib.drafters.vocabulary import most_frequent
 from lib.making.data import Windows
 from lib.models.dialogue import has_template, of_user
+from lib.models.registry import SMOLLM2
 from lib.replay.trace import loops
 
 ROWS, ROWS_OF_GPU = 64, 256  # dialogues of one forward pass
@@ -95,6 +96,13 @@ def to_learn(target: str, training: Path, share: float) -> tuple[Dialogues, Dial
     if not further:
         return own, held_out
     return joined([held_out, own, *further]).cut(len(held_out))[1], held_out
+
+
+def check_there(target: str) -> None:
+    """ValueError where a target's dialogues are not committed."""
+    if not path_of(target).is_file():
+        raise ValueError(f"target {target!r} has no dialogues of its own in data/text; take {SMOLLM2!r}, or a chat model "
+                         f"for which `python -m lib making own_text --target {target}` has written some")
 
 
 def chunks_of(target: str, training: Path) -> Path:

@@ -152,8 +152,18 @@ def _read(path: Path) -> tuple[object, object]:
         model = type(read)(read.config)
     model.load_state_dict(read.state_dict(), assign=True)
     model.tie_weights()
-    model.generation_config = read.generation_config
+    model.generation_config = _with_end_of_turn(read.generation_config, path)
     return model, tokenizer
+
+
+def _with_end_of_turn(settings, path: Path):
+    """Generation settings that also end texts at the file's end of turn, where it names one."""
+    from lib.models import gguf_tensors
+
+    ends, turn = settings.eos_token_id, gguf_tensors.header(path).metadata.get("tokenizer.ggml.eot_token_id")
+    if turn is not None:
+        settings.eos_token_id = list(dict.fromkeys([*([ends] if isinstance(ends, int) else ends or ()), int(turn)]))
+    return settings
 
 
 def _save(model, tokenizer, folder: Path) -> None:

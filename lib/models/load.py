@@ -1,20 +1,21 @@
 """Loads pairs with transformers' own classes: no code from a hub runs, and weights come from safetensors alone."""
 
 import os
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from lib.attention.registration import TREE, register
 from lib.models import checks
 from lib.models import quantize as bits
-from lib.models.dialogue import has_template
+from lib.models.dialogue import end_of_turn, has_template
 from lib.models.registry import NO_MODEL, PAIRS, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
 from lib.models.registry import source as source_of
 
@@ -50,21 +51,18 @@ class Pair:
 
     @property
     def window(self) -> int | None:
-        """Positions that all its models have; None where none has a limit."""
-        limits = [getattr(model.config, "max_position_embeddings", None) for model in self._models]
-        return min((limit for limit in limits if limit), default=None)
+        """Positions that its target has; None without a limit. A drafter may have fewer."""
+        return getattr(self.target.config, "max_position_embeddings", None)
 
     @property
     def dtype(self) -> str:
         """The number format of its models, as "stored", or of target and drafter as "float32|bfloat16"."""
         return "|".join(dict.fromkeys(checks.format_name(model) for model in self._models))
 
-    @property
+    @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """The tokens that end the target's text: those of its generation settings, else the tokenizer's."""
-        ids = self.target.generation_config.eos_token_id
-        ids = self.tokenizer.eos_token_id if ids is None else ids
-        return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
+        """The tokens that end the target's text (see `ends_of`)."""
+        return ends_of(self.target.generation_config, self.tokenizer, self.target_name)
 
     @property
     def folders(self) -> list[str]:
@@ -142,19 +140,63 @@ def _findable(name: str) -> str:
                     and Path(part).expanduser().exists() else part for part in parts)
 
 
+def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
+    """The tokens that end a target's text: of its generation settings, of its tokenizer, and the end of turn of its
+    chat template, in this order, each once. Warns where a template does not show by which token a turn ends.
+    """
+    turn = end_of_turn(tokenizer)
+    ids = [token for found in (settings.eos_token_id, tokenizer.eos_token_id, turn)
+           for token in ([found] if isinstance(found, int) else found or ()) if token >= 0]
+    ends = tuple(dict.fromkeys(ids))
+    if turn is None and has_template(tokenizer):
+        names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ends)))) or "the length limit"
+        warnings.warn(f"the chat template of {name} does not show by which token answers end; they end at {names}; if "
+                      "they should not, write the right tokens into generation_config.json (eos_token_id)",
+                      stacklevel=2)
+    return ends
+
+
+def ends_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """By target the tokens that end its text, of pairs by name as `load_pairs` takes them, without their weights."""
+    return {source.short: _ends(source, _tokenizer(source), _config(source)) for source, *_ in _named(names)}
+
+
+def _ends(source: Source, tokenizer, config) -> tuple[int, ...]:
+    """`ends_of` a source whose model is not loaded, with the settings that transformers would give it."""
+    try:
+        settings = _read(GenerationConfig, source)
+    except checks.PairError:  # not every model has a file of them
+        settings = GenerationConfig.from_model_config(config)
+    return ends_of(settings, tokenizer, source.short)
+
+
 @dataclass(frozen=True)
 class Served:
     """A target that is served elsewhere, and draft models with its tokenizer, by name, which are loaded.
 
-    config, eos_token_ids, parameters: of the target, whose weights are not read.
+    config, eos_token_ids: of the target, of which no weights are read and any architecture will do.
     """
 
-    name: str
+    source: Source
     config: object
     tokenizer: object
     eos_token_ids: tuple[int, ...]
-    parameters: int
     drafters: Mapping[str, object]
+
+    @property
+    def name(self) -> str:
+        """The target's name as figures show it."""
+        return self.source.short
+
+    @property
+    def parameters(self) -> int:
+        """The number of the target's parameters. PairError where its configuration makes no model here."""
+        try:
+            return _parameters(self.source, self.config)
+        except checks.PairError as error:
+            raise checks.PairError(f"the parameters of {self.source}, from which costs are computed, cannot be counted "
+                                   f"({error}); give costs as a table that lib/cost/measure_served.py writes where it "
+                                   "is served") from None
 
     @property
     def folders(self) -> list[str]:
@@ -164,22 +206,42 @@ class Served:
 
 def load_served(target: str, drafters: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO,
                 device: str = "cpu") -> Served:
-    """A served target's tokenizer and settings, and draft models; names as `load_pairs` takes them. PairError as there.
+    """A served target's tokenizer and settings, and draft models; names as `load_pairs` takes them. PairError as there,
+    but for the target's architecture and weights.
     """
-    pairs = [(source, *rest) for source, *rest in _named([target, *(f"{target}|{name}" for name in drafters)])]
-    (source,), (own, *_), (kind, *_) = pairs[0], *checks.formats_of(dtype, bits.NONE, device)
+    (source,), *pairs = _named([target, *(f"{target}|{name}" for name in drafters)])
+    own, kind = checks.formats_of(dtype, bits.NONE, device)[1]
     for pair in pairs:
-        _check_partners(pair, _config, _tokenizer)
-    checks.check_memory({(pair[1].short, own): _parameters(pair[1], _config(pair[1])) for pair in pairs[1:]}, device)
-    tokenizer, config = _tokenizer(source), _config(source)
+        _check_partners(pair, _config, _tokenizer, _settings(source))
+    checks.check_memory({(pair[1].short, own): _parameters(pair[1], _config(pair[1])) for pair in pairs}, device)
+    tokenizer, settings = _tokenizer(source), _settings(source)
+    models = {name: _model(pair[1], own, device, kind) for name, pair in zip(drafters, pairs)}
+    for pair, model in zip(pairs, models.values()):
+        _quantise(model, pair[1], kind)
+    return Served(source, settings, tokenizer, _ends(source, tokenizer, settings), models)
+
+
+def _settings(source: Source):
+    """The configuration of a served target; where it has none that can be read here, its number of tokens alone."""
     try:
-        ends = _read(GenerationConfig, source).eos_token_id
-    except checks.PairError:  # not every model has one
-        ends = None
-    ends = tokenizer.eos_token_id if ends is None else ends
-    return Served(source.short, config, tokenizer, (ends,) if isinstance(ends, int) else tuple(ends or ()),
-                  _parameters(source, config),
-                  {name: _model(pair[1], own, device, kind) for name, pair in zip(drafters, pairs[1:])})
+        config = _read(AutoConfig, source) if not source.is_random else _config(source)
+        if isinstance(getattr(config.get_text_config(), "vocab_size", None), int):
+            return config
+    except checks.PairError:
+        pass
+    return PreTrainedConfig(vocab_size=len(_tokenizer(source)))
+
+
+def check_served(target: str, drafters: Sequence[str]) -> None:
+    """PairError for what `load_served` would refuse, as far as `check_pairs` reads."""
+    for pair in _named([target, *(f"{target}|{name}" for name in drafters)]):
+        readable = [source.is_local or _offline() for source in pair]
+        if readable[0]:
+            _tokenizer(pair[0])
+        if len(pair) == 2 and readable[1]:
+            _config(pair[1])
+        if all(readable):
+            _check_partners(pair, _config, _tokenizer, _settings(pair[0]))
 
 
 def check_pairs(names: Sequence[str]) -> None:
@@ -218,11 +280,14 @@ def _shown(name: str, pair: tuple[Source, ...]) -> str:
     return name if name in PAIRS else "|".join(each.short if each.is_folder else str(each) for each in pair)
 
 
-def _check_partners(pair: tuple[Source, ...], config: Callable, tokenizer: Callable) -> None:
-    """PairError where target and drafter have different tokens; config, tokenizer: functions of a source."""
+def _check_partners(pair: tuple[Source, ...], config: Callable, tokenizer: Callable, served=None) -> None:
+    """PairError where target and drafter have different tokens; config, tokenizer: functions of a source; served: the
+    target's configuration where it is served elsewhere.
+    """
     if len(pair) == 1:
         return
-    sizes = tuple(config(source).get_text_config().vocab_size for source in pair)
+    configs = (served or config(pair[0]), config(pair[1]))
+    sizes = tuple(each.get_text_config().vocab_size for each in configs)
     checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
 
 
@@ -303,6 +368,7 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind:
         if info["missing_keys"]:
             raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; its "
                                    "files are incomplete or belong to another config.json: fetch or save them again")
+        model.gguf_file = source.gguf  # from which the folder was made; empty without one
         return model.to(device).eval()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error

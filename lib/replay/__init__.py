@@ -1,10 +1,10 @@
 """Replay: what any tree would have accepted on recorded text.
 
 Start at `recording` (`record` makes a `Trace`) and `exact` (`accepted_lengths`, `rounds`). `logs` makes a trace of
-logged answers, which `log_lines` reads and `endpoint` asks a served model for. `rank_paths` is the trie on
-which exact replay works, with the best tree of a trace. `simulated` drafts again, for drafters that read the text alone
-and for trees that grow. `expectation` gives the expected acceptance of rules that sample their children, `acceptance`
-the tables of many trees.
+logged answers, which `log_lines` reads, `messages` as a chat template takes them, and `endpoint` asks a served model
+for. `rank_paths` is the trie on which exact replay works, with the best tree of a trace. `simulated` drafts again, for
+drafters that read the text alone and for trees that grow. `expectation` gives the expected acceptance of rules that
+sample their children, `acceptance` the tables of many trees.
 """
 
 from lib import lazy_exports

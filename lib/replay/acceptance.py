@@ -34,10 +34,10 @@ def in_real_text(trace: Trace) -> bool:
     return trace.about.get("protocol") == REAL_TEXT
 
 
-def tally_walk(trace: Trace, walk: Walk, drafted: int | np.ndarray, **counts: np.ndarray) -> pd.DataFrame:
-    """`tally` of a trace's rounds. drafted: draft tokens per round, int or int64[R]; counts: further numbers, [R]."""
-    return tally(trace.prompts, trace.kinds, walk.rows, walk.starts >= trace.loops[walk.rows],
-                 drafted=np.broadcast_to(drafted, walk.rows.shape), accepted=walk.accepted, **counts)
+def tally_walk(trace: Trace, walk: Walk, **counts: np.ndarray) -> pd.DataFrame:
+    """`tally` of a trace's rounds; counts: further numbers, [R]."""
+    return tally(trace.prompts, trace.kinds, walk.rows, walk.starts >= trace.loops[walk.rows], drafted=walk.drafted,
+                 accepted=walk.accepted, **counts)
 
 
 def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray,
@@ -76,7 +76,8 @@ def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
     counted = walk.select(walk.starts < trace.loops[walk.rows])
     parent = np.zeros(tree.size, dtype=bool)
     parent[tree.parents[1:]] = True
-    ends_at_parent = parent[counted.nodes] & (counted.starts + counted.accepted < trace.ends[counted.rows])
+    ends_at_parent = parent[counted.nodes] & (counted.drafted > 0)
+    ends_at_parent &= counted.starts + counted.accepted < trace.ends[counted.rows]
     names = np.array(trace.prompts)[counted.rows]
     kinds = dict(zip(trace.prompts, trace.kinds))
     rows = []
@@ -150,7 +151,7 @@ def evaluate(trace: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]])
     """`tally` of every (family, budget, tree) for one drafter, in one table."""
     frames = []
     for family, budget, tree in trees:
-        rows = tally_walk(trace, rounds_of(trace, tree, drafter), tree.budget)
+        rows = tally_walk(trace, rounds_of(trace, tree, drafter))
         frames.append(rows.assign(family=family, budget=budget, depth=tree.max_depth))
     about = {key: trace.about[key] for key in ("target", "protocol", "temperature")}
     return pd.concat(frames, ignore_index=True).assign(drafter=drafter, **about)

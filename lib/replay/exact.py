@@ -20,13 +20,15 @@ from lib.trees.tree import Tree
 class Walk:
     """Rounds of one tree: each round's row of the trace, the transition at which it starts, and where it ends.
 
-    rows, starts, accepted (a), nodes (the last accepted node, 0 for the root): int64[R].
+    rows, starts, accepted (a), nodes (the last accepted node, 0 for the root), drafted (n; 0 past the window of the
+    drafter): int64[R].
     """
 
     rows: np.ndarray
     starts: np.ndarray
     accepted: np.ndarray
     nodes: np.ndarray
+    drafted: np.ndarray
 
     def select(self, keep: np.ndarray) -> "Walk":
         """Some of the rounds, by bool[R] or int64."""
@@ -35,17 +37,15 @@ class Walk:
 
 def rounds(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
     """One round for every transition at which a round of the tree counts (see `Trace.starts`), row by row."""
-    nodes = rank_paths(trace, drafter).ends(tree)  # of every transition before the limit
     rows, starts = _transitions(trace, trace.lengths)
-    kept = starts < trace.starts(tree.max_depth)[rows]
-    return Walk(rows[kept], starts[kept], tree.depth[nodes[kept]], nodes[kept])
+    kept, drafts = starts < trace.starts(tree.max_depth)[rows], trace.drafts(tree.max_depth, drafter)[rows, starts]
+    nodes = rank_paths(trace, drafter).ends(tree) * drafts  # of every transition before the limit
+    return Walk(rows[kept], starts[kept], tree.depth[nodes[kept]], nodes[kept], tree.budget * drafts[kept])
 
 
 def accepted_lengths(trace: Trace, tree: Tree, drafter: str | None = None) -> np.ndarray:
     """The accepted length a of each of the `rounds`, int64[R]."""
-    accepted = tree.depth[rank_paths(trace, drafter).ends(tree)]
-    counts = trace.starts(tree.max_depth)
-    return accepted if (counts == trace.lengths).all() else rounds(trace, tree, drafter).accepted
+    return rounds(trace, tree, drafter).accepted
 
 
 def walk(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
@@ -57,14 +57,16 @@ def walk(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
     rows, starts = _transitions(trace, trace.starts(tree.max_depth))
     position = first[rows, starts]
     accepted, nodes = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-    active, node = np.arange(len(rows)), np.zeros(len(rows), dtype=np.int64)
+    drafts = trace.drafts(tree.max_depth, drafter)[rows, starts]
+    active, node = np.flatnonzero(drafts), np.zeros(drafts.sum(), dtype=np.int64)
+    position = position[active]
     while len(active):
         node = children[node, ranks[position]]
         alive = node > 0
         active, node, position = active[alive], node[alive], position[alive] + 1
         accepted[active] += 1
         nodes[active] = node
-    return Walk(rows, starts, accepted, nodes)
+    return Walk(rows, starts, accepted, nodes, tree.budget * drafts)
 
 
 def _transitions(trace: Trace, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ canonical ones, which need not be those that were written; `canonicalised` makes
 `log_lines` reads the file.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,11 +17,11 @@ from torch import Tensor
 from lib.decoding.checks import token_set
 from lib.drafters.filling import rank_of
 from lib.models import dialogue
-from lib.replay.log_lines import MOST_REFUSED, STOP, Answer, Logged
+from lib.replay.log_lines import MOST_REFUSED, STOP, Answer, Logged, shared_length
 from lib.replay.reading import MOST_PROBABILITIES, MOST_ROWS, branched_logits
 from lib.replay.trace import PADDING, Trace, join, loop_start
 
-BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # what an answer's tokens are known by
+WAYS = BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # what an answer's tokens are known by
 DATED = ("strftime_now", "date_string")  # what templates call that insert the day
 
 
@@ -47,33 +47,74 @@ class Texts:
 def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -> Texts:
     """The answers of a log as tokens of a tokenizer, in whose chat template they were asked for.
 
-    An answer that ended by itself gets the first EOS token as its last, unless its ids have one. An answer whose text
-    the tokenizer does not give back is refused. ValueError where more than MOST_REFUSED are.
+    An answer that ended by itself gets a last token where its tokens lack it: the one that the server tells, else the
+    chat template's end of a turn, else the first EOS token. One of which the log holds the beginning alone did not end.
+    An answer whose text the tokenizer does not give back is refused. ValueError where more than MOST_REFUSED are.
     """
-    eos, refused, rows = sorted(token_set(eos_token_id)), dict(logged.refused), []
+    ends, refused, kept, rows = _Ends.of(logged.answers, tokenizer, eos_token_id), dict(logged.refused), [], []
     by_text = cache(lambda: _by_text(tokenizer))
     for answer in logged.answers:
         try:
-            rows.append(_row(answer, tokenizer, eos, by_text))
+            rows.append(_row(answer, tokenizer, ends, by_text))
+            kept.append(answer)
         except ValueError as reason:
             refused[answer.where] = str(reason)
     if not rows or len(refused) > MOST_REFUSED * (len(refused) + len(rows)):
         told = "; ".join(f"{where}: {why}" for where, why in list(refused.items())[:3])
         raise ValueError(f"{len(refused)} of {len(refused) + len(rows)} logged answers cannot be used ({told}); mend "
                          "or remove these, or give the tokenizer of the model that wrote them")
-    kept = [answer for answer in logged.answers if answer.where not in refused]
-    columns = zip(*rows)
-    return Texts(tuple(answer.name for answer in kept), tuple(answer.kind for answer in kept), *columns,
-                 tuple(sorted({answer.temperature for answer in kept if answer.temperature is not None})),
-                 tuple(_notes(kept, tokenizer)), refused)
+    prompts, written, ended, known_by = zip(*rows)
+    return Texts(tuple(answer.name for answer in kept), tuple(answer.kind for answer in kept), prompts, written, ended,
+                 known_by, tuple(sorted({answer.temperature for answer in kept if answer.temperature is not None})),
+                 tuple(_notes(kept, ended, tokenizer)), refused)
 
 
-def _row(answer: Answer, tokenizer, eos: Sequence[int], by_text: Callable) -> tuple[Tensor, list[int], bool, str]:
+@dataclass(frozen=True)
+class _Ends:
+    """How answers end. eos: tokens that end one; usual: the one that is appended; cut: lengths at which a log was cut.
+    """
+
+    eos: frozenset[int]
+    usual: int | None
+    cut_ids: int | None
+    cut_text: int | None
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer], tokenizer, eos_token_id: int | Sequence[int]) -> "_Ends":
+        turn, listed = dialogue.end_of_turn(tokenizer), _in_order(eos_token_id)
+        eos = token_set(listed) | token_set(turn)
+        by_ids = [answer for answer in answers if answer.ids is not None]
+        texts = [answer for answer in answers if answer.ids is None and answer.text is not None]
+        open_ends = [answer.ids for answer in by_ids if _stopped_itself(answer) and not {answer.ids[-1]} & eos]
+        return cls(eos, turn if turn is not None else next(iter(listed), None),
+                   shared_length(open_ends, [answer.ids for answer in by_ids]),
+                   shared_length([answer.text for answer in texts if _stopped_itself(answer)],
+                                 [answer.text for answer in texts]))
+
+    def cut(self, answer: Answer, ids: Sequence[int]) -> bool:
+        """Whether the log holds the beginning alone; a single token that it lacks is the end itself."""
+        if answer.cut or answer.tokens is not None and answer.tokens > len(ids) + 1:
+            return True
+        return len(answer.text) == self.cut_text if answer.ids is None else len(ids) == self.cut_ids
+
+
+def _in_order(eos_token_id: int | Iterable[int]) -> list[int]:
+    each = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
+    return [token for token in each if token in token_set(each)]
+
+
+def _stopped_itself(answer: Answer) -> bool:
+    return answer.finish == STOP and not answer.stopped
+
+
+def _row(answer: Answer, tokenizer, ends: _Ends, by_text: Callable) -> tuple[Tensor, list[int], bool, str]:
     """Prompt, written ids, whether the answer ended by itself, and what its tokens are known by."""
     prompt = _prompt(answer, tokenizer)
     ids, known_by = _written(answer, tokenizer, by_text)
-    ended = answer.finish == STOP and not answer.stopped or bool(ids) and ids[-1] in eos
-    ids = ids + eos[:1] if ended and not (ids and ids[-1] in eos) else ids
+    ended = bool(ids) and ids[-1] in ends.eos | token_set(answer.end)
+    if not ended and _stopped_itself(answer) and not ends.cut(answer, ids):
+        ended, last = True, ends.usual if answer.end is None else answer.end
+        ids = ids if last is None else [*ids, last]
     if not ids:
         raise ValueError("the answer is empty")
     size = len(tokenizer)
@@ -87,7 +128,7 @@ def _prompt(answer: Answer, tokenizer) -> Tensor:
     if answer.prompt_ids is not None:
         return torch.tensor(answer.prompt_ids, dtype=torch.long)
     if answer.messages:
-        return dialogue.tokenise(answer.messages, tokenizer, day=answer.day)
+        return dialogue.tokenise(answer.messages, tokenizer, answer.day, answer.template)
     ids = tokenizer(answer.prompt)["input_ids"]  # as a server reads a completion's prompt: control tokens are such
     if not ids:
         raise ValueError("its prompt is empty")
@@ -121,13 +162,17 @@ def _by_text(tokenizer) -> dict[str, list[int]]:
     return found
 
 
-def _notes(answers: Sequence[Answer], tokenizer) -> list[str]:
+def _notes(answers: Sequence[Answer], ended: Sequence[bool], tokenizer) -> list[str]:
     template = str(getattr(tokenizer, "chat_template", "") or "")
     without = sum(answer.day is None and answer.prompt_ids is None and bool(answer.messages) for answer in answers)
+    cut, notes = sum(_stopped_itself(answer) and not end for answer, end in zip(answers, ended)), []
     if without and any(name in template for name in DATED):
-        return [f"the chat template inserts the day, which the log does not tell for {without} of {len(answers)} "
-                "answers: today's was taken"]
-    return []
+        notes.append(f"the chat template inserts the day, which the log does not tell for {without} of {len(answers)} "
+                     "answers: today's was taken")
+    if cut:
+        notes.append(f"of {cut} of {len(answers)} answers the log holds the beginning alone, by the server's count or "
+                     "by a length that they share: these count as not ended; log whole answers (vLLM: --max-log-len)")
+    return notes
 
 
 def select(texts: Texts, rows: Sequence[int]) -> Texts:

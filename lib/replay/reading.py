@@ -151,9 +151,9 @@ def _read(
         tokens[i, : len(row)] = row
     inside = np.arange(width)[None] < ends[:, None]
 
-    def spread(values: Tensor, fill: float = 0, kind=np.float32) -> np.ndarray:
+    def spread(values: Tensor, fill: float = 0, kind=np.float32, places: np.ndarray = inside) -> np.ndarray:
         array = np.full((*inside.shape, *values.shape[1:]), fill, kind)
-        array[inside] = values.cpu().numpy()
+        array[places] = values.cpu().numpy()
         return array
 
     logits = branched_logits(target, prompts, written)
@@ -166,15 +166,50 @@ def _read(
     for name, (ranks, probs) in _all_ahead(reading, target, texts, list(map(len, prompts)), ahead).items():
         arrays["ranks"][name], arrays["probs"][name] = ranks, probs
     for name, drafter in language_models(drafters).items():
-        scores = branched_logits(drafter, prompts, written)[:, : warped.shape[1]].to(warped.device)
+        room, known = _held(drafter, prompts, inside)
+        arrays["rooms"] |= {} if room is None else {name: room}
+        held = torch.from_numpy(known[inside]).to(warped.device)
+        law, token = (warped, true) if bool(held.all()) else (warped[held], true[held])
+        scores = _known_logits(drafter, prompts, written, known.sum(1), warped)
         proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
-        arrays["ranks"][name] = spread(rank_of(scores, true), PADDING["ranks"], np.int32)
-        arrays["probs"][name] = spread(_at(proposal, true))
-        arrays["alpha"][name] = spread(torch.minimum(warped, warp(scores, temperature)).sum(-1))
+        ranks = spread(rank_of(scores, token), PADDING["ranks"], np.int32, known)
+        arrays["ranks"][name] = np.where(inside & ~known, warped.shape[1], ranks).astype(np.int32)
+        arrays["probs"][name] = spread(_at(proposal, token), places=known)
+        arrays["alpha"][name] = spread(torch.minimum(law, warp(scores, temperature)).sum(-1), places=known)
         if siblings:
-            by_rule = chances(warped, proposal, true, siblings, generator)
-            arrays["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
+            by_rule = chances(law, proposal, token, siblings, generator)
+            arrays["chances"] |= {f"{name}|{rule}": spread(values, places=known) for rule, values in by_rule.items()}
     return {"tokens": tokens, "target_probs": spread(_at(target_law, true)), **arrays}
+
+
+def window_of(model) -> int | None:
+    """Positions that a model has; None without a limit."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def _held(model, prompts: Sequence[Tensor], inside: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+    """The tokens that a model's window holds after each prompt, int64[N], None without a limit; and which of the
+    transitions inside the texts, bool[N, L], have all their text in it.
+    """
+    window = window_of(model)
+    if not window:
+        return None, inside
+    room = np.array([window - len(prompt) for prompt in prompts], dtype=np.int64)
+    return room, inside & (np.arange(inside.shape[1])[None] < room[:, None])
+
+
+def _known_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]], counts: np.ndarray,
+                  like: Tensor) -> Tensor:
+    """[S, V]: a model's logits at the first `counts` transitions of each row, of the tokens and on the device of `like`
+    [.., V].
+    """
+    rows, window = np.flatnonzero(counts), window_of(model)
+    kept = [(prompts[row], written[row][: counts[row] + 1]) for row in rows]
+    longest = max((len(prompt) for prompt, _ in kept), default=0) + counts.max(initial=0)
+    # A batch reads its padding too, for which a window may have no position.
+    groups = [[each] for each in kept] if window and longest > window else [kept] if kept else []
+    parts = [branched_logits(model, *zip(*group))[:, : like.shape[1]].to(like.device) for group in groups]
+    return torch.cat(parts) if parts else like[:0]
 
 
 class _OneText:

@@ -17,7 +17,7 @@ from lib.lab import cluster, provenance
 from lib.models.reduced import narrow
 from lib.replay import trace
 from lib.replay.acceptance import DEEPEST
-from lib.replay.reading import AHEAD, check_models, check_prompts, language_models, read
+from lib.replay.reading import AHEAD, check_models, check_prompts, read, window_of
 from lib.replay.trace import Trace
 
 
@@ -66,8 +66,7 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     """
     check_models(target, drafters)
     check_prompts(target, prompts, names, kinds)
-    models = {"the target": target, **language_models(drafters)}
-    _check_settings(models, prompts, max_new_tokens, beyond, temperature, seed, rows)
+    _check_settings(target, prompts, max_new_tokens, beyond, temperature, seed, rows)
     facts = dict(about or {}, temperature=temperature, **origin(target, drafters, prompts))
     settings = Settings(max_new_tokens, beyond, temperature, tuple(sorted(token_set(eos_token_id))), ahead, siblings,
                         seed)
@@ -122,21 +121,20 @@ def _load_part(path: Path | None, mark: str) -> Trace | None:
     return part if part.about.get("settings") == mark else None
 
 
-def _check_settings(models: Mapping[str, object], prompts: Sequence[Tensor], new_tokens: int, beyond: int,
+def _check_settings(target, prompts: Sequence[Tensor], new_tokens: int, beyond: int,
                     temperature: float, seed: object, rows: int) -> None:
-    """ValueError if the continuations cannot be written by these models, by name, the target among them."""
+    """ValueError if the target cannot write the continuations."""
     if min(new_tokens, beyond) < 0 or rows < 1:
         raise ValueError(f"max_new_tokens is {new_tokens}, beyond {beyond} and rows {rows}: give at least 0, 0 and 1")
     if temperature and seed is None:
         raise ValueError(f"temperature is {temperature} but seed is None: give one, so that the trace can be repeated")
     longest = max(map(len, prompts))
     needed = longest + new_tokens + beyond  # the last token is written and not read
-    for name, model in models.items():
-        window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        if window and needed > window:
-            raise ValueError(f"the longest prompt has {longest} tokens, its continuation {new_tokens}, and {beyond} "
-                             f"beyond the limit let the deepest tree end: {needed} positions, but the window of {name} "
-                             f"has {window}; shorten the prompt, max_new_tokens, or the trees (beyond)")
+    window = window_of(target)
+    if window and needed > window:
+        raise ValueError(f"the longest prompt has {longest} tokens, its continuation {new_tokens}, and {beyond} "
+                         f"beyond the limit let the deepest tree end: {needed} positions, but the window of the target "
+                         f"has {window}; shorten the prompt, max_new_tokens, or the trees (beyond)")
 
 
 def origin(target, drafters: Mapping[str, object], prompts: Sequence[Tensor]) -> dict[str, object]:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.decoding.checks import WithinWindow
 from lib.drafters.drafter import LIVE, Drafter
 from lib.replay.acceptance import in_real_text
 from lib.replay.exact import Walk
@@ -36,11 +37,10 @@ Round = tuple[int, int, int, int, int, int, int, bool]  # the columns of `Simula
 class SimulatedWalk(Walk):
     """Rounds whose trees differ: a `Walk` whose `nodes` are those of each round's own tree.
 
-    drafted (n), depth, and draft_calls (the levels that were forwarded for the tree; for heads, for its batch):
+    depth, and draft_calls (the levels that were forwarded for the tree; for heads, for its batch):
     int64[R]. open_end: bool[R], whether the accepted path ends at a node with children.
     """
 
-    drafted: np.ndarray
     depth: np.ndarray
     draft_calls: np.ndarray
     open_end: np.ndarray
@@ -109,6 +109,7 @@ def _consecutive(recorded: Recorded, drafter: Drafter, shape, chunk: list[int], 
     """The consecutive rounds of some rows; the drafter commits the trace's tokens."""
     trace, prompts = recorded.trace, recorded.prompts
     running, done, at = copy.copy(drafter), [], [0] * len(chunk)
+    running = WithinWindow(running) if running.window else running
     lengths = [len(prompts[row]) for row in chunk]
     hidden = [recorded.hidden_states(row, drafter.target) if drafter.wants_hidden_states else () for row in chunk]
     running.start([prompts[row] for row in chunk])

@@ -73,6 +73,7 @@ def bounded(fits: Callable[[float], bool], wanted: str) -> Check:
 
 
 nodes = bounded(lambda value: value <= MOST_NODES, f"at most {MOST_NODES} draft nodes")
+lengths = bounded(lambda value: type(value) is int and 1 <= value <= MOST_NODES, f"lengths of 1 to {MOST_NODES} tokens")
 temperatures = bounded(lambda value: 0 <= value < inf, "0 (greedy) or more")
 above_zero = bounded(lambda value: 0 < value < inf, "more than 0, where tokens are sampled")
 

@@ -14,7 +14,7 @@ TEMPLATE = "{% for m in messages %}<|start|>{{ m['content'] }}<|end|>{% endfor %
 
 
 def write(path: Path, *, architecture: str = "llama", quantised: gguf.GGMLQuantizationType | None = None,
-          tokenizer: str = "gpt2", left_out: str = "", seed: int = 0) -> Path:
+          tokenizer: str = "gpt2", left_out: str = "", seed: int = 0, end_of_turn: int | None = None) -> Path:
     """Writes a model. quantised: the type of its matrices, by default that of `encoded`; left_out: a tensor that the
     file lacks.
     """
@@ -35,6 +35,8 @@ def write(path: Path, *, architecture: str = "llama", quantised: gguf.GGMLQuanti
     writer.add_token_merges(MERGES)
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
+    if end_of_turn is not None:
+        writer.add_eot_token_id(end_of_turn)
     writer.add_chat_template(TEMPLATE)
     shared, width = KEY_HEADS * HIDDEN // HEADS, HIDDEN
     shapes = {"token_embd": (len(TOKENS), HIDDEN), "output_norm": (HIDDEN,)}

@@ -100,7 +100,7 @@ class Draft:
         """`probs`, for a rule that needs them. ValueError if the drafter gave none."""
         if self.probs is None:
             raise ValueError(f"the draft is {self.proposal!r} and comes without probs; this rule compares with the "
-                             "drafter's probabilities: use a drafter that gives them")
+                             "drafter's probabilities: use a drafter that has some, such as 'model' or a head")
         return self.probs
 
     def entries(self, probs: Tensor) -> Callable[[int], float]:

@@ -168,7 +168,8 @@ def deterministic(draft: Draft, target_probs: Tensor, draws: Draws, *, share: fl
 
 
 def conservative(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
-    """The first child with p >= q / 2, as blog posts state it."""
+    """The first child with p >= q / 2, as blog posts state it: laxer than `deterministic`, whose children all qualify.
+    """
     return deterministic(draft, target_probs, draws, share=0.5)
 
 

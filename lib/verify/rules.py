@@ -24,6 +24,7 @@ class Rule:
     proposals: the ways of choosing children that it is valid for.
     made_for: the one of them that it was published for.
     shapes: "any" or "chain".
+    compares: whether it compares with the drafter's probabilities of children that were chosen, not sampled.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Rule:
     made_for: str
     shapes: str
     paper: str
+    compares: bool = False
 
     @property
     def plain(self) -> Verify:
@@ -61,8 +63,8 @@ _RULES = (
     Rule("traversal", "residual_rules", True, ANY, "without_replacement", "any",
          "Weng et al. 2025, traversal verification"),
     Rule("typical", "plain", False, ANY, "top_k", "any", "Cai et al. 2024, section 2.3.1"),
-    Rule("deterministic", "plain", False, ANY, "top_k", "any", "p >= q, from blog posts"),
-    Rule("conservative", "plain", False, ANY, "top_k", "any", "p >= q / 2, from blog posts"),
+    Rule("deterministic", "plain", False, ANY, "top_k", "any", "p >= q, from blog posts", compares=True),
+    Rule("conservative", "plain", False, ANY, "top_k", "any", "p >= q / 2, from blog posts", compares=True),
     Rule("threshold", "plain", False, ANY, "top_k", "any", "SGLang, speculative_accept_threshold_single and _acc"),
 )
 RULES = {rule.name: rule for rule in _RULES}

@@ -1,7 +1,8 @@
 """How engines take a draft: the forms of draft that they know, and each setting as a line of text.
 
-Medusa, EAGLE and TensorRT-LLM take a tree in a line of Python, by lists of paths of ranks (here called choices) or by
-the size of a dynamic tree; transformers takes the length of a chain; servers have options of the command line.
+EAGLE and TensorRT-LLM take the size of a dynamic tree in a line of Python, transformers the length of a chain; servers
+have options of the command line. None of them takes a static tree that branches: vLLM's token trees were removed in May
+2026, TensorRT-LLM's lists of choices with its engine backend in mid-2026.
 """
 
 import json
@@ -13,9 +14,8 @@ import numpy as np
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 
-ANY_RANK = 1 << 20  # for engines without a limit on ranks
 LONGEST = 4  # tokens of the n-grams that look-up compares, as `lib.drafters.lookup.LookupDrafter` does
-TREE, LEVELS, CHAIN, DYNAMIC = "any tree", "equal levels", "chain", "dynamic tree"
+CHAIN, DYNAMIC = "chain", "dynamic tree"
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,6 @@ class Dynamic:
         return cls(tree.max_depth, int(max(families.max(), np.bincount(tree.depth[inner]).max())), tree.budget)
 
 
-def equal_levels(tree: Tree) -> list[int] | None:
-    """[k1, k2, ..]: the number of children of every node at each level; None where nodes of one level differ."""
-    families = np.bincount(tree.parents[1:], minlength=tree.size)
-    levels = []
-    for depth in range(tree.max_depth):
-        own = set(families[tree.depth == depth].tolist())
-        if len(own) != 1:
-            return None
-        levels.append(own.pop())
-    gapless = all(tree.rank[list(tree.children(node))].tolist() == list(range(families[node]))
-                  for node in range(tree.size))
-    return levels if gapless else None
-
-
 def length_of_chain(tree: Tree, engine: str) -> int:
     """The number of nodes of a chain of rank-0 nodes. ValueError for any other tree, and for an empty one."""
     if not tree.budget or tree.max_depth < tree.budget or tree.rank.any():
@@ -63,69 +49,36 @@ def length_of_chain(tree: Tree, engine: str) -> int:
     return tree.budget
 
 
-def within(tree: Tree, most_rank: int) -> Tree:
-    """The tree itself. ValueError where it has a rank that the engine does not know."""
-    if tree.rank.max(initial=0) >= most_rank:
-        raise ValueError(f"the tree has a child of rank {tree.last_rank}; the engine keeps the {most_rank} best "
-                         "tokens of a position: give a tree without it")
-    return tree
+# ---- EAGLE (SafeAILab/EAGLE): the dynamic tree of EAGLE-2 and -3
 
 
-MOST_RANK = 10  # Medusa and EAGLE look at the 10 best tokens (their TOPK), for which TensorRT-LLM's plugins are built
-
-# ---- Medusa: `medusa_choices` of medusa_choices.py (FasterDecoding/Medusa); a depth is one head
-
-
-def write_medusa(tree: Tree) -> str:
-    """The line that sets the tree. ValueError for ranks that Medusa does not look at."""
-    return f"medusa_choices = {within(tree, MOST_RANK).choices()}"
+def write_eagle_dynamic(tree: Dynamic, model: str, use_eagle3: bool) -> str:
+    """The call with the head's place: `total_token` counts the root, `depth` the levels after the first."""
+    return (f"EaModel.from_pretrained(use_eagle3={use_eagle3}, ea_model_path={model!r}, "
+            f"total_token={tree.nodes + 1}, depth={tree.steps - 1}, top_k={tree.top_k})")
 
 
-# ---- EAGLE (SafeAILab/EAGLE): the first version's `tree_choices`, and the dynamic tree of EAGLE-2 and -3
+# ---- TensorRT-LLM: EAGLE-3's dynamic tree. `max_total_draft_tokens` leaves out the root, and may be as many as the
+# steps times the top-k.
 
 
-def write_eagle(tree: Tree) -> str:
-    """EAGLE-1's line. ValueError for ranks that it does not look at."""
-    return f"tree_choices = {_lists(tree)}"
-
-
-def write_eagle_dynamic(tree: Dynamic) -> str:
-    """EAGLE-2's and -3's keywords: `total_token` counts the root, `depth` the levels after the first."""
-    return f"EaModel.from_pretrained(total_token={tree.nodes + 1}, depth={tree.steps - 1}, top_k={tree.top_k})"
-
-
-# ---- TensorRT-LLM: `MedusaDecodingConfig(medusa_choices=)` in versions with an engine backend (until mid-2026),
-# `EagleDecodingConfig(eagle_choices=)` until 1.3, and EAGLE-3's dynamic tree. `max_total_draft_tokens` leaves out the
-# root.
-
-
-def write_tensorrt_medusa(tree: Tree, heads: int | None = None, model: str = "DRAFTER") -> str:
-    """The call for Medusa. heads: of the checkpoint; as many as the tree is deep if not given."""
-    return (f"MedusaDecodingConfig(max_draft_len={tree.budget}, speculative_model={model!r}, "
-            f"num_medusa_heads={heads or tree.max_depth}, medusa_choices={_lists(tree)})")
-
-
-def write_tensorrt_eagle(tree: Tree, model: str = "DRAFTER") -> str:
-    """The call for EAGLE's static tree."""
-    return (f"EagleDecodingConfig(max_draft_len={tree.max_depth}, max_total_draft_tokens={tree.budget}, "
-            f"speculative_model={model!r}, eagle_choices={_lists(tree)})")
-
-
-def write_tensorrt_dynamic(tree: Dynamic, model: str = "DRAFTER") -> str:
-    """The call for the dynamic tree of an EAGLE-3 drafter."""
+def write_tensorrt_dynamic(tree: Dynamic, model: str) -> str:
+    """The call for the dynamic tree of an EAGLE-3 drafter, with a top-k that has room for all nodes."""
+    top_k = max(tree.top_k, -(-tree.nodes // tree.steps))
     return (f"Eagle3DecodingConfig(max_draft_len={tree.steps}, max_total_draft_tokens={tree.nodes}, "
-            f"speculative_model={model!r}, use_dynamic_tree=True, dynamic_tree_max_topK={tree.top_k})")
+            f"speculative_model={model!r}, use_dynamic_tree=True, dynamic_tree_max_topK={top_k})")
 
 
 # ---- transformers' assisted generation and prompt look-up: a chain, at batch 1 alone
 
 
-def write_transformers(tree: Tree) -> str:
+def write_transformers(tree: Tree, model: str) -> str:
     """The line before `model.generate(..., assistant_model=assistant_model)`.
 
     It sets the schedule to constant and the confidence threshold to 0; else the drafter stops and adapts on its own.
     """
-    return (f"assistant_model.generation_config.update(num_assistant_tokens={length_of_chain(tree, 'transformers')}, "
+    return (f"assistant_model = AutoModelForCausalLM.from_pretrained({model!r}); "
+            f"assistant_model.generation_config.update(num_assistant_tokens={length_of_chain(tree, 'transformers')}, "
             'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)')
 
 
@@ -135,45 +88,37 @@ def write_transformers_lookup(tree: Tree, longest: int = LONGEST) -> str:
             f"max_matching_ngram_size={longest})")
 
 
-def _lists(tree: Tree) -> list[list[int]]:
-    return [list(choice) for choice in within(tree, MOST_RANK).choices()]
+# ---- vLLM: `--speculative-config` as JSON, a chain by `num_speculative_tokens`. With a schedule, a list of [first
+# batch, last batch, tokens], both ends inclusive, the first from 1 on, the number depends on the batch size.
+
+CONFIG, NUM_TOKENS, SCHEDULE = "speculative-config", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
 
 
-# ---- vLLM: `--speculative-config` as JSON. A chain by `num_speculative_tokens`; versions with tree attention (0.11 to
-# May 2026, EAGLE drafters alone) also have `speculative_token_tree`, whose levels must branch alike: the proposer takes
-# the number of children per node of a level to be the level's nodes over those of the level above.
-
-CONFIG, NUM_TOKENS, TOKEN_TREE = "speculative-config", "num_speculative_tokens", "speculative_token_tree"
-
-
-def write_vllm(tree: Tree, model: str = "DRAFTER", method: str = "draft_model") -> str:
+def write_vllm(tree: Tree, model: str, method: str = "draft_model") -> str:
     """The option for a chain. method: "draft_model" for a language model, "eagle3", "medusa" and so on."""
-    length = length_of_chain(tree, "vLLM without a token tree")
-    return _config({"method": method, "model": model, NUM_TOKENS: length})
-
-
-def write_vllm_tree(tree: Tree, model: str = "DRAFTER", method: str = "eagle3") -> str:
-    """The option with a token tree. ValueError where nodes of one level have different numbers of children."""
-    if not tree.budget or equal_levels(tree) is None:
-        raise ValueError(f"vLLM's token tree gives all nodes of a level as many children, {tree!r} does not: "
-                         "give a tree of equal levels, such as an expansion or a chain")
-    return _config({"method": method, "model": model, NUM_TOKENS: tree.budget, TOKEN_TREE: str(tree.choices())})
+    return config_line({"method": method, "model": model, NUM_TOKENS: length_of_chain(tree, "vLLM")})
 
 
 def write_vllm_ngram(tree: Tree, longest: int = LONGEST) -> str:
     """The option for prompt look-up. longest: tokens of the n-grams that are looked up, at most."""
-    return _config({"method": "ngram", NUM_TOKENS: length_of_chain(tree, "vLLM"), "prompt_lookup_max": longest,
-                    "prompt_lookup_min": 1})
+    return config_line({"method": "ngram", NUM_TOKENS: length_of_chain(tree, "vLLM"), "prompt_lookup_max": longest,
+                        "prompt_lookup_min": 1})
 
 
 def write_vllm_suffix(tree: Tree) -> str:
     """The option for suffix decoding (Arctic), without its memory of earlier requests."""
-    return _config({"method": "suffix", NUM_TOKENS: length_of_chain(tree, "vLLM"),
-                    "suffix_decoding_max_cached_requests": 0})
+    return config_line({"method": "suffix", NUM_TOKENS: length_of_chain(tree, "vLLM"),
+                        "suffix_decoding_max_cached_requests": 0})
 
 
-def _config(settings: dict) -> str:
+def config_line(settings: dict) -> str:
+    """The option with these settings."""
     return f"--{CONFIG} {shlex.quote(json.dumps(settings))}"
+
+
+def config_of(line: str) -> dict:
+    """The settings of such an option."""
+    return json.loads(shlex.split(line)[1])
 
 
 # ---- SGLang: steps, top-k and draft tokens. Top-k 1 is a chain, more is EAGLE-2's dynamic tree.
@@ -182,16 +127,16 @@ def _config(settings: dict) -> str:
 STEPS, TOP_K, TOKENS = "speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"
 
 
-def write_sglang(tree: Tree, model: str = "DRAFTER", algorithm: str = "STANDALONE") -> str:
+def write_sglang(tree: Tree, model: str, algorithm: str = "STANDALONE") -> str:
     """The options for a chain. algorithm: "STANDALONE" for a language model, "EAGLE", "EAGLE3"."""
     length = length_of_chain(tree, "SGLang with top-k 1")
     return write_sglang_dynamic(Dynamic(length, 1, length), model, algorithm)
 
 
-def write_sglang_dynamic(tree: Dynamic, model: str = "DRAFTER", algorithm: str = "STANDALONE") -> str:
+def write_sglang_dynamic(tree: Dynamic, model: str, algorithm: str = "STANDALONE") -> str:
     """The options for a dynamic tree."""
-    return (f"--speculative-algorithm {algorithm} --speculative-draft-model-path {model} --{STEPS} {tree.steps} "
-            f"--{TOP_K} {tree.top_k} --{TOKENS} {tree.nodes + 1}")
+    return (f"--speculative-algorithm {algorithm} --speculative-draft-model-path {shlex.quote(model)} "
+            f"--{STEPS} {tree.steps} --{TOP_K} {tree.top_k} --{TOKENS} {tree.nodes + 1}")
 
 
 def write_sglang_ngram(tree: Tree) -> str:
@@ -205,10 +150,10 @@ def write_sglang_ngram(tree: Tree) -> str:
 # llama.cpp would then drop, and not shorten, a draft for which the end of the answer leaves no room.
 
 
-def write_llama_cpp(tree: Tree, model: str = "DRAFTER", kind: str = "draft-simple") -> str:
-    """The options of llama-server. kind: "draft-simple" for a language model, "draft-eagle3"."""
+def write_llama_cpp(tree: Tree, model: str) -> str:
+    """The options of llama-server for a language model in a GGUF file."""
     length = length_of_chain(tree, "llama.cpp")
-    return f"-md {model} --spec-type {kind} --spec-draft-n-max {length} --spec-draft-p-min 0"
+    return f"-md {shlex.quote(model)} --spec-type draft-simple --spec-draft-n-max {length} --spec-draft-p-min 0"
 
 
 def write_llama_cpp_ngram(tree: Tree, longest: int = LONGEST) -> str:

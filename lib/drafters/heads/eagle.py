@@ -42,6 +42,11 @@ class EagleHead(Head):
     def states(self, features: Tensor) -> Tensor:
         return features
 
+    @property
+    def output_norm(self) -> None:
+        """What norms the layer's output before it is the next feature: nothing."""
+        return None
+
 
 class Eagle3Layer(HeadLayer):
     """Its attention reads normed embedding and feature side by side; the feature is its residual."""
@@ -55,14 +60,20 @@ class Eagle3Layer(HeadLayer):
 class Eagle3Head(Head):
     """EAGLE-3 (Li et al. 2025, section 3): features fused from several of the target's layers, no loss on features.
 
-    config.feature_layers: indices into the target's hidden states. config.norm_before_residual, in some published
-    heads: the layer's residual is the normed feature.
+    config.feature_layers: indices into the target's hidden states. Of published heads: config.norm_before_residual: the
+    layer's residual is the normed feature. EAGLE-3.1 (arXiv 2605.09992): config.fc_norm norms each hidden state before
+    `fc`, and config.norm_before_fc all of them as one; config.norm_output: the next feature is the normed output.
     """
 
     def __init__(self, config):
         super().__init__(config)
-        width = getattr(config, "target_hidden_size", None) or config.hidden_size
-        self.fc = nn.Linear(len(config.feature_layers) * width, config.hidden_size, bias=False)
+        width, count = getattr(config, "target_hidden_size", None) or config.hidden_size, len(config.feature_layers)
+        self.fc_norm = self.input_norm = None
+        if getattr(config, "fc_norm", False):
+            self.fc_norm = nn.ModuleList(LlamaRMSNorm(width, config.rms_norm_eps) for _ in range(count))
+        if getattr(config, "norm_before_fc", False):
+            self.input_norm = LlamaRMSNorm(count * width, config.rms_norm_eps)
+        self.fc = nn.Linear(count * width, config.hidden_size, bias=False)
         self.midlayer = Eagle3Layer(config)
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
@@ -72,7 +83,11 @@ class Eagle3Head(Head):
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
         """The features: low, middle and high layers' hidden states, side by side, through `fc`: [B, T, H]."""
-        return self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], dim=-1))
+        states = [hidden_states[layer] for layer in self.config.feature_layers]
+        if self.fc_norm is not None:
+            states = [norm(state) for norm, state in zip(self.fc_norm, states)]
+        joined = torch.cat(states, dim=-1)
+        return self.fc(joined if self.input_norm is None else self.input_norm(joined))
 
     def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's input, from features and embeddings of the next tokens [B, T, H]: its residual; and that of its
@@ -84,7 +99,12 @@ class Eagle3Head(Head):
 
     def states(self, features: Tensor) -> Tensor:
         """The input of the output layer: the normed features."""
-        return self.norm(features)
+        return features if self.output_norm is not None else self.norm(features)
+
+    @property
+    def output_norm(self) -> LlamaRMSNorm | None:
+        """What norms the layer's output before it is the next feature, if anything does."""
+        return self.norm if getattr(self.config, "norm_output", False) else None
 
 
 FeatureHead = EagleHead | Eagle3Head
@@ -93,7 +113,8 @@ FeatureHead = EagleHead | Eagle3Head
 def continued(head: FeatureHead, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
     """The next features [B, T, H], of features and next tokens' embeddings [B, T, H] at positions int64[B or 1, T]."""
     x, read = head.enter(features, embedded)
-    return head.layer(x, positions, attend, read)
+    out = head.layer(x, positions, attend, read)
+    return out if head.output_norm is None else head.output_norm(out)
 
 
 def unroll(head: FeatureHead, target, features: Tensor, tokens: Tensor, steps: int):

@@ -2,7 +2,7 @@
 text in one forward pass.
 """
 
-from typing import Callable, Sequence
+from typing import Callable, ClassVar, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,12 @@ class HeadAttention(nn.Module):
 
 
 class HeadLayer(nn.Module):
-    """A Llama layer whose attention reads an input of its own, of any width; without one, the layer's input."""
+    """A Llama layer whose attention reads an input of its own, of any width; without one, the layer's input.
+
+    in_cpp: whether `NativeBlocks` can have its forward pass.
+    """
+
+    in_cpp: ClassVar[bool] = True
 
     def __init__(self, config, inputs: int):
         super().__init__()
@@ -126,7 +131,8 @@ class CachedLayers:
 
     def __init__(self, layers: Sequence[HeadLayer], norm: nn.Module | None = None):
         self.layers, self.norm, rotary = layers, norm, layers[0].self_attn.rotary
-        self.native = None if refusal(layers, rotary, None) else NativeBlocks(layers, rotary, norm, None)
+        unknown = not all(layer.in_cpp for layer in layers)
+        self.native = None if unknown or refusal(layers, rotary, None) else NativeBlocks(layers, rotary, norm, None)
 
     @property
     def copied_bytes(self) -> int:

@@ -87,7 +87,7 @@ class BlockHead(Head):
         self.layers = nn.ModuleList(BlockLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.markov = Markov(config) if getattr(config, "markov_rank", 0) else None
-        self.confidence = None
+        self.confidence = self.candidate_selector = None
         if getattr(config, "confidence", False):
             self.confidence = nn.Linear(config.hidden_size + config.markov_rank, 1)
             self.register_buffer("temperatures", torch.ones(config.block_size))
@@ -96,6 +96,15 @@ class BlockHead(Head):
     def depth(self) -> int:
         """D: depths ahead that the head predicts."""
         return self.config.block_size
+
+    @property
+    def window(self) -> int | None:
+        """Positions of the longest text that it drafts for; None without a limit."""
+        return None
+
+    def scaled(self, logits: Tensor) -> Tensor:
+        """What the logits of the output layer become."""
+        return logits
 
     def bias(self, before: Tensor) -> Tensor | None:
         return None if self.markov is None else self.markov(before, self.tokens)
@@ -145,8 +154,11 @@ class BlockHead(Head):
         block = self.enter(roots, features[:, before - 1]).flatten(1, 2)
         place = torch.arange(length, device=features.device)[None]
         own = torch.arange(count, device=features.device).repeat_interleave(len(sees))
-        mask = torch.cat([place < before[own, None], torch.block_diag(*[sees] * count)], dim=1)
         positions = (before[:, None] + torch.arange(len(sees), device=features.device)).flatten()[None]
+        text = place < before[own, None]
+        if sliding := getattr(self.config, "sliding_window", None):
+            text &= positions.mT - place < sliding
+        mask = torch.cat([text, torch.block_diag(*[sees] * count)], dim=1)
         angles = self.layers[0].self_attn.rotary(features, place)
         for layer in self.layers:
             block = layer(block, positions, after(layer.self_attn.context(features, *angles), mask))
@@ -186,7 +198,9 @@ class DFlashHead(BlockHead):
     embedding of a mask token, queries and keys are normed, and the newest feature is not added.
 
     mask_embedding float[H]: that of the mask token. config.shifted: whether a place predicts the token after its own,
-    as in DSpark's; else it predicts its own, and the root's place nothing.
+    as in DSpark's; else it predicts its own, and the root's place nothing. config.sliding_window: a place attends to
+    that many positions, its own the last; None for all. config.input_embedding_scale, output_multiplier and
+    final_logit_softcapping: as of Gemma's and other targets.
     """
 
     def __init__(self, config):
@@ -198,9 +212,22 @@ class DFlashHead(BlockHead):
     def depth(self) -> int:
         return self.config.block_size - (not self.config.shifted)
 
+    @property
+    def window(self) -> int | None:
+        """The longest text of which all places of a block see everything; None without a limit."""
+        sliding = getattr(self.config, "sliding_window", None)
+        return max(1, sliding - self.config.block_size) if sliding else None
+
     def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
         masks = self.mask_embedding.expand(*roots.shape[:-1], self.config.block_size - 1, -1)
-        return torch.cat([roots[..., None, :], masks], dim=-2)
+        scale = getattr(self.config, "input_embedding_scale", None) or 1
+        return torch.cat([roots[..., None, :], masks], dim=-2) * scale
+
+    def scaled(self, logits: Tensor) -> Tensor:
+        """The output layer's logits as the head means them."""
+        logits = logits * (getattr(self.config, "output_multiplier", None) or 1)
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return (logits / cap).tanh() * cap if cap else logits
 
     def by_depth(self, states: Tensor) -> Tensor:
         return states if self.config.shifted else states[..., 1:, :]

@@ -22,9 +22,13 @@ class Fusion(ctypes.Structure):
 
 
 def head_fill(head: FeatureHead, output: nn.Module, embedding: nn.Module) -> "HeadFill | None":
-    """For a head with an output layer and an embedding, where this machine and the modules allow it."""
+    """For a head with an output layer and an embedding, where this machine and the modules allow it, and the next
+    feature is the layer's own output.
+    """
     layer = head.layer
-    if type(output) is not nn.Linear or refusal([layer], layer.self_attn.rotary, output, embedding):
+    if head.output_norm is not None or type(output) is not nn.Linear:
+        return None
+    if refusal([layer], layer.self_attn.rotary, output, embedding):
         return None
     return None if weights_refusal([head.fc.weight, layer.mlp.up_proj.weight]) else HeadFill(head, output, embedding)
 

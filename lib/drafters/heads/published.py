@@ -6,16 +6,18 @@ target's. Repositories that hold a whole model put "medusa_head." before these n
 
 EAGLE's have a Llama config.json, and tensors under the names of `lib.drafters.heads.eagle`. The first generation has
 `fc`, `layers.0` without its first norm, and a copy of the target's `embed_tokens`. The third has `fc`, `midlayer`,
-`norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes `embed_tokens`. In the form that
-vLLM's speculators write, `midlayer` is called `layers.0`, and the layer's sizes are nested in
-`transformer_layer_config`.
+`norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes `embed_tokens`. EAGLE-3.1 adds
+`norm_output` to its config.json and `fc_norm.0`, `fc_norm.1` and so on to its tensors, or `input_norm`. In the form
+that vLLM's speculators write, `midlayer` is called `layers.0`, and the layer's sizes are nested in
+`transformer_layer_config`; some makers put "model." before all but `lm_head` and the maps.
 
 DFlash's (kind "block") have a Qwen3 config.json with `block_size` and `dflash_config`: target_layer_ids, whose outputs
 they read, and mask_token_id; tensors `fc`, `hidden_norm`, `layers.N` and `norm`. JetSpec's are the same with
 `causal_head`. DSpark's (DeepSpec) name layers and mask at the top level, and add `markov_head.markov_w1` and `_w2`, and
 `confidence_head.proj`, which is taken where it reads the token before. Speculators nest the layer's sizes, name the
 states that they read in aux_hidden_state_layer_ids, counted one further, and may have `lm_head` over a draft
-vocabulary.
+vocabulary. DFlash2's have all of DFlash's, `layers.N.attention_conv`, `layers.N.mlp_conv` and `candidate_selector`, and
+their sizes beside target_layer_ids.
 """
 
 import re
@@ -27,6 +29,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from lib.drafters.heads import store
+from lib.drafters.heads.dflash2 import DFlash2Head
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.layers import embed
 from lib.drafters.heads.marginals import DFlashHead, MedusaHeads
@@ -38,6 +41,9 @@ READ = ("config.json", "*.safetensors")
 PREFIX = "medusa_head."
 NESTED = "transformer_layer_config"
 FEATURES = "eagle_aux_hidden_state_layer_ids"
+DFLASH2 = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+SCALES = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")  # of DFlash and DFlash2
+FLAGS = ("norm_before_residual", "norm_output", "fc_norm", "norm_before_fc")  # of EAGLE-3
 
 
 def load(kind: str, where: str | Path, target) -> nn.Module:
@@ -103,8 +109,9 @@ def load_eagle3(where, settings: dict, tensors: dict[str, Tensor], target) -> nn
     _check_parts(where, settings)
     settings = {**(settings.get(NESTED) or {}), **settings}
     tensors = _with_midlayer(where, tensors)
-    config = _config(where, settings, tensors, kind="eagle3", num_hidden_layers=1,  # some configs tell the target's
-                     feature_layers=feature_layers(settings, target.config), own_output=True)
+    norms = {"fc_norm": "fc_norm.0.weight" in tensors, "norm_before_fc": "input_norm.weight" in tensors}
+    config = _config(where, norms | settings, tensors, kind="eagle3", num_hidden_layers=1,  # some tell the target's
+                     feature_layers=feature_layers(settings, target.config), own_output="lm_head.weight" in tensors)
     check_fits(where, settings.get("target_hidden_size") or config.hidden_size, config.vocab_size, target)
     check_features(where, config.feature_layers, target)
     if config.hidden_size != target.config.get_text_config().hidden_size:
@@ -114,14 +121,18 @@ def load_eagle3(where, settings: dict, tensors: dict[str, Tensor], target) -> nn
 
 
 def load_dflash(where, settings: dict, tensors: dict[str, Tensor], target) -> DFlashHead:
-    """A DFlash or JetSpec head for a target. ValueError also for layers or a mask token that the target has not."""
+    """A DFlash, DFlash2 or JetSpec head for a target. ValueError also for layers or a mask token that the target has
+    not.
+    """
     inner = settings.get("dflash_config") or {}
     if not isinstance(inner, dict):
         raise ValueError(f"config.json of {where} has dflash_config {inner!r}, no object; fetch the folder again")
-    layers = inner.get("target_layer_ids")
-    more = {"mask_token_id": inner.get("mask_token_id", settings.get("mask_token_id")), "kind": "block",
-            "causal": bool(inner.get("causal_head")), "shifted": bool(inner.get("draft_shift"))}
-    return _load_block(where, settings, tensors, target, layers, more)
+    held = {**settings, **inner}
+    more = {name: held[name] for name in ("mask_token_id", "block_size", *SCALES, *DFLASH2) if name in held}
+    if wrong := [name for name in SCALES if type(more.get(name) or 1) not in (int, float)]:
+        raise ValueError(f"config.json of {where} has {wrong[0]} {more[wrong[0]]!r}, no number; fetch the folder again")
+    more |= {"kind": "block", "causal": bool(inner.get("causal_head")), "shifted": bool(inner.get("draft_shift"))}
+    return _load_block(where, settings, tensors, target, inner.get("target_layer_ids"), more)
 
 
 def load_dspark(where, settings: dict, tensors: dict[str, Tensor], target) -> DFlashHead:
@@ -153,27 +164,57 @@ def load_dspark(where, settings: dict, tensors: dict[str, Tensor], target) -> DF
 
 def _load_block(where, settings: dict, tensors: dict[str, Tensor], target, layers: object, more: dict) -> DFlashHead:
     """layers: those of the target whose outputs are read, None where the speculators' list of hidden states stands."""
-    nested = settings.get(NESTED) or {}
+    nested, second = settings.get(NESTED) or {}, set(DFLASH2) & more.keys()
     states = settings.get("aux_hidden_state_layer_ids") if layers is None else layers
     whole = isinstance(states, list) and {type(each) for each in states} == {int}
     if not (isinstance(nested, dict) and whole):
         raise ValueError(f"config.json of {where} names no layers of the target as whole numbers; it is not that of a "
                          "DFlash, JetSpec or DSpark head")
+    more |= _seen(where, {**nested, **settings}, more.get("causal", False))
     config = _sizes(where, {**nested, **settings}, tensors, qk_norm=True, own_output="lm_head.weight" in tensors,
                     feature_layers=states if layers is None else [layer + 1 for layer in layers], **more)
     check_counts(where, {"block_size": getattr(config, "block_size", None)}, "block_size")
     check_fits(where, config.hidden_size, config.vocab_size, target)
     check_features(where, config.feature_layers, target)
     mask = getattr(config, "mask_token_id", None)
-    if "sliding_attention" in (settings.get("layer_types") or nested.get("layer_types") or []):
-        raise ValueError(f"config.json of {where} has layers with a sliding window, which are not read here; take a "
-                         "head whose layers attend to the whole text")
     if type(mask) is not int or not 0 <= mask < config.vocab_size:
         raise ValueError(f"config.json of {where} has mask_token_id {mask!r}, which is none of the {config.vocab_size} "
                          "tokens; fetch the folder again")
-    tensors = {re.sub(r"^hidden_norm\.", "feature_norm.", name): tensor
+    tensors = {re.sub(r"_codebook\.weight$", "_codebook", re.sub(r"^hidden_norm\.", "feature_norm.", name)): tensor
                for name, tensor in _drafting(where, config, tensors).items()}
-    return checked(where, filled(where, DFlashHead, config, _weights(tensors)))
+    if second:
+        _check_dflash2(where, config)
+    return checked(where, filled(where, DFlash2Head if second else DFlashHead, config, _weights(tensors)))
+
+
+def _seen(where, settings: dict, causal: bool) -> dict[str, object]:
+    """What the layers of a block head attend to: causal and sliding_window. ValueError where that differs among them.
+
+    As in z-lab's code, layers with a window see backwards alone where the config says nothing of it.
+    """
+    windows = {kind == "sliding_attention" for kind in settings.get("layer_types") or ()}
+    if True not in windows:
+        return {"causal": causal or settings.get("is_causal") is True, "sliding_window": None}
+    told = settings.get("is_causal")
+    if len(windows) > 1 and told is None and not causal:
+        raise ValueError(f"config.json of {where} has layers with a sliding window, which see backwards alone, beside "
+                         "others that do not; take a head whose layers are alike, or whose config has is_causal")
+    check_counts(where, {"sliding_window": settings.get("sliding_window")}, "sliding_window")
+    return {"causal": causal or told is not False, "sliding_window": settings["sliding_window"]}
+
+
+def _check_dflash2(where, config: LlamaConfig) -> None:
+    """ValueError where the sizes of DFlash2's parts are not there or do not fit."""
+    if missing := [name for name in DFLASH2 if not hasattr(config, name)]:
+        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}, which a DFlash2 head has; fetch the "
+                         "folder again")
+    check_counts(where, {name: getattr(config, name) for name in DFLASH2}, *DFLASH2)
+    if config.hidden_size % config.conv_group_size:
+        raise ValueError(f"config.json of {where} has conv_group_size {config.conv_group_size}, which does not divide "
+                         f"hidden_size {config.hidden_size}; fetch the folder again")
+    if config.draft_vocab_size:
+        raise ValueError(f"{where} is a DFlash2 head that drafts {config.draft_vocab_size} of {config.vocab_size} "
+                         "tokens; take one that drafts all, as its authors' do")
 
 
 def feature_layers(settings: dict, target_config) -> list[int]:
@@ -211,7 +252,7 @@ def _sizes(where, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaCo
 
 
 def _check_parts(where, settings: dict) -> None:
-    """ValueError where the layer's nested config is no object, or feature layers are no numbers."""
+    """ValueError where the layer's nested config is no object, feature layers are no numbers, or a flag is none."""
     nested, eagle = settings.get(NESTED) or {}, settings.get("eagle_config")
     if not isinstance(nested, dict):
         raise ValueError(f"config.json of {where} has {NESTED} {nested!r}, no object; fetch the folder again")
@@ -220,12 +261,16 @@ def _check_parts(where, settings: dict) -> None:
         if not (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
             raise ValueError(f"config.json of {where} has {FEATURES} {layers!r}, no list of whole numbers; fetch the "
                              "folder again")
+    if wrong := [name for name in FLAGS if type(settings.get(name, False)) is not bool]:
+        raise ValueError(f"config.json of {where} has {wrong[0]} {settings[wrong[0]]!r}, which must be true or false; "
+                         "fetch the folder again")
 
 
 def _with_midlayer(where, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with the layer under its first name. ValueError where one is there under both."""
-    ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name) for name in tensors}
-    if twice := sorted(name for name, other in ours.items() if other != name and other in tensors):
+    """The tensors with the layer under its first name, without "model.". ValueError where one is there twice."""
+    ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model.")) for name in tensors}
+    held = list(ours.values())
+    if twice := sorted(name for name, other in ours.items() if other != name and held.count(other) > 1):
         raise ValueError(f"{where} holds {', '.join(twice)} a second time as midlayer; keep one of the two layouts")
     return {ours[name]: tensor for name, tensor in tensors.items()}
 
@@ -237,23 +282,26 @@ def _weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _drafting(where, config: LlamaConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with `tokens` in place of d2t int64[K] (token = index + d2t[index]) and t2d bool[V], and the rows of
-    `lm_head` in their order. ValueError where the two maps name different tokens.
+    the output layer in their order. ValueError where the two maps name different tokens.
     """
     offsets, known = tensors.get("d2t"), tensors.get("t2d")
     tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
-    if (getattr(config, "draft_vocab_size", None) or config.vocab_size) == config.vocab_size:
-        config.draft_vocab_size = None
-        return tensors
-    if offsets is None or "lm_head.weight" not in tensors:
-        raise ValueError(f"{where} drafts {config.draft_vocab_size} of {config.vocab_size} tokens, but has no d2t or "
-                         "no lm_head; fetch the folder again")
-    if offsets.is_floating_point():
+    if offsets is not None and offsets.is_floating_point():
         raise ValueError(f"the tensors of {where} are not those of its config.json (of another kind of number: d2t "
                          f"{offsets.dtype} for torch.int64); fetch the folder again")
+    size = getattr(config, "draft_vocab_size", None) or (config.vocab_size if offsets is None else len(offsets))
+    if size == config.vocab_size and (offsets is None or not offsets.any()):
+        config.draft_vocab_size = None
+        return tensors
+    config.draft_vocab_size = size
+    if offsets is None or "lm_head.weight" not in tensors:
+        raise ValueError(f"{where} drafts {size} of {config.vocab_size} tokens, but has no d2t or no lm_head; fetch "
+                         "the folder again")
     tokens, order = (torch.arange(len(offsets)) + offsets.long()).sort()
     if known is not None and not torch.equal(known.nonzero().flatten(), tokens):
         raise ValueError(f"d2t and t2d of {where} name different tokens; fetch the folder again")
-    return {**tensors, "tokens": tokens, "lm_head.weight": tensors["lm_head.weight"][order]}
+    ordered = {name: tensors[name][order] for name in ("lm_head.weight", "markov.head.weight") if name in tensors}
+    return {**tensors, **ordered, "tokens": tokens}
 
 
 def folder_of(where: str | Path) -> Path:

@@ -83,11 +83,13 @@ def decode_batch(batch: Batch, target, drafter, seed: int, **settings) -> Genera
 
 def joined(parts: Iterable[Generation]) -> Generation:
     """The generations of consecutive batches as one."""
-    rounds, written = [], []
+    rounds, written, calls = [], [], np.zeros(2, dtype=int)
     for done in parts:
+        calls += done.target_calls, done.drafter_calls
         rounds += [replace(record, row=record.row + len(written)) for record in done.rounds]
         written += done.new_tokens
-    return Generation(pad_sequence([torch.tensor(row) for row in written], batch_first=True), rounds, written)
+    return Generation(pad_sequence([torch.tensor(row) for row in written], batch_first=True), rounds, written,
+                      *calls.tolist())
 
 
 def tally(done: Generation, names: Sequence[str], kinds: Sequence[str]) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters import vocabulary as reduced
@@ -56,7 +57,7 @@ def models(pairs: Sequence) -> pd.DataFrame:
 
 def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
          deepest: int = 0) -> int | None:
-    """The tokens that a prompt may have so that its continuations fit the smallest window, with room for the deepest
+    """The tokens that a prompt may have so that its continuations fit the target's window, with room for the deepest
     tree and 1 token past the limit; None without a window. deepest: levels of trees that are replayed.
     """
     windows = [pair.window for pair in pairs if pair.window]
@@ -86,11 +87,9 @@ def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int],
     chosen = [] if prompts is None else [prompts.ids[row] for row in np.flatnonzero(~prompts.choosing)]
     tables: dict[str, list[pd.DataFrame]] = {"acceptance": [], "depth": [], "nodes": [], "rank": []}
     for name in dict.fromkeys([*recorded.ranks, *drafters]):
-        ranked, drafter = name in recorded.ranks, drafters.get(name)
+        ranked = name in recorded.ranks
         trees = forest(choosing, name, [each for each in families if ranked or each not in GROWN], budgets)
-        again = not ranked or isinstance(drafter, TextDrafter)
-        tables["acceptance"].append(_drafted_again(simulated.Recorded(judged, chosen), name, drafter, trees) if again
-                                    else acceptance.evaluate(judged, name, trees))
+        tables["acceptance"].append(_accepted(judged, chosen, name, drafters.get(name), trees))
         for family, budget, tree in trees if ranked else ():
             if budget == depth_budget:
                 setting = dict(family=family, budget=budget, drafter=name, **_about(recorded))
@@ -102,13 +101,31 @@ def replay_all(recorded: Trace, families: Sequence[str], budgets: Sequence[int],
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
 
 
+def chains(recorded: Trace, lengths: Sequence[int], drafters: Mapping[str, object],
+           prompts: recording.Prompts) -> pd.DataFrame:
+    """The table "chains": chains of these lengths on the judged half of a trace; the rest as `replay_all` takes it."""
+    judged, texts = halves(recorded)[1], [prompts.ids[row] for row in np.flatnonzero(~prompts.choosing)]
+    trees = [("chain", length, shapes.chain(length)) for length in lengths]
+    rows = [_accepted(judged, texts, name, drafters.get(name), trees)
+            for name in dict.fromkeys([*recorded.ranks, *drafters])]
+    return pd.concat(rows, ignore_index=True).drop(columns=["family", "depth"])
+
+
+def _accepted(judged: Trace, texts: Sequence[Tensor], name: str, drafter: object,
+              trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
+    """`acceptance.evaluate`, by drafting again where the drafter reads the text or has no ranks; texts: the prompts."""
+    if name in judged.ranks and not isinstance(drafter, TextDrafter):
+        return acceptance.evaluate(judged, name, trees)
+    return _drafted_again(simulated.Recorded(judged, texts), name, drafter, trees)
+
+
 def _drafted_again(judged: simulated.Recorded, name: str, drafter: Drafter,
                    trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:
     """`acceptance.evaluate` of a drafter that reads the text, which may have no token for some nodes of a tree."""
     frames = []
     for family, budget, tree in trees:
         rounds = simulated.rounds(judged, drafter, tree)
-        frames.append(acceptance.tally_walk(judged.trace, rounds, rounds.drafted).assign(
+        frames.append(acceptance.tally_walk(judged.trace, rounds).assign(
             family=family, budget=budget, depth=tree.max_depth))
     return pd.concat(frames, ignore_index=True).assign(drafter=name, **_about(judged.trace))
 
@@ -212,7 +229,7 @@ def evaluate_grown(recorded: simulated.Recorded, name: str, model, rules: Sequen
     frames = []
     for family, budget, rule in rules:
         rounds = simulated.rounds(recorded, drafter, rule)
-        rows = acceptance.tally_walk(recorded.trace, rounds, rounds.drafted, calls=rounds.draft_calls)
+        rows = acceptance.tally_walk(recorded.trace, rounds, calls=rounds.draft_calls)
         frames.append(rows.assign(family=family, budget=budget, depth=rounds.depth.max(initial=0)))
     return pd.concat(frames, ignore_index=True).assign(drafter=name, confidence=confidence, **_about(recorded.trace))
 
@@ -296,5 +313,5 @@ def _by_rule(recorded: Trace, tree: Tree, drafter: str) -> list[pd.DataFrame]:
         survive["block"] = expectation.block_survival(recorded, tree.max_depth, drafter)
     found = [expectation.tally(recorded, chances).assign(rule=rule) for rule, chances in survive.items()]
     rounds = acceptance.rounds_of(recorded, tree, drafter)
-    replayed = acceptance.tally_walk(recorded, rounds, tree.budget).assign(rule="naive")
+    replayed = acceptance.tally_walk(recorded, rounds).assign(rule="naive")
     return [*found, replayed.astype({"rounds": float, "accepted": float})[found[0].columns]]

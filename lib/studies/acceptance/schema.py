@@ -1,15 +1,17 @@
 """Tables of acceptance: static shapes, growth rules, depths and ranks, live rounds, chosen trees."""
 
 from lib.studies.columns import LIVE, ROUNDS, SETTING, table
-from lib.studies.parameters import MODELS, drafter, family, growth_rule, nodes, temperatures, tree
+from lib.studies.parameters import MODELS, drafter, family, growth_rule, lengths, nodes, temperatures, tree
 
 NOTEBOOK = "02_acceptance"
 PARAMETERS = {**MODELS, "temperatures": temperatures, "families": family, "budgets": nodes, "depth_budget": nodes,
-              "growth_rules": growth_rule, "live_shapes": tree, "drafters": drafter}
+              "chain_lengths": lengths, "growth_rules": growth_rule, "live_shapes": tree, "drafters": drafter}
 
 TABLES = (
     table("acceptance", "rounds of one tree on one prompt, by replay", f"{SETTING} family budget prompt stretch",
           f"{SETTING} family budget depth prompt kind {ROUNDS}", compressed=True),
+    table("chains", "rounds of a chain of a further length on one prompt, by replay",
+          f"{SETTING} budget prompt stretch", f"{SETTING} budget prompt kind {ROUNDS}", compressed=True),
     table("growth", "rounds of one static or grown tree on one prompt, by replay",
           f"{SETTING} family budget prompt stretch", f"""
           {SETTING} family budget

@@ -164,6 +164,20 @@ def against_optimal(shapes: Shapes, rng: np.random.Generator) -> Finding:
 # --------------------------------------------------------------------------------------------- depth and candidates
 
 
+def chains(rows: pd.DataFrame, rng: np.random.Generator) -> Finding:
+    """Acceptance rate of chains by length, and the share of the target's calls that they save, in greedy continuations
+    before a loop; from the table "chains".
+    """
+    own = where(summary.clean(rows), protocol=CONTINUATION, temperature=rows["temperature"].min())
+    rate = stats.summarise(own, ["pair", "budget"], "accepted", "drafted", rng)
+    sums = own.groupby(["pair", "budget"], sort=False)[["rounds", "accepted"]].sum()
+    saved = (sums["accepted"] / (sums["accepted"] + sums["rounds"])).to_numpy()  # 1 - rounds / tokens
+    told = rate.assign(told=[f"{text}; {share:.2f}" for text, share in zip(stats.format_estimates(rate), saved)])
+    return Finding("Chains by length: acceptance rate, and the share of target calls saved.", "The rate is accepted "
+                   "over drafted tokens; the share saved is 1 - rounds / tokens, bonus tokens included.",
+                   table=told.pivot(index="pair", columns="budget", values="told"))
+
+
 def by_depth(shapes: Shapes, rng: np.random.Generator) -> Finding:
     """Conditional and unconditional acceptance at each depth."""
     deep = shapes.of_pair(summary.clean(shapes.run["depth"]))

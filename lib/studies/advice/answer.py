@@ -3,7 +3,7 @@
 Every number comes from recommendation.json and the tables of notebook 06.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,7 +15,7 @@ from lib.cost.recommendation import CHAIN, GENERATE, ONE, PLAIN, RECOMMENDED, Fo
 from lib.cost.recommending import measured
 from lib.lab import theme
 from lib.lab.findings import Finding, Part, Results
-from lib.studies.advice import findings
+from lib.studies.advice import findings, machines
 from lib.studies.speed import sampled
 
 NAMES = {GENERATE: "transformers' generate", PLAIN: "plain decoding, this loop", CHAIN: "best chain"}
@@ -37,17 +37,25 @@ def opening(run: Results, rng: np.random.Generator) -> Iterator[Part]:
     if not path.exists():
         yield "**In short** This run made no recommendation: notebook 06 is not part of it."
         return
-    made = recommendation.load(path)
+    made, launched = recommendation.load(path), machines.of_run(run)
     beside = [("Apart from speculation,", lambda rows: _loop(rows, rng), "advice_timed"),
-              ("Where a tree pays.", findings.where_trees_pay, "advice_map"),
+              ("Where a tree pays.", lambda rows: findings.where_trees_pay(_without(rows, "hardware", launched)),
+               "advice_map"),
               ("Where tokens are sampled,", lambda rows: sampled.in_words(sampled.over_plain(rows, rng)), "sampled"),
-              ("Other machines.", findings.in_words, "advice_machines")]
-    yield in_short(made, [f"**{title}** {told(run[name])}" for title, told, name in beside if name in run])
+              ("Other machines.", lambda rows: findings.in_words(_without(rows, "machine", launched)),
+               "advice_machines")]
+    points = [(title, told(run[name])) for title, told, name in beside if name in run]
+    yield in_short(made, [f"**{title}** {told}" for title, told in points if told])
     yield speeds(made)
     yield COMMAND
     yield findings.recommended(made)
     if any(own.raced for own in made.by_batch):
         yield findings.raced(made)
+
+
+def _without(rows: pd.DataFrame, column: str, names: Iterable[str]) -> pd.DataFrame:
+    """The rows but for other machines of these names, whose times are those of launching kernels."""
+    return rows[~rows[column].isin([name for name in names if name != machines.HERE])]
 
 
 def in_short(made: Recommendation, more: Sequence[str] = ()) -> str:

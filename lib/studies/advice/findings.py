@@ -2,19 +2,21 @@
 use. Intervals come from the tables and from recommendation.json; nothing is resampled here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from lib.cost import formulas, recommendation
+from lib.cost import formulas, recommendation, roofline
 from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Recommendation
 from lib.cost.recommending import PREFIX, RULER
 from lib.cost.round_cost import Costs
 from lib.lab import stats
 from lib.lab.findings import Finding, Part, Results
-from lib.studies.advice import figures, measure, trees_and_chains
+from lib.studies.advice import figures, measure, sources, trees_and_chains
+from lib.studies.advice.machines import of_run
 from lib.studies.drafters.summary import CHAIN, GROWN, TREE, form
 from lib.trees import drawing
 from lib.trees.growth.registry import AUTO
@@ -125,20 +127,25 @@ def fastest_budget(candidates: pd.DataFrame, made: Recommendation) -> Finding:
                    "speed_over_budget")
 
 
-def tree_or_chain(rows: pd.DataFrame) -> Finding:
-    """Where a drafter's trees are faster than its chains; rows: the table "advice_map"."""
+def tree_or_chain(rows: pd.DataFrame, ratios: pd.DataFrame | None = None,
+                  launched: Mapping[str, float] = MappingProxyType({})) -> Finding:
+    """Where a drafter's trees are faster than its chains; rows: the table "advice_map", ratios: "advice_ratios" where
+    there is one, launched: `machines.launch_bound`.
+    """
+    rows = trees_and_chains.only_timed(rows)
     if rows.empty:
         return Finding("No tree that branches was tried:", "give a larger `most_nodes`, or drafters that draft one.")
     first = rows["batch"].min()
-    where = rows[rows["batch"] == first].groupby(["hardware", "source"], sort=False)
+    where = _alike(rows[rows["batch"] == first])
     panels = {f"{trees_and_chains.HERE}\nmeasured, batch {batch}": own
               for batch, own in rows[rows["hardware"] == trees_and_chains.HERE].groupby("batch")}
-    panels |= {f"{hardware}\n{source}, batch {first}": own for (hardware, source), own in where
-               if hardware != trees_and_chains.HERE}
-    best = {hardware: own[own["budget"] == trees_and_chains.ANY] for (hardware, _), own in where}
-    table = pd.DataFrame.from_dict({f"{hardware} ({source})": _tree_or_chain(best[hardware])
-                                    for hardware, source in where.groups}, orient="index").rename_axis("costs of")
-    here = best[trees_and_chains.HERE]
+    panels |= {f"{hardware}\n{_costs(hardware, source, launched)}, batch {first}": own
+               for (hardware, source), own in where.items() if hardware != trees_and_chains.HERE}
+    best = {named: own[own["budget"] == trees_and_chains.ANY] for named, own in where.items()}
+    table = pd.DataFrame.from_dict({
+        f"{hardware} ({_costs(hardware, source, launched)})": _tree_or_chain(own) | _timed(ratios, hardware, first)
+        for (hardware, source), own in best.items()}, orient="index").rename_axis("costs of")
+    here = best[trees_and_chains.HERE, "measured"]
     return Finding(
         f"At batch {first}, a tree is faster than every chain of the same drafter for {_wins(here)} on this machine; "
         f"the largest ratio is that of {_most(here)}.",
@@ -146,9 +153,44 @@ def tree_or_chain(rows: pd.DataFrame) -> Finding:
         "the interval, paired by prompt. Tree and chain were chosen on one half of the prompts and compared on the "
         "other. Speeds are predicted by replay from the acceptance of this run, or, for a drafter that did not compete "
         "here, of another machine's run. Computed costs are a roofline from data sheets, which knows no caches and no "
-        "attention. Where a drafter, or growing a tree, was not timed on a machine, it is assumed to take the same "
-        "share of a plain round as where it competed.",
+        "attention; drafting is assumed to take the same share of a plain round as where it was timed."
+        + _launches(launched, set(rows["hardware"])) + ("" if ratios is None else " *Timed in turns*: the speed of a "
+        "tree over that of a chain on the same prompts, where both were timed."),
         figures.tree_or_chain(rows[rows["budget"] != trees_and_chains.ANY], panels), "tree_or_chain", table=table)
+
+
+def _alike(rows: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    """The rows by hardware and source; computed costs that say the same of every drafter and budget, such as those on
+    which every check is free, are one, under all names.
+    """
+    said = ["drafter", "budget", "shape", "chain_shape", "speedup", "chain_speedup", "over_chain"]
+    found: dict[tuple, list] = {}
+    for (hardware, source), own in rows.groupby(["hardware", "source"], sort=False):
+        same = own[said].round(9).to_csv(index=False) if source == "computed" else hardware
+        found.setdefault((source, same), [[], own])[0].append(hardware)
+    return {("; ".join(names), source): own for (source, _), (names, own) in found.items()}
+
+
+def _costs(hardware: str, source: str, launched: Mapping[str, float]) -> str:
+    """How the costs of a hardware are known, and whether they are those of launching kernels."""
+    return f"{source}, launch-bound" if hardware in launched else source
+
+
+def _launches(launched: Mapping[str, float], shown: set[str]) -> str:
+    told = [f"{name} {times:.0f} times as long" for name, times in launched.items() if name in shown]
+    return (f" *Launch-bound*: a plain step takes more than {roofline.LAUNCH_BOUND:.0f} times as long as reading the "
+            f"weights ({', '.join(told)}), so that it is the time of launching kernels, and wider checks look free."
+            if told else "")
+
+
+def _timed(ratios: pd.DataFrame | None, hardware: str, batch: int) -> dict[str, str]:
+    """What was timed on one hardware of trees over chains, in words; nothing without the table "advice_ratios"."""
+    if ratios is None:
+        return {}
+    own = ratios[(ratios["hardware"] == hardware) & (ratios["batch"] == batch)]
+    told = [f"{row.tree} over {row.chain}: {recommendation.Interval(row.ratio, row.ratio_low, row.ratio_high)} "
+            f"(n = {row.n_prompts}, {row.part})" for row in own.itertuples()]
+    return {"timed in turns": "; ".join(told) or "none"}
 
 
 def _tree_or_chain(best: pd.DataFrame) -> dict[str, str]:
@@ -177,16 +219,13 @@ def _most(best: pd.DataFrame) -> str:
 
 def where_trees_pay(rows: pd.DataFrame) -> str:
     """For how many drafters a tree beats every chain at measured costs, in a sentence; rows: the table "advice_map"."""
+    rows = trees_and_chains.only_timed(rows)
     first = rows[(rows["batch"] == rows["batch"].min()) & (rows["source"] == "measured")]
     best = first[first["budget"] == trees_and_chains.ANY]
     if best.empty:
         return "No tree that branches was tried."
-    told = []
-    for hardware, own in best.groupby("hardware", sort=False):
-        assumed = (~own["timed"].astype(bool)).sum()
-        told.append(f"for {_wins(own)} at the costs measured on {hardware}"
-                    + (f" (drafting by {assumed} of them was not timed there: it is taken to cost the same share of a "
-                       "plain round as where they competed)" if assumed else ""))
+    told = [f"for {_wins(own)} at the costs measured on {hardware}"
+            for hardware, own in best.groupby("hardware", sort=False)]
     here = set(best.loc[best["hardware"] == trees_and_chains.HERE, "drafter"])
     others = [f"`{name}`" for name in dict.fromkeys(best["drafter"]) if name not in here]
     absent = f" Of {', '.join(others)}, which did not compete here, the acceptance is that of another machine's run."
@@ -196,6 +235,7 @@ def where_trees_pay(rows: pd.DataFrame) -> str:
 
 def tree_orders(rows: pd.DataFrame) -> Finding:
     """Which published orders of trees and chains hold, by speed; rows: the table "advice_orders"."""
+    rows = trees_and_chains.only_timed(rows)
     rows = rows[(rows["batch"] == rows["batch"].min()) & (rows["source"] == "measured")]
     if rows["ratio_low"].isna().all():
         why = "there are too few prompts to test them" if len(rows) else "no drafter was tried with both of a claim"
@@ -209,10 +249,9 @@ def tree_orders(rows: pd.DataFrame) -> Finding:
     return Finding(
         f"Published orders of trees and chains that hold by speed, beyond their interval: {'; '.join(told)}.",
         f"Predicted at batch {rows['batch'].iloc[0]}: the fastest of the one kind over the fastest of the other, of "
-        "the same drafter, chosen on one half of the prompts and compared on the other. Growing a tree takes processor "
-        "time; where that was not timed it is assumed to take the same share of a plain round as where the drafter "
-        "competed. Grown trees are those of rules that use no costs, without SMART and automatic budgets; the fastest "
-        "rule need not be the paper's. Papers report these orders for larger targets, whose rounds take longer.",
+        "the same drafter, chosen on one half of the prompts and compared on the other. Grown trees are those of rules "
+        "that use no costs, without SMART and automatic budgets; the fastest rule need not be the paper's. Papers "
+        "report these orders for larger targets, whose rounds take longer.",
         table=wide.fillna(""))
 
 
@@ -333,6 +372,43 @@ def blog_columns() -> Finding:
                    table=claims.set_index("draft length").round(2))
 
 
+def best_lengths(rows: pd.DataFrame) -> Finding:
+    """The length of a chain that each published formula calls the best; rows: the table "formula_lengths"."""
+    shown = rows.assign(told=[f"{row.length} ({row.speedup:.2f})" for row in rows.itertuples()])
+    return Finding(
+        "The best draft length by formula, and its speedup in brackets.", "Rows: the chance that a draft token is "
+        "accepted; columns: a drafter's step over a target's step. Computed, not measured; lengths of 1 to "
+        f"{formulas.LONGEST} were tried.", table=shown.pivot(index=["by", "alpha"], columns="cost", values="told"))
+
+
+def source_grid(rows: pd.DataFrame) -> Finding:
+    """Two weblogs' tables beside the same measured here, one for each grid; rows: the table "source_grid"."""
+    rows = rows.assign(**{
+        name: _with_ends(rows, name) for name in ("rate", "speedup")}, measured=rows["drafter"] + ", " + rows["shape"])
+    rows["measured"] = rows["measured"].mask(rows["drafter"] == "", "")
+    names = {"measured": "measured with", "rate": "acceptance rate", "saved": "target calls saved",
+             "memory": "memory added", "n_prompts": "prompts", "claimed_rate": "claimed rate",
+             "claimed_saved": "claimed calls saved",
+             "claimed_memory": "claimed memory", **{name: name for name in ("tokens", "speedup", "claimed")}}
+    kept = {sources.LENGTH: ["measured", "rate", "saved", "speedup", "claimed_rate", "claimed_saved", "claimed"],
+            sources.PAIR: ["measured", "rate", "saved", "memory", "claimed_rate", "claimed_memory", "claimed"],
+            sources.TASK: ["measured", "tokens", "speedup", "n_prompts", "claimed"],
+            sources.SCENARIO: ["measured", "tokens", "speedup", "n_prompts", "claimed"]}
+    shown = [own.set_index("row")[kept[name]].rename(columns=names).rename_axis(name).round(2).astype(object).fillna("")
+             for name, own in rows.groupby("grid", sort=False)]
+    machines, formats = ([each for each in rows[name].unique() if each] for name in ("machine", "dtype"))
+    return Finding(
+        "Two weblogs' tables beside the same measured here.", "Acceptance is replayed, on "
+        f"{', '.join(formats)} models; a speedup is that of these tokens at the costs timed on "
+        f"{', '.join(machines) or 'no machine'}, and missing where drafting was not timed. By task each drafter has "
+        "its best shape, by scenario the fastest chain stands, both chosen on half of the prompts.", table=shown)
+
+
+def _with_ends(rows: pd.DataFrame, name: str) -> list[str]:
+    ends = rows[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
+    return ["" if np.isnan(each[0]) else str(recommendation.Interval(*each)) for each in ends]
+
+
 def recommended_tree(own: ForBatch) -> Finding:
     """A picture of the recommended tree at one batch."""
     if own.is_plain or not isinstance(own.shape, Tree):
@@ -389,7 +465,7 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
     yield check_costs(Costs(run["costs"]), made.target, min(8, candidates["budget"].max()))
     yield fastest_budget(candidates, made)
     if "advice_map" in run:
-        yield tree_or_chain(run["advice_map"])
+        yield tree_or_chain(run["advice_map"], run["advice_ratios"] if "advice_ratios" in run else None, of_run(run))
     if "advice_errors" in run:
         yield predicted_and_measured(run["advice_errors"])
     yield calibrated_and_timed(candidates, run["advice_timed"])

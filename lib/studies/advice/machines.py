@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib.cost import recommendation
+from lib.cost import recommendation, roofline
 from lib.cost.recommendation import PLAIN, Recommendation
 from lib.cost.recommending import RULER
 from lib.cost.round_cost import Costs, RoundCost
@@ -14,6 +14,7 @@ from lib.lab import processor, provenance
 from lib.lab.findings import Results
 from lib.studies.advice.schema import NOTEBOOK
 
+HERE = "this machine"
 
 @dataclass(frozen=True)
 class Machine:
@@ -40,6 +41,10 @@ class Machine:
         """The drafters whose rounds were timed there at a batch size."""
         return {drafter for target, drafter, size in self.costs.cells if (target, size) == (self.made.target, batch)}
 
+    def grew(self, batch: int) -> set[str]:
+        """Those of `timed` that grew trees in these rounds."""
+        return {name for name in self.timed(batch) if self.costs.cells[self.made.target, name, batch].grown}
+
 
 def of_runs(folders: Sequence[str], target: str) -> list[Machine]:
     """The machines of runs. ValueError for a folder without a recommendation and its costs, for another target, and
@@ -64,6 +69,29 @@ def _of_run(folder: Path, target: str) -> Machine:
                          "the same target")
     facts = provenance.machine_of(run.record, NOTEBOOK)
     return Machine(processor.title(facts), made, Costs(run["costs"]), run)
+
+
+def launch_bound(rows: pd.DataFrame, parameters: float, here: str = "") -> dict[str, float]:
+    """Of machines whose plain step takes more than `roofline.LAUNCH_BOUND` times as long as reading the target's
+    weights: how many times. Machines of which that is not known are left out.
+
+    rows: the table "advice_machines"; parameters: numbers of the target; here: the machine that is called `HERE`.
+    """
+    first = rows.sort_values("batch").drop_duplicates("machine")
+    times = {HERE if row.machine == here else row.machine: roofline.reads(
+        row.machine, row.dtype, parameters, row.batch / row.plain) for row in first.itertuples()}
+    return {name: found for name, found in times.items() if found > roofline.LAUNCH_BOUND}
+
+
+def of_run(run: Results) -> dict[str, float]:
+    """`launch_bound` of a run's machine and those beside it; none where its tables lack the target's size."""
+    sizes = run["models"].set_index("model")["parameters"] if "models" in run else {}
+    made = recommendation.load(run.run_dir / recommendation.FILE)
+    if made.target not in sizes:
+        return {}
+    own = Machine(processor.title(provenance.machine_of(run.record, NOTEBOOK)), made, Costs(run["costs"]))
+    rows = [table([own]), *([run["advice_machines"]] if "advice_machines" in run else [])]
+    return launch_bound(pd.concat(rows), sizes[made.target], own.name)
 
 
 def table(machines: Sequence[Machine]) -> pd.DataFrame:

@@ -3,6 +3,7 @@ would be worth with the costs of larger pairs, and what formulas say of chains.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,14 +14,14 @@ from lib import cost
 from lib.cost import formulas
 from lib.cost.candidates import Candidate
 from lib.cost.recommendation import PLAIN
-from lib.cost.recommending import Found, row
+from lib.cost.recommending import RULER, Found, row
 from lib.cost.round_cost import Costs, RoundCost
 from lib.drafters.registry import parse
 from lib.lab import processor, stats
 from lib.models.checks import dtypes_of
 from lib.models.load import load_pair
 
-REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
+REPLAY, LEVIATHAN, BLOG = "replay and measured costs", formulas.LEVIATHAN, "source blog's table"
 NEARLY_FREE = 1.1  # times a plain round
 
 
@@ -41,16 +42,19 @@ def with_costs_of(tried: Sequence[Candidate], target: str, costs: Mapping[str, p
     """The table "advice_sizes": the candidates of a traced target with the costs of each named pair, such as a larger
     one; the fastest of each budget, and the chain.
 
-    costs: rows of one pair each, first of the target's own. Only candidates take part that draft with the pair's draft
-    model, which take the cost of the named pair's, or without a model; without any the table is empty. The acceptance
-    of the larger pair is not known.
+    costs: rows of one pair each, first of the target's own; checks are those of RULER, which hold both sides of each
+    step, where there are rows of it. Only candidates take part that draft with the pair's draft model, which take the
+    cost of the named pair's, or without a model; without any the table is empty. The acceptance of the larger pair is
+    not known.
     """
     rows, of_pair = [], {}  # of_pair: the cost of rounds of the first pair, the target's own, by batch
     tried = [each for each in tried if not each.passes or parse(each.entrant.spec)[0] == "model"]
     for name, own in costs.items() if tried else ():
-        known, (owner, drafter, dtype) = Costs(own), own[["target", "drafter", "dtype"]].iloc[0]
+        known, (owner, drafter, dtype) = Costs(own), own[["target", "drafter", "dtype"]].iloc[-1]
         for batch in batches:
             price = known.at(owner, drafter, batch=batch)
+            check = known.cells.get((owner, RULER, batch), price)
+            price = replace(price, plain=check.plain, check=check.check)
             price = price.growing_as(of_pair.setdefault(batch, price))
             for each in tried:
                 more = dict(costs=name, dtype=dtype, plain_ms=1000 * price.plain,

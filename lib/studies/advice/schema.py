@@ -122,7 +122,7 @@ TABLES = (
           hardware text this machine, another on which a run was made, or one by its data sheet
           source text measured or computed: whether its costs are those of timed rounds or of a roofline
           target dtype batch drafter
-          timed flag whether drafting was timed on this hardware, or needs no forward pass
+          timed flag whether drafting was timed on this hardware, or needs no forward pass; so for all that is measured
           budget integer most draft nodes of the tree, which has more than half as many; 0: of any size
           shape text name of the tree's shape or growth rule
           chain_shape text name of the fastest chain
@@ -130,6 +130,16 @@ TABLES = (
           chain_speedup real the same of the chain
           over_chain interval predicted speed of the tree over that of the chain, both chosen on other prompts
           """, compressed=True),
+    table("advice_ratios", "speed of a tree over that of a chain, timed in turns on the same prompts, at one batch",
+          "hardware target dtype batch part tree chain", """
+          hardware text as in advice_map
+          target dtype batch
+          part text choosing: fastest tree and chain of one drafter; judging: the recommended tree and the best chain
+          tree text drafter and shape
+          chain text drafter and shape
+          ratio interval speed of the tree over that of the chain, without prefill
+          n_prompts integer prompts, or batches of them
+          """),
     table("advice_orders", "a published order of one drafter's trees and chains, at one batch on one machine",
           "hardware target dtype batch drafter order", """
           hardware text as in advice_map
@@ -163,5 +173,31 @@ TABLES = (
           speedup real speed over plain decoding; missing where the source has none for the length
           alpha real share of rounds in which the target accepts the drafter's first token
           cost real a drafter's step over a target's step, measured
+          """),
+    table("source_grid", "a row of one of two weblogs' tables, with one drafter, and what was measured in its place",
+          "grid row target drafter", """
+          grid text draft length, pair, task or scenario: which of the tables
+          row text a chain, a pair of models, a kind of text or a scenario; the weblog's own pairs have no measurement
+          target drafter
+          shape text name of the draft tree's shape; by task the drafter's best, by scenario the fastest chain
+          dtype
+          machine text where drafting and checking were timed; empty without a speedup
+          rate interval accepted over drafted tokens, of greedy text by replay
+          tokens real tokens per round, bonus token included
+          saved real share of the target's calls that are saved: 1 - rounds / tokens
+          speedup interval these tokens over the time of a round, over plain decoding, batch 1; missing if not timed
+          memory real numbers of the drafter over those of the target
+          n_prompts integer prompts that judge
+          claimed text speedup that a weblog gives, or the method and length that it recommends
+          claimed_rate real its acceptance rate
+          claimed_saved real its share of the target's calls that are saved
+          claimed_memory real memory that it says the drafter adds, over the target's
+          """),
+    table("formula_lengths", "length of a chain that a published formula calls the best", "by alpha cost", """
+          by text source of the formula
+          alpha real chance that a draft token is accepted
+          cost real a drafter's step over a target's step
+          length integer draft tokens of the chain
+          speedup real speed over plain decoding that the formula gives for it
           """),
 )

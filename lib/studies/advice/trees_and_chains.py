@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 
 from lib.cost import roofline
-from lib.cost.candidates import Candidate, powers_of_two
-from lib.cost.recommending import Found
+from lib.cost.candidates import Candidate
+from lib.cost.recommendation import ONE, PLAIN, Recommendation
+from lib.cost.recommending import Found, measured
 from lib.cost.round_cost import RoundCost
 from lib.lab import stats
-from lib.studies.advice.machines import Machine
+from lib.studies.advice.machines import HERE, Machine
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 
-HERE = "this machine"
 MOST = 64  # nodes of a tree that is compared with a chain
 ANY = 0  # in place of a budget: trees of every size
 
@@ -66,7 +66,8 @@ def orders(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator)
 def over_chains(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator) -> pd.DataFrame:
     """The table "advice_map": for each drafter and budget, a power of two, the fastest tree of more than half as many
     nodes that is no chain, over the drafter's fastest chain of any length; and with `ANY` in place of a budget the
-    fastest of all trees. At the costs that were measured here and elsewhere, and at those that `roofline` computes.
+    fastest of all trees. At the costs that were measured here and elsewhere, of drafters that were timed there, and at
+    those that `roofline` computes.
 
     Tree and chain are chosen on every second prompt and judged on the others, both ways; intervals are paired by
     prompt. Drafters that only another run has are as it found them.
@@ -87,28 +88,76 @@ def _with_theirs(rows: pd.DataFrame, name: str, found: Found, elsewhere: Sequenc
     for machine in elsewhere:
         if name in machine.run:
             theirs = machine.run[name].replace({"hardware": {HERE: machine.name}})
-            theirs = theirs[theirs["hardware"].isin(own["hardware"]) & ~theirs["drafter"].isin(known)]
+            theirs = only_timed(theirs[theirs["hardware"].isin(own["hardware"]) & ~theirs["drafter"].isin(known)])
             parts, known = [*parts, theirs], known | set(theirs["drafter"])
     return pd.concat(parts, ignore_index=True)
 
 
+def only_timed(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without those that are called measured, of drafters that were not timed on that hardware."""
+    return rows[rows["timed"].astype(bool) | (rows["source"] != "measured")]
+
+
+def ratios(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator) -> pd.DataFrame:
+    """The table "advice_ratios": the speed of a tree over that of a chain, timed in turns on the same prompts, here and
+    in the runs on other machines: of each drafter that had both in the race that chose, and of the recommendation.
+    """
+    runs = [(HERE, found.recommendation, {"advice_timed": found.timed})]
+    runs += [(machine.name, machine.made, machine.run) for machine in elsewhere]
+    rows = [dict(hardware=name, target=made.target, dtype=made.dtype) | told for name, made, run in runs
+            for told in [*(_chosen(run["advice_timed"], rng) if "advice_timed" in run else ()), *_recommended(made)]]
+    columns = ["hardware", "target", "dtype", "batch", "part", "tree", "chain", "ratio", "ratio_low", "ratio_high",
+               "n_prompts"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _chosen(timed: pd.DataFrame, rng: np.random.Generator) -> Iterator[dict[str, object]]:
+    """Of each drafter its fastest tree over its fastest chain; timed: the table "advice_timed"."""
+    rows = timed[(timed["part"] == "choosing") & (timed["way"] != PLAIN)]
+    named = rows["way"].str.extract(r"^(?P<drafter>.*), (?P<shape>[^ ]+)$")
+    rows = rows.assign(drafter=named["drafter"], chain=named["shape"].str.startswith("chain:"))
+    for (batch, _), own in rows.groupby(["batch", "drafter"], sort=False):
+        speed = np.log(own["rate"]).groupby([own["chain"], own["way"]]).mean()
+        if own["chain"].nunique() == 2:
+            tree, chain = speed[False].idxmax(), speed[True].idxmax()
+            both = own[own["way"].isin([tree, chain])]
+            prompts = both.groupby("prompt")["way"].nunique().eq(2).sum()
+            yield dict(batch=batch, part="choosing", tree=tree, chain=chain, n_prompts=int(prompts)) | _interval(
+                measured(both, tree, chain, rng))
+
+
+def _recommended(made: Recommendation) -> Iterator[dict[str, object]]:
+    """The recommended tree over the fastest chain, on the prompts that judged, where it is no chain."""
+    for own in made.by_batch:
+        if not own.is_plain and own.over_chain != ONE:
+            yield dict(batch=own.batch, part="judging", tree=f"{own.drafter}, {own.tree}", n_prompts=own.prompts,
+                       chain=f"{own.chain['drafter']}, {own.chain['tree']}") | _interval(own.over_chain)
+
+
+def _interval(own) -> dict[str, float]:
+    return {"ratio": own.value, "ratio_low": own.low, "ratio_high": own.high}
+
+
 def _priced(found: Found, elsewhere: Sequence[Machine]) -> Iterator[tuple[dict, list[Candidate], RoundCost, int]]:
     """The candidates of each drafter with the cost of its rounds, on each hardware at each batch: (the columns that
-    name these, candidates, cost, batch).
+    name these, candidates, cost, batch). Where costs are measured, without drafters that were not timed there, and
+    without trees that they were not timed to grow.
     """
     for batch, here in found.prices.items():
-        prices = {(HERE, "measured"): (here, set(here))}
-        prices |= {(machine.name, "measured"): (machine.prices(batch, here), machine.timed(batch))
+        prices = {(HERE, "measured"): (here, set(here), set(here))}
+        prices |= {(machine.name, "measured"): (machine.prices(batch, here), machine.timed(batch), machine.grew(batch))
                    for machine in elsewhere}
         prices |= {(name, "computed"): ({drafter: roofline.on(hardware, own, MOST, batch)
-                                         for drafter, own in here.items()}, set())
+                                         for drafter, own in here.items()}, set(), set(here))
                    for name, hardware in roofline.HARDWARE.items()}
-        for (hardware, source), (price, timed) in prices.items():
+        for (hardware, source), (price, timed, grew) in prices.items():
             for name in dict.fromkeys(each.entrant.name for each in found.tried if each.entrant.name in price):
-                own = [each for each in found.tried if each.entrant.name == name and each.shape.budget <= MOST]
+                own = [each for each in found.tried if each.entrant.name == name and each.shape.budget <= MOST
+                       and (name in grew or not each.passes or isinstance(each.shape, Tree))]
                 known = name in timed or not any(each.passes for each in own)
-                named = dict(hardware=hardware, source=source, batch=batch, drafter=name, timed=known)
-                yield named, own, price[name], batch
+                if known or source != "measured":
+                    named = dict(hardware=hardware, source=source, batch=batch, drafter=name, timed=known)
+                    yield named, own, price[name], batch
 
 
 def _over_chain(tried: Sequence[Candidate], price: RoundCost, batch: int, rng) -> Iterator[dict[str, object]]:
@@ -119,13 +168,18 @@ def _over_chain(tried: Sequence[Candidate], price: RoundCost, batch: int, rng) -
     seconds = {each.name: each.seconds(price, batch) for each in tried}
     chain, base = _fastest(chains, seconds), _judged(chains, seconds)
     budgets = {budget: [each for each in trees if budget / 2 < each.shape.budget <= budget]
-               for budget in powers_of_two(max(each.shape.budget for each in trees))}
+               for budget in _powers_of_two(max(each.shape.budget for each in trees))}
     for budget, own in {ANY: trees, **budgets}.items():
         if own:
             tree, share = _fastest(own, seconds), stats.difference(*_judged(own, seconds), *base, rng, relative=True)
             yield dict(budget=budget, shape=tree.label, chain_shape=chain.label, speedup=tree.speedup(price, batch),
                        chain_speedup=chain.speedup(price, batch), over_chain=share.value, over_chain_low=share.low,
                        over_chain_high=share.high)
+
+
+def _powers_of_two(most: int) -> list[int]:
+    """Budgets 1, 2, 4, .. and `most`."""
+    return sorted({*(2**power for power in range(most.bit_length())), most})
 
 
 def _fastest(some: Sequence[Candidate], seconds: Mapping[str, float], part: slice = slice(None)) -> Candidate:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from lib.lab import charts, stats
+from lib.lab import charts, processor, provenance, stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.drafters import summary
 from lib.studies.drafters.measure import CONTROLS, MODEL, NO_SHAPE, PLAIN
+from lib.studies.drafters.schema import NOTEBOOK
 
 if TYPE_CHECKING:
     from lib.studies.report import Ask
@@ -137,9 +138,10 @@ def heads_learning(points: pd.DataFrame) -> Finding:
         figure, "head_curves")
 
 
-def beside_claims(rows: pd.DataFrame, target: str, shape: str, model: str, rng: np.random.Generator) -> Part:
+def beside_claims(rows: pd.DataFrame, target: str, model: str, machine: str, rng: np.random.Generator) -> Part:
     """Speedups by task, by pair and by draft length beside the weblog's; rows: of all targets, target: that of the
-    tasks and lengths, model: the label of its language model, without which one sentence says why there is nothing.
+    tasks and lengths, model: the label of its language model, without which one sentence says why there is nothing,
+    machine: where all was measured. By task each drafter has the shape with which it is fastest over all tasks.
     """
     if not model:
         return f"No draft model was measured for `{target}`, so these claims are not compared."
@@ -147,18 +149,21 @@ def beside_claims(rows: pd.DataFrame, target: str, shape: str, model: str, rng: 
     eagle = "eagle" if own["drafter"].eq("eagle").any() else model
     chains = [name for name in rows["shape"].unique() if name.startswith("chain:")]
     longest = max(chains, key=lambda name: int(name.partition(":")[2]))
-    tasks = summary.task_table(own, f"{eagle}, {shape}", f"{LOOKUP}, {shape}", rng)
+    settings = [f"{name}, {summary.fastest_shape(own, name)}" for name in (eagle, LOOKUP)]
+    tasks = summary.task_table(own, *settings, rng)
     pairs = summary.pair_table(rows, longest, rng)
     lengths = summary.length_table(own, model, rng)
     numbers = ["calls saved", "claimed rate", "claimed speedup", "claimed calls saved"]
     shown = lengths.assign(**{name: lengths[name].map("{:.2f}".format).where(lengths[name].notna()) for name in numbers})
     shown = shown.fillna("")
-    gains = summary.speedups(own[own["shape"].isin([shape, NO_SHAPE])], ["kind"], rng)
-    gains = gains.pivot(index="kind", columns="drafter", values="value")
-    ahead = gains[eagle] > gains[LOOKUP]
+    gains = summary.speedups(own[own["setting"].isin([*settings, PLAIN])], ["kind"], rng)
+    gains = gains.pivot(index="kind", columns="setting", values="value")[settings]
+    ahead = gains[settings[0]] > gains[settings[1]]
     return Finding("Measured beside claimed, by task, by pair and by draft length.",
-                   f"In the source EAGLE is ahead of look-up on every task; here, with `{shape}`, `{eagle}` is "
-                   f"ahead on {ahead.sum()} of {len(ahead)} kinds.", table=[tasks, pairs, shown])
+                   f"In the source EAGLE is ahead of look-up on every task; here `{settings[0]}` is ahead of "
+                   f"`{settings[1]}` on {ahead.sum()} of {len(ahead)} kinds. By task each drafter has the shape with "
+                   f"which it is fastest over all tasks, by pair `{longest}`; all was measured on {machine}.",
+                   table=[tasks, pairs, shown])
 
 
 def by_text(chosen: pd.DataFrame) -> Finding:
@@ -227,7 +232,8 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
         yield heads_learning(run["head_curves"])
     if model:
         yield WEBLOG
-        yield beside_claims(rows, target, shape, model, rng)
+        machine = processor.title(provenance.machine_of(run.record, NOTEBOOK))
+        yield beside_claims(rows, target, model, machine, rng)
 
 
 def _measured(run: Results) -> tuple[pd.DataFrame, str, str, str]:

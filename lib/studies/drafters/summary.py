@@ -17,10 +17,10 @@ from lib.trees.growth.registry import RULES
 GENERATED = " (generated)"  # after the name of a kind whose text a program wrote
 # The tables of the weblog that this study began with; `lib.cost.formulas` has the one by draft length.
 # kind of text (its "creative writing" is this study's story) -> speedup with EAGLE, speedup with n-gram look-up
-_BY_TASK = {"code": ("2-3", "1.5-2"), "translation": ("2", "1.2"), "summary": ("1.8", "1.1"), "story": ("1.5", "1.0")}
-_CALLED = {"coding": "code", "summarization": "summary", "writing": "story"}  # the same kinds among chat prompts
+BY_TASK = {"code": ("2-3", "1.5-2"), "translation": ("2", "1.2"), "summary": ("1.8", "1.1"), "story": ("1.5", "1.0")}
+CALLED = {"coding": "code", "summarization": "summary", "writing": "story"}  # the same kinds among chat prompts
 # parameters of target and drafter -> (acceptance rate, speedup, memory beyond the target's)
-_BY_PAIR = {"7B/160M": (0.78, 2.1, 0.12), "70B/1B": (0.65, 1.5, 0.18)}
+BY_PAIR = {"7B/160M": (0.78, 2.1, 0.12), "70B/1B": (0.65, 1.5, 0.18)}
 
 # Papers: the first drafter is accepted more than the second, on their models; "model" is a language model.
 _ORDERS = (("eagle3", "eagle", "Li et al. 2025, EAGLE-3"), ("eagle", "medusa", "Li et al. 2024, EAGLE"),
@@ -193,15 +193,21 @@ def ideas(rows: pd.DataFrame, model: str, rng: np.random.Generator) -> pd.DataFr
     return pd.DataFrame(found, columns=["idea", "with", "without", "shapes", "tokens per round", "tokens per second"])
 
 
+def fastest_shape(rows: pd.DataFrame, drafter: str) -> str:
+    """The shape with which a drafter decodes most tokens per second over all prompts."""
+    sums = rows[rows["drafter"] == drafter].groupby("shape", sort=False)[["tokens", "ms"]].sum()
+    return (sums["tokens"] / sums["ms"]).idxmax()
+
+
 def task_table(rows: pd.DataFrame, model: str, lookup: str, rng: np.random.Generator) -> pd.DataFrame:
     """By kind of text the measured speedup of two settings, and the claimed speedups where the source has that task."""
     found = speedups(rows[rows["setting"].isin([model, lookup, PLAIN])], ["kind"], rng)
     found["speedup"] = stats.format_estimates(found)
     wide = found.pivot(index="kind", columns="setting", values="speedup")[[model, lookup]]
     wide.columns = [f"measured {model}", f"measured {lookup}"]
-    claims = pd.DataFrame.from_dict(_BY_TASK, orient="index", columns=["claimed EAGLE", "claimed look-up"])
+    claims = pd.DataFrame.from_dict(BY_TASK, orient="index", columns=["claimed EAGLE", "claimed look-up"])
     kinds = wide.index.str.removesuffix(GENERATED)
-    claimed = claims.reindex([_CALLED.get(kind, kind) for kind in kinds]).set_axis(wide.index)
+    claimed = claims.reindex([CALLED.get(kind, kind) for kind in kinds]).set_axis(wide.index)
     return wide.join(claimed).fillna("")
 
 
@@ -220,7 +226,7 @@ def pair_table(rows: pd.DataFrame, shape: str, rng: np.random.Generator) -> pd.D
                      "acceptance rate": rate, "speedup": stats.format_estimates(fast)[0],
                      "memory added": f"{memory[row.target, row.drafter, shape]:.0%}"})
     made += [{"pair": pair, "from": "claimed", "acceptance rate": rate, "speedup": gain, "memory added": f"{added:.0%}"}
-             for pair, (rate, gain, added) in _BY_PAIR.items()]
+             for pair, (rate, gain, added) in BY_PAIR.items()]
     return pd.DataFrame(made).set_index(["from", "pair"])
 
 

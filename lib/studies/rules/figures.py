@@ -20,10 +20,10 @@ def deviations(proof: pd.DataFrame) -> Figure:
     """
     worst = proof.groupby(["lossless", "rule", "proposal", "kind"], sort=False)["worst"].max().reset_index()
     worst = worst.sort_values("lossless", kind="stable")  # lossless rules last, at the top
-    names = list(dict.fromkeys(zip(worst["rule"], worst["proposal"])))
+    names, styles = list(dict.fromkeys(zip(worst["rule"], worst["proposal"]))), theme.styles_of(worst["rule"])
     figure, axis = plt.subplots(figsize=(8.2, 0.27 * len(names) + 1.3), layout="constrained")
     for row in worst.itertuples():
-        style = theme.STYLES[row.rule]
+        style = styles[row.rule]
         axis.plot(
             max(row.worst, ROUNDING), names.index((row.rule, row.proposal)), marker=style.marker, markersize=8,
             markeredgecolor=style.colour, markerfacecolor=style.colour if row.kind == FILLED else "none", linestyle="")

@@ -14,8 +14,9 @@ import pandas as pd
 from lib.lab import charts, stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.rules import figures
-from lib.studies.rules.measure import BOUND, EXACT, LEVEL, LOSSLESS, SETTING, judged, label, labelled
+from lib.studies.rules.measure import BOUND, EXACT, LEVEL, LOSSLESS, RANDOM, SETTING, judged, label, labelled
 from lib.studies.rules.schema import NOTEBOOK
+from lib.verify.proof.sources import AGAIN, RATIO
 from lib.verify.rules import RULES
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 KEYS = list(SETTING)
 BASE = ("traversal", "without_replacement")  # the lossless rule and its proposal beside which lossy rules are shown
+UNCORRECTED = {RATIO: "emits a sample of p", AGAIN: "emits nothing and drafts again"}  # published, and no rules
 YARDSTICK = "without_replacement"  # the proposal whose bound all rules are divided by
 
 RULES_TEXT = """
@@ -77,14 +79,23 @@ def lossless_or_not(proof: pd.DataFrame) -> Finding:
     worst = proof.groupby("lossless")["worst"].max()
     count = proof.groupby(["rule", "proposal"])["languages"].sum()
     table = proof.groupby(["rule", "proposal"])["worst"].max().unstack()
-    table = table.loc[[name for name in RULES if name in table.index]]
+    table = table.loc[[name for name in (*RULES, *UNCORRECTED) if name in table.index]]
     table = table.map(lambda value: "" if pd.isna(value) else f"{value:.0e}" if value < EXACT else f"{value:.2f}")
     return Finding(
         "Lossless rules are lossless, to rounding.",
         f"The largest distance from the target's law is {worst[True]:.0e} for them and {worst[False]:.2f} for lossy "
         f"rules, over {count.min()} to {count.max()} enumerations for each rule and proposal, of random languages "
-        "(filled markers) and hard ones (hollow: disjoint supports, zeros, ties, certainty).",
+        f"(filled markers) and hard ones (hollow: disjoint supports, zeros, ties, certainty).{_uncorrected(proof)}",
         figures.deviations(proof), "lossless_or_not", table)
+
+
+def _uncorrected(proof: pd.DataFrame) -> str:
+    """The distances of a weblog's acceptance without a residual, where they were enumerated."""
+    worst = proof[proof["kind"] == RANDOM].groupby("rule")["worst"].max()
+    known = [name for name in UNCORRECTED if name in worst]
+    told = " and ".join(f"{worst[name]:.2f} if it {UNCORRECTED[name]}" for name in known)
+    return (" A weblog's acceptance with probability p / q and no residual is not lossless: after a rejection its "
+            f"largest distance on random languages is {told}." if known else "")
 
 
 def loop_is_lossless(law: pd.DataFrame) -> Finding:

@@ -21,7 +21,7 @@ from lib.lab.tables import Table
 from lib.studies.acceptance import live
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
-from lib.verify.proof import bounds, enumeration
+from lib.verify.proof import bounds, enumeration, sources
 from lib.verify.proof.languages import HARD, Logits, random_pair
 from lib.verify.rules import RULES
 from lib.verify.warping import warp
@@ -92,11 +92,12 @@ def _rows(setting: tuple, cases: Pairs) -> list[dict]:
 
 def proof(table: Table, shapes: Sequence[str], *, random: int, pairs: Pairs | None = None) -> pd.DataFrame:
     """The table "rules_proof": the distance of every rule with every proposal on each shape, over `random` random pairs
-    of languages of three tokens and over the hard ones of `languages.HARD`. Only missing rows are computed.
+    of languages of three tokens and over the hard ones of `languages.HARD`; on chains also that of the acceptances of
+    `sources`, which are no rules. Only missing rows are computed.
     """
     done = table.keys()
     missing = [(rule, proposal, shape, kind) for shape, kind in product(shapes, (RANDOM, HARDEST))
-               for rule, proposal in pairs or sampled_rules(parse(shape)) if (rule, proposal, shape, kind) not in done]
+               for rule, proposal in pairs or enumerated(parse(shape)) if (rule, proposal, shape, kind) not in done]
     for row in cluster.spread(_proved, missing, random):
         table.append(**row)
     return table.frame()
@@ -106,10 +107,12 @@ def _proved(case: tuple[str, str, str, str], random: int) -> dict:
     """The row of a rule, proposal, shape and kind of languages."""
     rule, proposal, shape, kind = case
     tree, languages = parse(shape), map(random_pair, range(random)) if kind == RANDOM else HARD.values()
+    known = RULES.get(rule)
     distances = [enumeration.distance(enumeration.law(rule, *pair, tree, proposal), pair[0], tree.max_depth + 1)
-                 for pair in languages]
+                 if known else sources.distance(rule, *pair, tree) for pair in languages]
     return dict(rule=rule, proposal=proposal, shape=shape, kind=kind, languages=len(distances),
-                lossless=RULES[rule].lossless, worst=max(distances), mean=sum(distances) / len(distances))
+                lossless=known is not None and known.lossless, worst=max(distances),
+                mean=sum(distances) / len(distances))
 
 
 def with_draft_model(pair):
@@ -143,6 +146,12 @@ def sampled_rules(tree: Tree) -> list[tuple[str, str]]:
     """Every rule for a tree above temperature 0, with every proposal that it is valid for."""
     fitting = [rule for rule in RULES.values() if rule.shapes == "any" or tree.max_depth == tree.budget]
     return [(rule.name, proposal) for rule in fitting if rule.sampled for proposal in sorted(rule.proposals)]
+
+
+def enumerated(tree: Tree) -> list[tuple[str, str]]:
+    """`sampled_rules`, and on a chain the acceptances of `sources`."""
+    published = (sources.RATIO, sources.AGAIN) if tree.max_depth == tree.budget else ()
+    return sampled_rules(tree) + [(name, sources.PROPOSAL) for name in published]
 
 
 def labelled(rows: pd.DataFrame) -> pd.DataFrame:

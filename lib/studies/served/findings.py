@@ -23,11 +23,11 @@ SHOWN = 5  # refused lines that are named
 
 def read(texts: Texts, temperature: float) -> Finding:
     """What was read of the log, and what replay of it is exact for."""
-    by = pd.Series(texts.known_by).value_counts()
-    counts = ", ".join(f"{count} by {name}" for name, count in by.items())
+    by = [texts.known_by.count(way) for way in logs.WAYS]
+    counts = ", ".join(f"{count} by {way}" for count, way in zip(by, logs.WAYS))
     rule = "greedy verification" if temperature == 0 else f"naive sampling at temperature {temperature:g}"
     exact = f"Replay is exact for trees of chosen (top-k) children under {rule}, warped as the answers were"
-    if logs.BY_TEXT in by.index:
+    if logs.BY_TEXT in texts.known_by:
         exact += "; where the text alone is known, for its canonical tokens, which need not be those that were written"
     refused = "".join(f" *{where}: {why}.*" for where, why in list(texts.refused.items())[:SHOWN])
     left_out = f" {len(texts.refused)} lines are left out:{refused}" if texts.refused else ""

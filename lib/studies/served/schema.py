@@ -41,11 +41,10 @@ def _inputs(name: str, values: Mapping) -> None:
 
 def _drafters(name: str, values: Mapping) -> None:
     """Kinds that read the text alone; other names are models, which are checked with the target."""
-    from lib.models.load import check_pairs
+    from lib.models.load import check_served
     from lib.studies.served.measure import kinds_of
 
-    _, models = kinds_of(values[name])
-    check_pairs([values["target"], *(f"{values['target']}|{model}" for model in models)])
+    check_served(values["target"], kinds_of(values[name])[1])
 
 
 def _costs(name: str, values: Mapping) -> None:

@@ -1,6 +1,5 @@
-"""The oracle of what `lib.cost.engines` writes: each line of text read back, by the engine's name in `ENGINES`.
-
-Medusa's and EAGLE-1's lists of choices, the keywords of calls, the options of command lines.
+"""The oracle of what `lib.cost.engines` writes: each line of text read back, by the engine's name in `ENGINES`: the
+keywords of calls, the options of command lines.
 """
 
 import ast
@@ -8,29 +7,11 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 
-from lib.cost.engines.writers import (ANY_RANK, CONFIG, MOST_RANK, NUM_TOKENS, STEPS, TOKEN_TREE, TOKENS, TOP_K,
-                                      Dynamic, within)
+from lib.cost.engines.writers import CONFIG, NUM_TOKENS, SCHEDULE, STEPS, TOKENS, TOP_K, Dynamic
 from lib.trees.shapes import chain
 from lib.trees.tree import Tree
 
 LENGTHS = ("spec-draft-n-max", "draft-max")
-
-
-def favourites(text: str, most_rank: int) -> Tree:
-    """The tree of a Python list of choices, such as "[(0,), (0, 0)]": lists or tuples of ranks below a limit."""
-    try:
-        choices = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError):
-        choices = None
-    return within(tree_of(choices, text), most_rank)
-
-
-def tree_of(choices, text: str) -> Tree:
-    """The tree of a list of choices. ValueError, which quotes the text that it came from, where it is no such list."""
-    lists = isinstance(choices, (list, tuple)) and all(isinstance(choice, (list, tuple)) for choice in choices)
-    if not lists or not all(isinstance(rank, int) for choice in choices for rank in choice):
-        raise ValueError(f"{text[:60]!r} is no list of choices: write one such as [(0,), (0, 0), (1,)]")
-    return Tree.from_choices(choices)
 
 
 def whole(given: Mapping[str, object], names: Sequence[str], text: str) -> list[int]:
@@ -66,37 +47,26 @@ def keywords(text: str) -> dict[str, object]:
         raise ValueError(f"{text[:60]!r} is no call with constant keywords") from None
 
 
-def read_list(text: str) -> Tree:
-    """The tree of a line `name = [choices]`, or of the list alone."""
-    return favourites(text.partition("=")[2] or text, MOST_RANK)
-
-
 def read_eagle_dynamic(text: str) -> Dynamic:
     """The dynamic tree of such a call; other keywords are ignored. ValueError where one is missing."""
     tokens, depth, top_k = whole(keywords(text), ["total_token", "depth", "top_k"], text)
     return Dynamic(depth + 1, top_k, tokens - 1)
 
 
-def read_tensorrt(text: str) -> Tree:
-    """The static tree of either call. ValueError where there is none."""
-    given = keywords(text)
-    choices = given.get("medusa_choices") or given.get("eagle_choices")
-    if not choices:
-        raise ValueError(f"{text[:60]!r} has neither medusa_choices nor eagle_choices: give one of them")
-    return tree_of(choices, text)
-
-
 def read_tensorrt_dynamic(text: str) -> Dynamic:
-    """The dynamic tree of such a call. ValueError where the call asks for none."""
+    """The dynamic tree of such a call. ValueError where the call asks for none, or for more nodes than it may."""
     given = keywords(text)
     if not given.get("use_dynamic_tree"):
         raise ValueError(f"{text[:60]!r} does not set use_dynamic_tree=True: set it, or give a static tree")
-    return Dynamic(*whole(given, ["max_draft_len", "dynamic_tree_max_topK", "max_total_draft_tokens"], text))
+    steps, top_k, nodes = whole(given, ["max_draft_len", "dynamic_tree_max_topK", "max_total_draft_tokens"], text)
+    if not steps <= nodes <= steps * top_k:
+        raise ValueError(f"{text[:60]!r} has {nodes} nodes: give {steps} to {steps * top_k}")
+    return Dynamic(steps, top_k, nodes)
 
 
 def read_transformers(text: str) -> Tree:
     """The chain of such a line. ValueError where its length is missing, or is not kept constant."""
-    given = keywords(text)
+    given = keywords(text.rpartition("; ")[2])
     if given.get("num_assistant_tokens_schedule") != "constant":
         raise ValueError(f"{text[:60]!r} gives no constant num_assistant_tokens: set num_assistant_tokens_schedule to "
                          "'constant'")
@@ -108,14 +78,20 @@ def read_vllm(text: str) -> Tree:
     return chain(*whole(_settings(text), [NUM_TOKENS], text))
 
 
-def read_vllm_tree(text: str) -> Tree:
-    """The tree that the option sets. ValueError where it has another number of nodes than the option says."""
-    given = _settings(text)
-    tree = favourites(str(given.get(TOKEN_TREE, f"no {TOKEN_TREE}")), ANY_RANK)
-    tokens, = whole(given, [NUM_TOKENS], text)
-    if tree.budget != tokens:
-        raise ValueError(f"{NUM_TOKENS} is {tokens}, the token tree has {tree.budget} nodes: make them equal")
-    return tree
+def read_schedule(text: str, most_batch: int) -> list[int]:
+    """The number of draft tokens at batch sizes 1 to `most_batch`, as vLLM's `build_dynamic_sd_schedule_lookup` has it:
+    gaps, and what comes after the last range, have the number before them. ValueError where vLLM would refuse it.
+    """
+    given, found, last = _settings(text), {}, 0
+    for first, end, tokens in given[SCHEDULE]:
+        if not last < first <= end or (not last and first != 1) or not 0 <= tokens <= given[NUM_TOKENS]:
+            raise ValueError(f"{[first, end, tokens]} is no further range of {given[SCHEDULE]}")
+        found |= dict.fromkeys(range(first, end + 1), tokens)
+        last = end
+    told = []
+    for batch in range(1, most_batch + 1):
+        told.append(found.get(batch, told[-1] if told else 0))
+    return told
 
 
 def _settings(text: str) -> dict:
@@ -175,10 +151,8 @@ def read_llama_cpp_ngram(text: str) -> Tree:
 READERS = {
     "transformers, look-up": read_transformers_lookup, "vLLM, n-gram": read_vllm, "vLLM, suffix": read_vllm,
     "SGLang, n-gram": read_sglang_ngram, "llama.cpp, n-gram": read_llama_cpp_ngram,
-    "Medusa": read_list, "EAGLE-1": read_list, "EAGLE-2, EAGLE-3": read_eagle_dynamic,
-    "vLLM, chain": read_vllm, "vLLM, token tree": read_vllm_tree,
+    "EAGLE-2, EAGLE-3": read_eagle_dynamic, "vLLM, chain": read_vllm,
     "SGLang, chain": read_sglang, "SGLang, dynamic tree": read_sglang_dynamic,
-    "TensorRT-LLM, Medusa": read_tensorrt, "TensorRT-LLM, EAGLE": read_tensorrt,
     "TensorRT-LLM, dynamic tree": read_tensorrt_dynamic,
     "transformers": read_transformers, "llama.cpp": read_llama_cpp,
 }

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lib import cost
 from lib.cost import calibration, formulas, round_cost
 from lib.decoding import generate
+from lib.drafters.controls import RandomDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import tables
 from lib.tests import small_models
@@ -46,6 +47,81 @@ def test_a_curve_joins_its_points_and_goes_on():
     assert np.allclose(curve([0, 8]), [1, 3])
     with pytest.raises(ValueError, match="missing"):
         cost.Curve.through([1, 2], [1.0, float("nan")])
+    step = cost.Curve.through([0, 16, 31, 32], [1.0, 2.0, 2.0, 3.0])
+    assert step(48) == pytest.approx(4.0), "a step of one node between the last two points is no slope"
+
+
+# ---------------------------------------------------------------------------------------------------------------- steps
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 80))
+def test_a_check_is_timed_at_both_sides_of_each_power_of_two_of_rows(batch, most):
+    powers = [2**power for power in range(14)]
+    before = [n for n in range(most + 1) if any(batch * (n + 1) <= rows < batch * (n + 2) for rows in powers)]
+    assert round_cost.before_steps(batch, most) == before
+    nodes = [shapes.parse(name).budget for name in cost.check_shapes(batch, most)]
+    assert nodes == sorted(set(nodes)) and nodes[0] == 0 and nodes[-1] == most
+    assert {side for n in before for side in (n, n + 1) if side <= most} <= set(nodes)
+
+
+def stepped(rows):
+    """Seconds of a check that takes as long for 17 as for 32 rows: matrix units multiply whole blocks."""
+    return 0.010 + 0.004 * np.ceil(np.asarray(rows) / 16)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("batch", [1, 3, 4])
+def test_noise_does_not_smear_a_step(batch, seed):
+    """Medians of six rounds with noise of 5 % are a few percent off, at both sides of a step and between two steps."""
+    rng, nodes = np.random.default_rng(seed), [shapes.parse(name).budget for name in cost.check_shapes(batch, 64)]
+    noise = np.median(np.exp(0.05 * rng.standard_normal((6, len(nodes)))), axis=0)
+    curve = cost.Curve.through(nodes, stepped(batch * (np.array(nodes) + 1)) * noise)
+    known = np.arange(0, 32 // batch + 1)
+    assert np.abs(curve(known) / stepped(batch * (known + 1)) - 1).max() < 0.06
+
+
+def on_clock(seconds):
+    """The loop with a clock by which a check of so many rows takes `seconds(rows)`, and nothing else takes any time."""
+    def timed(*given, **settings):
+        done, batch = generate(*given, **settings), given[2].shape[0]
+        return replace(done, rounds=[replace(one, draft_seconds=0.0, commit_seconds=0.0,
+                                             verify_seconds=float(seconds(batch * (one.drafted + 1))))
+                                     for one in done.rounds])
+    return timed
+
+
+def calibrated(took, batch, **settings):
+    target = small_models.llama(0)
+    pair = SimpleNamespace(target=target, target_name="t", drafter_name="d", draft_model=None)
+    ruler = RandomDrafter(target.config.vocab_size, torch.Generator().manual_seed(0))
+    return cost.calibrate(pair, small_models.prompts(0, [30, 40]), batches=[batch], prefix=20, drafter=ruler,
+                          generator=torch.Generator().manual_seed(0), generate=on_clock(took), **settings)
+
+
+@pytest.mark.parametrize(("batch", "most"), [(1, 40), (4, 12)])
+def test_calibration_finds_the_steps_of_a_check(batch, most):
+    rows = calibrated(stepped, batch, most=most, seconds=1e-3, repeats=1)
+    price = cost.Costs(rows).at("t", "d", batch=batch)
+    for edge in (16, 32):
+        for nodes in (edge // batch - 1, edge // batch):
+            assert price.check(nodes) == pytest.approx(float(stepped(batch * (nodes + 1))))
+    assert rows["shape"].tolist() == cost.check_shapes(batch, most), "no time is left for others"
+
+
+def test_further_numbers_of_nodes_halve_the_intervals_of_the_largest_rises():
+    """A step behind 24 rows, which is no power of two: four halvings of 16 .. 31 nodes find it."""
+    def at_24(rows):
+        return 1.0 + (rows > 24)
+
+    rows = calibrated(at_24, 1, most=40, seconds=1e6, repeats=6)
+    further = set(rows["nodes"]) - {shapes.parse(name).budget for name in cost.check_shapes(1, 40)}
+    assert further == {23, 27, 25, 24}
+    check = cost.Costs(rows).at("t", "d").check
+    assert check(23) == pytest.approx(1.0) and check(24) == pytest.approx(2.0)
+    assert rows["nodes"].is_monotonic_increasing and (rows["rounds"] >= 2 * calibration.TURNS).all()
+    flat = calibrated(lambda rows: 1.0, 1, most=16, seconds=1e6, repeats=4)
+    assert flat["shape"].tolist() == cost.check_shapes(1, 16), "there is no rise to find"
 
 
 @settings(deadline=None)
@@ -68,7 +144,7 @@ def whole(price, tree):
 def table(truth=TRUE, batch=1, prefix=64, scale=1.0, noise=0.0, seed=0):
     """Rows as calibration makes them, of a machine that is `truth`, in milliseconds."""
     rng, rows = np.random.default_rng(seed), []
-    for name in cost.SHAPES:
+    for name in cost.check_shapes(batch, 64):
         tree, jitter = shapes.parse(name), np.exp(noise * rng.standard_normal(2))
         rows.append(dict(target="t", drafter="d", dtype="float64", batch=batch, prefix=prefix, shape=name,
                          nodes=tree.budget, rounds=9, draft_ms=1000 * scale * truth.draft(tree) * jitter[0],
@@ -206,6 +282,17 @@ def test_leviathans_tokens_are_the_mean_of_a_capped_geometric_law(alpha, length)
     mean = sum((a + 1) * alpha**a * (1 - alpha) for a in range(length)) + (length + 1) * alpha**length
     assert formulas.leviathan_tokens(alpha, length) == pytest.approx(mean)
     assert formulas.leviathan_speedup(alpha, length, 0) == pytest.approx(mean)
+
+
+def test_the_best_length_is_where_one_more_token_no_longer_pays():
+    """By brute force; 3 and 6 tokens for chances of 0.6 and 0.8, where a drafter's step costs a tenth of a target's."""
+    rows = formulas.best_lengths()
+    assert len(rows) == len(formulas.FORMULAS) * 4 * 3
+    best = rows[rows["by"] == "Leviathan et al."].set_index(["alpha", "cost"])
+    assert best.loc[(0.6, 0.1), "length"] == 3 and best.loc[(0.8, 0.1), "length"] == 6
+    for (alpha, cost), row in best.iterrows():
+        speeds = [(1 - alpha ** (length + 1)) / (1 - alpha) / (length * cost + 1) for length in range(1, 20)]
+        assert row["length"] == 1 + int(np.argmax(speeds)) and row["speedup"] == pytest.approx(max(speeds))
 
 
 def test_the_source_blogs_columns_do_not_agree_with_one_another():

@@ -4,19 +4,24 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from lib.cost import engines
-from lib.cost.engines import writers
-from lib.cost.engines.registry import CHAINED, ENGINES, GROWN, SAME
-from lib.cost.engines.writers import CHAIN, DYNAMIC, LEVELS, LONGEST, TREE, Dynamic
+from lib.cost.engines.registry import CHAINED, ENGINES, GROWN, SAME, why_none
+from lib.cost.engines.schedule import ranges
+from lib.cost.engines.weights import FOLDER, GGUF
+from lib.cost.engines.writers import CHAIN, DYNAMIC, LONGEST, SCHEDULE, Dynamic
+from lib.drafters.heads import store
+from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
-from lib.tests.cost.engine_readers import READERS
+from lib.models import load_pair
+from lib.tests import small_models
+from lib.tests.cost.engine_readers import READERS, read_schedule
 from lib.tests.replay.test_replay import trees
 from lib.trees import Tree, growth, shapes
 from lib.trees.growth.rules import Costs
@@ -25,15 +30,26 @@ from lib.trees.growth.rules import Costs
 @st.composite
 def dynamics(draw):
     steps, top_k = draw(st.integers(1, 8)), draw(st.integers(1, 10))
-    return Dynamic(steps, top_k, draw(st.integers(1, top_k + (steps - 1) * top_k**2)))
+    return Dynamic(steps, top_k, draw(st.integers(steps, top_k + (steps - 1) * top_k**2)))
 
 
 OF_FORM = {
     CHAIN: st.integers(1, 20).map(shapes.chain),
-    LEVELS: st.lists(st.integers(1, 3), min_size=1, max_size=4).map(shapes.expansion),
-    TREE: trees().filter(lambda tree: tree.budget),
     DYNAMIC: dynamics(),
 }
+PLACES = {FOLDER: "org/drafter", GGUF: "my models/drafter.gguf"}
+
+
+def line(name, setting, drafter=None):
+    """The setting of an engine by its name, for the first kind of drafter if none is given."""
+    engine = ENGINES[name]
+    return engine.line(setting, drafter or next(iter(engine.drafters)), PLACES.get(engine.reads, ""))
+
+
+def grown_by(name, setting):
+    """The dynamic tree that an engine grows: TensorRT-LLM's has room for all nodes within its top-k of each level."""
+    room = max(setting.top_k, -(-setting.nodes // setting.steps))
+    return Dynamic(setting.steps, room, setting.nodes) if name.startswith("TensorRT-LLM") else setting
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -43,66 +59,69 @@ def test_what_is_written_is_read_back(name, data):
     engine = ENGINES[name]
     setting = data.draw(OF_FORM[engine.form])
     for drafter in engine.drafters:
-        written = engine.line(setting, drafter)
-        assert READERS[name](written) == setting and "\n" not in written
+        written = line(name, setting, drafter)
+        assert READERS[name](written) == (grown_by(name, setting) if engine.form == DYNAMIC else setting)
+        assert "\n" not in written and (not engine.reads or PLACES[engine.reads] in written)
 
 
-@pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.form in (CHAIN, LEVELS)])
+@pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if engine.form == CHAIN])
 def test_what_an_engine_cannot_express_is_refused(name):
     for tree in (Tree.from_choices([(0,), (1,), (0, 0)]), Tree.from_choices([(1,)]), Tree([-1])):
         with pytest.raises(ValueError, match="give a"):
-            ENGINES[name].write(tree)
+            line(name, tree)
 
 
 def test_the_texts_are_those_of_the_engines():
-    assert ENGINES["Medusa"].write(shapes.kary(2, 1)) == "medusa_choices = [(0,), (1,)]"
-    assert writers.write_eagle(shapes.chain(2)) == "tree_choices = [[0], [0, 0]]"
     dynamic = Dynamic(8, 10, 59)
-    assert writers.write_eagle_dynamic(dynamic) == "EaModel.from_pretrained(total_token=60, depth=7, top_k=10)"
-    flag, value = shlex.split(writers.write_vllm(shapes.chain(5), "org/drafter"))
+    assert line("EAGLE-2, EAGLE-3", dynamic, "eagle") == (
+        "EaModel.from_pretrained(use_eagle3=False, ea_model_path='org/drafter', total_token=60, depth=7, top_k=10)")
+    flag, value = shlex.split(line("vLLM, chain", shapes.chain(5)))
     assert flag == "--speculative-config"
     assert json.loads(value) == {"method": "draft_model", "model": "org/drafter", "num_speculative_tokens": 5}
-    assert '"speculative_token_tree": "[(0,), (1,)]"' in writers.write_vllm_tree(shapes.star(2))
-    assert writers.write_sglang(shapes.chain(3)).endswith(
+    assert line("SGLang, chain", shapes.chain(3)).endswith(
         "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4")
-    assert ENGINES["TensorRT-LLM, dynamic tree"].write(Dynamic(4, 10, 59)).startswith(
-        "Eagle3DecodingConfig(max_draft_len=4, max_total_draft_tokens=59, ")
-    assert ENGINES["llama.cpp"].write(shapes.chain(3)) == (
-        "-md DRAFTER --spec-type draft-simple --spec-draft-n-max 3 --spec-draft-p-min 0")
-    assert "--speculative-algorithm EAGLE3 " in ENGINES["SGLang, chain"].line(shapes.chain(3), "eagle3")
-    assert '"method": "medusa"' in ENGINES["vLLM, chain"].line(shapes.chain(3), "medusa")
-    assert ENGINES["vLLM, chain"].line(shapes.chain(3), "model") == writers.write_vllm(shapes.chain(3))
-    assert json.loads(shlex.split(writers.write_vllm_ngram(shapes.chain(4)))[1]) == {
+    assert line("TensorRT-LLM, dynamic tree", Dynamic(4, 10, 59)) == (
+        "Eagle3DecodingConfig(max_draft_len=4, max_total_draft_tokens=59, speculative_model='org/drafter', "
+        "use_dynamic_tree=True, dynamic_tree_max_topK=15)"), "at most 4 levels of 15"
+    assert line("llama.cpp", shapes.chain(3)) == (
+        "-md 'my models/drafter.gguf' --spec-type draft-simple --spec-draft-n-max 3 --spec-draft-p-min 0")
+    assert "--speculative-algorithm EAGLE3 " in line("SGLang, chain", shapes.chain(3), "eagle3")
+    assert '"method": "medusa"' in line("vLLM, chain", shapes.chain(3), "medusa")
+    assert json.loads(shlex.split(line("vLLM, n-gram", shapes.chain(4)))[1]) == {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
-    assert writers.write_llama_cpp_ngram(shapes.chain(4)).startswith("--spec-type ngram-simple ")
+    assert line("llama.cpp, n-gram", shapes.chain(4)).startswith("--spec-type ngram-simple ")
     assert READERS["llama.cpp"]("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
     with pytest.raises(ValueError, match="dynamic tree and no chain"):
-        READERS["SGLang, chain"](writers.write_sglang_dynamic(Dynamic(3, 2, 6)))
-    with pytest.raises(ValueError, match="10 best"):
-        ENGINES["Medusa"].write(Tree.from_choices([(10,)]))
+        READERS["SGLang, chain"](line("SGLang, dynamic tree", Dynamic(3, 2, 6)))
+
+
+def test_nothing_names_what_engines_have_removed_or_no_drafter_at_all():
+    written = [line(name, setting, drafter) for name, engine in ENGINES.items() for drafter in engine.drafters
+               for setting in [shapes.chain(3) if engine.form == CHAIN else Dynamic(3, 2, 6)]]
+    gone = ("speculative_token_tree", "tree_choices", "eagle_choices", "medusa_choices", "draft-max", "DRAFTER")
+    assert not [(text, word) for text in written for word in gone if word in text]
 
 
 def test_transformers_takes_its_line():
-    class assistant_model:
-        generation_config = GenerationConfig()
+    class AutoModelForCausalLM:
+        def from_pretrained(place):
+            return SimpleNamespace(generation_config=GenerationConfig(), place=place)
 
-    exec(ENGINES["transformers"].write(shapes.chain(7)), {"assistant_model": assistant_model})
-    assert assistant_model.generation_config.num_assistant_tokens == 7
-    assert assistant_model.generation_config.assistant_confidence_threshold == 0.0
+    names = {"AutoModelForCausalLM": AutoModelForCausalLM}
+    exec(line("transformers", shapes.chain(7)), names)
+    config = names["assistant_model"].generation_config
+    assert names["assistant_model"].place == "org/drafter" and config.num_assistant_tokens == 7
+    assert config.assistant_confidence_threshold == 0.0
 
 
 REFUSED = [
-    ("Medusa", "medusa_choices = 5", "is no list of choices"), ("Medusa", "[('a',)]", "is no list of choices"),
-    ("EAGLE-1", "tree_choices = [[0], [0, 0.5]]", "is no list of choices"),
     ("EAGLE-2, EAGLE-3", "EaModel.from_pretrained(total_token='x', depth=7, top_k=10)", "has total_token x"),
     ("EAGLE-2, EAGLE-3", "EaModel.from_pretrained(depth=7, top_k=10)", "lacks total_token"),
     ("vLLM, chain", "--speculative-config '{\"method\": 1}'", "lacks num_speculative_tokens"),
     ("vLLM, chain", "--speculative-config '{bad'", "has no --speculative-config with a JSON object"),
     ("vLLM, chain", "--speculative-config '[1]'", "has no --speculative-config with a JSON object"),
     ("vLLM, chain", "--model '", "is no command line"),
-    ("vLLM, token tree", "--speculative-config '{\"num_speculative_tokens\": 3}'", "no speculative_token_tree"),
     ("SGLang, chain", "--speculative-num-steps x --speculative-eagle-topk 1", "has speculative-num-steps x"),
-    ("TensorRT-LLM, Medusa", "MedusaDecodingConfig(medusa_choices=3)", "is no list of choices"),
     ("TensorRT-LLM, dynamic tree", "Eagle3DecodingConfig(use_dynamic_tree=True)", "lacks max_draft_len"),
     ("transformers", "f(num_assistant_tokens=-2, num_assistant_tokens_schedule='constant')",
      "has num_assistant_tokens"),
@@ -118,8 +137,8 @@ def test_a_text_that_is_no_setting_is_refused_by_what_is_wrong_with_it(name, tex
 
 def test_options_may_stand_behind_an_equals_sign():
     for name, tree in {"vLLM, chain": shapes.chain(3), "llama.cpp": shapes.chain(3), "SGLang, chain": shapes.chain(3),
-                       "SGLang, dynamic tree": Dynamic(3, 2, 6), "vLLM, token tree": shapes.kary(2, 2)}.items():
-        words = shlex.split(ENGINES[name].write(tree))
+                       "SGLang, dynamic tree": Dynamic(3, 2, 6)}.items():
+        words = shlex.split(line(name, tree))
         pairs = (f"{option}={value}" for option, value in zip(words[::2], words[1::2]))
         assert READERS[name](shlex.join(pairs)) == tree
 
@@ -139,16 +158,6 @@ def test_a_dynamic_tree_can_grow_what_the_static_one_holds(tree):
     assert max(len(tree.children(node)) for node in range(tree.size)) <= dynamic.top_k
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
-def test_equal_levels_are_the_expansions(branching, data):
-    assert engines.equal_levels(shapes.expansion(branching)) == branching
-    whole = shapes.expansion([*branching, 2])
-    cut = Tree(whole.parents[:-1], whole.rank[:-1])  # one child less in the last level
-    alone = np.prod(branching) == 1
-    assert engines.equal_levels(cut) == ([*branching, 1] if alone else None)
-
-
 DRAFTED = st.sampled_from(["model", "lookup", "lookup:frequent", "sam", "recycling", "ngrams", "early_exit:6", "medusa",
                            "eagle", "eagle3", "block", "none"])
 
@@ -156,30 +165,106 @@ DRAFTED = st.sampled_from(["model", "lookup", "lookup:frequent", "sam", "recycli
 @settings(deadline=None)
 @given(trees(), st.integers(0, 6).map(shapes.chain), DRAFTED)
 def test_settings_name_the_drafter_and_draft_the_tree_or_the_chain(tree, chain, drafter):
-    rows = engines.settings(drafter, tree, chain)
+    rows = engines.settings(drafter, tree, chain, PLACES)
     assert all(drafter.partition(":")[0] in ENGINES[row["engine"]].drafters for row in rows)
     assert tree.budget or not rows
     for row in rows:
         read = READERS[row["engine"]](row["setting"])
-        assert read == {SAME: tree, CHAINED: chain, GROWN: Dynamic.like(tree)}[row["draft"]]
+        grown = row["draft"] == GROWN and grown_by(row["engine"], Dynamic.like(tree))
+        assert read == {SAME: tree, CHAINED: chain, GROWN: grown}[row["draft"]]
 
 
 def test_a_rule_is_drafted_as_a_dynamic_tree_or_as_the_best_chain():
     rule, costs = growth.parse("opttree:4,8,0.05@32"), Costs((1.0,) * 33, 0.0)
-    for row in engines.settings("eagle3", rule, shapes.chain(3)):
+    for row in engines.settings("eagle3", rule, shapes.chain(3), PLACES):
         read = READERS[row["engine"]](row["setting"])
         assert read == {CHAINED: shapes.chain(3), GROWN: Dynamic(8, 4, 32)}[row["draft"]]
-    automatic = engines.settings("eagle3", growth.parse("opttree:4,8,0.05@auto", costs=costs), shapes.chain(3))
+    automatic = engines.settings("eagle3", growth.parse("opttree:4,8,0.05@auto", costs=costs), shapes.chain(3), PLACES)
     assert {row["draft"] for row in automatic} == {CHAINED}
 
 
 def test_engines_run_what_they_have():
-    named = {drafter: {row["engine"] for row in engines.settings(drafter, shapes.kary(2, 2), shapes.chain(3))}
+    named = {drafter: {row["engine"] for row in engines.settings(drafter, shapes.kary(2, 2), shapes.chain(3), PLACES)}
              for drafter in ("lookup", "sam", "recycling", "early_exit:6", "model")}
     assert named["lookup"] == {"transformers, look-up", "vLLM, n-gram", "SGLang, n-gram", "llama.cpp, n-gram"}
     assert named["sam"] == {"vLLM, suffix", "SGLang, n-gram"}
     assert named["model"] == {"transformers", "vLLM, chain", "SGLang, chain", "llama.cpp"}
     assert not named["recycling"] and not named["early_exit:6"]
+
+
+def test_an_engine_that_cannot_read_a_drafters_weights_is_left_out():
+    tree, chain = shapes.kary(2, 2), shapes.chain(3)
+    named = {form: {row["engine"] for row in engines.settings("model", tree, chain, {form: PLACES[form]})}
+             for form in PLACES}
+    assert named == {FOLDER: {"transformers", "vLLM, chain", "SGLang, chain"}, GGUF: {"llama.cpp"}}
+    assert not engines.settings("model", tree, chain, {}) and not engines.settings("eagle3", tree, chain, {})
+    assert len(engines.settings("lookup", tree, chain, {})) == 4, "look-up has none"
+    assert why_none("eagle3") == "no checkpoint of eagle3 exists that an engine reads"
+    assert why_none("recycling") == "no engine runs recycling"
+
+
+def entrant(spec, model=None, **drafter):
+    return SimpleNamespace(spec=spec, pair=SimpleNamespace(draft_model=model), drafter=SimpleNamespace(**drafter))
+
+
+def test_weights_are_where_the_drafter_was_loaded_from(tmp_path):
+    model = small_models.related(small_models.llama(3), 4, 0.05)
+    assert engines.places(entrant("model", model)) == {}, "made in memory"
+    for name in ("random:llama-68m", str(tmp_path / "nowhere")):
+        model.name_or_path = name
+        assert engines.places(entrant("model", model)) == {}
+    model.name_or_path = "org/drafter"
+    assert engines.places(entrant("model", model)) == {FOLDER: "org/drafter"}
+    (file := tmp_path / "drafter.gguf").write_bytes(b"GGUF")
+    model.name_or_path, model.gguf_file = str(tmp_path), str(file)
+    assert engines.places(entrant("model", model)) == {FOLDER: str(tmp_path), GGUF: str(file)}
+    pair = load_pair("base/tiny")
+    shipped = SimpleNamespace(spec="model", pair=pair, drafter=LanguageModelDrafter(pair.draft_model))
+    assert engines.places(shipped) == {FOLDER: "data/models/tiny"}
+
+
+def test_a_head_in_this_projects_own_format_is_read_by_no_engine(tmp_path):
+    assert engines.places(entrant("eagle3", name_or_path=str(store.DATA / "models/heads/small/eagle3"))) == {}
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
+    assert engines.places(entrant("eagle3", name_or_path=str(tmp_path))) == {FOLDER: str(tmp_path)}
+    assert engines.places(entrant("lookup")) == {}
+
+
+# ------------------------------------------------------------------------------------------------------------ schedule
+
+
+def rows_of(drafter, length):
+    return engines.settings(drafter, shapes.chain(length), shapes.chain(length), PLACES) if length else None
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.integers(1, 64), st.integers(0, 9), min_size=1, max_size=6),
+       st.sampled_from(["lookup", "model", "eagle3"]))
+def test_vllm_drafts_at_each_batch_size_as_many_as_are_recommended_there(lengths, drafter):
+    """Between two batch sizes as many as at the smaller one; 0 is plain decoding."""
+    found = engines.scheduled({batch: rows_of(drafter, length) for batch, length in lengths.items()})
+    wanted, last = [], lengths[min(lengths)]
+    for batch in range(1, 71):
+        last = lengths.get(batch, last)
+        wanted.append(last)
+    for batch, rows in found.items():
+        told = [row for row in rows if row["engine"].startswith("vLLM")]
+        assert len(told) == bool(lengths[batch]) and len(rows) == len(rows_of(drafter, lengths[batch]) or ())
+        for row in told:
+            assert (SCHEDULE in row["setting"]) == (len(set(lengths.values())) > 1)
+            assert READERS[row["engine"]](row["setting"]) == shapes.chain(max(lengths.values()))
+            assert SCHEDULE not in row["setting"] or read_schedule(row["setting"], 70) == wanted
+
+
+def test_methods_have_a_schedule_each_and_suffix_decoding_has_none():
+    """Suffix decoding chooses a length for each request by itself."""
+    found = engines.scheduled({1: rows_of("lookup", 7), 4: rows_of("sam", 3), 8: rows_of("lookup", 2),
+                               16: rows_of("sam", 1)})
+    told = {batch: {row["engine"]: row["setting"] for row in rows} for batch, rows in found.items()}
+    assert json.loads(shlex.split(told[8]["vLLM, n-gram"])[1])[SCHEDULE] == [[1, 3, 7], [8, 15, 2]]
+    assert told[1]["vLLM, n-gram"] == told[8]["vLLM, n-gram"]
+    assert told[4]["vLLM, suffix"] == line("vLLM, suffix", shapes.chain(3))
+    assert ranges({4: 2, 8: 2, 16: 0}, [1, 4, 8, 16]) == [[1, 15, 2], [16, 16, 0]], "the first begins at 1"
 
 
 def test_transformers_takes_prompt_lookup():
@@ -193,5 +278,5 @@ def test_the_readmes_lines_are_what_engines_take():
     output = next(block for block in text.split("```") if " tokens each\n" in block).replace("\n    ", " ")
     shown = dict(re.findall(r"^  (\w[\w.-]*, [\w -]+) \(.*?\): (.+)$", output, re.M))
     assert "vLLM, suffix" in shown
-    for name, line in shown.items():
-        assert ENGINES[name].write(READERS[name](line)) == line
+    for name, text in shown.items():
+        assert line(name, READERS[name](text)) == text

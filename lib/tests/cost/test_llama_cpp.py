@@ -54,6 +54,7 @@ def test_only_gguf_files_are_served(monkeypatch, tmp_path):
 def test_it_begins_as_the_target_does():
     pair = load_pair(SMOLLM2)
     prompt = pair.tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
-    own = pair.target.generate(prompt, max_new_tokens=4, do_sample=False)[0, prompt.shape[1] :].tolist()
+    whole = pair.target.generate(prompt, max_new_tokens=4, do_sample=False, eos_token_id=list(pair.eos_token_ids))
+    own = whole[0, prompt.shape[1] :].tolist()
     run = llama_cpp.llama(llama_cpp.file_of(SMOLLM2), pair.eos_token_ids, 4, 256)
     assert run([prompt[0]]).tokens == [own]

@@ -22,7 +22,7 @@ from lib.models import Pair
 from lib.models.prompts import PromptSet
 from lib.replay.rank_paths import most_frequent_paths
 from lib.tests import small_models
-from lib.tests.cost import test_cost
+from lib.tests.cost import engine_readers, test_cost
 from lib.tests.replay.test_replay import synthetic
 from lib.trees import growth, shapes
 from lib.trees.growth.rules import Costs
@@ -297,6 +297,24 @@ def test_where_no_engine_runs_the_winner_the_fastest_that_one_runs_is_named():
     assert own == set_so and none is None
 
 
+def test_vllms_line_drafts_nothing_at_the_batch_size_at_which_plain_decoding_is_faster():
+    model = small_models.related(TARGET, 4, 0.05)
+    model.name_or_path = "org/drafter"
+
+    def generate(target, drafter, ids, **settings):
+        return costing(0.05, 0.01 if len(ids) == 1 else 3.0)(target, drafter, ids, **settings)
+
+    alone, both = ask([pair_of(model)], batches=[1, 2], drafters=["model"], generate=generate).recommendation.by_batch
+    [line] = [row["setting"] for row in alone.settings if row["engine"] == "vLLM, chain"]
+    assert both.is_plain and not both.settings and engine_readers.read_schedule(line, 3) == [alone.budget, 0, 0]
+    assert any(row["engine"] == "SGLang, chain" for row in alone.settings)
+
+
+def test_a_winner_without_a_checkpoint_is_said_to_have_none():
+    made = ask([pair_of(small_models.related(TARGET, 4, 0.05))], drafters=["model"]).recommendation
+    assert not made.at(1).settings and "no checkpoint of model exists that an engine reads" in made.text()
+
+
 def test_the_file_and_the_lines_say_the_same(found, tmp_path):
     path = tmp_path / "new" / recommendation.FILE
     first, second = found.recommendation.by_batch
@@ -346,16 +364,62 @@ def test_a_calibration_in_which_more_nodes_take_less_time_is_repeated_and_report
     ([3, 1, 4], [3.5, 2.5, 4.5], "a round with 4 nodes took less time .* than one with 0"),
 ])
 def test_falling_costs_are_found_beyond_the_noise(lower, upper, told):
-    rows = pd.DataFrame(dict(batch=1, nodes=[0, 4, 8], lower_ms=lower, upper_ms=upper, round_ms=lower))
+    rows = pd.DataFrame(dict(batch=1, nodes=[0, 4, 8], rounds=900, lower_ms=lower, upper_ms=upper, round_ms=lower))
     assert re.fullmatch(f".*{told}.*" if told else "", falling(rows))
 
 
+@pytest.mark.parametrize("rounds", [6, 30])
+def test_equal_costs_seldom_fall_by_chance_and_a_disturbed_round_is_found(rounds):
+    """Quartiles of few rounds are uncertain, and a table of many shapes compares many of them."""
+    rng, nodes = np.random.default_rng(0), [0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64]
+
+    def told(times):
+        noise = np.exp(0.05 * rng.standard_normal((rounds, 13)))
+        lower, middle, upper = np.quantile(times * noise, [0.25, 0.5, 0.75], axis=0)
+        return falling(pd.DataFrame(dict(batch=1, nodes=nodes, rounds=rounds, lower_ms=lower, upper_ms=upper,
+                                         round_ms=middle)))
+
+    equal, disturbed = np.full(13, 10.0), np.where(np.array(nodes) == 7, 13.0, 10.0)
+    assert sum(bool(told(equal)) for _ in range(200)) <= 20
+    assert sum("than one with 7" in told(disturbed) for _ in range(200)) >= 180
+
+
 def test_shapes_of_as_many_nodes_may_cost_what_they_like():
-    rows = pd.DataFrame(dict(batch=4, nodes=[0, 4, 8, 8], lower_ms=[10.0, 20, 60, 45], upper_ms=[11.0, 22, 65, 50]))
+    rows = pd.DataFrame(dict(batch=4, nodes=[0, 4, 8, 8], rounds=9, lower_ms=[10.0, 20, 60, 45],
+                             upper_ms=[11.0, 22, 65, 50]))
     assert not falling(rows.assign(round_ms=rows["lower_ms"]))
 
 
+def on_blocks(*arguments, **settings):
+    """The loop with a clock by which a check takes 1 s for 16 rows and 0.8 s for each 16 more, and a level 1 ms."""
+    done, batch = loop.generate(*arguments, **settings), arguments[2].shape[0]
+    return replace(done, rounds=[replace(one, draft_seconds=1e-3 * one.draft_calls, commit_seconds=0.0,
+                                         verify_seconds=0.2 + 0.8 * -(-batch * (one.drafted + 1) // 16))
+                                 for one in done.rounds])
+
+
+@pytest.mark.parametrize(("batch", "most", "budget"), [(1, 16, 15), (2, 8, 7)])
+def test_the_largest_tree_before_a_step_of_the_cost_of_a_check_is_recommended(batch, most, budget):
+    pair = pair_of(small_models.related(TARGET, 4, 0.4))
+    made = ask([pair], drafters=["model"], batches=[batch], limits=Limits(most, 4), generate=on_blocks)
+    own, rows = made.recommendation.at(batch), made.candidates.set_index("shape")
+    assert own.budget == budget and rows["budget"].max() == most
+    for family in ("independent:4", "optimal", "frequent"):
+        assert rows.loc[f"{family}@{budget}", "speedup"] > 1.5 * rows.loc[f"{family}@{most}", "speedup"]
+
+
 # ----------------------------------------------------------------------------------------------------------- candidates
+
+
+def test_all_kinds_of_trees_have_budgets_before_the_steps_of_the_batches_that_are_asked():
+    limits = Limits(64, 8, batches=(1, 3, 4))
+    assert limits.budgets == [1, 3, 4, 7, 9, 15, 20, 31, 41, 63]
+    fixed = candidates._fixed(limits)
+    assert {tree.budget for label, tree in fixed.items() if "4@" in label} == {3, 4, 7, 9, 15, 20, 31}
+    model = candidates.entrants([pair_of(small_models.related(TARGET, 4, 0.05))], ["model"])[0].drafter
+    assert candidates.timed_rules(model, limits) == ["opttree:4,7,0.05@7", "opttree:4,8,0.05@63"]
+    live = candidates._fixed(limits, candidates.LIVE_CHAINS, candidates.LIVE_FAMILIES, candidates.LIVE_BUDGETS)
+    assert {tree.budget for tree in live.values()} == {1, 3, 7, 15, 31}
 
 
 def test_a_target_alone_has_every_drafter_that_needs_no_model():
@@ -388,12 +452,12 @@ def test_replayed_tokens_per_round_are_those_of_live_decoding(spec):
 
 
 def test_grown_trees_are_tried_in_turns_and_cost_what_growing_was_timed_to_take(monkeypatch):
-    monkeypatch.setattr(candidates, "GROWN_BUDGETS", (2, 4))
+    monkeypatch.setattr(candidates, "GROWN_BUDGETS", range(1, 4))
     pairs = [pair_of(small_models.related(TARGET, seed, 0.05), f"d{seed}") for seed in (4, 6)]
     found = ask(pairs, drafters=["model"])
     by_rule = [each for each in found.tried if not isinstance(each.shape, Tree)]
     assert {each.entrant.name for each in by_rule[:2]} == {"model (d4)", "model (d6)"}, "in turns"
-    assert {"opttree:4,2,0.05@2", "opttree:4,3,0.05@4"} < set(found.costs["shape"])
+    assert {"opttree:4,1,0.05@1", "opttree:4,3,0.05@3"} < set(found.costs["shape"])
     price = found.prices[1]["model (d4)"]
     for each in by_rule[:2]:
         free = replace(price, grown=price.grown.times(0.0))
@@ -434,12 +498,12 @@ def test_grown_trees_and_live_drafters_compete_too():
     model, recycling = candidates.entrants([pair], ["model", "recycling"])
     recorded = candidates.record(pair, [model, recycling], prompts, 12, 3)
     grown = list(candidates.grown(model, recorded, Limits(8, 3)))
-    assert {each.label for each in grown} == {"opttree:4,3,0.05@8", "eagle2:4,3@8", "fork:2,0.6,3@4", "fork:2,0.6,3@8"}
+    assert {each.label for each in grown} == {"opttree:4,3,0.05@7", "eagle2:4,3@7", "fork:2,0.6,3@3", "fork:2,0.6,3@7"}
     assert all(1 <= each.tokens <= 4 and len(each.sizes) <= 9 for each in grown)
     assert not list(candidates.static(recycling, recorded, Limits(8, 3)))
     assert not list(candidates.grown(recycling, recorded, Limits(8, 3)))
     live = list(candidates.live(recycling, recorded, Limits(8, 3), 12))
-    assert [each.label for each in live] == ["chain:2", "kary:2@6", "kary:4@6"]
+    assert [each.label for each in live] == ["chain:1", "chain:3", "kary:2@7", "kary:4@7"]
     assert all(each.rounds.sum() for each in live)
 
 

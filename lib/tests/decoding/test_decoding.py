@@ -2,15 +2,19 @@
 belong.
 """
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import GenerationConfig
 
 from lib import replay
 from lib.attention import hosting_trees
-from lib.decoding import checks, generate
+from lib.decoding import checks, generate, in_batches
+from lib.drafters import NoDrafter
 from lib.drafters.adaptive import AdaptiveDrafter, Schedule
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
@@ -158,7 +162,6 @@ def test_a_round_records_what_it_did():
         (dict(temperature=None), "temperature is None"),
         (dict(temperature=1.0, rule="naive", generator=7), "generator is 7; pass a torch.Generator"),
         (dict(max_new_tokens="many"), "max_new_tokens is 'many'"),
-        (dict(drafter=LanguageModelDrafter(small_models.llama(1, window=19))), "the drafter's window has 19"),
         (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; if .*, which leaves them out"),
         (dict(drafter=AdaptiveDrafter(WIDER, Schedule())), "the drafter knows 30 tokens"),
         (dict(drafter=MergedDrafter([LanguageModelDrafter(DRAFTER), WIDER])), "the drafter knows 30 tokens"),
@@ -215,3 +218,57 @@ def replayed_rounds(recorded, tree: Tree):
 def decided(rounds, recorded, tree: Tree):
     """The rounds that the trace is long enough for."""
     return [found for found in rounds if found[1] < recorded.starts(tree.max_depth)[found[0]]]
+
+
+def padded_target(pad, eos):
+    """The target with a padding token, and tokens that end its texts, of its own."""
+    target = copy.copy(TARGET)
+    target.generation_config = GenerationConfig(pad_token_id=pad, eos_token_id=eos)
+    return target
+
+
+@pytest.mark.parametrize("pad, eos, padding", [(5, 7, 5), (5, 5, 5), (None, 5, 5), (None, [7, 5], 5), (0, None, 0)])
+@pytest.mark.parametrize("left", [True, False])
+def test_a_padded_batch_without_a_mask_is_refused(pad, eos, padding, left):
+    """Its padding would be read as text; with a mask, of ones too, and as single rows it decodes."""
+    target, usual = padded_target(pad, eos), dict(shape="chain:2", max_new_tokens=4)
+    rows = [[3, 4, 6, 8], [9, 3], [4, 6, 2]]
+    filled = [[*[padding] * (4 - len(row)), *row] if left else [*row, *[padding] * (4 - len(row))] for row in rows]
+    ids, drafter = torch.tensor(filled), LanguageModelDrafter(DRAFTER)
+    side = "begins" if left else "ends"
+    with pytest.raises(ValueError, match=f"row 1 of input_ids {side} with token {padding}, .* pass `attention_mask`; "
+                                         "all ones if these are text"):
+        generate(target, drafter, ids, **usual)
+    assert generate(target, drafter, ids, attention_mask=ids != padding, **usual).new_tokens == [
+        generate(target, drafter, torch.tensor([row]), **usual).new_tokens[0] for row in rows]
+    as_text = generate(target, drafter, ids, attention_mask=torch.ones_like(ids), **usual).new_tokens
+    assert as_text == [generate(target, drafter, row[None], **usual).new_tokens[0] for row in ids], "a row never raises"
+
+
+@pytest.mark.parametrize("rows", [[[5, 3, 4], [5, 6, 8]], [[3, 5, 4], [3, 4, 6]], [[3, 4], [6, 8]]],
+                         ids=["all begin so", "inside", "none"])
+def test_a_batch_of_text_needs_no_mask(rows):
+    """Where all rows begin with the token it is a first token, and inside a text it is text."""
+    ids = torch.tensor(rows)
+    done = generate(padded_target(5, 5), LanguageModelDrafter(DRAFTER), ids, shape="chain:2", max_new_tokens=4)
+    assert done.new_tokens == [own_greedy(row, 4) for row in ids]
+
+
+def test_a_call_is_summarised_and_logged(caplog):
+    """Rounds, rates and forward passes, counted by hand; the same sums where batches are joined."""
+    (ids, mask), drafter = next(in_batches(PROMPTS, 4)), LanguageModelDrafter(DRAFTER)
+    with caplog.at_level("INFO", logger="lib.decoding"):
+        done = generate(TARGET, drafter, ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=17)
+    drafted, accepted = (sum(getattr(one, name) for one in done.rounds) for name in ("drafted", "accepted"))
+    assert done.acceptance_rate == accepted / drafted and 0 < accepted
+    assert done.acceptance_length == accepted / len(done.rounds) == done.tokens_per_round - 1
+    most = max(sum(one.row == row for one in done.rounds) for row in range(4))
+    assert done.target_calls == 1 + most and done.drafter_calls == drafter.calls == 1 + 2 * most
+    assert [record.message for record in caplog.records] == [done.summary()]
+    assert f"drafted {drafted}, accepted {accepted} (rate {accepted / drafted:.3f})" in done.summary()
+    parts = [live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, rows=rows, shape="kary:2@6", max_new_tokens=17)
+             for rows in (4, 2)]
+    assert parts[0].target_calls == done.target_calls < parts[1].target_calls
+    assert {part.acceptance_rate for part in parts} == {done.acceptance_rate}
+    none = generate(TARGET, NoDrafter(), ids, attention_mask=mask, shape="chain:0", max_new_tokens=1)
+    assert np.isnan([none.acceptance_rate, none.acceptance_length]).all() and none.target_calls == 1

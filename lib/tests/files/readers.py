@@ -68,7 +68,13 @@ def good_logs() -> list[bytes]:
               "temperature=0.0), prompt_token_ids: [1, 2], lora_request: None.\nINFO 11-25 10:00:02 [logger.py:80] "
               "Generated response a (streaming complete): output: 'y', output_token_ids: [3], finish_reason: stop")
     pair = {"request": {"messages": [asked]}, "response": {"choices": [choice]}}
-    return [lines(*[{"messages": [asked, said]}] * 3, pair), server.encode()]
+    call = {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    exact = {"request": {"messages": [asked]}, "response": {
+        "choices": [choice | {"message": call, "prompt_token_ids": [3]}], "usage": {"completion_tokens": 2}}}
+    items = [{"type": "message", "content": [{"type": "output_text", "text": "b"}]}]
+    other = {"request": {"input": [asked], "tools": [{"type": "function", "name": "f"}]},
+             "response": {"status": "completed", "output": items}}
+    return [lines(*[{"messages": [asked, said]}] * 3, pair), server.encode(), lines(exact, other)]
 
 
 def good_inputs() -> list[bytes]:

@@ -131,8 +131,45 @@ def test_what_is_saved_is_an_ordinary_model_that_assists_its_target(committed):
 
 
 def test_a_target_without_frequent_tokens_or_text_is_told(committed):
+    with pytest.raises(ValueError, match="target 'other' has no dialogues of its own in data/text; take 'smollm2-135m'"):
+        nano.make("other", committed)
+    own_text.path_of("t").rename(own_text.path_of("other"))
     with pytest.raises(ValueError, match="no list of frequent tokens ships for target 'other'"):
         nano.make("other", committed)
+
+
+def test_the_target_reads_what_the_steps_need_and_says_so(committed, monkeypatch, capsys):
+    """The rows that the steps draw, and the held-out ones; what is trained is what it is with all rows read before."""
+    monkeypatch.setattr(nano, "HELD_OUT_SHARE", 0.1)
+    monkeypatch.setattr(nano.loop, "SILENCE", 0)
+    plan, read, forward = replace(PLAN, steps=2, rows=4), [], TARGET.model.forward
+    monkeypatch.setattr(TARGET.model, "forward", lambda tokens, **more: read.append(tokens) or forward(tokens, **more))
+    settings = dict(plan=plan, sizes=SIZES, known=12, compiled=False)
+    first = nano.make("t", committed / "work", **settings)
+    training, held_out = (own_text.windows(*part.stream(*own_text.template(Chat())), plan.length)
+                          for part in own_text.to_learn("t", committed / "work", 0.1))
+    drawn = {row for step in range(2) for row in nano.drawn_rows(plan, step, len(training.tokens)).tolist()}
+    assert 4 < len(drawn) <= 8 < len(training.tokens)
+    rows = [*(training.tokens[row] for row in sorted(drawn)), *held_out.tokens]
+    assert [each[0].tolist() for each in read] == [row[:-1].tolist() for row in rows]
+    said = capsys.readouterr().out
+    assert f"rows of text that the target has read: {len(drawn)} of {len(drawn)}" in said
+    everything = nano.read(TARGET, training, committed / "other" / "states" / "t")
+    monkeypatch.setattr(nano, "read", lambda target, rows, folder, places=None, read=nano.read:
+                        everything if len(rows.tokens) == len(training.tokens) else read(target, rows, folder))
+    for own, other in zip(first.parameters(), nano.make("t", committed / "other", **settings).parameters()):
+        assert torch.equal(own, other)
+
+
+@pytest.mark.parametrize("words, error", [
+    ("nano --target base", "target 'base' has no dialogues of its own"), ("nano --layers 0", "--layers is 0"),
+    ("heads --target nosuch", "pair 'nosuch' is unknown"), ("heads --kinds foo", "the head's kind is 'foo'"),
+    ("ngrams --target nosuch", "pair 'nosuch' is unknown"), ("own_text --target base", "no chat template"),
+    ("own_text --tokens 0", "--tokens is 0"), ("base --device nosuch", "device 'nosuch' with dtype")])
+def test_a_command_that_cannot_work_ends_with_one_line(words, error, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main([*words.split(), "--folder", str(tmp_path)])
+    assert ended.value.code == 2 and error in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_shipped_sizes_are_at_most_sixteen_mebibytes():

@@ -126,6 +126,31 @@ def test_a_tokenizer_that_makes_control_tokens_of_text_is_told():
         dialogue.tokenise(dialogue.of_user("a </s> b"), tokenizer)
 
 
+@pytest.mark.parametrize("answer, end", [
+    ("{{ m.content | trim }}<|end|>\n", "<|end|>"),
+    ("{% if m.thinking %}<|user|>{{ m.thinking }}<|end|>{% endif %}{{ m.content }}"
+     "{% if loop.last and not add_generation_prompt %}<|system|>{% else %}<|end|>{% endif %}", "<|system|>"),
+    ("{% if m.thinking %}{{ m.thinking }}<|end|>{% endif %}{{ m.content }}<|end|>", None),
+    ("{% if m.reasoning_content %}<|system|>{{ m.reasoning_content }}<|user|>{% endif %}{{ m.content }}<|end|>>",
+     "<|end|>>"),
+    ("{{ m.content }}", None), ("{{ m.content }}<|unknown|>", None), ("{{ raise_exception('no answers') }}", None)],
+    ids=["chat", "two ends", "one end for both", "think", "no end", "no token", "refused"])
+def test_the_end_of_a_turn_is_what_the_template_renders_last_and_not_within_an_answer(answer, end):
+    tokenizer = small()
+    tokenizer.chat_template = ("{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'user' %}{{ m.content }}<|end|>"
+                               "\n{% else %}" + answer + "{% endif %}{% endfor %}")
+    found = dialogue.end_of_turn(tokenizer)
+    assert found == (None if end is None else tokenizer.convert_tokens_to_ids(end))
+    tokenizer.chat_template = None
+    assert dialogue.end_of_turn(tokenizer) is None
+
+
+@needs_real_model
+def test_the_real_template_ends_turns_with_its_own_mark():
+    tokenizer = real_pair().tokenizer
+    assert dialogue.end_of_turn(tokenizer) == tokenizer.convert_tokens_to_ids("<|im_end|>")
+
+
 @needs_real_model
 def test_the_real_template_keeps_its_system_prompt_unless_there_is_another():
     tokenizer = real_pair().tokenizer

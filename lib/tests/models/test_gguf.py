@@ -61,6 +61,7 @@ def test_a_file_or_its_folder_is_a_target_and_a_drafter(tmp_path, cache, capfd):
     capfd.readouterr()
     both = models.load_pair(f"{path} | {tmp_path}")
     assert both.name == "one|one" and both.draft_model is both.target and len(held(cache)) == 1
+    assert both.draft_model.gguf_file == str(path) and not models.load_pair("base/tiny").draft_model.gguf_file
     assert "converting" not in capfd.readouterr().err
 
 

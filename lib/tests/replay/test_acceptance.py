@@ -22,7 +22,7 @@ def recorded(seed=0, protocol=acceptance.CONTINUATION, **kwargs):
 def test_a_tally_counts_every_round_once():
     made, tree = recorded(), shapes.parse("kary:2@14")
     rounds = acceptance.rounds_of(made, tree, "d")
-    table = acceptance.tally_walk(made, rounds, tree.budget)
+    table = acceptance.tally_walk(made, rounds)
     assert table["rounds"].sum() == len(rounds.rows) and table["accepted"].sum() == rounds.accepted.sum()
     assert (table["drafted"] == table["rounds"] * tree.budget).all()
     assert table[table.stretch == "loop"]["rounds"].sum() == (rounds.starts >= made.loops[rounds.rows]).sum()
@@ -38,7 +38,7 @@ def test_depths_add_up_to_the_accepted_length():
     made, tree = recorded(), shapes.parse("comb:3@12")
     rounds = acceptance.rounds_of(made, tree, "d")
     depth = acceptance.by_depth(made, tree, rounds)
-    table = acceptance.tally_walk(made, rounds, tree.budget)
+    table = acceptance.tally_walk(made, rounds)
     assert depth["accepted"].sum() == table[table.stretch == "before"]["accepted"].sum()
     wide = depth.groupby("depth")[["rounds", "reached", "accepted"]].sum()
     assert wide.loc[1, "reached"] == wide.loc[1, "rounds"]  # every round is at the root, which has children

@@ -157,7 +157,7 @@ GOOD = json.dumps({"messages": [*ASKED[0], {"role": "assistant", "content": "def
     (json.dumps({"messages": [*ASKED[0], {"role": "assistant", "content": "x", "reasoning_content": "y"}]}),
      "has reasoning"),
     (json.dumps({"messages": [{"role": "user", "content": ["x"]}, {"role": "assistant", "content": "x"}]}),
-     "not texts of system, user and assistant"),
+     "a part of a message is of the type 'str', no text"),
     (json.dumps({"custom_id": "a", "response": {"status_code": 429, "body": {}}}), "the request failed"),
     (json.dumps({"custom_id": "a", "response": {"status_code": 200, "body": {"choices": []}}}), "give its input file"),
     (json.dumps({"request": {"messages": ASKED[0]}, "response": {"choices": []}}), "no choices"),

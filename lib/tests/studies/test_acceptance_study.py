@@ -9,6 +9,7 @@ import torch
 from lib import replay
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import theme
+from lib.lab.tables import Table
 from lib.models import Pair
 from lib.replay import acceptance
 from lib.replay.trace import Trace
@@ -107,6 +108,15 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
         columns = ["prompt", "stretch", "rounds", "drafted", "accepted"]
         both = [frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[columns] for frame in (lived, found)]
         pd.testing.assert_frame_equal(*both, check_dtype=False)
+    further = measure.chains(made, [2, 8], drafters, asked)
+    both = further.merge(tables["acceptance"].query("family == 'chain'"), suffixes=("", "_"), on=[
+        "drafter", "budget", "prompt", "stretch", "temperature", "protocol"])
+    assert len(both) == len(further) and (both["accepted"] == both["accepted_"]).all(), "as among the families"
+    stored = Table("", "chains", "mark")
+    stored.extend(further)
+    told = shape_findings.chains(stored.frame(), np.random.default_rng(0)).table
+    own = further.query("drafter == 'sam' and budget == 8 and stretch == 'before'")[["rounds", "accepted"]].sum()
+    assert told.loc["t/sam", 8].endswith(f"; {1 - own['rounds'] / (own['rounds'] + own['accepted']):.2f}")
     compared = shape_findings.Shapes(tables, "t/ngrams", 8, np.random.default_rng(0))
     assert compared.protocol == acceptance.CONTINUATION
     families = compared.lengths.groupby("pair")["family"].unique().map(set)
@@ -153,7 +163,7 @@ def test_live_rows_of_top_k_equal_replayed_ones():
     made = replay.record(target, {"d": drafter}, asked.ids, names=asked.names, kinds=asked.kinds, max_new_tokens=16,
                          beyond=3, about=ABOUT)
     tree = shapes.parse("kary:2@6")
-    replayed = acceptance.tally_walk(made, acceptance.rounds_of(made, tree, "d"), tree.budget)
+    replayed = acceptance.tally_walk(made, acceptance.rounds_of(made, tree, "d"))
     columns = ["prompt", "stretch", "rounds", "drafted", "accepted"]
     both = [frame.sort_values(["prompt", "stretch"]).reset_index(drop=True)[columns]
             for frame in (live.tally(done, asked.names, asked.kinds), replayed)]

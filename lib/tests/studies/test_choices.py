@@ -40,7 +40,7 @@ def test_stability_ends_with_the_tree_of_all_prompts():
     last = rows[rows["prompts"] == 6]
     assert (last["draw"] == 0).all() and set(last["positions"]) == {180}
     whole = frequent(choosing, 8, "d")
-    expected = acceptance.tally_walk(judged, acceptance.rounds_of(judged, whole, "d"), whole.budget)["accepted"].sum()
+    expected = acceptance.tally_walk(judged, acceptance.rounds_of(judged, whole, "d"))["accepted"].sum()
     assert last.loc[last["family"] == "frequent", "accepted"].sum() == expected
     lost = summary.by_text(rows[rows["family"] == "frequent"], np.random.default_rng(0))
     assert set(lost["prompts"]) == {1, 2, 4} and (lost["n_prompts"] == 8).all()

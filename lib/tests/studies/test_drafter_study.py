@@ -214,6 +214,17 @@ def test_measured_stands_beside_claimed():
         summary.length_table(rows, "none", RNG(0))
 
 
+def test_by_task_each_drafter_has_its_own_best_shape_and_the_machine_is_named():
+    rows = by_hand()
+    other = rows[rows["drafter"] == "lookup"].assign(shape="kary:2@6", setting="lookup, kary:2@6")
+    both = pd.concat([rows, other.assign(ms=other["ms"] / 2)])
+    assert [summary.fastest_shape(both, name) for name in ("model one", "lookup")] == ["chain:3", "kary:2@6"]
+    finding = findings.beside_claims(both, "target", "model one", "a machine", RNG(0))
+    assert list(finding.tables[0])[:2] == ["measured model one, chain:3", "measured lookup, kary:2@6"]
+    assert finding.tables[0].loc["code", "measured lookup, kary:2@6"] == "2.40", "12 tokens in half of 10 ms, over 10"
+    assert "all was measured on a machine" in finding.text and "on 0 of 2 kinds" in finding.text
+
+
 def test_the_first_pairs_model_is_the_one_that_its_name_ends_with():
     rows = pd.DataFrame({"drafter": ["lookup", "model small", "model tiny", "model small/nano"]})
     names = ["base/tiny", "x/base|y/tiny", "small|small/nano", "qwen3"]
@@ -228,7 +239,7 @@ def test_without_a_draft_model_what_needs_one_is_left_out_and_said_to_be():
     model = summary.first_model(rows, ["target"])
     assert "has no draft model here, so drafters that need one are left out" in findings.accepted(
         rows, "chain:3", RNG(0)).text
-    assert findings.beside_claims(rows, "target", "chain:3", model, RNG(0)).startswith("No draft model was measured")
+    assert findings.beside_claims(rows, "target", model, "here", RNG(0)).startswith("No draft model was measured")
     assert findings.published_orders(rows, model, RNG(0)).table.empty
     theme.close(findings.accepted(rows, "chain:3", RNG(0)).figure)
 

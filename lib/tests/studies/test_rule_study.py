@@ -63,10 +63,16 @@ def test_the_map_names_the_rule_that_accepts_most():
 
 
 def test_figures_show_every_rule():
-    proof = measure.proof(table("rules_proof"), ["star:2"], random=1)
+    proof = measure.proof(table("rules_proof"), ["star:2", "chain:1"], random=1)
     figure = figures.deviations(proof)
     shown = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
-    assert set(shown) == {measure.label(*case) for case in measure.sampled_rules(shapes.star(2))}
+    cases = {*measure.sampled_rules(shapes.star(2)), *measure.enumerated(shapes.chain(1))}
+    assert set(shown) == {measure.label(*case) for case in cases}
+    found = findings.lossless_or_not(proof)
+    worst = proof[(proof["rule"] == "ratio, then p") & (proof["kind"] == "random")]
+    assert not worst["lossless"].any() and f"is {worst['worst'].max():.2f} if it emits a sample of p" in found.text
+    assert "ratio, then again" in found.table.index
+    assert "weblog" not in findings.lossless_or_not(proof[~proof["rule"].str.startswith("ratio")]).text
     rows = measure.exact(table(), ["star:2"], **SETTING, bounded=False)
     assert len(figures.accepted_over_distance(rows, "traversal").legends[0].get_texts()) == rows["rule"].nunique()
     best = findings.best_rules(rows)

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from transformers import MistralConfig, MixtralConfig, PreTrainedConfig, Qwen3NextConfig
 
 from lib.cost import served
 from lib.cost.candidates import Limits
 from lib.lab import tables
 from lib.lab.findings import Results
 from lib.making import example_log
-from lib.models import load_pair, load_served, prompts
+from lib.models import PairError, load_pair, load_served, prompts
 from lib.replay import logs
 from lib.studies.report import Ask
 from lib.studies.served import findings, measure
@@ -36,6 +37,45 @@ def test_no_weights_of_the_target_are_read():
     assert TARGET.name == "base" and TARGET.parameters == load_pair("base/tiny-base").target.num_parameters()
     assert set(TARGET.drafters) == {"tiny-base"} and len(TARGET.folders) == 1
     assert TARGET.eos_token_ids == load_pair("base/tiny-base").eos_token_ids
+
+
+SMALL = dict(vocab_size=4096, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             intermediate_size=48, eos_token_id=0)
+OTHERS = {"window": MistralConfig(sliding_window=16, **SMALL), "mixture": MixtralConfig(num_local_experts=4, **SMALL),
+          "hybrid": Qwen3NextConfig(layer_types=["linear_attention", "full_attention"], num_experts=4, head_dim=8,
+                                    num_experts_per_tok=2, moe_intermediate_size=16, **SMALL),
+          "unknown": PreTrainedConfig(), "tokenizer alone": None}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_target_that_never_runs_needs_its_tokenizer_alone(kind, tmp_path, texts):
+    TARGET.tokenizer.save_pretrained(tmp_path / "t")
+    if config := OTHERS[kind]:
+        config.save_pretrained(tmp_path / "t")
+    values = VALUES | {"target": str(tmp_path / "t")}
+    PARAMETERS["drafters"]("drafters", values)
+    target = load_served(values["target"], ["tiny-base"], dtype="float32")
+    assert target.eos_token_ids == TARGET.eos_token_ids and target.name == "t"
+    found = measure.replayed(measure.entrants(target, ["lookup", "sam"]), texts, 0.7, Limits(2, 2))
+    own = measure.replayed(measure.entrants(TARGET, ["lookup", "sam"]), texts, 0.7, Limits(2, 2))
+    assert [each.tokens for each in found] == [each.tokens for each in own]
+    if kind in ("window", "mixture", "hybrid"):
+        prices = measure.prices("H100, bfloat16", target, [1], 4)
+        assert prices[1]["tiny-base"].plain == pytest.approx(2 * target.parameters / 3.35e12)
+        with pytest.raises(PairError, match="cannot verify a tree|holds no weights"):  # a drafter has to run
+            PARAMETERS["drafters"]("drafters", VALUES | {"drafters": [values["target"]]})
+    else:
+        with pytest.raises(PairError, match=r"t, from which costs.*cannot be counted .*; give costs as a table"):
+            measure.prices("H100, bfloat16", target, [1], 4)
+    (tmp_path / "theirs.csv").write_text("batch,nodes,check_ms,draft_ms\n1,0,5,1\n1,4,6,1\n")
+    assert measure.prices(str(tmp_path / "theirs.csv"), target, [1], 4)[1]["tiny-base"].plain == 0.005
+
+
+def test_a_target_without_a_tokenizer_is_refused_and_drafters_have_the_weights_that_were_asked_for(tmp_path):
+    MistralConfig(**SMALL).save_pretrained(tmp_path / "t")
+    with pytest.raises(PairError, match="t cannot be read as a model|tokenizer"):
+        PARAMETERS["drafters"]("drafters", VALUES | {"target": str(tmp_path / "t"), "drafters": ["lookup"]})
+    assert load_served("base", ["tiny-base"], dtype="int8").drafters["tiny-base"].quantised == "int8"
 
 
 def test_the_example_is_what_its_recipe_writes():
@@ -69,7 +109,7 @@ def test_tables_and_sentences_are_those_of_the_logs(texts, competing, tmp_path):
     assert "computed by a roofline" in shown.claim and list(shown.tables[0].index) == [1, 8]
     assert f"{listed[listed['batch'] == 1]['tokens'].max():.2f}" in findings.tokens(listed).claim
     assert "naive sampling at temperature 0.7" in findings.read(texts, 0.7).text
-    assert "5 by text alone" in findings.read(texts, 0.7).claim
+    assert "known 5 by token ids, 0 by logged tokens, 5 by text alone" in findings.read(texts, 0.7).claim
     (tmp_path / "run.json").write_text(json.dumps({"stages": {}, "parameters": {"08_served": {"logs": "mine.jsonl"}}}))
     parts = list(findings.report(Results(tmp_path), Ask("t/d", 2), rng))
     assert parts[0] == findings.SERVED and len(parts) == 3

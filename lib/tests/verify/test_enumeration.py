@@ -15,7 +15,8 @@ from lib.studies.rules.measure import g_test
 from lib.trees import Tree, growth, shapes
 from lib.trees.growth.rules import Costs
 from lib.verify import RULES, Draft, GeneratorDraws, verify
-from lib.verify.proof import enumeration
+from lib.verify.draft import PROPOSALS
+from lib.verify.proof import enumeration, sources
 from lib.verify.proof.forks import Forks, outcomes, settle
 from lib.verify.proof.languages import HARD, constant, random_pair
 
@@ -216,6 +217,51 @@ def test_the_example_that_block_verification_was_introduced_with(rule, proposal,
 def test_a_lossy_rule_is_seen_to_be_lossy(rule):
     found = [distance(rule, random_pair(seed), shapes.chain(2), "iid") for seed in range(10)]
     assert max(found) > 0.05
+
+
+@st.composite
+def a_draft(draw):
+    """A draft on any tree with the drafter's probabilities, and the target's at its nodes."""
+    tree = Tree([-1, *(draw(st.integers(0, node)) for node in range(draw(st.integers(0, 9))))])
+    target, drafter = random_pair(draw(st.integers(0, 1000)), vocabulary=4, depth=tree.max_depth)
+    draft = enumeration.fill(drafter, tree, draw(st.sampled_from(PROPOSALS)), seeded(draw(st.integers(0, 1000))))
+    return draft, torch.stack([target(path) for path in enumeration.tokens_of(draft)])
+
+
+@settings(deadline=None)
+@given(a_draft())
+def test_conservative_accepts_wherever_deterministic_does(case):
+    """It is the laxer of the two: of the children that both may take, it takes the same or an earlier one."""
+    draft, target = case
+    strict, lax = (RULES[name].fast(draft, target, seeded(0))[0] for name in ("deterministic", "conservative"))
+    for node, other in zip(strict, lax):
+        if other != node:
+            assert draft.tree.parents[other] == draft.tree.parents[node] and other < node
+            return
+    assert len(lax) >= len(strict)
+
+
+@pytest.mark.parametrize("shape", ["chain:1", "chain:2"])
+def test_acceptance_with_p_over_q_needs_the_residual(shape):
+    """A weblog's form: after a rejection a sample of p, or nothing and a new round. Only equal languages survive it."""
+    tree = shapes.parse(shape)
+    far = {name: [sources.distance(name, *random_pair(seed), tree) for seed in range(12)]
+           for name in (sources.RATIO, sources.AGAIN)}
+    assert all(max(found) > 0.05 for found in far.values())
+    for name in far:
+        assert sources.distance(name, *HARD["equal"], tree) < EXACT
+    assert sources.distance(sources.AGAIN, *HARD["disjoint"], tree) == pytest.approx(1), "it never emits a token"
+    assert sources.RATIO not in RULES and sources.AGAIN not in RULES
+
+
+def test_acceptance_without_a_residual_has_the_law_that_arithmetic_gives():
+    """One token: min(p, q) + (1 - sum min(p, q)) p if a sample of p follows, min(p, q) normalised if nothing does."""
+    for seed in range(12):
+        target, drafter = random_pair(seed)
+        p, both = target(()), torch.minimum(target(()), drafter(()))
+        found = enumeration.law(sources.ratio, target, drafter, shapes.chain(1), "iid").extended(target, 1)
+        assert found == pytest.approx(both + (1 - both.sum()) * p, abs=EXACT)
+        assert sources.again(target, drafter)(()) == pytest.approx(both / both.sum(), abs=EXACT)
 
 
 def test_threshold_that_no_token_reaches_is_naive_sampling():

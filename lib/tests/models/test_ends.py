@@ -1,0 +1,101 @@
+"""The tokens that end a target's text: of its settings, its tokenizer, its GGUF file and its chat template, joined."""
+
+import json
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from transformers import LlamaConfig
+
+from lib import models
+from lib.__main__ import main
+from lib.cost import ways
+from lib.drafters import NoDrafter
+from lib.models import load
+from lib.models.load import Pair
+from lib.tests import small_models, tiny_gguf
+from lib.tests.lab.test_runner import layout, notebook  # noqa: F401
+from lib.tests.models.test_models import SMALL, make_folder, make_tokenizer
+
+TURNS = "{% for m in messages %}<|start|>{{ m.role }}"
+# As gpt-oss: reasoning ends with one token, the last answer with another, earlier answers with the first.
+HARMONY = TURNS + ("{% if m.role == 'assistant' %}{% if m.thinking %}<|channel|>analysis<|message|>{{ m.thinking }}"
+                   "<|end|><|start|>assistant{% endif %}<|channel|>final<|message|>{{ m.content }}"
+                   "{% if loop.last and not add_generation_prompt %}<|return|>{% else %}<|end|>{% endif %}"
+                   "{% else %}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+                   "{% if add_generation_prompt %}<|start|>assistant{% endif %}")
+# As Llama 3: all turns end with one token, which is not that of a text.
+LLAMA = TURNS + ("<|message|>\n\n{{ m.content | trim }}<|end|>{% endfor %}"
+                 "{% if add_generation_prompt %}<|start|>assistant<|message|>\n\n{% endif %}")
+BLIND = TURNS + ("{% if m.thinking %}<|message|>{{ m.thinking }}<|end|>{% endif %}<|message|>{{ m.content }}<|end|>"
+                 "{% endfor %}")
+TOKENS = ("<|text|>", "<|return|>", "<|end|>", "<|start|>", "<|channel|>", "<|message|>")
+TEXT, RETURN, END = range(3)
+
+
+def folder(path, template, *, eos="<|text|>", listed=TEXT, in_config=TEXT):
+    """A model whose tokenizer, config.json and generation_config.json name these tokens; None for no such file."""
+    tokenizer = make_tokenizer(names=TOKENS)
+    tokenizer.eos_token, tokenizer.chat_template = eos, template
+    made = make_folder(path, LlamaConfig(vocab_size=len(tokenizer), **SMALL | {"eos_token_id": in_config}), tokenizer)
+    settings = Path(made) / "generation_config.json"
+    settings.unlink() if listed is None else settings.write_text(json.dumps({"eos_token_id": listed}))
+    return made
+
+
+@pytest.mark.parametrize("settings, ends", [
+    (dict(template=LLAMA), (TEXT, END)), (dict(template=LLAMA, listed=[END, TEXT]), (END, TEXT)),
+    (dict(template=HARMONY), (TEXT, RETURN)), (dict(template=HARMONY, eos="<|return|>"), (TEXT, RETURN)),
+    (dict(template=HARMONY, listed=[RETURN, 40]), (RETURN, 40, TEXT)), (dict(template=None, listed=END), (END, TEXT)),
+    (dict(template=None, listed=None, in_config=[END]), (END, TEXT)), (dict(template=None, listed=-1), (TEXT,))],
+    ids=["llama", "llama, all listed", "gpt-oss", "gpt-oss, by tokenizer", "gpt-oss, by settings", "no template",
+         "no settings", "none is listed"])
+def test_settings_tokenizer_and_template_are_joined_in_this_order(tmp_path, settings, ends):
+    made = folder(tmp_path / "model", **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert models.load_pair(made).eos_token_ids == ends
+        assert models.load_served(made, []).eos_token_ids == ends
+        assert load.ends_by_name([made]) == {"model": ends}
+
+
+def test_a_template_that_does_not_show_how_a_turn_ends_is_warned_of(tmp_path):
+    made = folder(tmp_path / "model", BLIND)
+    for read in (lambda: models.load_pair(made), lambda: models.load_served(made, [])):
+        with pytest.warns(UserWarning, match=r"template of model does not show .* they end at <\|text\|>; .* write"):
+            assert read().eos_token_ids == (TEXT,)
+
+
+def test_a_gguf_files_end_of_turn_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tiny_gguf.write(tmp_path / "one.gguf", end_of_turn=5)
+    assert models.load_pair(str(path)).eos_token_ids == models.load_served(str(path), []).eos_token_ids == (1, 5)
+
+
+def test_transformers_generation_ends_where_the_loop_does():
+    """With a token of the settings and one of the tokenizer, of which either comes first in some texts."""
+    target, prompts = small_models.llama(3), small_models.prompts(5, [5, 5, 5, 5, 5, 5])
+    alone = Pair("t", target, None, SimpleNamespace(eos_token_id=None), "t", "none")
+    target.generation_config.eos_token_id = None
+    free = ways.ours(alone, NoDrafter(), "chain:0", 24)(prompts).tokens
+    first, second = free[0][3], free[1][2]
+    target.generation_config.eos_token_id = first
+    pair = Pair("t", target, None, SimpleNamespace(eos_token_id=second), "t", "none")
+    cut = [ways.until_end(row, (first, second)) for row in free]
+    assert {row[-1] for row in cut} >= {first, second}
+    assert ways.ours(pair, NoDrafter(), "chain:0", 24)(prompts).tokens == cut
+    assert ways.theirs(pair, ways.GENERATE, 24)(prompts).tokens == cut
+
+
+def test_the_record_of_a_run_names_them_for_each_target(tmp_path, layout, monkeypatch):  # noqa: F811
+    import nbformat
+
+    made = folder(layout.notebooks / "model", LLAMA)
+    nbformat.write(notebook("pass", constants="pairs = ['base/tiny', './model']\nrun_dir = ''"),
+                   layout.notebooks / "02_broken.ipynb")
+    nbformat.write(notebook("pass", constants="target = 'base'\nrun_dir = ''"), layout.notebooks / "01_shapes.ipynb")
+    assert main(["quick", "01", "02", "--run", "r"], layout.home) == 0 and made
+    stages = json.loads((layout.runs / "r" / "run.json").read_text())["stages"]
+    assert stages["01_shapes"]["eos_token_ids"] == {"base": [0]}
+    assert stages["02_broken"]["eos_token_ids"] == {"base": [0], "model": [TEXT, END]}
