@@ -238,7 +238,7 @@ class _Procedure:
                    if not on_cpu or shape_or_growth(shape).budget <= self.most_nodes(batch)]
         rows = calibrate(pair, self.choosing.ids, batches=[batch], prefix=prefix, shapes=fitting,
                          most=self.most_nodes(batch), seconds=seconds, generator=self.order, drafter=drafter,
-                         generate=self.generate)
+                         generate=self.generate, clock=self.clock)
         return rows.assign(drafter=name)
 
     def most_nodes(self, batch: int) -> int:

@@ -58,7 +58,7 @@ class Clock:
 
 
 CLOCK = Clock()
-UNIT = 1e-6  # seconds of the clock for each second that is charged, so that there is time for everything
+UNIT = 1e-4  # seconds of the clock for each second that is charged, so that there is time for everything
 
 
 def costing(level, node, prefill=lambda drafter: 1.0, unit=UNIT):
@@ -73,6 +73,7 @@ def costing(level, node, prefill=lambda drafter: 1.0, unit=UNIT):
 
 
 def ask(pairs, *, level=0.05, node=0.01, choosing=None, **settings):
+    CLOCK.now = 0.0
     settings = dict(drafters=["lookup", "model"], new_tokens=16, limits=Limits(4, 3), seconds=1.0,
                     generate=costing(level, node)) | settings
     return cost.recommend(pairs, choosing or prompts_of([0, 1, 2]), prompts_of([3, 4, 5]), report=lambda line: None,
