@@ -58,7 +58,7 @@ class Clock:
 
 
 CLOCK = Clock()
-UNIT = 1e-4  # seconds of the clock for each second that is charged, so that there is time for everything
+UNIT = 4e-4  # seconds of the clock for each second that is charged, so that there is time for everything
 
 
 def costing(level, node, prefill=lambda drafter: 1.0, unit=UNIT):
