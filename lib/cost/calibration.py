@@ -36,7 +36,8 @@ SURE = 3  # falls of a cost are larger than by chance at so many standard errors
 def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,), prefix: int = 128,
               shapes: Sequence[str] = (), most: int = MOST, repeats: int = 30, seconds: float = 5.0,
               generator: torch.Generator, drafter: Drafter | None = None,
-              generate: Callable[..., Generation] = loop.generate) -> pd.DataFrame:
+              generate: Callable[..., Generation] = loop.generate,
+              clock: Callable[[], float] = time.perf_counter) -> pd.DataFrame:
     """Times rounds of a pair (`models.Pair`) on prompts int64[T]: a row for each batch and shape, in the columns of the
     table "costs".
 
@@ -59,13 +60,13 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
         if drafting:
             own = drafter or LanguageModelDrafter(pair.draft_model)
             calls.append(of(own, drafting, rounds))
-        start, done = time.perf_counter(), 0
-        while done < LEAST_REPEATS or done <= repeats and time.perf_counter() - start < seconds:
+        start, done = clock(), 0
+        while done < LEAST_REPEATS or done <= repeats and clock() - start < seconds:
             for at in torch.randperm(len(calls), generator=generator).tolist():
                 calls[at]()
             done += 1
             further = not shapes and done >= LEAST_REPEATS and len(calls) < 2 + HALVINGS
-            if further and time.perf_counter() - start < seconds and (nodes := _halfway(calls)):
+            if further and clock() - start < seconds and (nodes := _halfway(calls)):
                 calls.append(of(own, [_of_nodes(nodes)], COLD + TURNS))
                 for _ in range(LEAST_REPEATS):
                     calls[-1]()

@@ -21,7 +21,9 @@ from lib.trees.growth.rules import Costs
 from lib.trees.tree import Tree
 
 FILE = "recommendation.json"
-RECOMMENDED, PLAIN, CHAIN, GENERATE = "recommended", "plain decoding", "best chain", "generate"
+RECOMMENDED, PLAIN, CHAIN, TREE, GENERATE = "recommended", "plain decoding", "best chain", "best tree", "generate"
+TREE_PAYS, NO_TREE_PAYS = "a tree pays", "no tree pays"
+UNTOLD, TOO_FEW = "they cannot be told apart", "too few to tell them apart"
 NO_DRAFTER, NO_TREE = "none", "chain:0"  # of plain decoding
 
 
@@ -40,6 +42,11 @@ class Interval(NamedTuple):
         """Whether all of the interval is above a value; without an interval, whether its own value is."""
         return self.value > value and not self.low <= value
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there were prompts enough for the interval."""
+        return not isnan(self.low)
+
     def __str__(self) -> str:
         if self == ONE:
             return "1"
@@ -47,6 +54,27 @@ class Interval(NamedTuple):
 
 
 ONE = Interval(1.0, 1.0, 1.0)
+
+
+def about_trees(over: Interval) -> str:
+    """What the speed of the best tree over the best chain, paired by prompt, tells."""
+    if not over.is_known:
+        return TOO_FEW
+    return NO_TREE_PAYS if over.is_below(1) else TREE_PAYS if over.is_above(1) else UNTOLD
+
+
+@dataclass(frozen=True)
+class Raced:
+    """A candidate of the race on the choosing prompts, or plain decoding. name: drafter and tree; nodes: its budget.
+    predicted: its speed over plain decoding, the highest being that of the fastest; over_fastest: its measured speed
+    over that of the fastest, paired by prompt. tied: whether it cannot be told to be slower than the fastest.
+    """
+
+    name: str
+    nodes: int
+    predicted: float
+    over_fastest: Interval
+    tied: bool
 
 
 @dataclass(frozen=True)
@@ -57,14 +85,18 @@ class ForBatch:
     of its shape or growth rule; choices: a static tree as paths of ranks, null for a growth rule; costs: the arguments
     of `growth.rules.Costs` for a rule that chooses the budget of each round by them, else null. budget: drafted nodes
     at most; depth: levels at most. chain: drafter and name of the fastest chain.
-    predicted: speedup over plain decoding in the same loop, on the prompts that chose. Measured on other prompts, while
-    all rows of a batch run and without prefill: speedup, over_chain (over the fastest chain) and kinds (the speedup by
-    kind of text); with_prefill: the speedup of whole calls. tokens_per_second: of a batch, without prefill, by way:
-    "recommended", "plain decoding", "best chain" and "generate", that of transformers.
+    predicted: speedup over plain decoding in the same loop, on the prompts that chose, less the optimism of choosing.
+    Measured on other prompts, while all rows of a batch run and without prefill: speedup, over_chain (over the fastest
+    chain) and kinds (the speedup by kind of text); with_prefill: the speedup of whole calls. tokens_per_second: of a
+    batch, without prefill, by way: "recommended", "plain decoding", "best chain", "best tree" and "generate", that of
+    transformers. best_tree, tree_over_chain: drafter and name of the fastest tree that branches, and its speed over
+    that of the fastest chain; None where none was raced. raced: everything that decoded choosing prompts, the fastest
+    first; raced_on: batches of prompts that it decoded.
     prompts: batches of prompts that were measured, `batch` prompts each; repeats: measurements of each at most.
     settings: of serving engines that can run the drafter, as `engines.scheduled` gives them. served: drafter, tree and
     predicted speedup of the fastest candidate that an engine can run, where none can run the drafter: the settings are
-    then its own; else null. warnings: sentences.
+    then its own; else null. reason: why plain decoding is recommended, or which gain is not shown; empty else.
+    warnings: sentences.
     """
 
     batch: int
@@ -87,6 +119,32 @@ class ForBatch:
     warnings: Sequence[str]
     costs: Mapping[str, object] | None = None
     served: Mapping[str, object] | None = None
+    best_tree: Mapping[str, str] | None = None
+    tree_over_chain: Interval | None = None
+    raced: Sequence[Raced] = ()
+    raced_on: int = 0
+    reason: str = ""
+
+    @property
+    def trees(self) -> str:
+        """A sentence on the best tree beside the best chain, on the prompts that judge."""
+        if not self.best_tree:
+            return "no branching tree was judged"
+        tree, chain = (f"({each['drafter']}, {each['tree']})" for each in (self.best_tree, self.chain))
+        return (f"the best tree {tree} is {self.tree_over_chain} times as fast as the best chain {chain} "
+                f"(n = {self.prompts}): {about_trees(self.tree_over_chain)}")
+
+    @property
+    def ties(self) -> str:
+        """A sentence on what cannot be told apart from the fastest candidate, on the prompts that choose."""
+        tied = [each for each in self.raced if each.tied]
+        if not tied:
+            return "no race is known"
+        if 0 < self.raced_on < stats.FEWEST:
+            return f"{len(self.raced)} ways were raced on n = {self.raced_on}, {TOO_FEW}"
+        told = "; ".join(f"{each.name} {each.over_fastest}" for each in tied[1:])
+        return (f"{tied[0].name} is predicted to be the fastest; " + (f"tied with it: {told}" if told else
+                f"each of {len(self.raced) - 1} others is slower") + f" (n = {self.raced_on})")
 
     @property
     def for_engines(self) -> str:
@@ -110,7 +168,7 @@ class ForBatch:
     def sentence(self) -> str:
         """What is recommended, and its predicted and measured speedup."""
         if self.is_plain:
-            return "plain decoding, since no candidate was faster"
+            return f"plain decoding, since {self.reason or 'no candidate was faster'}"
         return (f"{self.drafter} with {self.tree} (budget {self.budget}, depth {self.depth}), {self.speedup} times "
                 f"plain decoding (predicted {self.predicted:.2f})")
 
@@ -171,9 +229,12 @@ def load(path: str | Path) -> Recommendation:
     try:
         told = json_text.loads(Path(path).read_text(encoding="utf-8"))
         by_batch = [ForBatch(**own | {
-            name: Interval(*_numbers(own[name])) for name in ("speedup", "over_chain", "with_prefill")} | {
+            name: Interval(*_numbers(own[name]))
+            for name in ("speedup", "over_chain", "with_prefill", "tree_over_chain") if own.get(name)} | {
             name: {key: Interval(*_numbers(each)) for key, each in own[name].items()}
-            for name in ("kinds", "tokens_per_second")}) for own in told["by_batch"]]
+            for name in ("kinds", "tokens_per_second")} | {
+            "raced": [Raced(**each | {"over_fastest": Interval(*_numbers(each["over_fastest"]))})
+                      for each in own.get("raced", ())]}) for own in told["by_batch"]]
         return Recommendation(**told | {"by_batch": by_batch})
     except (ValueError, TypeError, KeyError, AttributeError) as reason:
         raise ValueError(f"{path} is no recommendation ({reason}); delete it, and run 06_advice again") from None
@@ -187,6 +248,8 @@ def _lines(own: ForBatch) -> list[str]:
     beside += [] if own.is_plain else [f"{own.with_prefill} times plain decoding with prefill"]
     lines = [f"batch {own.batch}: {own.sentence}", f"  {'; '.join(beside)}",
              f"  tokens per second: {speeds} ({own.prompts} x {own.batch} prompts)"]
+    lines += [f"  {own.reason}"] if own.reason and not own.is_plain else []
+    lines += [f"  {own.trees}", f"  {own.ties}"]
     if own.choices and not own.tree.startswith("chain"):
         lines.append(f"  tree: {[list(path) for path in own.choices]}")
     lines += [f"  {own.for_engines}"] if own.for_engines else []

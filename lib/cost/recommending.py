@@ -4,12 +4,12 @@ calibration, the fastest few timed again, and the winner judged on other prompts
 1. The target continues all prompts greedily, once. Candidates are judged on the choosing prompts (see `candidates`).
 2. A calibration gives seconds per round by nodes and batch, which rank the candidates at each batch size. Drafters with
    probabilities are then tried with growth rules, and with a budget that these costs choose in each round.
-3. The few of nearly the fastest prediction decode choosing prompts in turns. Tokens per round by replay over the
-   measured seconds per round predict each one's speed, and the fastest wins; plain decoding wins only where no
-   candidate is faster.
-4. The winner, the fastest chain, plain decoding and transformers' `generate` decode the judging prompts in turns. A
-   winner that is slower than plain decoding there, beyond its interval, is not recommended. `generate`, which decides
-   nothing and is slow, misses turns.
+3. The few of nearly the fastest prediction, with the fastest chain and tree, decode choosing prompts in turns. Tokens
+   per round by replay over the measured seconds per round, less the optimism of choosing, predict each one's speed.
+   The fastest wins, or that with the fewest nodes of those that are nearly as fast; plain decoding has none.
+4. The winner, the best chain and tree, plain decoding and transformers' `generate` decode the judging prompts in turns,
+   then the other finalists, if time is left. A winner that is slower than plain decoding there, beyond its interval, in
+   decoding or in whole calls, is not recommended. `generate`, which decides nothing and is slow, misses turns.
 """
 
 import time
@@ -21,14 +21,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lib.cost import candidates, ways
+from lib.cost import candidates, judging, ways
 from lib.cost.calibration import LEVELS, calibrate, dtype_of, falling, full_rounds, usual_prefix
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.engines.registry import SAME, settings
 from lib.cost.engines.schedule import scheduled
 from lib.cost.engines.weights import places
-from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, ForBatch,
-                                     Interval, Recommendation)
+from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, TREE, ForBatch,
+                                     Interval, Raced, Recommendation)
 from lib.cost.round_cost import Costs, Curve, RoundCost
 from lib.decoding import loop
 from lib.drafters.controls import RandomDrafter
@@ -52,6 +52,7 @@ LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
 # Shares of the time after which a stage begins no further part, of what is left where it starts late; the races divide
 # the rest.
 TRIED, PRICED, GREW, SIZED, CHOICE = 0.2, 0.4, 0.5, 0.64, 0.35
+OTHERS = 0.35  # of the time that judges, for finalists that are neither recommended nor the best chain or tree
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Found:
 
     tried: every candidate but those of one batch size. prices: the cost of rounds, by batch size and drafter.
     candidates: the table "advice_candidates", a row for each batch and candidate. timed: the table "advice_timed", a
-    row for each timed call. costs: the table "costs".
+    row for each timed call. costs: the table "costs". errors: the table "advice_errors", a row for each batch and
+    candidate that decoded judging prompts.
     """
 
     recommendation: Recommendation
@@ -69,6 +71,7 @@ class Found:
     candidates: pd.DataFrame
     timed: pd.DataFrame
     costs: pd.DataFrame
+    errors: pd.DataFrame
 
 
 def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (), batches: Sequence[int] = (1,),
@@ -102,6 +105,7 @@ class _Procedure:
         self.order, self.rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
         self.warnings: list[str] = []
         self.timed: list[pd.DataFrame] = []
+        self.errors: list[dict[str, object]] = []
 
     def run(self) -> Found:
         """All stages."""
@@ -135,7 +139,8 @@ class _Procedure:
         listed = pd.DataFrame([row(each, batch, prices[batch][each.entrant.name], self.rng)
                                for batch, own in at_batch.items() for each in own])
         timed = pd.concat(self.timed, ignore_index=True)
-        return Found(made, tried, prices, listed.assign(**facts), timed.assign(**facts), costs)
+        return Found(made, tried, prices, listed.assign(**facts), timed.assign(**facts), costs,
+                     pd.DataFrame(self.errors).assign(**facts))
 
     def say(self, line: str) -> None:
         """A line of progress with the time since the begin."""
@@ -233,7 +238,7 @@ class _Procedure:
                    if not on_cpu or shape_or_growth(shape).budget <= self.most_nodes(batch)]
         rows = calibrate(pair, self.choosing.ids, batches=[batch], prefix=prefix, shapes=fitting,
                          most=self.most_nodes(batch), seconds=seconds, generator=self.order, drafter=drafter,
-                         generate=self.generate)
+                         generate=self.generate, clock=self.clock)
         return rows.assign(drafter=name)
 
     def most_nodes(self, batch: int) -> int:
@@ -293,54 +298,107 @@ class _Procedure:
         """The recommendation at a batch size, the `place`-th of all."""
         slice_ = max(0.0, self.until(1) - self.clock()) / (len(self.batches) - place)
         start, fitting = self.clock(), [each for each in tried if each.shape.budget <= self.most_nodes(batch)]
-        asked = ways.groups(self.raced, batch)
         finalists = {each.name: each for each in _finalists(fitting, price, batch)}
-        raced = self.race(finalists, asked, batch, "choosing", start + CHOICE * slice_, 1)
-        speeds = {name: finalists[name].tokens_in(self.raced, batch) * ratio
-                  for name, ratio in _round_ratios(raced).items()}
-        best = max(speeds, key=speeds.get)
-        chain = max((name for name in speeds if finalists[name].is_chain), key=speeds.get)
-        winner = finalists[best] if speeds[best] > 1 else None
+        raced = self.race(finalists, ways.groups(self.raced, batch), batch, "choosing", until=start + CHOICE * slice_,
+                          repeats=1)
+        left = judging.optimism(*_by_prompt(fitting, price, batch, self.raced), self.raced.kinds, batch, self.rng)
+        ratios = _round_ratios(raced)
+        predicted = {PLAIN: 1.0} | {name: finalists[name].tokens_in(self.raced, batch) * ratio * left
+                                    for name, ratio in ratios.items()}
+        roles = _roles(finalists, predicted)
+        winner = roles[RECOMMENDED]
         self.say(f"batch {batch}: {winner.name if winner else PLAIN} is chosen")
 
-        judged = {RECOMMENDED: winner} if winner else {}
-        judged |= {CHAIN: finalists[chain]} if finalists[chain] is not winner else {}
-        groups = ways.groups(self.judging, batch)
-        rows = self.race(judged, groups, batch, "judging", start + slice_, REPEATS, generated=True)
+        groups, end = ways.groups(self.judging, batch), start + slice_
+        rows = self.race(_by_way(roles), groups, batch, "judging", until=end, repeats=REPEATS, generated=True,
+                         enough=(min(stats.FEWEST, len(groups)), end - OTHERS * (1 - CHOICE) * slice_))
         self.say(f"batch {batch}: judged on {rows['prompt'].nunique()} of {len(groups)} batches of prompts")
+        rest = self.judge_others(finalists, roles, groups, batch, rows, end)
+        self.errors += [self.error(own, way, each, batch, ratios[each.name], left) for own, ways_ in (
+            (rows, _by_way(roles)), (rest, finalists)) for way, each in ways_.items() if way in set(own["way"])]
         warnings = _warnings(winner, fitting, rows["prompt"].nunique(), len(groups))
-        if winner and (found := self.interval(rows, RECOMMENDED, PLAIN)).is_below(1):
-            warnings.append(f"{winner.name} was predicted to decode {speeds[best]:.2f} times as fast as plain "
-                            f"decoding, but on the prompts that judge it decoded {found} times as fast")
-            rows = rows.replace({"way": {RECOMMENDED: CHAIN}}) if finalists[chain] is winner else rows
-            winner = None
-        return self.told(batch, winner, finalists[chain], fitting, price, rows, speeds[best], warnings)
+        kept, reason, rows = self.kept(roles, rows, predicted, batch)
+        beside = dict(raced=self.beside(raced, finalists, predicted), raced_on=int(raced["prompt"].nunique()))
+        return self.told(batch, kept, fitting, price, rows, predicted, warnings, beside | dict(reason=reason))
 
-    def race(self, named: Mapping[str, Candidate], asked: Sequence[ways.Group], batch: int, part: str, until: float,
-             repeats: int, generated: bool = False) -> pd.DataFrame:
-        """`ways.race` of plain decoding, these candidates and, if wanted, transformers' `generate`."""
+    def race(self, named: Mapping[str, Candidate], asked: Sequence[ways.Group], batch: int, part: str, *,
+             generated: bool = False, again: int = 0, **settings) -> pd.DataFrame:
+        """`ways.race` of plain decoding, these candidates and, if wanted, transformers' `generate`. The ways of the
+        race that chooses are warm in those that judge; repeats count from `again`.
+        """
         runs = {PLAIN: ways.ours(self.pair, NoDrafter(), ROOT_ALONE, self.new_tokens, self.generate)}
         runs |= {name: ways.ours(each.entrant.pair, make(each.entrant.spec, each.entrant.pair), each.shape,
                                  self.new_tokens, self.generate) for name, each in named.items()}
+        warm = list(runs) if part == "judging" else []
         if generated:
             runs[GENERATE] = ways.theirs(self.pair, ways.GENERATE, self.new_tokens, clock=self.clock)
-        rows = ways.race(runs, asked, until=until, repeats=repeats, least=LEAST, device=self.pair.target.device,
-                         generator=self.order, sparing=[GENERATE], clock=self.clock)
-        self.timed.append(rows.assign(batch=batch, part=part))
+        rows = ways.race(runs, asked, least=LEAST, device=self.pair.target.device, generator=self.order, warm=warm,
+                         sparing=[GENERATE], clock=self.clock, **settings)
+        rows["repeat"] += again
+        self.timed.append(rows.drop(columns="prefill").assign(batch=batch, part=part))
         return rows
 
-    def told(self, batch: int, winner: Candidate | None, chain: Candidate, tried: Sequence[Candidate], price, rows,
-             predicted: float, warnings: list[str]) -> ForBatch:
+    def judge_others(self, finalists: Mapping[str, Candidate], roles: Mapping[str, Candidate | None],
+                     groups: Sequence[ways.Group], batch: int, rows: pd.DataFrame, until: float) -> pd.DataFrame:
+        """Races the finalists without a role on the judging prompts of these rows, if time is left; none else."""
+        others = {name: each for name, each in finalists.items() if not any(each is one for one in roles.values())}
+        if not others or self.clock() > until:
+            return rows[:0]
+        asked = [group for group in groups if group[0] in set(rows["prompt"])]
+        return self.race(others, asked, batch, "judging", until=until, repeats=1, again=int(rows["repeat"].max()) + 1)
+
+    def beside(self, raced: pd.DataFrame, finalists: Mapping[str, Candidate],
+               predicted: Mapping[str, float]) -> list[Raced]:
+        """Everything raced on the choosing prompts beside that of the highest predicted speed, which is first."""
+        ordered = sorted(predicted, key=predicted.get, reverse=True)
+        over = {name: self.interval(raced, name, ordered[0]) for name in ordered}
+        return [Raced(name, finalists[name].shape.budget if name in finalists else 0, predicted[name], over[name],
+                      not (over[name].is_known and over[name].is_below(1))) for name in ordered]
+
+    def error(self, rows: pd.DataFrame, way: str, each: Candidate, batch: int, ratio: float,
+              left: float) -> dict[str, object]:
+        """A candidate's row of the table "advice_errors"; ratio: plain rounds per round on the choosing prompts."""
+        found, tokens = self.interval(rows, way, PLAIN), each.tokens_in(self.raced, batch)
+        tokens_judged, time_judged = judging.parts(rows, way, batch)
+        predicted = tokens * ratio * left
+        return dict(batch=batch, way=way, drafter=each.entrant.name, shape=each.label, budget=each.shape.budget,
+                    judged=rows.loc[rows["way"] == way, "prompt"].nunique(), predicted=predicted, measured=found.value,
+                    measured_low=found.low, measured_high=found.high, error=predicted / found.value - 1, optimism=left,
+                    tokens=tokens, tokens_judged=tokens_judged, tokens_error=tokens / tokens_judged - 1,
+                    time=1 / ratio, time_judged=time_judged, time_error=time_judged * ratio - 1)
+
+    def kept(self, roles: Mapping[str, Candidate | None], rows: pd.DataFrame, predicted: Mapping[str, float],
+             batch: int) -> tuple[Mapping[str, Candidate | None], str, pd.DataFrame]:
+        """The roles, `ForBatch.reason`, and the rows of a race on the judging prompts; without a winner where it was
+        slower there than plain decoding, whose rows are then those of its other role.
+        """
+        winner = roles[RECOMMENDED]
+        if winner is None:
+            return roles, "", rows
+        speedup, whole = (self.interval(rows, RECOMMENDED, PLAIN, each) for each in (False, True))
+        calls = [judging.call_times(rows, way, batch) for way in (RECOMMENDED, PLAIN)]
+        plain = rows[rows["way"] == PLAIN]
+        stays, reason = judging.upheld(winner.name, predicted[winner.name], speedup, whole, *calls,
+                                       (plain["tokens"] / batch).mean(), plain["prompt"].nunique())
+        if stays:
+            return roles, reason, rows
+        role = next((role for role in (CHAIN, TREE) if roles[role] is winner), RECOMMENDED)
+        return {**roles, RECOMMENDED: None}, reason, rows.replace({"way": {RECOMMENDED: role}})
+
+    def told(self, batch: int, roles: Mapping[str, Candidate | None], tried: Sequence[Candidate], price, rows,
+             predicted: Mapping[str, float], warnings: list[str], beside: Mapping[str, object]) -> ForBatch:
         """The result of a race on the judging prompts."""
-        best, beside = RECOMMENDED if winner else PLAIN, RECOMMENDED if chain is winner else CHAIN
-        speeds = {RECOMMENDED: best, PLAIN: PLAIN, CHAIN: beside, GENERATE: GENERATE}
+        winner, tree = roles[RECOMMENDED], roles[TREE]
+        speeds = {name: _way(roles, name) for name in (RECOMMENDED, PLAIN, CHAIN, *([TREE] if tree else []), GENERATE)}
+        best = speeds[RECOMMENDED]
         judged = dict(
-            batch=batch, chain={"drafter": chain.entrant.spec, "pair": chain.entrant.pair.name, "tree": chain.label},
-            speedup=self.interval(rows, best, PLAIN), over_chain=self.interval(rows, best, beside),
+            batch=batch, chain=_named(roles[CHAIN]), best_tree=tree and _named(tree),
+            speedup=self.interval(rows, best, PLAIN), over_chain=self.interval(rows, best, speeds[CHAIN]),
+            tree_over_chain=tree and self.interval(rows, speeds[TREE], speeds[CHAIN]),
             with_prefill=self.interval(rows, best, PLAIN, whole=True),
             kinds={kind: self.interval(own, best, PLAIN) for kind, own in rows.groupby("kind")},
             tokens_per_second={name: self.interval(rows, way) for name, way in speeds.items()},
-            prompts=int(rows["prompt"].nunique()), repeats=int(rows["repeat"].nunique()), warnings=warnings)
+            prompts=int(rows["prompt"].nunique()), repeats=int(rows["repeat"].nunique()), warnings=warnings, **beside)
         if judged["speedup"].value < 1:
             warnings.append("on the prompts that judge it is slower than plain decoding: give more prompts or seconds")
         if winner is None:
@@ -351,7 +409,7 @@ class _Procedure:
         return ForBatch(
             drafter=winner.entrant.spec, pair=winner.entrant.pair.name, tree=winner.label,
             choices=[list(path) for path in winner.shape.choices()] if static else None, budget=winner.shape.budget,
-            depth=winner.shape.max_depth, predicted=predicted,
+            depth=winner.shape.max_depth, predicted=predicted[winner.name],
             settings=set_so, served=served, costs=costs and asdict(costs), **judged)
 
     def interval(self, rows: pd.DataFrame, way: str, base: str | None = None, whole: bool = False) -> Interval:
@@ -391,7 +449,7 @@ def _by_speed(entrants: Sequence[Entrant], tried: Sequence[Candidate], price: Ma
 
 def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch: int) -> list[Candidate]:
     """The candidates of nearly the largest predicted speed, few of the same drafter and none with the tree of another;
-    the fastest chain is always among them.
+    the fastest chain and the fastest tree that branches are always among them.
     """
     speed = partial(_speed, price=price, batch=batch)
 
@@ -399,13 +457,57 @@ def _finalists(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch
     chain = next((each for each in ranked if each.is_chain), None)
     if chain is None:
         raise ValueError("no drafter drafted anything: give other drafters, more prompts, or larger limits")
+    tree = next((each for each in ranked if each.branches), None)
     chosen: list[Candidate] = []
     for each in ranked:
         own = [other.shape for other in chosen if other.entrant is each.entrant]
         near = speed(each) >= NEAR * max(1.0, speed(ranked[0]))
         if near and len(chosen) < FINALISTS and len(own) < OF_ONE and each.shape not in own:
             chosen.append(each)
-    return chosen if any(each is chain for each in chosen) else [*chosen, chain]
+    return chosen + [each for each in (chain, tree) if each and not any(each is one for one in chosen)]
+
+
+def _by_prompt(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch: int,
+               prompts) -> tuple[np.ndarray, np.ndarray]:
+    """float[C, P], tokens per round of these candidates on these prompts, NaN where one has no rounds; and float[C],
+    rounds per plain round.
+    """
+    own = [dict(zip(each.prompts, 1 + each.accepted / each.rounds)) for each in tried]
+    tokens = [[known.get(name, float("nan")) for name in prompts.names] for known in own]
+    return np.array(tokens), np.array([_speed(each, price, batch) / each.tokens for each in tried])
+
+
+def _roles(finalists: Mapping[str, Candidate], predicted: Mapping[str, float]) -> dict[str, Candidate | None]:
+    """What is recommended, None for plain decoding; the best chain and the best tree, of which it is one if it is of
+    that kind, None where no tree is among the finalists.
+    """
+    def chosen(names: Sequence[str]) -> Candidate | None:
+        nodes = [finalists[name].shape.budget if name in finalists else 0 for name in names]
+        speeds = [predicted[name] for name in names]
+        return finalists.get(names[judging.choose(speeds, nodes)]) if names else None
+
+    winner = chosen(list(predicted))
+    chains, trees = ([name for name, each in finalists.items() if of_kind(each)]
+                     for of_kind in (lambda each: each.is_chain, lambda each: each.branches))
+    return {RECOMMENDED: winner, CHAIN: winner if winner and winner.is_chain else chosen(chains),
+            TREE: winner if winner and winner.branches else chosen(trees)}
+
+
+def _way(roles: Mapping[str, Candidate | None], role: str) -> str:
+    """The way that decodes for a role in a race on the judging prompts."""
+    if roles.get(role) is None:
+        return PLAIN if role == RECOMMENDED else role
+    return RECOMMENDED if roles[role] is roles[RECOMMENDED] else role
+
+
+def _by_way(roles: Mapping[str, Candidate | None]) -> dict[str, Candidate]:
+    """The candidates that decode for these roles, by their ways."""
+    return {_way(roles, role): each for role, each in roles.items() if each is not None}
+
+
+def _named(each: Candidate) -> dict[str, str]:
+    """`ForBatch.chain` or `ForBatch.best_tree`."""
+    return {"drafter": each.entrant.spec, "pair": each.entrant.pair.name, "tree": each.label}
 
 
 def _for_engines(winner: Candidate, tried: Sequence[Candidate], price: Mapping[str, RoundCost],

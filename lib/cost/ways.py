@@ -3,6 +3,7 @@ timed in shuffled turns on the same groups of prompts.
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -161,24 +162,26 @@ def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]
 
 
 def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repeats: int, least: int, device,
-         generator: torch.Generator, sparing: Collection[str] = (),
-         clock: Callable[[], float] = time.perf_counter) -> pd.DataFrame:
-    """Times all ways on every group, `repeats` times, in shuffled turns after an untimed run each: a row for each way,
-    group and repeat.
+         generator: torch.Generator, enough: tuple[int, float] = (0, math.inf), warm: Collection[str] = (),
+         sparing: Collection[str] = (), clock: Callable[[], float] = time.perf_counter) -> pd.DataFrame:
+    """Times all ways on every group, `repeats` times, in shuffled turns after an untimed run each, but for those in
+    `warm`: a row for each way, group and repeat.
 
-    Columns: way, prompt (the group's name), kind, repeat, tokens and seconds (of the whole call); rate, tokens per
-    second of decoding alone while all rows run, and round_ms, milliseconds per round of it. The race ends at the time
-    `until`, after `least` groups at the earliest; all ways have the same groups and repeats, and groups in which a row
-    ends at once are left out. But ways in `sparing` miss a turn, after the first that counts, where they have taken more
-    than SPARED of the time.
+    Columns: way, prompt (the group's name), kind, repeat, tokens and seconds (of the whole call), prefill, seconds of
+    it; rate, tokens per second of decoding alone while all rows run, and round_ms, milliseconds per round of it. The
+    race ends at the time `until`, after `least` groups at the earliest, or at the earlier time enough[1], after
+    enough[0] groups; all ways have the same groups and repeats, and groups in which a row ends at once are left out.
+    But ways in `sparing` miss a turn, after the first that counts, where they have taken more than SPARED of the time.
     """
     order, rows = torch.randperm(len(asked), generator=generator).tolist(), []
-    for run in runs.values():
-        run(asked[order[0]][2])
+    for way, run in runs.items():
+        if way not in warm:
+            run(asked[order[0]][2])
     turns = [(repeat, asked[at]) for repeat in range(repeats) for at in order]
     begin, spent, timed_once = clock(), dict.fromkeys(runs, 0.0), False
     for turn, (repeat, (name, kind, prompts)) in enumerate(turns):
-        if turn >= least and clock() > until:
+        now = clock()
+        if turn >= least and now > until or turn >= enough[0] and now > enough[1]:
             break
         most = SPARED * (clock() - begin)
         ways = [way for way in runs if way not in sparing or spent[way] <= most or not timed_once]
@@ -190,7 +193,7 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repea
             end = clock()
             spent[ways[at]] += end - start
             rows.append(dict(way=ways[at], prompt=name, kind=kind, repeat=repeat, tokens=sum(map(len, done.tokens)),
-                             seconds=end - start, **_pace(done, len(prompts), end)))
+                             seconds=end - start, prefill=_prefill(done, start, end), **_pace(done, len(prompts), end)))
         timed_once = timed_once or all(row["rate"] > 0 for row in rows[-len(ways) :])
     timed = pd.DataFrame(rows)
     whole = timed.groupby(["prompt", "repeat"])["rate"].transform(lambda rates: bool((rates > 0).all())).astype(bool)
@@ -198,6 +201,18 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repea
         raise ValueError(f"all of {timed['prompt'].nunique()} batches of prompts have an answer that ends at its first "
                          "token: give prompts with longer answers")
     return timed[whole].reset_index(drop=True)
+
+
+def one_per_round(rounds: Sequence[Round]) -> list[Round]:
+    """The first row's record of every round of a batch: records are ordered by round, then by row."""
+    begins = [True, *(after.row <= before.row for before, after in zip(rounds, rounds[1:]))]
+    return [record for record, first in zip(rounds, begins) if first]
+
+
+def _prefill(done: Continued, start: float, end: float) -> float:
+    """Seconds of a call from the time `start` to `end` that are not of rounds; NaN where nothing tells them."""
+    return end - start - sum(one.seconds for one in one_per_round(done.rounds)) if done.rounds else (
+        done.prefilled - start)
 
 
 def _pace(done: Continued, batch: int, end: float) -> dict[str, float]:

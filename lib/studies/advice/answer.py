@@ -49,6 +49,8 @@ def opening(run: Results, rng: np.random.Generator) -> Iterator[Part]:
     yield speeds(made)
     yield COMMAND
     yield findings.recommended(made)
+    if any(own.raced for own in made.by_batch):
+        yield findings.raced(made)
 
 
 def _without(rows: pd.DataFrame, column: str, names: Iterable[str]) -> pd.DataFrame:
@@ -104,7 +106,7 @@ def bars(made: Recommendation) -> Figure:
 
 def _use(own: ForBatch) -> str:
     if own.is_plain:
-        return f"**Batch {own.batch}: plain decoding** ({_count(own)})."
+        return f"**Batch {own.batch}: {own.sentence.replace(PLAIN, f'{PLAIN}**', 1)} ({_count(own)})."
     return (f"**Batch {own.batch}: `{own.drafter}` with `{own.tree}`**, at most {own.budget} draft "
             f"{'token' if own.budget == 1 else 'tokens'} per round. It decodes {own.speedup} times as fast as plain "
             f"decoding in the same loop, {own.with_prefill} times with prefill ({_count(own)}).")
@@ -120,13 +122,9 @@ def _loop(timed: pd.DataFrame, rng: np.random.Generator) -> str:
 
 
 def _tree_or_chain(made: Recommendation) -> str:
-    """Where the recommended tree is no chain, what it gains over the best chain."""
-    trees = [own for own in made.by_batch if not own.is_plain and own.over_chain != ONE]
-    if not trees:
-        return ("**No branching tree is recommended on this machine**: at each batch size the fastest candidate is a "
-                "chain, or none pays.")
-    gains = ", ".join(f"{own.over_chain} times as fast at batch {own.batch}" for own in trees)
-    return f"**A tree beside the best chain**: {gains}."
+    """What the best tree gains over the best chain, or that it cannot be told."""
+    told = "; ".join(f"at batch {own.batch}, {own.trees}" for own in made.by_batch)
+    return f"**Tree or chain:** {told}."
 
 
 def _not_worth_it(made: Recommendation) -> Iterator[str]:
@@ -139,6 +137,7 @@ def _not_worth_it(made: Recommendation) -> Iterator[str]:
                "judge: use plain decoding.")
     if unsure:
         yield f"At batch {' and '.join(unsure)} the interval of the speedup contains 1: speculation may not pay."
+    yield from (f"Batch {own.batch}: {own.reason}." for own in drafting if own.reason)
 
 
 def _count(own: ForBatch) -> str:

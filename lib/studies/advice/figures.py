@@ -70,15 +70,17 @@ def speed_over_budget(candidates: pd.DataFrame, made: Recommendation) -> Figure:
     return figure
 
 
-def predicted_and_measured(both: pd.DataFrame) -> Figure:
-    """Measured over predicted time of a round, a point per timed candidate; both: `measure.beside`."""
+def predicted_and_measured(errors: pd.DataFrame) -> Figure:
+    """Measured over predicted speedup with its interval, a point per case; errors: the table "advice_errors"."""
     figure, axis = plt.subplots(figsize=(5.4, 4.2), layout="constrained")
-    ends = 0.92 * both[["predicted", "measured"]].min().min(), 1.06 * both[["predicted", "measured"]].max().max()
+    known = errors[["predicted", "measured", "measured_low", "measured_high"]]
+    ends = np.array([0.94 * known.min().min(), 1.06 * known.max().max()])
     axis.plot(ends, ends, color="#666666", linewidth=1, linestyle=":")
-    for (batch, rows), colour, marker in zip(both.groupby("batch"), COLOURS, MARKERS):
-        axis.scatter(rows["predicted"], rows["measured"], color=colour, marker=marker, label=f"batch {batch}")
-    axis.set(xlim=ends, ylim=ends, xlabel="predicted time of a round (plain rounds)",
-             ylabel="measured", aspect="equal")
+    axis.fill_between(ends, 0.9 * ends, 1.1 * ends, color="#666666", alpha=0.1, linewidth=0, label="within 10 %")
+    for (batch, rows), colour, marker in zip(errors.groupby("batch"), COLOURS, MARKERS):
+        axis.scatter(rows["predicted"], rows["measured"], color=colour, marker=marker, label=f"batch {batch}", zorder=3)
+        axis.vlines(rows["predicted"], rows["measured_low"], rows["measured_high"], color=colour, linewidth=1)
+    axis.set(xlim=ends, ylim=ends, xlabel="predicted speedup over plain decoding", ylabel="measured", aspect="equal")
     axis.legend(loc="upper left")
     return figure
 

@@ -37,10 +37,12 @@ def recommended(made: Recommendation) -> Finding:
     rows = [{"batch": own.batch, "drafter": own.drafter, "tree": own.tree, "budget": own.budget,
              "predicted": f"{own.predicted:.2f}", "speedup [95 %]": str(own.speedup),
              "over the best chain": "it is one" if own.over_chain == ONE else str(own.over_chain),
+             "best tree over best chain": str(own.tree_over_chain or ""),
              "with prefill": str(own.with_prefill),
              **{f"tokens/s, {way}": str(own.tokens_per_second[way]) for way in (RECOMMENDED, PLAIN, GENERATE)}}
             for own in made.by_batch]
-    notes = [*made.warnings, *(f"batch {own.batch}: {note}" for own in made.by_batch for note in own.warnings)]
+    notes = [*made.warnings, *(f"batch {own.batch}: {note}" for own in made.by_batch
+                               for note in (own.reason, *own.warnings) if note)]
     return Finding(
         f"Recommended for `{made.target}` in {made.dtype} on {made.processor}, {made.threads} threads.",
         f"Chosen on {made.choosing} prompts, measured on up to {made.judging} others; {made.looping:.0%} of the "
@@ -66,18 +68,43 @@ def kinds(made: Recommendation, timed: pd.DataFrame) -> Finding:
         "kinds.", table=table)
 
 
-def predicted_and_measured(candidates: pd.DataFrame, timed: pd.DataFrame) -> Finding:
-    """Predicted beside measured time of a round, of the candidates that were timed on the choosing prompts."""
+def raced(made: Recommendation) -> Finding:
+    """What decoded choosing prompts at each batch, and what cannot be told apart from the fastest; the best tree beside
+    the best chain on the prompts that judge.
+    """
+    rows = [{"batch": own.batch, "raced": each.name, "nodes": each.nodes, "predicted": f"{each.predicted:.2f}",
+             "over the fastest [95 %]": str(each.over_fastest), "tied": "yes" if each.tied else "", "n": own.raced_on}
+            for own in made.by_batch for each in own.raced]
+    told = " ".join(f"At batch {own.batch} {own.ties}. On judging prompts {own.trees}." for own in made.by_batch)
+    return Finding(
+        "Ties, and trees beside chains:", f"{told} *Predicted*: over plain decoding, from all choosing prompts. *Over "
+        "the fastest*: measured on *n* of them in the same turns; what is *tied* is not told to be slower than the "
+        "highest prediction. Of predictions within 2 % of it the one with the fewest nodes is recommended.",
+        table=pd.DataFrame(rows).set_index(["batch", "raced"]) if rows else None)
+
+
+def predicted_and_measured(errors: pd.DataFrame) -> Finding:
+    """Predicted beside measured speedup, with the parts of the error; errors: the table "advice_errors"."""
+    own = measure.medians(errors)
+    ends = "" if np.isnan(own["low"]) else f" [{own['low']:+.0%}, {own['high']:+.0%}]"
+    return Finding(
+        f"The predicted speedup is off by a median of {own['size']:.0%}; its signed error has the median "
+        f"{own['value']:+.0%}{ends} (n = {own['n']}).", "Each point is a drafter with a tree at one batch size that "
+        "decoded judging prompts; its interval resamples them. Medians of the parts: tokens per round on choosing over "
+        f"judging prompts {own['tokens']:+.0%}, time of a round {own['time']:+.0%}, and {own['optimism']:+.0%} for the "
+        "optimism of choosing, which the prediction takes off. The interval of the median takes points as independent, "
+        "though those of a batch share prompts.", figures.predicted_and_measured(errors), "predicted_and_measured")
+
+
+def calibrated_and_timed(candidates: pd.DataFrame, timed: pd.DataFrame) -> Finding:
+    """The calibration's time of a round beside that of the candidates that were timed on the choosing prompts."""
     both = measure.beside(candidates, timed)
-    bias = both.groupby("batch")["ratio"].agg(["median", "min", "max", "size"])
+    bias = both.groupby("batch")["ratio"].agg(["median", "size"])
     told = ", ".join(f"{row['median']:.2f} at batch {batch}" for batch, row in bias.iterrows())
     return Finding(
-        f"On the choosing prompts a round took, over its predicted time, {told} (medians).", "Replay gives the tokens "
-        "per round exactly, except for drafters that decode live; other errors of a predicted speed are errors of this "
-        f"time. Each point is a drafter with a tree ({', '.join(f'{count:.0f}' for count in bias['size'])} by batch); "
-        "ratios run from "
-        f"{both['ratio'].min():.2f} to {both['ratio'].max():.2f}.", figures.predicted_and_measured(both),
-        "predicted_and_measured")
+        f"On the choosing prompts a round took, over its calibrated time, {told} (medians).", "Ratios of drafters with "
+        f"trees ({', '.join(f'{count:.0f}' for count in bias['size'])} by batch) run from {both['ratio'].min():.2f} to "
+        f"{both['ratio'].max():.2f}. The calibration only chooses what is raced: predictions use the race's times.")
 
 
 def check_costs(costs: Costs, target: str, nodes: int) -> Finding:
@@ -439,7 +466,9 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
     yield fastest_budget(candidates, made)
     if "advice_map" in run:
         yield tree_or_chain(run["advice_map"], run["advice_ratios"] if "advice_ratios" in run else None, of_run(run))
-    yield predicted_and_measured(candidates, run["advice_timed"])
+    if "advice_errors" in run:
+        yield predicted_and_measured(run["advice_errors"])
+    yield calibrated_and_timed(candidates, run["advice_timed"])
     yield kinds(made, run["advice_timed"])
     yield SIZES
     yield larger_pairs(run["advice_sizes"] if "advice_sizes" in run else pd.DataFrame())

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import quantile_test
 
 from lib import cost
 from lib.cost import formulas
@@ -16,7 +17,7 @@ from lib.cost.recommendation import PLAIN
 from lib.cost.recommending import RULER, Found, row
 from lib.cost.round_cost import Costs, RoundCost
 from lib.drafters.registry import parse
-from lib.lab import processor
+from lib.lab import processor, stats
 from lib.models.checks import dtypes_of
 from lib.models.load import load_pair
 
@@ -107,3 +108,13 @@ def beside(candidates: pd.DataFrame, timed: pd.DataFrame) -> pd.DataFrame:
                               predicted=candidates["tokens"] / candidates["speedup"])
     both = measured.merge(named[["batch", "way", "predicted"]], on=["batch", "way"])
     return both.assign(ratio=both["measured"] / both["predicted"])
+
+
+def medians(errors: pd.DataFrame) -> dict[str, float]:
+    """Of the table "advice_errors": n, the number of its cases; the medians of the error's size, of the error (value,
+    low, high) and of its parts; the interval by order statistics, NaN for too few cases.
+    """
+    ends = quantile_test(errors["error"], p=0.5).confidence_interval(stats.LEVEL)
+    return dict(n=len(errors), size=errors["error"].abs().median(), value=errors["error"].median(), low=ends.low,
+                high=ends.high, tokens=errors["tokens_error"].median(), time=errors["time_error"].median(),
+                optimism=errors["optimism"].median() - 1)

@@ -78,7 +78,7 @@ TABLES = (
     table("advice_timed", "one timed call of one way of decoding on one batch of prompts; ways are interleaved",
           "target dtype batch part way prompt repeat", """
           target dtype batch
-          part text choosing: the fastest candidates; judging: the recommendation beside plain decoding and others
+          part text choosing: the fastest candidates; judging: the recommendation, the best chain, tree and others
           way text the candidate, or what it is compared with
           prompt text first prompt of the batch
           kind
@@ -88,6 +88,25 @@ TABLES = (
           rate real tokens per second while all rows run, prefill excluded
           round_ms real milliseconds per round, or per token of transformers, while all rows run
           """, compressed=True),
+    table("advice_errors", "predicted beside measured speed of a candidate that decoded judging prompts, at one batch",
+          "target dtype batch drafter shape", """
+          target dtype batch
+          way text its name in advice_timed
+          drafter
+          shape text name of the shape or growth rule
+          budget
+          judged integer batches of prompts on which it was measured
+          predicted real speed over plain decoding that was predicted on choosing prompts: tokens / time x optimism
+          measured interval measured speed over plain decoding in the same turns, on judging prompts
+          error real predicted / measured - 1: (1 + tokens_error) x (1 + time_error) x optimism - 1
+          optimism real speed on prompts that did not choose over that on those that did, from half-splits in replay
+          tokens real tokens per round and sequence by replay of the choosing prompts, bonus token included
+          tokens_judged real the same as measured on the judging prompts
+          tokens_error real tokens / tokens_judged - 1
+          time real time of a round as measured on choosing prompts, in plain rounds
+          time_judged real the same on the judging prompts
+          time_error real time_judged / time - 1
+          """),
     table("advice_sizes", "as advice_candidates, with the costs of another pair for the fastest shape of each budget",
           "costs target dtype batch budget chain", f"""
           costs text pair whose costs these are; with random weights, what models of that size cost

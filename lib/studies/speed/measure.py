@@ -17,8 +17,7 @@ from lib.cost import recommendation
 from lib.cost.calibration import dtype_of
 from lib.cost.recommendation import Recommendation
 from lib.cost.recommending import RULER
-from lib.cost.ways import GENERATE, Continued, groups
-from lib.decoding.records import Round
+from lib.cost.ways import GENERATE, Continued, groups, one_per_round
 from lib.drafters.controls import RandomDrafter
 from lib.drafters.drafter import Drafter
 from lib.drafters.registry import make
@@ -93,12 +92,6 @@ def counted(done: Continued, start: float, end: float) -> dict[str, object]:
     return found | {"rounds": float(len(done.rounds)), "accepted": float(sum(one.accepted for one in done.rounds)),
                     "round_seconds": sum(one.seconds for one in rounds),
                     "model_seconds": sum(one.model_seconds for one in rounds)}
-
-
-def one_per_round(rounds: Sequence[Round]) -> list[Round]:
-    """The first row's record of every round of a batch: records are ordered by round, then by row."""
-    begins = [True, *(after.row <= before.row for before, after in zip(rounds, rounds[1:]))]
-    return [record for record, first in zip(rounds, begins) if first]
 
 
 # --------------------------------------------------------------------------------------------------------------- ratios

@@ -48,7 +48,7 @@ def test_what_is_found_fits_its_tables_and_the_report_quotes_the_file(found, tmp
     priced = found.costs[found.costs["drafter"] == "model"]
     sized = measure.with_costs_of(found.tried, "t", {"t/d": priced}, [1, 2], np.random.default_rng(0))
     for name, rows in {"advice_candidates": found.candidates, "advice_timed": found.timed, "costs": found.costs,
-                       "advice_sizes": sized, "advice_formulas": beside}.items():
+                       "advice_errors": found.errors, "advice_sizes": sized, "advice_formulas": beside}.items():
         tables.write(tmp_path, name, rows, "mark")
     found.recommendation.save(tmp_path / recommendation.FILE)
     parts = list(findings.report(Results(tmp_path), Ask("t/d", 2), np.random.default_rng(0)))
@@ -61,8 +61,37 @@ def test_what_is_found_fits_its_tables_and_the_report_quotes_the_file(found, tmp
 def test_the_time_of_a_round_is_as_predicted_where_the_calibration_read_the_same_clock(found):  # noqa: F811
     both = measure.beside(found.candidates, found.timed)
     assert set(both["batch"]) == {1, 2} and both["ratio"].to_numpy() == pytest.approx(1.0, abs=0.02)
-    finding = findings.predicted_and_measured(found.candidates, found.timed)
-    assert finding.claim.endswith("a round took, over its predicted time, 1.00 at batch 1, 1.00 at batch 2 (medians).")
+    finding = findings.calibrated_and_timed(found.candidates, found.timed)
+    assert finding.claim.endswith("a round took, over its calibrated time, 1.00 at batch 1, 1.00 at batch 2 (medians).")
+
+
+@pytest.mark.parametrize("cases", [1, 5, 21])
+def test_the_error_of_predictions_is_told_whole_and_in_its_parts(found, cases):  # noqa: F811
+    """The interval of the median is that of the sign test: its ends are the k-th smallest and largest errors."""
+    rng = np.random.default_rng(cases)
+    rows = pd.DataFrame(dict(batch=1 + np.arange(cases) % 2, predicted=1.5, error=rng.normal(0.05, 0.1, cases),
+                             tokens_error=0.1, time_error=-0.02, optimism=0.97))
+    rows = rows.assign(measured=rows["predicted"] / (1 + rows["error"]), measured_low=1.0, measured_high=2.0)
+    own, finding = measure.medians(rows), findings.predicted_and_measured(rows)
+    inside = np.sort(rows["error"])[[5, -6]] if cases == 21 else (np.nan, np.nan)
+    assert (own["n"], own["size"], own["value"]) == (cases, rows["error"].abs().median(), rows["error"].median())
+    assert np.array([own["low"], own["high"]]) == pytest.approx(inside, nan_ok=True), "of 21: the 6th, P = 0.027"
+    assert f"a median of {own['size']:.0%}; its signed error has the median {own['value']:+.0%}" in finding.claim
+    assert f"(n = {cases})" in finding.claim and ("[" in finding.claim) == (cases == 21)
+    assert "+10%, time of a round -2%, and -3% for the optimism" in finding.text
+    assert "over" in findings.predicted_and_measured(found.errors).text
+
+
+def test_ties_and_trees_are_shown_where_the_recommendation_is(found):  # noqa: F811
+    finding, own = findings.raced(found.recommendation), found.recommendation.at(1)
+    assert own.ties in finding.text and own.trees in finding.text and "too few to tell them apart" in finding.text
+    shown = finding.table.loc[1]
+    assert list(shown.index) == [each.name for each in own.raced] and set(shown["n"]) == {own.raced_on}
+    assert findings.raced(told()).table is None, "of a run that kept no race"
+    assert findings.recommended(found.recommendation).table.loc[1, "best tree over best chain"] == str(
+        own.tree_over_chain)
+    plain = told(drafter="none", reason="whole calls are slower")
+    assert "Batch 1: whole calls are slower" in findings.recommended(plain).text
 
 
 def test_formulas_stand_beside_replay(found):  # noqa: F811

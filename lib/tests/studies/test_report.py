@@ -1,5 +1,6 @@
 """The report: every study's sections and appendices in order, the answer, and the findings of the committed run."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -96,11 +97,16 @@ def test_the_first_page_says_what_recommendation_json_says(run, tmp_path):
     """A tree that beats the chain, a gain that is not certain, and plain decoding each have their own sentence."""
     made = recommendation.load(run.run_dir / recommendation.FILE)
     one, *_ = made.by_batch
+    tree = dict(drafter="sam", pair="p", tree="kary:2@6")
     batches = [replace(one, batch=1, drafter="sam", tree="kary:2@6", speedup=Interval(2.0, 1.5, 2.5),
-                       over_chain=Interval(1.1, 1.05, 1.2)),
+                       over_chain=Interval(1.1, 1.05, 1.2), tree_over_chain=Interval(1.1, 1.05, 1.2), best_tree=tree,
+                       prompts=48),
                replace(one, batch=4, drafter="lookup", tree="chain:1", budget=1, speedup=Interval(1.02, 0.9, 1.1),
-                       over_chain=ONE),
-               replace(one, batch=8, drafter="none", tree="chain:0", speedup=ONE, over_chain=Interval(1.3, 1.2, 1.4))]
+                       over_chain=ONE, tree_over_chain=Interval(0.98, 0.91, 1.05), best_tree=tree,
+                       reason="gain not shown for answers of 60 tokens: and so on"),
+               replace(one, batch=8, drafter="none", tree="chain:0", speedup=ONE, over_chain=Interval(1.3, 1.2, 1.4),
+                       tree_over_chain=Interval(0.9, 0.8, 0.95), best_tree=tree, reason="whole calls are slower"),
+               replace(one, batch=16, drafter="none", tree="chain:0", speedup=ONE, best_tree=None)]
     replace(made, by_batch=batches).save(tmp_path / recommendation.FILE)
     rates = {PLAIN: (4.0, 9.0, 5.0), GENERATE: (2.0, 3.0, None)}  # of three prompts; one of generate's turns was missed
     rows = [dict(target="t", dtype="float32", batch=1, part="judging", way=way, prompt=f"p{at}", kind="k", repeat=0,
@@ -108,14 +114,20 @@ def test_the_first_page_says_what_recommendation_json_says(run, tmp_path):
             for way, own in rates.items() for at, rate in enumerate(own) if rate]
     tables.write(tmp_path, "advice_timed", pd.DataFrame(rows), "mark")
     text, figure, command, table = answer.opening(Results(tmp_path), np.random.default_rng(0))
-    assert "./run_notebooks.sh 06 --set" in command and len(table.table) == 3
+    assert "./run_notebooks.sh 06 --set" in command and len(table.table) == 4
     assert text.startswith("**In short**") and "`sam` with `kary:2@6`" in text and "2.00 [1.50, 2.50]" in text
     assert f"{6**0.5:.2f} times as fast as transformers' `generate` at batch 1 (n = 2)." in text
-    assert "beside the best chain**: 1.10 [1.05, 1.20] times as fast at batch 1." in text
-    assert "At batch 4 the interval of the speedup contains 1" in text and "Batch 8: plain decoding**" in text
+    told = re.search(r"\*\*Tree or chain:\*\* (.*)\.", text)[1].split("; ")
+    assert told[0].startswith("at batch 1, the best tree (sam, kary:2@6) is 1.10 [1.05, 1.20] times as fast")
+    assert [each.rpartition(": ")[2] for each in told] == [
+        "a tree pays", "they cannot be told apart", "no tree pays", "at batch 16, no branching tree was judged"]
+    assert "(n = 48)" in told[0]
+    assert "At batch 4 the interval of the speedup contains 1" in text
+    assert "Batch 4: gain not shown for answers of 60 tokens" in text
+    assert "Batch 8: plain decoding**, since whole calls are slower (" in text
     assert figure.claim.endswith("1.02 [0.90, 1.10] times as fast as plain decoding at batch 4. It is not "
-                                 "recommended at batch 8.")
-    assert len(figure.figure.axes) == 3
+                                 "recommended at batch 8 and 16.")
+    assert len(figure.figure.axes) == 4
     theme.close(figure.figure)
     [sentence] = answer.opening(Results(tmp_path / "nothing"), np.random.default_rng(0))
     assert sentence.startswith("**In short** This run made no recommendation")
