@@ -179,12 +179,84 @@ class ForBatch:
 
 
 @dataclass(frozen=True)
+class OtherFormat:
+    """The fastest setting in another number format than the recommendation's, at one batch size.
+
+    dtype: the format. drafter, tree: as in `ForBatch`. Measured on the prompts that judge, without prefill:
+    tokens_per_second, of a batch; over: over the recommendation, paired by prompt; prompts: batches of prompts that
+    both decoded. Where the widest format that fits into the memory wrote the text: agreement, the share of its tokens
+    at which the most likely next token is the same; divergence: the mean Kullback-Leibler divergence of this format
+    from that one, in nats per token; judged: prompts of this comparison.
+    """
+
+    batch: int
+    dtype: str
+    drafter: str
+    tree: str
+    tokens_per_second: Interval
+    over: Interval
+    prompts: int
+    agreement: Interval
+    divergence: Interval
+    judged: int
+
+    @property
+    def sentence(self) -> str:
+        """The setting, its speed beside the recommendation's, and whether the two can be told apart."""
+        setting = "plain decoding" if self.drafter == NO_DRAFTER else f"{self.drafter} with {self.tree}"
+        lead = ("the fastest is" if self.over.is_above(1) else
+                "the recommendation is fastest; next is" if self.over.is_below(1) else
+                "the recommendation cannot be told apart from")
+        return (f"{lead} {setting} in {self.dtype}, {self.tokens_per_second} tokens per second, {self.over} times the "
+                f"recommendation ({self.prompts} {'prompts' if self.batch == 1 else 'batches of prompts'})")
+
+
+@dataclass(frozen=True)
+class Formats:
+    """The recommendation beside other number formats.
+
+    reference: the target's format in the recommendation; widest: the one with which the others' quality is compared.
+    fastest: by batch size, of the formats that were raced. left_out: by format, or by format and batch size, why it
+    was not raced or is not the fastest. drift: the speed of plain decoding in the reference after all formats were
+    timed, over that of before.
+    """
+
+    reference: str
+    widest: str
+    fastest: Sequence[OtherFormat]
+    left_out: Mapping[str, str]
+    drift: Interval
+
+    def quality(self, own: OtherFormat) -> str:
+        """How far the text of another format is from that of the widest, in a sentence."""
+        return (f"its most likely token is that of {self.widest} at {exact(own.agreement)} of places, with a mean KL "
+                f"divergence of {exact(own.divergence)} nats per token ({own.judged} prompts)")
+
+    @property
+    def lines(self) -> list[str]:
+        """The second answer in lines of text."""
+        lines = []
+        for own in self.fastest:
+            lines += [f"batch {own.batch}, over all number formats: {own.sentence}", f"  {self.quality(own)}"]
+        if self.fastest:
+            lines.append(f"  the formats were timed one after another; plain decoding in {self.reference} was "
+                         f"{self.drift} times as fast after them as before")
+        return lines + [f"  not raced, or slower: {name} ({reason})" for name, reason in self.left_out.items()]
+
+
+def exact(value: Interval) -> str:
+    """A small number, or one near 1, with its interval."""
+    return stats.format_estimate(value, ".3g")
+
+
+@dataclass(frozen=True)
 class Recommendation:
     """The recommendation for a target, by batch size.
 
     draft_models: those that competed; drafters: names of all that competed. versions: of packages. new_tokens: per
     prompt. choosing, judging: numbers of prompts that were used; looping: the share of the judging prompts whose text
-    repeats itself to its end, which were left out. warnings: sentences that concern all batch sizes.
+    repeats itself to its end, which were left out. warnings: sentences that concern all batch sizes. formats: the
+    fastest setting over all number formats; null where none was compared.
     """
 
     target: str
@@ -201,6 +273,7 @@ class Recommendation:
     looping: float
     by_batch: Sequence[ForBatch]
     warnings: Sequence[str] = ()
+    formats: Formats | None = None
 
     def at(self, batch: int) -> ForBatch:
         """The recommendation at a batch size. LookupError where that was not measured."""
@@ -221,6 +294,7 @@ class Recommendation:
                  f"prompts, measured on others, {self.new_tokens} tokens each"]
         for own in self.by_batch:
             lines += _lines(own)
+        lines += self.formats.lines if self.formats else []
         return "\n".join([*lines, *(f"note: {sentence}" for sentence in self.warnings)])
 
 
@@ -235,9 +309,18 @@ def load(path: str | Path) -> Recommendation:
             for name in ("kinds", "tokens_per_second")} | {
             "raced": [Raced(**each | {"over_fastest": Interval(*_numbers(each["over_fastest"]))})
                       for each in own.get("raced", ())]}) for own in told["by_batch"]]
-        return Recommendation(**told | {"by_batch": by_batch})
+        return Recommendation(**told | {"by_batch": by_batch, "formats": _formats(told.get("formats"))})
     except (ValueError, TypeError, KeyError, AttributeError) as reason:
         raise ValueError(f"{path} is no recommendation ({reason}); delete it, and run 06_advice again") from None
+
+
+def _formats(told: Mapping | None) -> Formats | None:
+    """`Recommendation.formats` as the file has it."""
+    if told is None:
+        return None
+    fastest = [OtherFormat(**own | {name: Interval(*_numbers(own[name])) for name in (
+        "tokens_per_second", "over", "agreement", "divergence")}) for own in told["fastest"]]
+    return Formats(**told | {"fastest": fastest, "drift": Interval(*_numbers(told["drift"]))})
 
 
 def _lines(own: ForBatch) -> list[str]:

@@ -35,6 +35,7 @@ from lib.drafters.controls import RandomDrafter
 from lib.drafters.drafter import ROOT_ALONE, NoDrafter
 from lib.drafters.registry import make
 from lib.lab import processor, provenance, stats
+from lib.models.prompts import PromptSet
 from lib.replay.simulated import Recorded
 from lib.replay.trace import loops
 from lib.trees.growth.registry import shape_or_growth
@@ -62,7 +63,7 @@ class Found:
     tried: every candidate but those of one batch size. prices: the cost of rounds, by batch size and drafter.
     candidates: the table "advice_candidates", a row for each batch and candidate. timed: the table "advice_timed", a
     row for each timed call. costs: the table "costs". errors: the table "advice_errors", a row for each batch and
-    candidate that decoded judging prompts.
+    candidate that decoded judging prompts. judging: the prompts that judged.
     """
 
     recommendation: Recommendation
@@ -72,6 +73,7 @@ class Found:
     timed: pd.DataFrame
     costs: pd.DataFrame
     errors: pd.DataFrame
+    judging: PromptSet
 
 
 def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (), batches: Sequence[int] = (1,),
@@ -140,7 +142,7 @@ class _Procedure:
                                for batch, own in at_batch.items() for each in own])
         timed = pd.concat(self.timed, ignore_index=True)
         return Found(made, tried, prices, listed.assign(**facts), timed.assign(**facts), costs,
-                     pd.DataFrame(self.errors).assign(**facts))
+                     pd.DataFrame(self.errors).assign(**facts), self.judging)
 
     def say(self, line: str) -> None:
         """A line of progress with the time since the begin."""

@@ -62,6 +62,12 @@ def fused(model, how: str | None = None, **options):
     return model if blocks is None else FusedBlocks(model, blocks)
 
 
+def release(model) -> None:
+    """Frees a model's weights, and the copies of them that were made here; its configuration stays."""
+    _MADE.pop(model, None)
+    model.to("meta")
+
+
 def output_layer(model):
     """The model's output layer for few rows, [..., H] -> [..., V], without gradients where the model can be fused."""
     return model.get_output_embeddings() if refusal(model) else _kernels_of(model).output

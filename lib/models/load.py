@@ -65,6 +65,14 @@ class Pair:
         return ends_of(self.target.generation_config, self.tokenizer, self.target_name)
 
     @property
+    def is_gguf(self) -> bool:
+        """Whether it was loaded by its name, and its target is a GGUF file."""
+        if self.made_by is None:
+            return False
+        names, *_, place = self.made_by[1]
+        return sources(names[place])[0].is_gguf
+
+    @property
     def folders(self) -> list[str]:
         """The folders of local models; results depend on their content."""
         return [model.name_or_path for model in self._models if Path(model.name_or_path).is_dir()]
@@ -121,6 +129,22 @@ def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, 
     return [Pair(_shown(name, pair), models[0], models[1] if models[1:] else None, tokenizer(pair[0]), pair[0].short,
                  pair[1].short if pair[1:] else NO_MODEL, (_again, (*call, place)))
             for place, (name, pair, models) in enumerate(zip(names, named, loaded))]
+
+
+def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
+    """Pairs that one call of `load_pairs` gave once more, all their models in another number format if one is given.
+
+    dtype: as there; of "stored", a draft model that is no GGUF file takes the processor's own format. PairError as
+    there.
+    """
+    names, own, device, quantize, _ = pairs[0].made_by[1]
+    names = [names[pair.made_by[1][-1]] for pair in pairs]
+    if dtype is None:
+        return load_pairs(names, dtype=own, device=device, quantize=quantize)
+    drafters = [drafter for _, drafter in map(sources, names) if drafter]
+    if dtype == bits.STORED and not all(drafter.is_gguf for drafter in drafters):
+        dtype = f"{bits.STORED}|{checks.AUTO}"
+    return load_pairs(names, dtype=dtype, device=device)
 
 
 def _again(names: tuple[str, ...], dtype, device: str, quantize: str, place: int) -> Pair:

@@ -60,7 +60,10 @@ def _without(rows: pd.DataFrame, column: str, names: Iterable[str]) -> pd.DataFr
 
 def in_short(made: Recommendation, more: Sequence[str] = ()) -> str:
     """What to use at each batch size, whether a tree beats a chain, when nothing pays; more: further points."""
-    points = [_use(own) for own in made.by_batch] + [_tree_or_chain(made), *_not_worth_it(made), *more]
+    points = [_use(own) for own in made.by_batch] + [_tree_or_chain(made), *_not_worth_it(made)]
+    if made.formats and made.formats.fastest:
+        points.append(f"**Over all number formats.** {findings.in_formats(made)}")
+    points += more
     listed = "\n".join(f"- {point}" for point in points)
     return (f"**In short** (`{made.target}` in {made.dtype} on {made.processor} with {made.threads} threads, greedy "
             f"decoding of {made.new_tokens} tokens per prompt; chosen on {made.choosing} prompts, measured on others; "

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib.cost import formulas, recommendation, roofline
-from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Recommendation
+from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Recommendation, exact
 from lib.cost.recommending import PREFIX, RULER
 from lib.cost.round_cost import Costs
 from lib.lab import stats
@@ -49,6 +49,30 @@ def recommended(made: Recommendation) -> Finding:
         "judging prompts, whose continuations repeat themselves, are left out. Speeds are without prefill, but for the "
         "column *with prefill*; intervals resample prompts and repeats."
         + "".join(f" *{one[0].upper()}{one[1:]}.*" for one in notes), table=pd.DataFrame(rows).set_index("batch"))
+
+
+def other_formats(made: Recommendation) -> Finding:
+    """The fastest setting over all number formats beside the recommendation, with its quality."""
+    told = made.formats
+    if told is None or not told.fastest:
+        why = "; ".join(f"{name}: {reason}" for name, reason in told.left_out.items()) if told else ""
+        return Finding("No other number format was raced:", f"{why or 'none was asked for'}.")
+    table = pd.DataFrame([{
+        "batch": own.batch, "number format": own.dtype, "drafter": own.drafter, "tree": own.tree,
+        "tokens/s": str(own.tokens_per_second), "over the recommendation": str(own.over), "prompts": own.prompts,
+        "agreement": exact(own.agreement), "KL (nats per token)": exact(own.divergence)} for own in told.fastest])
+    left_out = "".join(f" {name}: {reason}." for name, reason in told.left_out.items())
+    return Finding(
+        in_formats(made), f"Quality is that beside {told.widest}, the widest format that fits into the memory, which "
+        "wrote the text: the share of tokens at which the most likely next token is the same, and the mean "
+        f"Kullback-Leibler divergence. The recommendation's plain decoding, in {told.reference}, was {told.drift} "
+        f"times as fast after all formats were timed as before.{left_out}", table=table.set_index("batch"))
+
+
+def in_formats(made: Recommendation) -> str:
+    """The fastest setting over all number formats at each batch size, in a sentence for each."""
+    return " ".join(f"At batch {own.batch} {own.sentence}; {made.formats.quality(own)}."
+                    for own in made.formats.fastest)
 
 
 def kinds(made: Recommendation, timed: pd.DataFrame) -> Finding:

@@ -40,9 +40,16 @@ def _elsewhere(name: str, values: Mapping) -> None:
     of_runs(values[name], sources(values["pairs"][0])[0].short)
 
 
+def _formats(name: str, values: Mapping) -> None:
+    """Number formats that stand beside the target's."""
+    from lib.cost.formats import check
+
+    check(values[name])
+
+
 NOTEBOOK = "06_advice"
 PARAMETERS = {**MODELS, "drafters": _drafters, "elsewhere": _elsewhere, "larger_pairs": _larger, "larger_dtype": dtype,
-              "most_nodes": nodes}
+              "most_nodes": nodes, "formats": _formats}
 
 MODEL = "model text which acceptance by rank: greedy or sampled"
 CANDIDATE = """
@@ -53,6 +60,15 @@ CANDIDATE = """
     level real drafting one token per sequence, over a round of plain decoding
     tokens interval tokens per round and sequence, bonus token included, on the prompts that choose
     speedup n_prompts n_rounds
+    """
+TIMED = """
+    prompt text first prompt of the batch
+    kind
+    repeat integer number of the repetition
+    tokens integer new tokens of all rows
+    seconds real wall-clock seconds, prefill included
+    rate real tokens per second while all rows run, prefill excluded
+    round_ms real milliseconds per round, or per token of transformers, while all rows run
     """
 
 TABLES = (
@@ -76,17 +92,20 @@ TABLES = (
     table("advice_candidates", "predicted speed of one drafter and shape at one batch, on the prompts that choose",
           "target dtype batch drafter shape", f"target dtype batch drafter {CANDIDATE}", compressed=True),
     table("advice_timed", "one timed call of one way of decoding on one batch of prompts; ways are interleaved",
-          "target dtype batch part way prompt repeat", """
+          "target dtype batch part way prompt repeat", f"""
           target dtype batch
           part text choosing: the fastest candidates; judging: the recommendation, the best chain, tree and others
           way text the candidate, or what it is compared with
-          prompt text first prompt of the batch
-          kind
-          repeat integer number of the repetition
-          tokens integer new tokens of all rows
-          seconds real wall-clock seconds, prefill included
-          rate real tokens per second while all rows run, prefill excluded
-          round_ms real milliseconds per round, or per token of transformers, while all rows run
+          {TIMED}
+          """, compressed=True),
+    table("advice_formats", "one timed call of one way of decoding on one batch of prompts, in another number format",
+          "target dtype batch part way prompt repeat", f"""
+          target
+          dtype text number format; where part is again, that of the recommendation
+          batch
+          part text choosing, judging: as in advice_timed; again: the recommendation's plain decoding after all formats
+          way text the candidate; plain decoding; recommended: the recommendation's drafter and tree
+          {TIMED}
           """, compressed=True),
     table("advice_errors", "predicted beside measured speed of a candidate that decoded judging prompts, at one batch",
           "target dtype batch drafter shape", """
