@@ -229,7 +229,8 @@ class Formats:
 
     def quality(self, own: OtherFormat) -> str:
         """How far the text of another format is from that of the widest, in a sentence."""
-        return (f"its most likely token is that of {self.widest} at {exact(own.agreement)} of places, with a mean KL "
+        share = exact(Interval(*(100 * end for end in own.agreement)))
+        return (f"its most likely next token is that of {self.widest} at {share} % of places, with a mean KL "
                 f"divergence of {exact(own.divergence)} nats per token ({own.judged} prompts)")
 
     @property

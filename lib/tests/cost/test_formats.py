@@ -5,7 +5,7 @@ import gc
 import json
 import weakref
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -85,8 +85,9 @@ def test_the_fastest_format_stands_beside_the_recommendation_and_does_not_replac
     found, rows, _ = raced
     made, told = found.recommendation, found.recommendation.formats
     alone = plainly.ask([pair_in("float64")], seconds=1 - formats.SHARE, batches=[1, 2], generate=generate)
-    assert recommendation.jsonable([asdict(own) for own in made.by_batch]) == recommendation.jsonable(
-        [asdict(own) for own in alone.recommendation.by_batch])
+    for own, other in zip(made.by_batch, alone.recommendation.by_batch, strict=True):
+        assert own.sentence == other.sentence and own.choices == other.choices
+        assert str(own.tokens_per_second[RECOMMENDED]) == str(other.tokens_per_second[RECOMMENDED])
     assert made.dtype.startswith("float64") and told.reference == "float64"
     assert [(own.batch, own.dtype) for own in told.fastest] == [(1, "int8"), (2, "int8")]
     for own in told.fastest:
@@ -94,7 +95,8 @@ def test_the_fastest_format_stands_beside_the_recommendation_and_does_not_replac
         assert (own.drafter, own.tree) == (made.at(own.batch).drafter, made.at(own.batch).tree)
     assert told.fastest[0].tokens_per_second.value == pytest.approx(
         made.at(1).tokens_per_second[RECOMMENDED].value / SPEEDS["int8"])
-    assert told.left_out["bfloat16"] == "predicted to decode 0.33 times as fast as float64"
+    share = (1.03 + 0.15) / (3 * 1.03 + 0.15)  # of chain:3; drafting is taken to cost what it costs in the reference
+    assert told.left_out["bfloat16"] == f"predicted to decode {share:.2f} times as fast as float64"
     assert told.left_out["float32 at batch 1"] == "0.50 times as fast as int8 on the prompts that choose"
     assert told.drift.value == pytest.approx(1.0) and told.widest == "float64"
     assert all(own.agreement.value == 1 and own.divergence.value == pytest.approx(0, abs=1e-9) for own in told.fastest)
@@ -174,7 +176,8 @@ def test_the_file_and_the_lines_have_the_second_answer(raced, tmp_path):
     assert again.formats.fastest[1].over == pytest.approx((2.5, np.nan, np.nan), nan_ok=True)
     own = made.formats.fastest[0]
     assert f"batch 1, over all number formats: the fastest is {own.drafter} with {own.tree} in int8" in made.text()
-    assert "not raced, or slower: bfloat16 (predicted to decode 0.33 times as fast as float64)" in made.text()
+    for name, reason in made.formats.left_out.items():
+        assert f"not raced, or slower: {name} ({reason})" in made.text()
     told = json.loads((tmp_path / "made.json").read_text())
     (tmp_path / "made.json").write_text(json.dumps({key: told[key] for key in told if key != "formats"}))
     assert recommendation.load(tmp_path / "made.json").formats is None, "files of before have none"

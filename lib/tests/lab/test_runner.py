@@ -250,6 +250,8 @@ def refusal(*settings: str, cwd: Path | None = None) -> str:
     ("budgets=1000000000", "02_acceptance: budgets is 1000000000; give at most 512 draft nodes"),
     ("max_budget=1000000000", "01_shapes: max_budget is 1000000000; give at most 512 draft nodes"),
     ("most_nodes=4096", "06_advice: most_nodes is 4096; give at most 512"),
+    ("formats=int4", "06_advice: formats have 'int4'; give some of float32, bfloat16, int8, stored, an empty list"),
+    ("formats=none,int8", "06_advice: formats are none, int8; give 'none' alone"),
     ("live_shapes=chain:60000", "02_acceptance: 'chain:60000' is too large; a draft tree has at most 512 nodes"),
     ("temperatures=0,-1", r"temperatures is -1.0; give 0 \(greedy\) or more"),
 ])
@@ -286,7 +288,8 @@ def test_each_notebook_needs_the_prompts_of_a_kind_that_it_chooses_and_judges_on
 
 
 @pytest.mark.parametrize("setting", ["families=expansion:2,1;", "families=", "more_shapes=", "node=0", "most_kinds=0",
-                                     "greedy_by_rank=0,1", "temperatures=1"])
+                                     "greedy_by_rank=0,1", "temperatures=1", "formats=", "formats=int8",
+                                     "formats=none"])
 def test_what_a_notebook_takes_is_not_refused(setting):
     own = {"families=expansion:2,1;": "01", "node=0": "01", "greedy_by_rank=0,1": "01", "temperatures=1": "02"}
     words = ["quick", own[setting]] if setting in own else ["quick"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import matplotlib
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from lib import cost
 from lib.cost import formulas, recommendation, roofline
-from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
+from lib.cost.recommendation import ONE, ForBatch, Formats, Interval, OtherFormat, Recommendation
 from lib.lab import processor, tables
 from lib.lab.findings import Results
 from lib.studies.advice import answer, figures, findings, machines, measure, trees_and_chains
@@ -56,6 +57,22 @@ def test_what_is_found_fits_its_tables_and_the_report_quotes_the_file(found, tmp
     kinds = found.recommendation.at(1).kinds
     assert f"to {max(each.value for each in kinds.values()):.2f} times as fast" in shown
     assert len([part for part in parts if getattr(part, "figure", None)]) == 4
+
+
+def test_the_fastest_over_all_formats_has_a_sentence_and_a_table_and_is_not_the_headline():
+    made = told()
+    assert "formats" not in answer.in_short(made) and "none was asked for" in findings.other_formats(made).text
+    own = OtherFormat(1, "int8", "sam", "chain:3", Interval(150.0, 140.0, 160.0), Interval(1.5, 1.25, 1.75), 9,
+                      Interval(0.975, 0.95, 0.99), Interval(0.0123, 0.01, 0.02), 12)
+    both = replace(made, formats=Formats("float32", "float32", [own], {"bfloat16": "it does not fit"}, Interval(0.98)))
+    sentence = ("the fastest is sam with chain:3 in int8, 150 [140, 160] tokens per second, 1.50 [1.25, 1.75] times "
+                "the recommendation (9 prompts); its most likely next token is that of float32 at 97.5 [95, 99] % of "
+                "places, with a mean KL divergence of 0.0123 [0.01, 0.02] nats per token (12 prompts).")
+    assert f"**Over all number formats.** At batch 1 {sentence}" in answer.in_short(both)
+    assert "**Batch 1: `lookup` with `chain:2`**" in answer.in_short(both), "the headline stays"
+    shown = findings.other_formats(both)
+    assert sentence in shown.claim and "bfloat16: it does not fit." in shown.text and "0.98 times as fast" in shown.text
+    assert shown.table.loc[1, "over the recommendation"] == "1.50 [1.25, 1.75]"
 
 
 def test_the_time_of_a_round_is_as_predicted_where_the_calibration_read_the_same_clock(found):  # noqa: F811
