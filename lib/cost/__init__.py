@@ -3,7 +3,8 @@
 Start at `recommending`, the one procedure that recommends, with `judging`, what a race decides, and `recommendation`,
 what it finds, as JSON and text.
 `calibration` times rounds of the loop and `round_cost` makes `Costs` of them: the cost of any round; `roofline`
-computes what other hardware would take. `served` recommends from logged answers and costs of elsewhere. `candidates`
+computes what other hardware would take. `formats` sets the fastest number format beside the
+recommendation, with its `quality`. `served` recommends from logged answers and costs of elsewhere. `candidates`
 are the drafters and trees that compete, `ways` those in which prompts are decoded and timed, `formulas` what was
 published, `engines` settings for serving engines.
 """

@@ -144,9 +144,9 @@ class _Formats:
         else:
             raced = {}
             self.left_out |= dict.fromkeys(others, "no time was left; give more seconds")
-        drift = self.drift() if raced else Interval(float("nan"))
+        drift, again = self.drift() if raced else (Interval(float("nan")), 0)
         fastest = [self.fastest(batch, own) for batch, own in sorted(raced.items())]
-        told = Formats(self.reference, self.widest, fastest, self.left_out, drift)
+        told = Formats(self.reference, self.widest, fastest, self.left_out, drift, again)
         return told, pd.concat(self.timed, ignore_index=True) if self.timed else pd.DataFrame()
 
     def at(self, share: float) -> float:
@@ -360,17 +360,18 @@ class _Formats:
                            tokens_per_second=self.interval(speeds), over=self.interval(over),
                            prompts=len(over.dropna()), **self.qualities[best.dtype])
 
-    def drift(self) -> Interval:
-        """The speed of the recommendation's plain decoding now, over that when it was judged."""
+    def drift(self) -> tuple[Interval, int]:
+        """The speed of the recommendation's plain decoding now, over that when it was judged; on so many prompts."""
         if not (pairs := self.opened(None)):
-            return Interval(float("nan"))
+            return Interval(float("nan")), 0
         batch = self.made.by_batch[0].batch
         before = self.recommended(batch, PLAIN)
         groups = [group for group in ways.groups(self.found.judging, batch) if group[0] in before.index]
         plain = {PLAIN: _Setting(NO_DRAFTER, NO_TREE, pairs[0], ROOT_ALONE)}
         after = self.timing(plain, groups, self.made.dtype, batch, AGAIN, self.at(1))
         self.free(pairs)
-        return self.interval(logs(after) - before)
+        ratios = (logs(after) - before).dropna()
+        return self.interval(ratios), len(ratios)
 
     def interval(self, own: pd.Series) -> Interval:
         """The geometric mean over prompts of what these are the logs of."""

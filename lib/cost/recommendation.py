@@ -204,7 +204,8 @@ class OtherFormat:
     def sentence(self) -> str:
         """The setting, its speed beside the recommendation's, and whether the two can be told apart."""
         setting = "plain decoding" if self.drafter == NO_DRAFTER else f"{self.drafter} with {self.tree}"
-        lead = ("the fastest is" if self.over.is_above(1) else
+        lead = ("too few prompts tell the recommendation apart from" if isnan(self.over.low) else
+                "the fastest is" if self.over.is_above(1) else
                 "the recommendation is fastest; next is" if self.over.is_below(1) else
                 "the recommendation cannot be told apart from")
         return (f"{lead} {setting} in {self.dtype}, {self.tokens_per_second} tokens per second, {self.over} times the "
@@ -218,7 +219,7 @@ class Formats:
     reference: the target's format in the recommendation; widest: the one with which the others' quality is compared.
     fastest: by batch size, of the formats that were raced. left_out: by format, or by format and batch size, why it
     was not raced or is not the fastest. drift: the speed of plain decoding in the reference after all formats were
-    timed, over that of before.
+    timed, over that of before, on so many prompts, or batches of them.
     """
 
     reference: str
@@ -226,6 +227,7 @@ class Formats:
     fastest: Sequence[OtherFormat]
     left_out: Mapping[str, str]
     drift: Interval
+    drift_prompts: int = 0
 
     def quality(self, own: OtherFormat) -> str:
         """How far the text of another format is from that of the widest, in a sentence."""
@@ -234,14 +236,19 @@ class Formats:
                 f"divergence of {exact(own.divergence)} nats per token ({own.judged} prompts)")
 
     @property
+    def drifted(self) -> str:
+        """How much the machine's speed changed, in a sentence."""
+        return (f"plain decoding in {self.reference} was {self.drift} times as fast after all of them as before "
+                f"(n = {self.drift_prompts})")
+
+    @property
     def lines(self) -> list[str]:
         """The second answer in lines of text."""
         lines = []
         for own in self.fastest:
             lines += [f"batch {own.batch}, over all number formats: {own.sentence}", f"  {self.quality(own)}"]
         if self.fastest:
-            lines.append(f"  the formats were timed one after another; plain decoding in {self.reference} was "
-                         f"{self.drift} times as fast after them as before")
+            lines.append(f"  the formats were timed one after another: {self.drifted}")
         return lines + [f"  not raced, or slower: {name} ({reason})" for name, reason in self.left_out.items()]
 
 

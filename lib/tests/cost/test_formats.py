@@ -98,7 +98,7 @@ def test_the_fastest_format_stands_beside_the_recommendation_and_does_not_replac
     share = (1.03 + 0.15) / (3 * 1.03 + 0.15)  # of chain:3; drafting is taken to cost what it costs in the reference
     assert told.left_out["bfloat16"] == f"predicted to decode {share:.2f} times as fast as float64"
     assert told.left_out["float32 at batch 1"] == "0.50 times as fast as int8 on the prompts that choose"
-    assert told.drift.value == pytest.approx(1.0) and told.widest == "float64"
+    assert told.drift.value == pytest.approx(1.0) and told.drift_prompts == 3 and told.widest == "float64"
     assert all(own.agreement.value == 1 and own.divergence.value == pytest.approx(0, abs=1e-9) for own in told.fastest)
 
 
@@ -130,6 +130,7 @@ def test_a_slower_format_is_called_slower():
     assert own.sentence.startswith("the recommendation is fastest; next is plain decoding in int8, 90 tokens per")
     assert "cannot be told apart" in replace(own, over=Interval(1.1, 0.9, 1.3)).sentence
     assert replace(own, over=Interval(1.2, 1.1, 1.3)).sentence.startswith("the fastest is")
+    assert replace(own, over=Interval(1.2)).sentence.startswith("too few prompts tell the recommendation apart from")
 
 
 def test_formats_can_be_restricted_and_left_out():
@@ -175,7 +176,8 @@ def test_the_file_and_the_lines_have_the_second_answer(raced, tmp_path):
     assert again.text() == made.text()
     assert again.formats.fastest[1].over == pytest.approx((2.5, np.nan, np.nan), nan_ok=True)
     own = made.formats.fastest[0]
-    assert f"batch 1, over all number formats: the fastest is {own.drafter} with {own.tree} in int8" in made.text()
+    assert own.sentence.startswith("too few prompts tell the recommendation apart from model with chain:3 in int8")
+    assert f"batch 1, over all number formats: {own.sentence}" in made.text()
     for name, reason in made.formats.left_out.items():
         assert f"not raced, or slower: {name} ({reason})" in made.text()
     told = json.loads((tmp_path / "made.json").read_text())
