@@ -66,13 +66,14 @@ def about_trees(over: Interval) -> str:
 @dataclass(frozen=True)
 class Raced:
     """A candidate of the race on the choosing prompts, or plain decoding. name: drafter and tree; nodes: its budget.
-    predicted: its speed over plain decoding, the highest being that of the fastest; over_fastest: its measured speed
-    over that of the fastest, paired by prompt. tied: whether it cannot be told to be slower than the fastest.
+    estimate: its speed over plain decoding, of which the optimism of choosing is not taken off; that of the highest is
+    called the fastest. over_fastest: its measured speed over that of the fastest, paired by prompt. tied: whether it
+    cannot be told to be slower than the fastest.
     """
 
     name: str
     nodes: int
-    predicted: float
+    estimate: float
     over_fastest: Interval
     tied: bool
 
@@ -143,7 +144,7 @@ class ForBatch:
         if 0 < self.raced_on < stats.FEWEST:
             return f"{len(self.raced)} ways were raced on n = {self.raced_on}, {TOO_FEW}"
         told = "; ".join(f"{each.name} {each.over_fastest}" for each in tied[1:])
-        return (f"{tied[0].name} is predicted to be the fastest; " + (f"tied with it: {told}" if told else
+        return (f"{tied[0].name} has the highest estimate; " + (f"tied with it: {told}" if told else
                 f"each of {len(self.raced) - 1} others is slower") + f" (n = {self.raced_on})")
 
     @property

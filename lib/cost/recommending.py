@@ -5,8 +5,8 @@ calibration, the fastest few timed again, and the winner judged on other prompts
 2. A calibration gives seconds per round by nodes and batch, which rank the candidates at each batch size. Drafters with
    probabilities are then tried with growth rules, and with a budget that these costs choose in each round.
 3. The few of nearly the fastest prediction, with the fastest chain and tree, decode choosing prompts in turns. Tokens
-   per round by replay over the measured seconds per round, less the optimism of choosing, predict each one's speed.
-   The fastest wins, or that with the fewest nodes of those that are nearly as fast; plain decoding has none.
+   per round by replay over the measured seconds per round estimate each one's speed; less the optimism of choosing it
+   is the prediction. The fastest wins, or that with the fewest nodes of those nearly as fast; plain decoding has none.
 4. The winner, the best chain and tree, plain decoding and transformers' `generate` decode the judging prompts in turns,
    then the other finalists, if time is left. A winner that is slower than plain decoding there, beyond its interval, in
    decoding or in whole calls, is not recommended. `generate`, which decides nothing and is slow, misses turns.
@@ -305,9 +305,9 @@ class _Procedure:
                           repeats=1)
         left = judging.optimism(*_by_prompt(fitting, price, batch, self.raced), self.raced.kinds, batch, self.rng)
         ratios = _round_ratios(raced)
-        predicted = {PLAIN: 1.0} | {name: finalists[name].tokens_in(self.raced, batch) * ratio * left
-                                    for name, ratio in ratios.items()}
-        roles = _roles(finalists, predicted)
+        speeds = {PLAIN: 1.0} | {name: finalists[name].tokens_in(self.raced, batch) * ratio
+                                 for name, ratio in ratios.items()}
+        roles, predicted = _roles(finalists, speeds), {name: speed * left for name, speed in speeds.items()}
         winner = roles[RECOMMENDED]
         self.say(f"batch {batch}: {winner.name if winner else PLAIN} is chosen")
 
@@ -320,7 +320,7 @@ class _Procedure:
             (rows, _by_way(roles)), (rest, finalists)) for way, each in ways_.items() if way in set(own["way"])]
         warnings = _warnings(winner, fitting, rows["prompt"].nunique(), len(groups))
         kept, reason, rows = self.kept(roles, rows, predicted, batch)
-        beside = dict(raced=self.beside(raced, finalists, predicted), raced_on=int(raced["prompt"].nunique()))
+        beside = dict(raced=self.beside(raced, finalists, speeds), raced_on=int(raced["prompt"].nunique()))
         return self.told(batch, kept, fitting, price, rows, predicted, warnings, beside | dict(reason=reason))
 
     def race(self, named: Mapping[str, Candidate], asked: Sequence[ways.Group], batch: int, part: str, *,
@@ -350,11 +350,11 @@ class _Procedure:
         return self.race(others, asked, batch, "judging", until=until, repeats=1, again=int(rows["repeat"].max()) + 1)
 
     def beside(self, raced: pd.DataFrame, finalists: Mapping[str, Candidate],
-               predicted: Mapping[str, float]) -> list[Raced]:
-        """Everything raced on the choosing prompts beside that of the highest predicted speed, which is first."""
-        ordered = sorted(predicted, key=predicted.get, reverse=True)
+               speeds: Mapping[str, float]) -> list[Raced]:
+        """Everything raced on the choosing prompts beside that of the highest estimated speed, which is first."""
+        ordered = sorted(speeds, key=speeds.get, reverse=True)
         over = {name: self.interval(raced, name, ordered[0]) for name in ordered}
-        return [Raced(name, finalists[name].shape.budget if name in finalists else 0, predicted[name], over[name],
+        return [Raced(name, finalists[name].shape.budget if name in finalists else 0, speeds[name], over[name],
                       not (over[name].is_known and over[name].is_below(1))) for name in ordered]
 
     def error(self, rows: pd.DataFrame, way: str, each: Candidate, batch: int, ratio: float,
@@ -479,16 +479,15 @@ def _by_prompt(tried: Sequence[Candidate], price: Mapping[str, RoundCost], batch
     return np.array(tokens), np.array([_speed(each, price, batch) / each.tokens for each in tried])
 
 
-def _roles(finalists: Mapping[str, Candidate], predicted: Mapping[str, float]) -> dict[str, Candidate | None]:
+def _roles(finalists: Mapping[str, Candidate], speeds: Mapping[str, float]) -> dict[str, Candidate | None]:
     """What is recommended, None for plain decoding; the best chain and the best tree, of which it is one if it is of
     that kind, None where no tree is among the finalists.
     """
     def chosen(names: Sequence[str]) -> Candidate | None:
         nodes = [finalists[name].shape.budget if name in finalists else 0 for name in names]
-        speeds = [predicted[name] for name in names]
-        return finalists.get(names[judging.choose(speeds, nodes)]) if names else None
+        return finalists.get(names[judging.choose([speeds[name] for name in names], nodes)]) if names else None
 
-    winner = chosen(list(predicted))
+    winner = chosen(list(speeds))
     chains, trees = ([name for name, each in finalists.items() if of_kind(each)]
                      for of_kind in (lambda each: each.is_chain, lambda each: each.branches))
     return {RECOMMENDED: winner, CHAIN: winner if winner and winner.is_chain else chosen(chains),

@@ -96,14 +96,14 @@ def raced(made: Recommendation) -> Finding:
     """What decoded choosing prompts at each batch, and what cannot be told apart from the fastest; the best tree beside
     the best chain on the prompts that judge.
     """
-    rows = [{"batch": own.batch, "raced": each.name, "nodes": each.nodes, "predicted": f"{each.predicted:.2f}",
+    rows = [{"batch": own.batch, "raced": each.name, "nodes": each.nodes, "estimate": f"{each.estimate:.2f}",
              "over the fastest [95 %]": str(each.over_fastest), "tied": "yes" if each.tied else "", "n": own.raced_on}
             for own in made.by_batch for each in own.raced]
     told = " ".join(f"At batch {own.batch} {own.ties}. On judging prompts {own.trees}." for own in made.by_batch)
     return Finding(
-        "Ties, and trees beside chains:", f"{told} *Predicted*: over plain decoding, from all choosing prompts. *Over "
-        "the fastest*: measured on *n* of them in the same turns; what is *tied* is not told to be slower than the "
-        "highest prediction. Of predictions within 2 % of it the one with the fewest nodes is recommended.",
+        "Ties, and trees beside chains:", f"{told} *Estimate*: over plain decoding, from all choosing prompts. *Over "
+        "the fastest*: measured on *n* of them in the same turns; what is *tied* is not told to be slower than that of the "
+        "highest estimate. Of estimates within 2 % of it the one with the fewest nodes is recommended.",
         table=pd.DataFrame(rows).set_index(["batch", "raced"]) if rows else None)
 
 

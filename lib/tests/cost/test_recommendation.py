@@ -229,10 +229,10 @@ def test_what_cannot_be_told_apart_is_kept_with_its_intervals(found, tmp_path):
     again = recommendation.load(tmp_path / "made.json")
     assert again.at(1).raced == raced and [each["tied"] for each in json.loads(
         (tmp_path / "made.json").read_text())["by_batch"][0]["raced"]] == [True, True, False]
-    assert "a is predicted to be the fastest; tied with it: b 0.98 [0.90, 1.05] (n = 9)" in again.text()
+    assert "a has the highest estimate; tied with it: b 0.98 [0.90, 1.05] (n = 9)" in again.text()
     assert "0.90 [0.80, 0.95] times as fast as the best chain (model, chain:3) (n = 48): no tree pays" in again.text()
     alone = replace(more, raced=[raced[0], raced[2]], best_tree=None)
-    assert alone.ties == "a is predicted to be the fastest; each of 1 others is slower (n = 9)"
+    assert alone.ties == "a has the highest estimate; each of 1 others is slower (n = 9)"
     assert alone.trees == "no branching tree was judged"
 
 
