@@ -102,7 +102,7 @@ def raced(made: Recommendation) -> Finding:
     told = " ".join(f"At batch {own.batch} {own.ties}. On judging prompts {own.trees}." for own in made.by_batch)
     return Finding(
         "Ties, and trees beside chains:", f"{told} *Estimate*: over plain decoding, from all choosing prompts. *Over "
-        "the fastest*: measured on *n* of them in the same turns; what is *tied* is not told to be slower than the way of "
+        "the fastest*: on *n* of them in the same turns; what is *tied* is not told to be slower than that of "
         "the highest estimate. Of those within 2 % of it the one with the fewest nodes is recommended.",
         table=pd.DataFrame(rows).set_index(["batch", "raced"]) if rows else None)
 
