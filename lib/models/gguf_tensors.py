@@ -5,11 +5,12 @@ stay in proportion to these bytes. The file is read, not mapped: a process ends 
 """
 
 import os
+import struct
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, Iterator
+from typing import BinaryIO, Iterator, Sequence
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from lib.models.gguf_blocks import OTHER_TYPES, Stored, check_finite, short
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 LARGEST_HEADER = 2**26  # bytes; a vocabulary of 262,144 tokens with 515,000 merges takes about 15 million
 DEEPEST_ARRAY, MOST_DIMENSIONS = 4, 4
+COUNTS = 24  # bytes of the magic, the version and the numbers of tensors and keys
 LEAST_KEY, LEAST_TENSOR = 13, 24  # bytes: an empty key and one byte; an empty name and no dimension
 BOOL, TEXT, ARRAY = 7, 8, 9  # types of metadata
 NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", BOOL: "<u1", 10: "<u8", 11: "<i8",
@@ -39,12 +41,15 @@ class Place:
 @dataclass(frozen=True, eq=False)
 class Header:
     """What a file says of itself. metadata: numbers and strings, arrays of numbers as numpy arrays, other arrays as
-    lists; state: the file's size and time of modification.
+    lists; keys_end: where they end in the file; alignment: of tensors, bytes; state: the file's size and time of
+    modification.
     """
 
     version: int
     metadata: dict[str, object]
     tensors: dict[str, Place]
+    keys_end: int
+    alignment: int
     state: tuple[int, int]  # st_size, st_mtime_ns
 
 
@@ -58,12 +63,39 @@ def header(path: Path) -> Header:
         version = _version(source)
         count, keys = source.integer(8), source.integer(8)
         metadata = _metadata(source, keys)
+        keys_end, alignment = source.at, _alignment(path, metadata)
         source.thing = f"the list of {count} tensors"
         source.require(count, LEAST_TENSOR)
         listed = [_listed(source, f"tensor {index + 1} of {count}") for index in range(count)]
         if _state(file) != state:
             raise _changed(path)
-    return Header(version, metadata, _placed(source, listed, metadata), state)
+    return Header(version, metadata, _placed(source, listed, alignment), keys_end, alignment, state)
+
+
+def joined_header(files: Sequence[Path], headers: Sequence[Header]) -> bytes:
+    """The header of one file with the keys of the first of these and the tensors of all, in their order. PairError
+    where two have a tensor of the same name.
+    """
+    from gguf.constants import GGMLQuantizationType
+
+    first, listed, offset = headers[0], {}, 0
+    for file, header in zip(files, headers):
+        for name, place in header.tensors.items():
+            if name in listed:
+                raise damaged(file, f"tensor {short(name)} is in another shard as well")
+            offset += -offset % first.alignment
+            listed[name] = b"".join((
+                struct.pack("<Q", len(encoded := name.encode())), encoded, struct.pack("<I", len(place.shape)),
+                struct.pack(f"<{len(place.shape)}Q", *place.shape[::-1]),
+                struct.pack("<IQ", GGMLQuantizationType[place.type], offset)))
+            offset += place.bytes
+    with _opened(files[0]) as file:
+        keys = file.read(first.keys_end)[COUNTS:]
+        if _state(file) != first.state:
+            raise _changed(files[0])
+    start = MAGIC + struct.pack("<IQQ", first.version, len(listed), len(first.metadata)) + keys
+    start += b"".join(listed.values())
+    return start + bytes(-len(start) % first.alignment)
 
 
 def tensors(path: Path, header: Header) -> Iterator[Stored]:
@@ -209,11 +241,15 @@ def _listed(source: _Source, thing: str) -> tuple[str, Place]:
     return name, Place(kind.name, shape, offset, prod(shape) // block * size)
 
 
-def _placed(source: _Source, listed: list[tuple[str, Place]], metadata: dict[str, object]) -> dict[str, Place]:
-    """Tensors by name, with their places in the file; the header ends where `source` stands."""
+def _alignment(path: Path, metadata: dict[str, object]) -> int:
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise damaged(source.path, f"key 'general.alignment' is {alignment!r:.40}, which is no power of two")
+        raise damaged(path, f"key 'general.alignment' is {alignment!r:.40}, which is no power of two")
+    return alignment
+
+
+def _placed(source: _Source, listed: list[tuple[str, Place]], alignment: int) -> dict[str, Place]:
+    """Tensors by name, with their places in the file; the header ends where `source` stands."""
     begin, places = -(-source.at // alignment) * alignment, {}
     for name, place in listed:
         source.thing = f"tensor {short(name)}"

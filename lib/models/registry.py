@@ -4,7 +4,7 @@ import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lib.models import gguf_files
+from lib.models import gguf_files, gguf_shards
 from lib.models.checks import PairError
 
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
@@ -127,11 +127,11 @@ def source(text: str) -> Source:
     path = Path(text).expanduser()
     if path.is_dir():
         file = gguf_files.in_folder(path)
-        return Source(str(path), written=text) if file is None else Source(str(file), written=text, label=file.stem)
+        return Source(str(path), written=text) if file is None else _of_file(file, text)
     if path.suffix == gguf_files.SUFFIX:
         if not path.is_file():
             raise PairError(f"there is no GGUF file {text}; check the path")
-        return Source(str(path), written=text, label=path.stem)
+        return _of_file(path, text)
     if text in MEMBERS or text in SHIPPED_DRAFTERS:
         raise PairError(f"the shipped model {text!r} is not in {SHIPPED}; fetch the repository's data/models again, "
                         "or train it with `python -m lib making`")
@@ -141,6 +141,11 @@ def source(text: str) -> Source:
     if at and not revision:
         raise PairError(f"{text!r} names no revision after its @; add a branch, tag or commit, or leave @ out")
     return Source(where, revision or None)
+
+
+def _of_file(path: Path, text: str) -> Source:
+    """The source of a GGUF file, or of the first of its shards."""
+    return Source(str(gguf_shards.shards(path)[0]), written=text, label=gguf_shards.stem(path))
 
 
 def local(source: Source) -> Source:

@@ -1,12 +1,13 @@
 """A GGUF file's own numbers as a model's weights: each block keeps its few bits, rearranged once into panels."""
 
+from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from lib.kernels import panels
-from lib.models import gguf_blocks, gguf_tensors
+from lib.models import gguf_blocks, gguf_shards, gguf_tensors
 from lib.models.checks import PairError
 from lib.models.gguf_blocks import Stored
 from lib.models.quantize import STORED, PackedEmbedding, PackedLinear
@@ -23,13 +24,15 @@ LEFT_OUT = {"rope_freqs.weight"}  # what the configuration says as well
 def take_weights(model, path: Path) -> None:
     """Gives a model of Llama's kind, read from a GGUF file, the numbers that the file stores, for float32 activations.
 
+    path: of the file, or of its first shard.
+
     PairError where a tensor has a type whose blocks are not read, or the model has weights that no tensor fills.
     """
-    header = gguf_tensors.header(path)
-    turned = header.metadata.get("general.architecture") == "llama"
+    headers = {file: gguf_tensors.header(file) for file in gguf_shards.shards(path)}
+    turned = headers[path].metadata.get("general.architecture") == "llama"
     heads = {"attn_q": model.config.num_attention_heads, "attn_k": model.config.num_key_value_heads}
     left, table = {name for name, _ in model.named_parameters()}, model.get_input_embeddings()
-    for stored in gguf_tensors.tensors(path, header):
+    for stored in chain.from_iterable(gguf_tensors.tensors(file, header) for file, header in headers.items()):
         if stored.name in LEFT_OUT:
             continue
         part, kind = _place(stored, path), stored.name.rpartition(".")[2]
@@ -43,7 +46,7 @@ def take_weights(model, path: Path) -> None:
         else:
             _replace(model, part, _packed(stored, rows))
         left -= {f"{part}.{kind}"} | ({"lm_head.weight"} if stored.name == TABLE else set())
-    if model.config.tie_word_embeddings or OUTPUT not in header.tensors:
+    if model.config.tie_word_embeddings or not any(OUTPUT in header.tensors for header in headers.values()):
         table = model.get_input_embeddings()
         if isinstance(table, PackedEmbedding):
             model.lm_head = PackedLinear(table.panels, torch.float32)

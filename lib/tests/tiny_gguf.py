@@ -17,11 +17,14 @@ TEMPLATE = "{% for m in messages %}<|start|>{{ m['content'] }}<|end|>{% endfor %
 def write(path: Path, *, architecture: str = "llama", quantised: gguf.GGMLQuantizationType | None = None,
           tokenizer: str = "gpt2", left_out: str = "", seed: int = 0, window: int = 128, pre: str | None = "gpt-2",
           tokens: Sequence[str] = TOKENS, merges: Sequence[str] = MERGES, types: Sequence[int] = (3, 3),
-          end_of_turn: int | None = None, more: Callable[[gguf.GGUFWriter], object] = lambda writer: None) -> Path:
+          end_of_turn: int | None = None, shards: int = 0,
+          more: Callable[[gguf.GGUFWriter], object] = lambda writer: None) -> Path:
     """Writes a model. quantised: the type of its matrices, by default that of `encoded`; left_out: a tensor that the
-    file lacks; types: of the first tokens, where 3 is control; others are normal. more: writes what else the file has.
+    file lacks; types: of the first tokens, where 3 is control; others are normal. more: writes what else the file has;
+    shards: tensors of each, all in one file with 0.
     """
-    writer, rng = gguf.GGUFWriter(path, architecture), np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=shards)
+    rng = np.random.default_rng(seed)
     writer.add_name("tiny")
     writer.add_block_count(2)
     writer.add_context_length(window)

@@ -56,6 +56,17 @@ def test_smollm2_reads_what_its_makers_tokenizer_reads(text):
     assert real_pair().tokenizer(text)["input_ids"] == SMOLLM2[text]
 
 
+@needs_real_model
+def test_the_model_card_counts_the_turns_that_byte_level_alone_reads_otherwise():
+    ours, bytes_alone = (Tokenizer.from_str(real_pair().tokenizer.backend_tokenizer.to_str()) for _ in range(2))
+    bytes_alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rows = (provenance.HOME / "data" / "prompts" / "chat.jsonl").read_text().splitlines()
+    turns = [turn for row in rows for turn in json.loads(row)["turns"]]
+    other = sum(ours.encode(turn).ids != bytes_alone.encode(turn).ids for turn in turns)
+    assert f"Of the {len(turns)} user turns in `data/prompts/chat.jsonl` {other} have other tokens" in (
+        provenance.HOME / "data" / "models" / "README.md").read_text()
+
+
 @pytest.mark.parametrize("name", PIECES)
 def test_pieces_of_a_text(name):
     pieces = [TEXT[slice(*place)] for _, place in pre_tokenizer(name).pre_tokenize_str(TEXT)]

@@ -1,0 +1,123 @@
+"""A GGUF file that is split into shards is the model that it was, whichever shard is named."""
+
+import shutil
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from lib import models
+from lib.models import gguf_files, gguf_shards
+from lib.models.checks import PairError
+from lib.models.registry import source
+from lib.tests import tiny_gguf
+
+SHARDS = [f"one-{number}-of-00003.gguf" for number in ("00001", "00002", "00003")]  # 20 tensors, at most 8 in each
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "draft-trees" / "gguf"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The shards alone."""
+    (tmp_path / "shards").mkdir()
+    tiny_gguf.write(tmp_path / "shards" / "one.gguf", shards=8)
+    return tmp_path / "shards"
+
+
+@pytest.fixture
+def whole(tmp_path):
+    return tiny_gguf.write(tmp_path / "one.gguf")
+
+
+def test_shards_are_joined_to_the_file_that_was_split(tmp_path, folder, whole):
+    files = gguf_shards.shards(folder / SHARDS[1])
+    assert [file.name for file in files] == SHARDS == sorted(file.name for file in folder.iterdir())
+    gguf_shards.join(files, tmp_path / "joined.gguf")
+    ours, theirs = (gguf.GGUFReader(path) for path in (tmp_path / "joined.gguf", whole))
+    for one, other in zip(ours.tensors, theirs.tensors, strict=True):
+        assert one.name == other.name and one.tensor_type == other.tensor_type and np.array_equal(one.data, other.data)
+    assert {key for key in ours.fields if not key.startswith(("split.", "GGUF."))} == {
+        key for key in theirs.fields if not key.startswith("GGUF.")}
+    for key, field in theirs.fields.items():
+        if not key.startswith("GGUF."):
+            assert ours.fields[key].contents() == field.contents() and ours.fields[key].types == field.types
+
+
+@pytest.mark.parametrize("dtype", ["float64", "stored"])
+@pytest.mark.parametrize("name", ["", *SHARDS])
+def test_any_shard_or_the_folder_is_the_model(cache, folder, whole, dtype, name):
+    pair, own = models.load_pair(str(folder / name), dtype=dtype), models.load_pair(str(whole), dtype=dtype)
+    ids = torch.tensor([[5, 9, 7, 200, 31]])
+    assert torch.equal(pair.target(ids).logits, own.target(ids).logits)
+    assert pair.name == pair.target_name == "one" and source(str(folder / name)).where == str(folder / SHARDS[0])
+    assert [path for path in cache.iterdir() if path.name != ".lock" and not path.is_dir()] == []
+
+
+def test_a_shard_that_is_missing_is_named(cache, folder):
+    (folder / SHARDS[2]).unlink()
+    for name in ("", *SHARDS[:2]):
+        with pytest.raises(PairError, match=f"is one of 3 shards, and {SHARDS[2]} is not among those in .*; fetch all"):
+            models.check_pairs([str(folder / name)])
+
+
+def test_shards_that_do_not_belong_together(cache, folder):
+    shutil.copy(folder / SHARDS[0], folder / SHARDS[1])
+    with pytest.raises(PairError, match=f"{SHARDS[1]} says that it is shard 0 of 3 .* and its name says 1 of 3; fetch"):
+        models.check_pairs([str(folder)])
+    assert [path.name for path in cache.iterdir()] == [".lock"]
+
+
+def test_a_tensor_in_two_shards(cache, folder):
+    third = folder / SHARDS[2]
+    third.write_bytes(third.read_bytes().replace(b"blk.1.ffn_up", b"blk.0.ffn_up"))
+    with pytest.raises(PairError, match=f"{SHARDS[2]} cannot be .*tensor 'blk.0.ffn_up.weight' is in another shard"):
+        models.check_pairs([str(folder)])
+
+
+def test_a_damaged_shard_is_named(cache, folder):
+    file = folder / SHARDS[1]
+    file.write_bytes(file.read_bytes()[:-64])
+    with pytest.raises(PairError, match=f"{SHARDS[1]} cannot be read as GGUF"):
+        models.check_pairs([str(folder)])
+
+
+def test_a_full_disk_while_joining(cache, folder, monkeypatch):
+    def full(files, target):
+        target.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(gguf_shards, "join", full)
+    with pytest.raises(PairError, match="cannot be kept in .*No space left"):
+        models.check_pairs([str(folder)])
+    assert [path.name for path in cache.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("name, architecture, kind", [
+    ("mmproj-one-f16.gguf", "clip", "mmproj"), ("vision.gguf", "clip", None), ("vision.gguf", "other", "mmproj"),
+    ("style.gguf", "llama", "adapter")])
+@pytest.mark.parametrize("shards", [0, 8])
+def test_a_folder_with_a_file_beside_the_model_loads_the_model(cache, tmp_path, name, architecture, kind, shards):
+    (tmp_path / "both").mkdir()
+    tiny_gguf.write(tmp_path / "both" / "one.gguf", shards=shards)
+    writer = gguf.GGUFWriter(tmp_path / "both" / name, architecture)
+    if kind is not None:
+        writer.add_type(kind)
+    writer.add_tensor("v.patch_embd.weight", np.ones((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert models.load_pair(str(tmp_path / "both")).name == "one"
+    assert gguf_files.in_folder(tmp_path / "both").name.startswith("one")
+
+
+def test_a_folder_with_two_models_names_each_once(cache, folder, whole):
+    shutil.copy(whole, folder / "two.gguf")
+    with pytest.raises(PairError, match=rf"holds 2 GGUF files \({SHARDS[0]}, two.gguf\); name the one to load"):
+        models.check_pairs([str(folder)])
