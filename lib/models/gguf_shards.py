@@ -56,4 +56,4 @@ def join(files: Sequence[Path], target: Path) -> None:
         for file, header in zip(files, headers):
             for stored in gguf_tensors.tensors(file, header):
                 written.write(bytes(-written.tell() % headers[0].alignment))
-                written.write(stored.data.tobytes())
+                written.write(stored.data)

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from lib.lab import provenance
 from lib.models import gguf_files, gguf_tensors, gguf_tokenizer
@@ -19,6 +19,7 @@ from lib.models.registry import Source
 from lib.tests import tiny_gguf
 from lib.tests.real_model import needs_real_model, real_pair
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* does not name its pre-tokenizer")
 SMOLLM2 = {
     "\n\n1. One": [1116, 33, 30, 1963],
     "In 2024, 3.14 of 1,000": [788, 216, 34, 32, 34, 36, 28, 216, 35, 30, 33, 36, 282, 216, 33, 28, 32, 32, 32],
@@ -140,6 +141,20 @@ def test_what_was_converted_loads_as_it_was_built(tmp_path, monkeypatch, kind):
     loaded, own = load_tokenizer(Source(str(folder), gguf=str(path))), built(path)
     assert loaded.backend_tokenizer.to_str() == own.backend_tokenizer.to_str()
     assert loaded("the")["input_ids"] == own("the")["input_ids"] == [0, len(tiny_gguf.TOKENS) - 1]
+
+
+def test_a_sentencepiece_vocabulary_stays_as_transformers_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "t", "h", "e", "\u2581t",
+              "he", "\u2581the"]
+    path = tiny_gguf.write(
+        tmp_path / "one.gguf", tokenizer="llama", tokens=tokens, types=(2, 3, 3, *[6] * 256), pre="default",
+        merges=["\u2581 t", "h e", "\u2581t he"], more=lambda writer: writer.add_token_scores([0.0] * len(tokens)))
+    own = AutoTokenizer.from_pretrained(tmp_path, gguf_file="one.gguf")
+    loaded = load_tokenizer(Source(str(gguf_files.converted(path)), gguf=str(path)))
+    for text in ("the the", "  he\n", "\u00e9 t<s>the"):
+        assert loaded(text)["input_ids"] == own(text)["input_ids"]
+    assert loaded("the")["input_ids"][-1] == len(tokens) - 1
 
 
 @pytest.mark.parametrize("pre, said, added", [("llama-bpe", None, [0]), ("llama-bpe", False, []), ("qwen2", None, []),
