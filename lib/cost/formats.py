@@ -336,7 +336,8 @@ class _Formats:
                 for way, own in settings.items()}
         rows = ways.race(runs, groups, until=until, repeats=1, least=recommending.LEAST, device=self.device,
                          generator=self.order, clock=self.clock)
-        self.timed.append(rows.assign(target=self.made.target, dtype=name, batch=batch, part=part))
+        facts = dict(target=self.made.target, dtype=name, batch=batch, part=part)
+        self.timed.append(rows.drop(columns="prefill").assign(**facts))
         return rows
 
     # ------------------------------------------------------------------------------------------------------- comparing

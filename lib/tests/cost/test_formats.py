@@ -6,16 +6,14 @@ import json
 import weakref
 from collections import Counter
 from dataclasses import replace
-from itertools import count
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-
 from lib.attention.registration import using_attention
-from lib.cost import formats, quality, recommendation
+from lib.cost import formats, quality, recommendation, ways
 from lib.cost.candidates import Limits
 from lib.cost.recommendation import PLAIN, RECOMMENDED, Interval
 from lib.decoding import loop
@@ -40,8 +38,10 @@ def pair_in(name):
 def generate(target, *arguments, **settings):
     """The loop with a clock that charges a check and its nodes what the target's format takes."""
     done, share = loop.generate(target, *arguments, **settings), SPEEDS[target.quantised]
-    return replace(done, rounds=[replace(one, draft_seconds=0.05 * one.draft_calls * share, commit_seconds=0.0,
-                                         verify_seconds=(1 + 0.01 * one.drafted) * share) for one in done.rounds])
+    rounds = [replace(one, draft_seconds=0.05 * one.draft_calls * share, commit_seconds=0.0,
+                      verify_seconds=(1 + 0.01 * one.drafted) * share) for one in done.rounds]
+    plainly.CLOCK.now += plainly.UNIT * (share + sum(one.seconds for one in ways.one_per_round(rounds)))
+    return replace(done, rounds=rounds)
 
 
 class Loading:
@@ -60,9 +60,9 @@ class Loading:
 
 
 def ask(load, seconds=1.0, **settings):
-    ticks = count()
+    plainly.CLOCK.now = 0.0
     options = dict(drafters=["lookup", "model"], new_tokens=16, limits=Limits(4, 3), generate=generate,
-                   report=lambda line: None, clock=lambda: 1e-6 * next(ticks)) | settings
+                   report=lambda line: None, clock=plainly.CLOCK) | settings
     return formats.recommend([pair_in("float64")], plainly.prompts_of([0, 1, 2]), plainly.prompts_of([3, 4, 5]),
                              seconds=seconds, load=load, **options)
 

@@ -23,7 +23,7 @@ def test_a_call_with_a_language_model_loads_few_modules():
     done = subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True, check=True)
     counts, names = done.stdout.splitlines()
     modules, lines = map(int, counts.split())
-    assert modules <= 70 and lines <= 7_100, f"{modules} modules of {lines} lines: {names}"
+    assert modules <= 70 and lines <= 7_700, f"{modules} modules of {lines} lines: {names}"
     drafters = {name for name in names.split() if name.startswith("lib.drafters.")}
     assert drafters == {f"lib.drafters.{name}" for name in (
         "drafter", "filling", "growing", "language_model", "registry", "vocabulary")}
