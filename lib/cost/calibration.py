@@ -27,7 +27,7 @@ from lib.verify.draft import Draft, Draws
 
 COLD = 3  # rounds after a prefill, which has evicted the weights from the caches: slower than all that follow
 TURNS = 3  # warm rounds of each shape in a call
-LEVELS = (PLAIN, "chain:1", "chain:4", "independent:4x4")  # where the cost of a level is asked for alone
+LEVELS = (PLAIN, "chain:1", "chain:4", "independent:4x4")  # shapes that give the cost of a drafter's level
 DEEPEST = 4  # levels of the shapes that give the cost of a check
 MOST, HALVINGS = 64, 4  # nodes of the largest of them, and how many further ones there are at most
 SURE = 3  # falls of a cost are larger than by chance at so many standard errors
@@ -99,8 +99,8 @@ def _halfway(calls: Sequence["_Calls"]) -> int | None:
 
 
 def falling(rows: pd.DataFrame) -> str:
-    """Says where a round with more nodes took less time, beyond the quartiles of both, which are the wider the fewer
-    rounds they are of; empty where none did.
+    """Names the first pair of shapes of which the one with more nodes took less time, beyond the quartiles of both,
+    widened for small numbers of rounds; empty if there is none.
 
     rows: of one batch, in the columns of the table "costs".
     """

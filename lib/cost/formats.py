@@ -49,7 +49,7 @@ SHARE = 0.25  # of all seconds, for the other formats
 WRITTEN = 0.1  # share of that time in which the text is written that judges quality
 SCREENED, RACED = 0.4, 0.9  # shares after which no format is screened, or raced, any more
 SCREEN, REPEATS = 5.0, 10  # seconds of a format's screening, and calls with each number of rows, at most
-ROWS, ROUNDS, COLD = (1, 8, 16), 8, 3  # of a forward pass; timed rounds in a call, and those after a prefill, left out
+ROWS, ROUNDS, COLD = (1, 8, 16), 8, 3  # rows of a forward pass; timed rounds per call; slow rounds after a prefill
 GO_ON, NEAR = 2, 0.8  # formats that are raced at most, and the predicted share of the recommendation's speed they need
 LEADING, FINALISTS, FEW = 3, 2, 8  # drafters, candidates that are timed, and choosing prompts, in another format
 JUDGED, REPLAYED = 0.2, 0.4  # shares of a format's race for its quality, and after which no candidate is replayed
@@ -187,7 +187,7 @@ class _Formats:
     # ------------------------------------------------------------------------------------------------------- screening
 
     def screened(self, others: Sequence[str]) -> dict[str, Curve]:
-        """By format the seconds of a forward pass over rows; the widest format writes the text that judges quality."""
+        """Seconds of a forward pass by rows, for each format; the widest format also writes the text for the quality."""
         curves: dict[str, Curve] = {}
         wanted = sorted(others if self.reference in WIDTHS[:2] else {*others, WIDTHS[1]}, key=_width)
         for place, name in enumerate(wanted):
@@ -204,9 +204,7 @@ class _Formats:
         return curves
 
     def screen(self, pair, until: float) -> Curve:
-        """Median seconds of rounds with a forward pass over ROWS rows, after a prompt of middling length; one call of
-        each, whatever it takes.
-        """
+        """Median seconds of a round for each of ROWS, after the prompt of median length; each is timed at least once."""
         prompt = sorted(self.choosing.ids, key=len)[len(self.choosing.ids) // 2]
         drafter = RandomDrafter(pair.target.config.get_text_config().vocab_size, self.order)
         seconds: dict[int, list[float]] = {rows: [] for rows in ROWS}

@@ -7,6 +7,7 @@ import pandas as pd
 
 from lib.drafters.adaptive import tokens_of_chains
 
+
 def leviathan_tokens(alpha: float, length: int) -> float:
     """Expected tokens per round of a chain: (1 - alpha^(length + 1)) / (1 - alpha) (Leviathan et al. 2023, eq. 1).
 

@@ -14,7 +14,7 @@ from lib import cost
 from lib.cost import formulas
 from lib.cost.candidates import Candidate
 from lib.cost.recommendation import PLAIN
-from lib.cost.recommending import RULER, Found, row
+from lib.cost.recommending import RULER, row
 from lib.cost.round_cost import Costs, RoundCost
 from lib.drafters.registry import parse
 from lib.lab import processor, stats

@@ -64,14 +64,16 @@ def test_the_fastest_over_all_formats_has_a_sentence_and_a_table_and_is_not_the_
     assert "formats" not in answer.in_short(made) and "none was asked for" in findings.other_formats(made).text
     own = OtherFormat(1, "int8", "sam", "chain:3", Interval(150.0, 140.0, 160.0), Interval(1.5, 1.25, 1.75), 9,
                       Interval(0.975, 0.95, 0.99), Interval(0.0123, 0.01, 0.02), 12)
-    both = replace(made, formats=Formats("float32", "float32", [own], {"bfloat16": "it does not fit"}, Interval(0.98), 5))
+    left_out = {"bfloat16": "it does not fit"}
+    both = replace(made, formats=Formats("float32", "float32", [own], left_out, Interval(0.98), 5))
     sentence = ("the fastest is sam with chain:3 in int8, 150 [140, 160] tokens per second, 1.50 [1.25, 1.75] times "
                 "the recommendation (9 prompts); its most likely next token is that of float32 at 97.5 [95, 99] % of "
                 "places, with a mean KL divergence of 0.0123 [0.01, 0.02] nats per token (12 prompts).")
     assert f"**Over all number formats.** At batch 1 {sentence}" in answer.in_short(both)
     assert "**Batch 1: `lookup` with `chain:2`**" in answer.in_short(both), "the headline stays"
     shown = findings.other_formats(both)
-    assert sentence in shown.claim and "bfloat16: it does not fit." in shown.text and "was 0.98 times as fast" in shown.text
+    assert sentence in shown.claim and "bfloat16: it does not fit." in shown.text
+    assert "was 0.98 times as fast" in shown.text
     assert shown.table.loc[1, "over the recommendation"] == "1.50 [1.25, 1.75]"
 
 
