@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib.cost import roofline
+from lib.cost import judging, roofline
 from lib.cost.candidates import Candidate, Entrant, Limits, static
 from lib.cost.engines.registry import settings
 from lib.cost.engines.schedule import scheduled
 from lib.cost.engines.weights import places
-from lib.cost.recommendation import Interval, jsonable
+from lib.cost.recommendation import TOO_FEW, Interval, jsonable
 from lib.cost.round_cost import Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import atomic_file, stats
@@ -91,7 +91,8 @@ class ForBatch:
     """What to use at one batch size. drafter, tree: names; choices: the tree's paths of ranks. budget: drafted tokens
     at most; depth: levels. speedup: over plain decoding; over_chain: over the drafters' fastest chain; kinds: the
     speedup by kind of text; all predicted, on answers that did not choose. plain: whether nothing is faster than plain
-    decoding. settings: as `engines.settings` gives them, or `with_schedule`.
+    decoding. raced: the speed of each drafter's fastest candidate over that of the recommended one, by name, paired on
+    the answers that choose, n of them. settings: as `engines.settings` gives them, or `with_schedule`.
     """
 
     batch: int
@@ -105,7 +106,17 @@ class ForBatch:
     over_chain: Interval
     kinds: Mapping[str, Interval]
     plain: bool
+    raced: Mapping[str, Interval]
+    n: int
     settings: Sequence[Mapping[str, str]]
+
+    @property
+    def ties(self) -> str:
+        """A sentence on which drafters' fastest candidates cannot be told apart from the recommended one."""
+        if self.n < stats.FEWEST:
+            return f"{len(self.raced)} drafters stand beside it on n = {self.n} answers, {TOO_FEW}"
+        tied = "; ".join(f"{name} {over}" for name, over in self.raced.items() if not over.is_below(1))
+        return f"tied with it: {tied or 'none'} (of {len(self.raced)} other drafters, n = {self.n} answers)"
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,7 @@ class ForLogs:
             lines.append(f"batch {own.batch}: plain decoding, since no candidate is faster" if own.plain else
                          f"batch {own.batch}: {own.drafter} with {own.tree} (budget {own.budget}, depth {own.depth}), "
                          f"{own.speedup} times plain decoding, {own.over_chain} times the best chain ({own.chain})")
+            lines += [] if own.plain else [f"  {own.ties}"]
             lines += [] if own.plain else [f"  {one['engine']} ({one['versions']}; {one['draft']}): {one['setting']}"
                                            for one in own.settings]
         return "\n".join(lines)
@@ -155,25 +167,29 @@ def candidates(entrants: Sequence[Entrant], trace: Trace, texts: Texts, limits: 
 
 def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch: int, texts: Texts,
               rng: np.random.Generator) -> ForBatch:
-    """The fastest candidate on the answers that choose, at the costs of a batch size, judged on the others; prices: as
-    for `price_of`.
+    """The fastest candidate on the answers that choose, at the costs of a batch size, or the one with the fewest nodes
+    of those nearly as fast, judged on the others; prices: as for `price_of`.
     """
     long = set.intersection(*(set(each.prompts) for each in tried))  # a deep tree has no round in a short answer
-    choosing, judging = ({name for name, is_in in zip(texts.names, part) if is_in} & long for part in halves(texts))
-    if not choosing or not judging:
+    choosing, others = ({name for name, is_in in zip(texts.names, part) if is_in} & long for part in halves(texts))
+    if not choosing or not others:
         raise ValueError(f"{len(long)} of {len(texts.names)} answers are long enough for the deepest tree: give longer "
                          "answers, or a smaller depth")
     on_half = {each.name: _part(each, choosing) for each in tried}
     priced = {each.name: price_of(each, prices) for each in tried}
     speed = {each.name: on_half[each.name].speedup(priced[each.name], batch) for each in tried}
-    best = max(tried, key=lambda each: (speed[each.name], -each.shape.budget))
+    best = tried[judging.choose([speed[each.name] for each in tried], [each.shape.budget for each in tried])]
+    rivals = {}
+    for each in sorted(tried, key=lambda each: -speed[each.name]):
+        if each.entrant is not best.entrant:
+            rivals.setdefault(each.entrant.name, each)
     chain = max((each for each in tried if each.is_chain), key=lambda each: speed[each.name])
     own_chain = max((each for each in tried if each.is_chain and each.entrant is best.entrant), default=None,
                     key=lambda each: speed[each.name])
-    judged, beside = _part(best, judging), _part(chain, judging)
+    judged, beside = _part(best, others), _part(chain, others)
     by_kind: dict[str, set[str]] = {}
     for name, kind in zip(texts.names, texts.kinds):
-        by_kind.setdefault(kind, set()).update({name} & judging)
+        by_kind.setdefault(kind, set()).update({name} & others)
     chained = own_chain.shape if own_chain else ROOT_ALONE
     return ForBatch(
         batch, best.entrant.name, best.label, [list(path) for path in best.shape.choices()], best.shape.budget,
@@ -181,7 +197,10 @@ def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch
         _over(judged, priced[best.name], beside, priced[chain.name], batch, rng),
         {kind: _over_plain(_part(best, names), priced[best.name], batch, rng)
          for kind, names in by_kind.items() if names},
-        speed[best.name] <= 1, settings(best.entrant.spec, best.shape, chained, places(best.entrant)))
+        speed[best.name] <= 1,
+        {each.name: _over(on_half[each.name], priced[each.name], on_half[best.name], priced[best.name], batch, rng)
+         for each in rivals.values()},
+        len(choosing), settings(best.entrant.spec, best.shape, chained, places(best.entrant)))
 
 
 def with_schedule(by_batch: Sequence[ForBatch]) -> list[ForBatch]:

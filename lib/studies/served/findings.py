@@ -55,7 +55,8 @@ def recommended(told: ForLogs) -> Finding:
              "predicted speedup [95 %]": str(own.speedup), "over the best chain": str(own.over_chain),
              "best chain": own.chain} for own in told.by_batch]
     return Finding(f"For `{told.target}`, with costs {source} {told.costs}:",
-                   "predicted speed over plain decoding, on answers that did not choose. Nothing was timed here.",
+                   "predicted speed over plain decoding, on answers that did not choose. Nothing was timed here. "
+                   + " ".join(f"At batch {own.batch}, {own.ties}." for own in told.by_batch if not own.plain),
                    table=pd.DataFrame(rows).set_index("batch"))
 
 

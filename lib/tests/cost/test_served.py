@@ -3,6 +3,7 @@
 import ast
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,6 +73,22 @@ def test_the_fastest_candidate_on_one_half_is_judged_on_the_other(tmp_path):
     assert own.over_chain.value == pytest.approx(1.0) or own.chain != best.name
     at_eight = served.recommend(found, price[8], 8, texts(), np.random.default_rng(0))
     assert at_eight.budget < own.budget or at_eight.plain, "a check of eight nodes takes four plain steps there"
+
+
+def test_a_nearly_as_fast_candidate_with_fewer_nodes_is_recommended_and_ties_are_told(tmp_path):
+    price, found = prices(tmp_path, "batch,nodes,check_ms,draft_ms\n1,0,10,1\n1,8,10,1\n"), tried()
+    own = served.recommend(found, price[1], 1, texts(), np.random.default_rng(0))
+    choosing = {name for name, is_in in zip(texts().names, served.halves(texts())[0]) if is_in}
+    speeds = [served._part(each, choosing).speedup(served.price_of(each, price[1]), 1) for each in found]
+    near = [each.shape.budget for each, speed in zip(found, speeds) if speed >= 0.98 * max(speeds)]
+    assert own.budget == min(near)
+    [(name, over)] = own.raced.items()
+    assert name.startswith("lookup") and over.high < 1 and own.n == 10
+    assert own.ties == "tied with it: none (of 1 other drafters, n = 10 answers)"
+    twice = [replace(each, entrant=replace(each.entrant, name="again")) for each in found if each.entrant.name == "model"]
+    alike = served.recommend(found + twice, {**price[1], "again": price[1]["model"]}, 1, texts(),
+                             np.random.default_rng(0))
+    assert f"{'again' if alike.drafter == 'model' else 'model'}" in alike.ties and "lookup" not in alike.ties
 
 
 def test_vllms_line_has_the_length_for_each_batch_size(tmp_path, monkeypatch):
