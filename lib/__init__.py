@@ -1,6 +1,6 @@
 """Which draft tree should speculative decoding use? Twelve packages, each importing only those before it:
 
-lab, kernels, trees, verify, attention, models, drafters, decoding, replay, cost, studies, making. Each package's
+lab, kernels, trees, verify, attention, models, drafters, decoding, replay, cost, explorers, studies, training. Each package's
 docstring says what it is for and where to start. Nothing is loaded before it is needed.
 """
 

@@ -1,6 +1,6 @@
 """`python -m lib`, the command that run_notebooks.sh calls; the only module that knows both the runner and the studies.
 
-`python -m lib [PROFILE] [NOTEBOOK ...]` runs notebooks, `python -m lib test` runs the tests, `python -m lib making ...`
+`python -m lib [PROFILE] [NOTEBOOK ...]` runs notebooks, `python -m lib test` runs the tests, `python -m lib training ...`
 trains the shipped models again.
 """
 
@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
     try:
         if arguments[:1] == ["test"]:
             return test(home, arguments[1:])
-        if arguments[:1] == ["making"]:
-            from lib.making import command
+        if arguments[:1] == ["training"]:
+            from lib.training import command
 
             command.main(arguments[1:])
             return 0

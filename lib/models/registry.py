@@ -134,7 +134,7 @@ def source(text: str) -> Source:
         return _of_file(path, text)
     if text in MEMBERS or text in SHIPPED_DRAFTERS:
         raise PairError(f"the shipped model {text!r} is not in {SHIPPED}; fetch the repository's data/models again, "
-                        "or train it with `python -m lib making`")
+                        "or train it with `python -m lib training`")
     if text.startswith((".", "/", "~")) or text.partition("@")[0].count("/") > 1:
         raise PairError(f"there is no folder {text}; give one with config.json, model.safetensors and tokenizer files")
     where, at, revision = text.partition("@")

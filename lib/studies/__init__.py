@@ -1,5 +1,5 @@
 """One folder per study: `measure` makes the rows, `schema` declares their tables, `findings` says what they mean,
-`figures` draws them. `explorers` are the widgets, `parameters` checks what a command sets.
+`figures` draws them. `parameters` checks what a command sets.
 
 A new study is one folder, one notebook and its name in `STUDIES`.
 """

@@ -10,8 +10,8 @@ from lib.drafters import DRAFTERS
 from lib.lab import provenance
 
 LIB = Path(lib.__file__).parent
-ORDER = ("lab", "kernels", "trees", "verify", "attention", "models", "drafters", "decoding", "replay", "cost", "studies",
-         "making")
+ORDER = ("lab", "kernels", "trees", "verify", "attention", "models", "drafters", "decoding", "replay", "cost",
+         "explorers", "studies", "training")
 IMPORTS_LAB_ALONE = "kernels"
 
 

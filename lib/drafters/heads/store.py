@@ -178,7 +178,7 @@ def check_folder_of(target: str, kind: str) -> Path:
     if not folder.is_dir():
         known = ", ".join(made_for(target)) or "none"
         raise ValueError(f"no head of kind {kind!r} exists for target {target!r} ({known} do); give the folder of one, "
-                         "leave it out, or make it with `python -m lib making` (heads, or ngrams)")
+                         "leave it out, or make it with `python -m lib training` (heads, or ngrams)")
     return folder
 
 

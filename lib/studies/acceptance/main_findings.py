@@ -14,8 +14,8 @@ from lib.lab.theme import shown
 from lib.studies.acceptance import summary
 from lib.studies.acceptance.shape_findings import BUDGET, LENGTH, Shapes
 from lib.studies.acceptance.summary import where
-from lib.studies.explorers.round_figures import FONTS, visible
-from lib.studies.explorers.walkthrough import Step
+from lib.explorers.round_figures import FONTS, visible
+from lib.explorers.walkthrough import Step
 from lib.trees import drawing
 from lib.trees.tree import Tree
 

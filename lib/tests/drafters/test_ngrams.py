@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from lib import replay
 from lib.drafters import make, ngrams
 from lib.drafters.ngrams import NgramDrafter, NgramTables
-from lib.making import ngrams as counting
-from lib.making import own_text
+from lib.training import ngrams as counting
+from lib.training import own_text
 from lib.studies.acceptance import live
 from lib.tests import small_heads, small_models
-from lib.tests.making.test_own_text import Chat
+from lib.tests.training.test_own_text import Chat
 from lib.tests.replay.test_replay import trees
 from lib.trees import shapes
 

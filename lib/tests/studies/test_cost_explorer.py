@@ -4,7 +4,7 @@ import matplotlib
 import pytest
 
 from lib import cost
-from lib.studies.explorers.cost_explorer import CostExplorer, curve_of
+from lib.explorers.cost_explorer import CostExplorer, curve_of
 from lib.tests.cost.test_recommendation import found  # noqa: F401
 
 matplotlib.use("agg")

@@ -11,7 +11,7 @@ from lib.cost import served
 from lib.cost.candidates import Limits
 from lib.lab import tables
 from lib.lab.findings import Results
-from lib.making import example_log
+from lib.training import example_log
 from lib.models import PairError, load_pair, load_served, prompts
 from lib.replay import logs
 from lib.studies.report import Ask

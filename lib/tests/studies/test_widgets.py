@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.studies.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer, drafters_of
-from lib.studies.explorers.shape_explorer import ShapeExplorer
+from lib.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer, drafters_of
+from lib.explorers.shape_explorer import ShapeExplorer
 from lib.tests import small_models
 from lib.tests.letters import Letters
 from lib.trees import shapes

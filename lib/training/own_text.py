@@ -2,7 +2,7 @@
 
 The model continues the opening of a user's turn (Xu et al. 2024, Magpie, section 2), sampled at temperature 1, and then
 answers it: half of the answers greedily, half at temperature 0.7.
-`python -m lib making own_text --target T --tokens N` writes such text: to data/text, or where a target's dialogues are
+`python -m lib training own_text --target T --tokens N` writes such text: to data/text, or where a target's dialogues are
 committed there, as many more in the training's folder, which heads and draft models learn beside them.
 """
 
@@ -17,7 +17,7 @@ import torch
 from lib.decoding.loop import continuations
 from lib.drafters import vocabulary
 from lib.drafters.vocabulary import most_frequent
-from lib.making.data import Windows
+from lib.training.data import Windows
 from lib.models.dialogue import has_template, of_user
 from lib.models.registry import SMOLLM2
 from lib.replay.trace import loops
@@ -102,7 +102,7 @@ def check_there(target: str) -> None:
     """ValueError where a target's dialogues are not committed."""
     if not path_of(target).is_file():
         raise ValueError(f"target {target!r} has no dialogues of its own in data/text; take {SMOLLM2!r}, or a chat "
-                         f"model for which `python -m lib making own_text --target {target}` has written some")
+                         f"model for which `python -m lib training own_text --target {target}` has written some")
 
 
 def chunks_of(target: str, training: Path) -> Path:

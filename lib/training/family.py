@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lib.making import data, loop
-from lib.making.corpus import mixture
+from lib.training import data, loop
+from lib.training.corpus import mixture
 from lib.models.load import Pair, load_pair
 
 WINDOW = 512

@@ -8,8 +8,8 @@ import re
 from random import Random
 from typing import Callable, Iterator
 
-from lib.making.corpus import arithmetic, english, translation
-from lib.making.corpus.words import HELD_OUT, TRAIN, Lexicon, is_held_out
+from lib.training.corpus import arithmetic, english, translation
+from lib.training.corpus.words import HELD_OUT, TRAIN, Lexicon, is_held_out
 from lib.models.held_out import REAL_KINDS, Source, docstrings, files, part_of, read
 
 GENERATORS: dict[str, Callable[[Random, Lexicon], str]] = {

@@ -5,7 +5,7 @@ import json
 import torch
 
 from lib.decoding.loop import continuations
-from lib.making import command
+from lib.training import command
 from lib.models import dialogue
 from lib.models.load import load_pair
 from lib.models.prompts import load

@@ -1,5 +1,5 @@
 """The example of a log, data/logs/example.jsonl: answers that the shipped `base` sampled, as a server would log them:
-`python -m lib making example_log`.
+`python -m lib training example_log`.
 
 Of every second answer the token ids are logged, as vLLM does where they are asked for; of the others the text alone.
 """

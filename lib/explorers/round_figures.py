@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.font_manager import findfont, get_font
 
 from lib.lab.theme import ROLES
-from lib.studies.explorers.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, Step
+from lib.explorers.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, Step
 from lib.trees.tree import ROOT
 
 WRITERS = {DRAFT: ROLES["accepted"], TARGET: ROLES["bonus"]}  # colours of the running text; the prompt has none

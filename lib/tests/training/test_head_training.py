@@ -10,14 +10,14 @@ import torch
 
 from lib.drafters import heads
 from lib.lab import tables
-from lib.making import command, data, loop, own_text
-from lib.making import heads as training
-from lib.making.corpus import mixture
+from lib.training import command, data, loop, own_text
+from lib.training import heads as training
+from lib.training.corpus import mixture
 from lib.models import SHIPPED, PairError
 from lib.studies.drafters import findings
 from lib.tests import small_heads, small_models
-from lib.tests.making.counted_bytes import CountedBytes
-from lib.tests.making.test_own_text import Chat
+from lib.tests.training.counted_bytes import CountedBytes
+from lib.tests.training.test_own_text import Chat
 
 TARGET = small_models.llama(3, layers=3, dtype=torch.float32).requires_grad_(False)
 KINDS = tuple(heads.KINDS)
@@ -283,8 +283,8 @@ def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, c
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SHIPPED / "base" / name, tmp_path / "little" / name)
     monkeypatch.setattr(training, "PLAN", loop.Plan(9, 2, 16, 5e-3, seed=0))
-    monkeypatch.setattr("lib.making.data.PROMPT_TOKENS", 8)
-    monkeypatch.setattr("lib.making.data.NEW_TOKENS", 12)
+    monkeypatch.setattr("lib.training.data.PROMPT_TOKENS", 8)
+    monkeypatch.setattr("lib.training.data.NEW_TOKENS", 12)
     for steps in ("2", "4"):
         words = ["heads", "--target", "little", "--kinds", "medusa,block", "--folder", str(tmp_path), "--steps", steps]
         command.main(words)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from lib.making import optim
+from lib.training import optim
 from lib.models.checks import own_dtype
 
 ROWS_PER_PASS = 8  # windows of one pass: the activations of more do not fit the caches

@@ -13,8 +13,8 @@ from lib.drafters.registry import heads_for, make
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.studies.explorers import round_figures
-from lib.studies.explorers.walkthrough import Step, walk
+from lib.explorers import round_figures
+from lib.explorers.walkthrough import Step, walk
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.making import data, family, loop, optim
-from lib.making.corpus import mixture
-from lib.making.data import windows
+from lib.training import data, family, loop, optim
+from lib.training.corpus import mixture
+from lib.training.data import windows
 from lib.tests import small_models
 
 

@@ -1,4 +1,4 @@
-"""Heads of a frozen target: their losses, and their training (`python -m lib making heads --target T --kinds K,...`).
+"""Heads of a frozen target: their losses, and their training (`python -m lib training heads --target T --kinds K,...`).
 
 A head learns the distribution of its target, not the token of the text, since the target decides acceptance. Each depth
 has 0.8 of the weight of the depth before, as for Medusa's heads (Cai et al. 2024, section 2.2.1) and EAGLE-3's steps.
@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from lib.drafters import heads, vocabulary
 from lib.drafters.heads.eagle import continued, unroll
 from lib.drafters.heads.layers import Head, Unrolled, embed
-from lib.making import data, family, loop, own_text
-from lib.making.data import Windows
+from lib.training import data, family, loop, own_text
+from lib.training.data import Windows
 
 PLAN = loop.Plan(1000, 16, 256, 1e-2, seed=11)  # on the corpus of the family
 DIALOGUES = loop.Plan(1000, 8, 512, 3e-3, seed=11, decay=0.9)  # on dialogues that a chat model wrote

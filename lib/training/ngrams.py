@@ -1,4 +1,4 @@
-"""Tables of n-grams of a target, its favourite token after a few tokens: `python -m lib making ngrams --target T`.
+"""Tables of n-grams of a target, its favourite token after a few tokens: `python -m lib training ngrams --target T`.
 
 A chat model's are counted in its own answers, without a forward pass: the next token of a greedy answer is its
 favourite, that of a sampled one often is, and twice the text is worth more. Another target reads the training text.
@@ -15,8 +15,8 @@ from lib.attention.registration import tree_forward
 from lib.drafters import ngrams
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.ngrams import NgramTables
-from lib.making import data, family, loop, own_text
-from lib.making.corpus import mixture
+from lib.training import data, family, loop, own_text
+from lib.training.corpus import mixture
 from lib.models.cache import TreeCache
 from lib.models.fused import fused
 from lib.models.load import load_pair

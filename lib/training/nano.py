@@ -1,4 +1,4 @@
-"""A small Llama distilled from a chat model on the model's own dialogues: `python -m lib making nano --target T`.
+"""A small Llama distilled from a chat model on the model's own dialogues: `python -m lib training nano --target T`.
 
 Its embedding, which is its output layer too, starts from the principal components of the target's. Its loss is the
 divergence from the target's distribution (Zhou et al. 2024, DistillSpec) over the target's most frequent tokens, from
@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lib.drafters import vocabulary
-from lib.making import family, loop, own_text
-from lib.making.data import Windows
-from lib.making.heads import extend_curve
+from lib.training import family, loop, own_text
+from lib.training.data import Windows
+from lib.training.heads import extend_curve
 from lib.models.load import load_pair
 
 NAME = "nano"

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from lib.making.corpus.words import Lexicon
+from lib.training.corpus.words import Lexicon
 
 OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 

@@ -1,4 +1,4 @@
-"""`python -m lib making COMMAND [--folder DIR] [--steps N] ...`: makes the shipped models, heads and text again.
+"""`python -m lib training COMMAND [--folder DIR] [--steps N] ...`: makes the shipped models, heads and text again.
 
 COMMAND is a member of the family, or one of `COMMANDS`.
 """
@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from lib.decoding.loop import continuations
 from lib.lab import atomic_file
-from lib.making import data, example_log, family, heads, loop, nano, ngrams, own_text
-from lib.making.corpus import mixture
+from lib.training import data, example_log, family, heads, loop, nano, ngrams, own_text
+from lib.training.corpus import mixture
 from lib.models import checks, dialogue, prompts
 from lib.models.load import load_pair
 from lib.models.registry import SHIPPED, SMOLLM2
@@ -39,7 +39,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str]) -> None:
     """Carries out a command; an interrupted training resumes from its last checkpoint."""
-    parser = argparse.ArgumentParser(prog="python -m lib making", description="Make shipped models, heads and text.")
+    parser = argparse.ArgumentParser(prog="python -m lib training", description="Make shipped models, heads and text.")
     explained = "; ".join(f"{name}: {what}" for name, what in COMMANDS.items())
     parser.add_argument("command", choices=[*family.FAMILY, *COMMANDS], metavar="COMMAND",
                         help=f"{', '.join(family.FAMILY)}: train this member; {explained}")

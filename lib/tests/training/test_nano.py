@@ -10,11 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from lib.drafters import vocabulary
-from lib.making import command, nano, own_text
-from lib.making.data import Windows
-from lib.making.loop import Plan
+from lib.training import command, nano, own_text
+from lib.training.data import Windows
+from lib.training.loop import Plan
 from lib.tests import small_models
-from lib.tests.making.test_own_text import Chat
+from lib.tests.training.test_own_text import Chat
 
 TARGET = small_models.llama(3, dtype=torch.float32, gain=2.0).requires_grad_(False)
 SIZES = dict(hidden_size=16, num_hidden_layers=1, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1,

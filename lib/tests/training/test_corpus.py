@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from lib.making.corpus import arithmetic, mixture, translation, words
-from lib.making.corpus.words import HELD_OUT, TRAIN, is_held_out
+from lib.training.corpus import arithmetic, mixture, translation, words
+from lib.training.corpus.words import HELD_OUT, TRAIN, is_held_out
 from lib.models import prompts
 from lib.models.held_out import resolve
 

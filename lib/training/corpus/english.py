@@ -4,8 +4,8 @@ extract the topic sentence of each paragraph.
 
 from random import Random
 
-from lib.making.corpus import words
-from lib.making.corpus.words import Lexicon
+from lib.training.corpus import words
+from lib.training.corpus.words import Lexicon
 
 
 def dialogue(rng: Random, lexicon: Lexicon) -> str:

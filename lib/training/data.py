@@ -9,8 +9,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lib.decoding.loop import continuations
-from lib.making.corpus import mixture
-from lib.making.loop import Plan, counted
+from lib.training.corpus import mixture
+from lib.training.loop import Plan, counted
 
 VOCABULARY = 4096
 END = "<|end|>"  # token 0: between documents, and the end of a text

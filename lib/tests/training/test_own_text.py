@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lib.drafters import vocabulary
-from lib.making import command, own_text
-from lib.making.own_text import Dialogues
+from lib.training import command, own_text
+from lib.training.own_text import Dialogues
 from lib.replay.trace import loops
 from lib.tests import small_models
 

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from lib.making.corpus import words
-from lib.making.corpus.words import Lexicon
+from lib.training.corpus import words
+from lib.training.corpus.words import Lexicon
 
 CONSONANTS = "p t k b d g m n l r s v h z".split()
 VOWELS = "a e i o u".split()

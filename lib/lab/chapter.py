@@ -1,0 +1,85 @@
+"""A notebook as a chapter: it measures into the tables of a run, reads them, and keeps the figures that it draws."""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lib.lab import provenance, tables, theme
+
+RENDER = "DRAFT_TREES_RENDER"  # in the environment: set while notebooks are executed on the tables of a finished run
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where a measuring function keeps its rows. folder: of the run; mark: the fingerprint of what makes the rows."""
+
+    folder: Path
+    mark: str
+
+    def open(self, name: str) -> tables.Table:
+        """A table to which rows are added one after another; rows that an earlier run of the same mark made are kept."""
+        return tables.Table(self.folder, name, self.mark)
+
+    def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """A whole table as an earlier run of the same mark made it, else as `make` returns it."""
+        return tables.once(self.folder, name, self.mark, make)
+
+    def write(self, name: str, rows: pd.DataFrame) -> None:
+        """Writes a whole table in the place of the old one."""
+        tables.write(self.folder, name, rows, self.mark)
+
+
+class Chapter:
+    """One notebook of a run. run_dir: the run's folder, "" to keep nothing after the notebook ends; number: the
+    notebook's, as "02", with which the file names of its figures begin.
+    """
+
+    def __init__(self, run_dir: str, number: str):
+        self._scratch = None if run_dir else TemporaryDirectory()
+        self.folder, self.number = Path(run_dir or self._scratch.name), number
+        theme.use_theme()
+
+    def measure(self, function: Callable[..., None], *, files: Iterable[str | Path] = (), device: str = "cpu",
+                **settings) -> None:
+        """Calls function(store, device=device, **settings), which writes tables; rows of an earlier call are kept where
+        code, settings, files, versions and machine are the same. While a finished run is rendered, nothing is called.
+        """
+        if os.environ.get(RENDER):
+            print("rows of the finished run")
+            return
+        mark = provenance.fingerprint(files=files, device=device, parameters=settings | {"of": function.__module__})
+        function(Store(self.folder, mark), device=device, **settings)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The rows of a table, without their fingerprints; no rows where the run lacks it."""
+        if not tables.exists(self.folder, name):
+            return pd.DataFrame({column: [] for column in tables.schema_of(name).columns})
+        return tables.read(self.folder, name).drop(columns=tables.FINGERPRINT)
+
+    def has(self, *names: str) -> bool:
+        """Whether the run has rows of all these tables; prints which one it lacks."""
+        lacking = [name for name in names if self.table(name).empty]
+        if lacking:
+            print(f"not measured in this run: {', '.join(lacking)}")
+        return not lacking
+
+    def save(self, figure: Figure, name: str) -> None:
+        """Keeps a figure as figures/NUMBER_NAME.png and .svg in the run's folder."""
+        theme.save(figure, str(self.folder), f"{self.number}_{name}")
+
+    def say(self, markdown: str) -> None:
+        """Shows a computed sentence; no text of a prompt or model in it becomes a tag of HTML."""
+        from IPython.display import Markdown, display
+
+        display(Markdown(markdown.replace("<", "&lt;")))
+
+    @cached_property
+    def record(self) -> dict:
+        """run.json: what made the run."""
+        return provenance.read(self.folder)
