@@ -160,7 +160,7 @@ def _growth_rule(name: str, values: Values) -> None:
 
 
 def _drafter(name: str, values: Values) -> None:
-    from lib.studies.drafters.measure import check as check_drafter
+    from lib.measure.drafters import check as check_drafter
 
     check_drafter(name)
 

@@ -21,8 +21,7 @@ TABLES = (
           draft_ms real milliseconds of drafting in them
           verify_ms real milliseconds of the target's forward passes and the rule in them
           commit_ms real milliseconds of keeping the accepted paths in caches and drafter
-          weight_bytes integer bytes of the drafter's weights that are not the target's
-          held_bytes integer bytes that the drafter holds at the end: caches, texts, tables; single numbers excluded
+          weight_bytes integer bytes of the weights of the drafter's models and heads that are not the target's
           target_bytes integer bytes of the target's weights
           identical flag whether the output is plain decoding's, token for token
           """, compressed=True),
