@@ -9,7 +9,7 @@ import lib
 
 LIB = Path(lib.__file__).parent
 ORDER = ("lab", "kernels", "trees", "verify", "attention", "models", "drafters", "decoding", "replay", "cost",
-         "explorers", "studies", "training")
+         "measure", "explorers", "studies", "training")
 IMPORTS_LAB_ALONE = "kernels"
 
 

@@ -26,7 +26,7 @@ from lib.cost import recommendation
 from lib.lab import environment, execute, plan, provenance, run
 from lib.lab.plan import StageFailed, UsageError
 from lib.models import gguf_files, prompts
-from lib.studies import NOTEBOOKS, parameters
+from lib.measure import parameters
 
 SHAPES = """\
 count = 2  # how many
@@ -203,7 +203,7 @@ def test_a_parameters_cell_that_computes_is_refused(layout):
 
 def check(made: plan.Plan) -> None:
     """As the command does before anything runs."""
-    parameters.check(made, {"01_shapes": parameters.SHAPES, **NOTEBOOKS})
+    parameters.check(made)
 
 
 def refusal(*settings: str, cwd: Path | None = None) -> str:
@@ -476,7 +476,7 @@ def test_a_profiles_model_that_is_not_installed_is_replaced_and_said_to_be(layou
 
     def ran(pairs: str, *words: str) -> tuple[list[str], str]:
         profile.write_text(f"02_broken:\n  pairs: [{pairs}]\n")
-        monkeypatch.setattr("lib.studies.NOTEBOOKS", {})
+        monkeypatch.setattr("lib.measure.parameters.CHECKS", {})
         assert main(["cpu", "02", *words], layout.home) == 0
         (folder,) = layout.runs.iterdir()
         found = run.load(folder)["parameters"]["02_broken"]["pairs"]
