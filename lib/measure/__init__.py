@@ -1,1 +1,3 @@
-"""Measurements: one file a study, whose function `measure` writes the tables from which a notebook draws."""
+"""The studies: one file each, whose functions measure models and fill a run's tables. Notebooks call them through
+`lib.lab.chapter` and draw what they found. `parameters` checks what a command sets before anything runs.
+"""

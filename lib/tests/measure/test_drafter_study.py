@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-import lib.studies  # noqa: F401 - declares tables
 from lib.decoding.loop import generate
 from lib.drafters import heads
 from lib.drafters.language_model import LanguageModelDrafter

@@ -14,7 +14,6 @@ from lib.training import command, data, loop, own_text
 from lib.training import heads as training
 from lib.training.corpus import mixture
 from lib.models import SHIPPED, PairError
-import lib.studies  # noqa: F401 - declares tables
 from lib.tests import small_heads, small_models
 from lib.tests.training.counted_bytes import CountedBytes
 from lib.tests.training.test_own_text import Chat
