@@ -225,9 +225,10 @@ def formats(name: str, values: Values) -> None:
 
 def logs(name: str, values: Values) -> None:
     """A log that can be read."""
+    from lib.measure.served import EXAMPLE
     from lib.replay.log_lines import read
 
-    read(values["logs"] or import_module("lib.studies.served.measure").EXAMPLE, values["inputs"])
+    read(values["logs"] or EXAMPLE, values["inputs"])
 
 
 def endpoint(name: str, values: Values) -> None:
@@ -256,9 +257,10 @@ def inputs(name: str, values: Values) -> None:
 
 def text_drafters(name: str, values: Values) -> None:
     """Kinds that read the text alone; other names are models, which are checked with the target."""
+    from lib.measure.served import kinds_of
     from lib.models.load import check_served
 
-    check_served(values["target"], import_module("lib.studies.served.measure").kinds_of(values[name])[1])
+    check_served(values["target"], kinds_of(values[name])[1])
 
 
 def costs(name: str, values: Values) -> None:
