@@ -18,8 +18,7 @@ from lib.decoding import loop
 from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter, TextDrafter
 from lib.drafters.heads.store import NGRAMS
-from lib.drafters.registry import heads_for, make, needs_draft_model
-from lib.drafters.self_speculation import EarlyExitDrafter
+from lib.drafters.registry import advised, heads_for, make, needs_draft_model
 from lib.replay import acceptance, recording, simulated
 from lib.replay.rank_paths import most_frequent_paths
 from lib.replay.simulated import Recorded
@@ -32,9 +31,6 @@ from lib.trees.growth.registry import parse as parse_rule
 from lib.trees.growth.rules import Costs
 from lib.trees.tree import Tree
 
-WITHOUT_MODEL = ("lookup", "sam", "recycling")
-OF_DRAFT_MODEL = ("model", "combined")  # competes where the pair has a draft model
-EXITS = 5  # early exit takes one layer in so many
 FAMILIES = ("independent:2", "independent:4")  # at every budget, besides chains
 OPTIMAL, FREQUENT = "optimal", acceptance.FREQUENT  # families that are grown from a trace
 LIVE_FAMILIES = ("kary:2", "kary:4")
@@ -80,7 +76,7 @@ class Entrant:
     @property
     def recorded_as(self):
         """What a trace records: its language model, or the drafter itself; None where ranks do not decide."""
-        if self.drafter.replayed != BY_RANKS:
+        if self.drafter.traits.replay != BY_RANKS:
             return None
         return self.drafter if self.drafter.reads_ahead else self.drafter.model
 
@@ -182,13 +178,11 @@ def possible(pair) -> list[str]:
     """The specs of all drafters that a pair can have, with the heads and tables that ship for its target; a draft model
     over the target's most frequent tokens where a list of them ships.
     """
-    specs = list(WITHOUT_MODEL)
-    if not EarlyExitDrafter.refusal(pair.target):
-        specs.append(f"early_exit:{max(1, len(pair.target.model.layers) // EXITS)}")
-    heads = heads_for(pair.target_name)
+    names, heads = advised(pair), heads_for(pair.target_name)
+    specs = [name for name in names if not needs_draft_model(name)]
     specs += heads + [f"combined:behind={name}" for name in heads if name != NGRAMS]  # which look up themselves
     known = f":vocabulary={vocabulary.REDUCED}" if vocabulary.ships(pair.target_name) else ""
-    return specs + ([kind + known for kind in OF_DRAFT_MODEL] if pair.draft_model is not None else [])
+    return specs + [name + known for name in names if needs_draft_model(name)]
 
 
 def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest: int) -> Recorded:
@@ -239,12 +233,12 @@ def growth_rules(drafter: Drafter, depth: int) -> dict[str, range]:
     """Growth rules for a drafter's trees of at most so many levels, and the range of the budgets at which they are
     tried; the first is also tried with an automatic one. Empty where it cannot grow trees.
     """
-    if not drafter.grows:
+    if not drafter.traits.grows:
         return {}
     depth = min(depth, drafter.deepest or depth)
-    if drafter.per_depth:
+    if drafter.traits.per_depth:
         return {f"ddtree:{depth}": GROWN_BUDGETS}
-    if drafter.one_pass:
+    if drafter.traits.one_pass:
         return {f"pctree:{depth}": GROWN_BUDGETS}
     return {f"opttree:{WIDTH},{depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{depth}": GROWN_BUDGETS,
             f"fork:{BRANCHES},{CERTAIN},{depth}": SHORT_BUDGETS}
@@ -266,14 +260,14 @@ def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: Round
     """The drafter with trees whose size these costs of a batch decide in each round, judged as `grown`: an automatic
     budget and, where each level takes a forward pass, SMART.
     """
-    if not simulated.replayable(entrant.drafter) or not entrant.drafter.grows:
+    if not simulated.replayable(entrant.drafter) or not entrant.drafter.traits.grows:
         return
     nodes = min(limits.nodes, MOST_AUTOMATIC)
     checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))
     costs = Costs(tuple((price.once + np.maximum.accumulate(checks)).tolist()),
                   growing_level(entrant.drafter, price, limits.depth))
     first, *_ = growth_rules(entrant.drafter, limits.depth)
-    for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.one_pass else [f"smart:{limits.depth}@{nodes}"]):
+    for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.traits.one_pass else [f"smart:{limits.depth}@{nodes}"]):
         rule = parse_rule(name, costs=costs)
         each = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
         yield replace(each, alike=name.endswith(AUTO))
@@ -283,7 +277,7 @@ def growing_level(drafter: Drafter, price: RoundCost, depth: int) -> float:
     """Seconds that one more level of a grown tree takes: a forward pass. For a drafter with one pass for all levels,
     the level's share of the time of growing a small tree; 0 where that was not timed.
     """
-    if not drafter.one_pass:
+    if not drafter.traits.one_pass:
         return float(price.level(WIDTH))
     return max(0.0, float(price.grown.seconds[0]) - price.once) / depth if price.grown else 0.0
 
@@ -295,7 +289,7 @@ def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree
     calls = float(walk.draft_calls[counted].mean()) if counted.any() else 0.0
     if isinstance(shape, Tree):
         passes = Counter(widths(shape).tolist())
-        calling = min(1.0, calls if entrant.drafter.one_pass else calls / passes.total())
+        calling = min(1.0, calls if entrant.drafter.traits.one_pass else calls / passes.total())
     else:
         passes = {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
     tally = acceptance.tally_walk(recorded.trace, walk)

@@ -56,7 +56,7 @@ def ours(pair, drafter, shape: str | Tree | Growth, new_tokens: int,
 
     def run(prompts: Sequence[Tensor]) -> Continued:
         ids, mask = next(in_batches(prompts, len(prompts)))
-        own = copy.deepcopy(drafter) if drafter.remembers else drafter
+        own = copy.deepcopy(drafter) if drafter.traits.remembers else drafter
         done = generate(pair.target, own, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
                         eos_token_id=pair.eos_token_ids)
         return Continued(done.new_tokens, done.rounds)

@@ -10,8 +10,8 @@ from typing import Any, Callable, ClassVar, Sequence
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import AGAIN, Drafter, Wrapper, levels_of
-from lib.drafters.filling import Filling, plan
+from lib.drafters.drafter import Drafter, Wrapper, levels_of
+from lib.drafters.filling import AT_ROOT, Filling, Level, plan
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
@@ -189,8 +189,6 @@ class AdaptiveDrafter(Wrapper):
     nodes.
     """
 
-    option, needs_draft_model = "policy", True
-
     def __init__(self, drafter: Drafter, policy: Policy):
         self.drafter, self.policy = drafter, policy
 
@@ -263,6 +261,34 @@ def first_levels(draft: Draft, depth: int) -> tuple[Draft, list[int]]:
     return draft.part(tree, kept), kept
 
 
+class UntilUnsure(Filling):
+    """A filling in which a row stops after a level without a token of the threshold's probability."""
+
+    def __init__(self, threshold: float, shape: Tree, *about, **more):
+        super().__init__(shape, *about, **more)
+        self.threshold, self.levels = threshold, [min(1, shape.max_depth) for _ in self.levels]
+
+    def next_level(self) -> Level | None:
+        level = super().next_level()
+        if level is None or level is AT_ROOT:
+            return level
+        sure = [own == level.depth and self._sure(row, level.nodes) for row, own in enumerate(self.levels)]
+        self.levels = [own + going for own, going in zip(self.levels, sure)]
+        return level if any(sure) else None
+
+    def _sure(self, row: int, nodes: Sequence[int]) -> bool:
+        """Whether the token of one of these nodes reaches the threshold's probability after its parent."""
+        parents = self.shape.parents
+        return any(self.probs[row][int(parents[node])][self.tokens[row, node]] >= self.threshold for node in nodes)
+
+    def drafts(self) -> tuple[list[Draft], list[dict[int, int]]]:
+        """The drafts down to the levels at which their rows stopped, and the places of their forwarded nodes."""
+        cut = [first_levels(self.draft(row)[0], own) for row, own in enumerate(self.levels)]
+        place = {slot: at for slot, at in plan(self.shape).place.items() if self.shape.depth[slot] < max(self.levels)}
+        return ([draft for draft, _ in cut],
+                [{node: place[slot] for node, slot in enumerate(slots) if slot in place} for _, slots in cut])
+
+
 class ConfidentDrafter(LanguageModelDrafter):
     """Fills a shape level by level, until the best of a level's tokens has a probability below the threshold, as
     transformers does with assistant_confidence_threshold.
@@ -272,39 +298,15 @@ class ConfidentDrafter(LanguageModelDrafter):
     probabilities are the model's at `temperature`.
     """
 
-    option, replay = "threshold", AGAIN
-    grows = False
-
     def __init__(self, model, *, threshold: float = 0.4, temperature: float = 1.0):
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold is {threshold}; give a probability, 0 to 1")
         super().__init__(model, temperature=temperature, keep_probs=True)
         self.threshold = threshold
 
-    def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
-        roots, planned = [tail[-1] for tail in self.tails], plan(shape)
-        filling = Filling(shape, roots, "top_k", self.temperature, keep_probs=True, output=self.output)
-        if shape.budget:
-            filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
-        depths = [min(1, shape.max_depth)] * len(roots)
-        for depth, level in enumerate(planned.levels, start=1):
-            sure = [depths[row] == depth and self._sure(filling, row, level.nodes) for row in range(len(roots))]
-            if not any(sure):
-                break
-            filling.grow(level.nodes, self._forward_planned(filling, level), draws)
-            depths = [depth + 1 if going else stopped for going, stopped in zip(sure, depths)]
-        self.levels = depths
-        cut = [first_levels(draft, own) for draft, own in zip(filling.drafts()[0], depths)]
-        forwarded = {slot: place for slot, place in planned.place.items() if shape.depth[slot] < max(depths)}
-        return ([draft for draft, _ in cut],
-                [{node: forwarded[slot] for node, slot in enumerate(slots) if slot in forwarded} for _, slots in cut])
-
-    def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
-        raise ValueError(f"{rule.name!r} decides itself where a tree ends, as the threshold does; give a static shape, "
-                         "or the rule to a drafter of kind 'model'")
-
-    def _sure(self, filling: Filling, row: int, nodes: Sequence[int]) -> bool:
-        """Whether the token of one of these nodes reaches the threshold's probability after its parent."""
-        parents = filling.shape.parents
-        return any(filling.probs[row][int(parents[node])][filling.tokens[row, node]] >= self.threshold
-                   for node in nodes)
+    def _filling(self, shape: Tree | Growth) -> UntilUnsure:
+        if not isinstance(shape, Tree):
+            raise ValueError(f"{shape.name!r} decides itself where a tree ends, as the threshold does; give a static "
+                             "shape, or the rule to a drafter of kind 'model'")
+        return UntilUnsure(self.threshold, shape, [tail[-1] for tail in self.tails], "top_k", self.temperature,
+                           keep_probs=True, output=self.output)

@@ -1,11 +1,12 @@
 """Look-up where it has a long match, a model or a head elsewhere (Hu et al. 2024, SAM-Decoding, section 3.4)."""
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import Sequence
 
 from torch import Tensor
 
-from lib.drafters.drafter import AGAIN, LIVE, Drafter, Wrapper
+from lib.drafters.drafter import LIVE, Drafter, Traits, Wrapper
 from lib.drafters.registry import make
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.trees.tree import Tree
@@ -19,10 +20,7 @@ class CombinedDrafter(Wrapper):
     rounds when it drafts again.
     """
 
-    option, needs_draft_model = "enough", True  # unless it stands before another kind
-    replay = AGAIN
     target = property(attrgetter("drafter.target"))  # of a head, whose hidden states a replay reads
-    one_pass = property(attrgetter("drafter.one_pass"))
 
     def __init__(self, lookup: SuffixAutomatonDrafter, drafter: Drafter, enough: int = 4):
         if enough < 1:
@@ -39,8 +37,10 @@ class CombinedDrafter(Wrapper):
         return cls(SuffixAutomatonDrafter(shortest), make(behind, pair, **options), enough)
 
     @property
-    def replayed(self) -> str:
-        return LIVE if self.drafter.replayed == LIVE else self.replay
+    def traits(self) -> Traits:
+        """Those of its kind; passes of a level, and whether a trace decides its rounds, are those of the other one."""
+        other, traits = self.drafter.traits, super().traits
+        return replace(traits, one_pass=other.one_pass, replay=LIVE if other.replay == LIVE else traits.replay)
 
     @property
     def cache_bytes(self) -> int:
@@ -58,7 +58,7 @@ class CombinedDrafter(Wrapper):
         calls = self.drafter.calls
         own = matches if all(long) else self.drafter.propose(shape, draws)
         levels = self.drafter.levels or [self.drafter.calls - calls] * len(long)
-        self.levels = [self.drafter.idle_passes if use else each for use, each in zip(long, levels)]
+        self.levels = [self.drafter.traits.idle_passes if use else each for use, each in zip(long, levels)]
         self.drafts = [looked_up if use else other for use, looked_up, other in zip(long, matches, own)]
         return self.drafts
 

@@ -1,8 +1,9 @@
 """The base classes of drafters, the drafter that drafts nothing, and drafts from sequences or parts of a shape."""
 
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import ClassVar, Iterable, Sequence
+from typing import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +15,44 @@ from lib.verify.draft import Draft, Draws
 
 ROOT_ALONE = Tree([NO_PARENT])
 UNKNOWN = -1  # in the place of a token that a drafter does not have
-BY_RANKS, AGAIN, LIVE = "by ranks", "by drafting again", "live alone"  # see `Drafter.replay`
+BY_RANKS, AGAIN, LIVE = "by ranks", "by drafting again", "live alone"  # see `Traits.replay`
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What all drafters of a kind have in common; a row of `registry.DRAFTERS` holds them.
+
+    replay: what a trace of the target's text says of its rounds, if its children are not samples: BY_RANKS, the ranks
+        of the text's tokens among its candidates decide what is accepted of any tree; AGAIN, its drafts depend on the
+        text alone; LIVE, they depend on more.
+    grows: whether trees can grow by its probabilities.
+    per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
+        "ddtree@N" asks for.
+    one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
+    idle_passes: forward passes that it makes in a round that another drafter drafts.
+    remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
+    option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
+    head: the kind of trained head, or of tables, that it reads from a folder; empty for none.
+    needs_draft_model: whether it is made of the pair's draft model.
+    reads_text: whether it drafts from the text alone, so that logs decide its rounds without the target.
+    specs: those that studies decode where nothing else is asked for; a kind with a head takes part by its folders.
+    advised: whether the recommendation tries it, by its name alone.
+    control: whether it only bounds the others, and is made anew for each prompt.
+    """
+
+    replay: str = LIVE
+    grows: bool = False
+    per_depth: bool = False
+    one_pass: bool = False
+    idle_passes: int = 0
+    remembers: bool = False
+    option: str = ""
+    head: str = ""
+    needs_draft_model: bool = False
+    reads_text: bool = False
+    specs: tuple[str, ...] = ()
+    advised: bool = False
+    control: bool = False
 
 
 class Drafter:
@@ -33,21 +71,8 @@ class Drafter:
     levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
     asked_probs: whether its chosen children carry the distributions that they were chosen from (see `ask_probs`).
     past_window: rows that it drafts no more, since their text has outgrown its window.
-    name_or_path: the folder that its head or tables were read from; empty without one.
-    remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
-    replay: what a trace of the target's text says of its rounds, if its children are not samples: BY_RANKS, the ranks
-        of the text's tokens among its candidates decide what is accepted of any tree; AGAIN, its drafts depend on the
-        text alone; LIVE, they depend on more.
-    reads_ahead: whether `read_ahead` is defined, so that a trace can record the drafter.
-    grows: whether trees can grow by its probabilities.
-    per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
-        "ddtree@N" asks for.
     deepest: levels that it can draft; None without a limit.
-    one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
-    idle_passes: forward passes that it makes in a round that another drafter drafts.
-    option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
-    head_kind: the kind of trained head, or of tables, that it reads from a folder; empty for none.
-    needs_draft_model: whether `of` takes the pair's draft model.
+    name_or_path: the folder that its head or tables were read from; empty without one.
     """
 
     calls: int = 0
@@ -60,16 +85,6 @@ class Drafter:
     asked_probs: bool = False
     past_window: Sequence[int] = ()
     name_or_path: str = ""
-    remembers: ClassVar[bool] = False
-    replay: ClassVar[str] = LIVE
-    reads_ahead: ClassVar[bool] = False
-    grows: ClassVar[bool] = False
-    per_depth: ClassVar[bool] = False
-    one_pass: ClassVar[bool] = False
-    idle_passes: ClassVar[int] = 0
-    option: ClassVar[str] = ""
-    head_kind: ClassVar[str] = ""
-    needs_draft_model: ClassVar[bool] = False
 
     @classmethod
     def of(cls, pair, **options) -> "Drafter":
@@ -86,9 +101,17 @@ class Drafter:
         return ""
 
     @property
-    def replayed(self) -> str:
-        """As `replay`; LIVE where its children are samples."""
-        return self.replay if getattr(self, "proposal", "top_k") == "top_k" else LIVE
+    def traits(self) -> Traits:
+        """Those of its kind, where they do not depend on its options; a drafter that samples is replayed LIVE."""
+        from lib.drafters.registry import traits_of  # which names all classes
+
+        traits = traits_of(type(self))
+        return traits if getattr(self, "proposal", "top_k") == "top_k" else replace(traits, replay=LIVE)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `read_ahead` is defined, so that a trace can record the drafter."""
+        return type(self).read_ahead is not Drafter.read_ahead
 
     def ask_probs(self, wanted: bool) -> None:
         """Whether drafts of chosen children have to carry the drafter's probabilities, for a rule that compares with
@@ -150,8 +173,6 @@ class NoDrafter(Drafter):
 class TextDrafter(Drafter):
     """A drafter that reads nothing but the text: it keeps one text per row, which grows by the kept tokens."""
 
-    replay = AGAIN
-
     def new_text(self):
         """An empty text, with `extend(tokens)`."""
         return []
@@ -182,9 +203,13 @@ class Wrapper(Drafter):
     cache_bytes = property(attrgetter("drafter.cache_bytes"))
     window = property(attrgetter("drafter.window"))
     knows = property(attrgetter("drafter.knows"))
-    remembers = property(attrgetter("drafter.remembers"))
     wants_hidden_states = property(attrgetter("drafter.wants_hidden_states"))
     past_window = property(attrgetter("drafter.past_window"))
+
+    @property
+    def traits(self) -> Traits:
+        """Those of its kind; it remembers what the other one remembers."""
+        return replace(super().traits, remembers=self.drafter.traits.remembers)
 
     def ask_probs(self, wanted: bool) -> None:
         self.drafter.ask_probs(wanted)

@@ -22,10 +22,6 @@ class DSparkDrafter(BlockDrafter):
     rest of.
     """
 
-    head_kind = "dspark"
-    per_depth = False
-    option = "trust"
-
     def __init__(self, target, head: BlockHead, *, trust: str = TRUSTED[0], proposal: str = "top_k",
                  temperature: float = 1.0):
         if trust not in TRUSTED:

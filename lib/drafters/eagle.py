@@ -3,13 +3,12 @@
 from operator import attrgetter
 from typing import Iterable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lib.drafters.drafter import added_tokens
-from lib.drafters.filling import Filling, check_proposal, native_levels_of_heads, plan
-from lib.drafters.growing import Growing, drafts_of, forwarding, grow_levels, growable
+from lib.drafters.filling import AT_ROOT, Level, check_proposal, native_levels_of_heads
+from lib.drafters.growing import filling_of
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.eagle import FeatureHead, unroll
 from lib.drafters.heads.layers import CachedLayers, embed
@@ -37,8 +36,6 @@ class EagleDrafter(HeadDrafter):
     ends in the root's; the entries of a tree are forgotten, since its features were the head's guesses.
     """
 
-    head_kind = "eagle"
-    idle_passes = 1  # see `commit_of`
     cache_bytes = property(attrgetter("cache.bytes"))
 
     def __init__(self, target, head: FeatureHead, *, proposal: str = "top_k", temperature: float = 1.0):
@@ -67,45 +64,25 @@ class EagleDrafter(HeadDrafter):
         """
         roots = [row[-1] for row in self.waiting]
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
-        if not isinstance(shape, Tree):
-            self.drafts = self._grow(shape, roots)
-        elif (self.filling is not None and self.proposal == "top_k" and not self.asked_probs
-              and shape.budget and shape.last_rank < self.output.out_features):
+        if (isinstance(shape, Tree) and self.filling is not None and self.proposal == "top_k" and not self.asked_probs
+                and shape.budget and shape.last_rank < self.output.out_features):
             self.drafts = self._fill_natively(shape, roots)
-        else:
-            self.drafts = self._fill(shape, roots, draws)
+            return self.drafts
+        filling = filling_of(shape, roots, self.proposal, self.temperature, self.asked_probs, self.known)
+        while (level := filling.next_level()) is not None:
+            logits = self._logits(self.outputs) if level is AT_ROOT else self._forward_level(
+                level, filling.tokens_of(level))
+            filling.grow(level, logits, draws)
+        self.drafts, _ = filling.drafts()
         return self.drafts
 
     def _fill_natively(self, shape: Tree, roots: list[int]) -> list[Draft]:
         self.calls += shape.max_depth - 1  # besides that of the roots
         with forward():
-            filled = self.filling.fill_after(self.outputs[:, 0], roots, self.cache, native_levels_of_heads(shape),
-                                             self.output.out_features, None if self.known is None else self.known.tokens)
+            filled = self.filling.fill_after(
+                self.outputs[:, 0], roots, self.cache, native_levels_of_heads(shape), self.output.out_features,
+                None if self.known is None else self.known.tokens)
         return [Draft(shape, row, "top_k") for row in filled]
-
-    def _fill(self, shape: Tree, roots: list[int], draws: Draws) -> list[Draft]:
-        filling = Filling(shape, roots, self.proposal, self.temperature, self.asked_probs, self.known)
-        if shape.budget:
-            filling.grow([ROOT], self._logits(self.outputs), draws)
-        for level in plan(shape).levels:
-            features, tokens = self.outputs[:, level.above], filling.tokens[:, level.nodes]
-            filling.grow(level.nodes, self._forward_level(features, tokens, level.depth, level.sees), draws)
-        return filling.drafts()[0]
-
-    def _grow(self, rule: Growth, roots: list[int]) -> list[Draft]:
-        growable(rule, self.proposal, self.temperature)
-        rows = [Growing(rule, root, self.temperature, self.asked_probs, self.known) for root in roots]
-
-        def forward_grown(levels: Sequence[np.ndarray], tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
-            above = torch.zeros_like(tokens)
-            for row, nodes, own in zip(rows, levels, above):
-                parents = row.candidates.parents[nodes].tolist()
-                own[: len(nodes)] = torch.tensor([1 + row.place.get(parent, -1) for parent in parents])
-            features = self.outputs.take_along_dim(above[..., None].to(self.outputs.device), 1)
-            return self._forward_level(features, tokens, depth, sees)
-
-        grow_levels(rows, forwarding(rows, lambda: self._logits(self.outputs), forward_grown))
-        return [draft for draft, _ in drafts_of(rows)]
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -160,13 +137,13 @@ class EagleDrafter(HeadDrafter):
         self.cache.commit([list(range(count)) for count in counts])
         return out[torch.arange(len(out)), torch.tensor(counts) - 1]
 
-    def _forward_level(self, features: Tensor, tokens: Tensor, depth: int, sees: Tensor) -> Tensor:
-        """The logits [B, k, V], or of the head's tokens [B, k, K], of nodes int64[B, k] of one depth.
-
-        features [B, k, H]: the outputs at their parents. sees bool[k, forwarded + k] or [B, ...]: which of the nodes
-        forwarded before and of their own level they attend to, besides the text.
+    def _forward_level(self, level: Level, tokens: Tensor) -> Tensor:
+        """The logits [B, k, V], or of the head's tokens [B, k, K], of the nodes of a level, tokens int64[B, k], which
+        continue the outputs at their parents.
         """
-        out = self._forward(features, tokens, torch.full(tokens.shape[1:], depth - 1), sees)
+        above = level.above.expand(tokens.shape)[..., None].to(self.outputs.device)
+        features = self.outputs.take_along_dim(above, 1)
+        out = self._forward(features, tokens, torch.full(tokens.shape[1:], level.depth - 1), level.sees)
         self.outputs = torch.cat([self.outputs, out], dim=1)
         return self._logits(out)
 
@@ -191,5 +168,3 @@ class EagleDrafter(HeadDrafter):
 
 class Eagle3Drafter(EagleDrafter):
     """An EAGLE-3 head."""
-
-    head_kind = "eagle3"

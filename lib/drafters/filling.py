@@ -1,5 +1,6 @@
-"""How a language model or a head fills a static shape: tokens from distributions, the nodes of each forward pass and
-their masks, and the shape while it is filled.
+"""How a language model or a head fills static shapes: tokens from distributions, the nodes of each forward pass and
+their masks, and the shapes while they are filled, level by level. `growing` fills the trees of growth rules in the same
+steps.
 
 Forward passes and masks depend on the shape and on the lengths of the uncommitted tails alone, and are made once for
 them. A row's tail holds the committed tokens that its cache lacks, the root last. Tails are right-aligned, so that
@@ -79,16 +80,20 @@ def check_proposal(proposal: str, temperature: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One forward pass: the draft nodes of one depth that have children.
+    """The nodes of one depth that get children; past the root, one forward pass.
 
-    sees: bool[k, internal nodes above + k], which nodes each of them attends to. above: int64[k], places of their
-    parents among the root and the nodes forwarded before.
+    nodes: the slots of a static shape; of trees that grow the candidates int64[<= k] of each row. sees: bool[k,
+    internal nodes above + k], or [B, ..], which nodes each of them attends to. above: int64[k] or [B, k], places of
+    their parents among the root and the nodes forwarded before.
     """
 
     depth: int
-    nodes: tuple[int, ...]
-    sees: Tensor
-    above: Tensor
+    nodes: Sequence
+    sees: Tensor | None = None
+    above: Tensor | None = None
+
+
+AT_ROOT = Level(0, (ROOT,))
 
 
 @dataclass(frozen=True)
@@ -157,21 +162,17 @@ def tails(lengths: tuple[int, ...]) -> Tails:
     return Tails(width, (place - padding).clamp_min(0), _shared(mask), held - 1, visible)
 
 
-@lru_cache(maxsize=4096)
-def planned_block(waiting: Tails, planned: Level) -> tuple[Tensor, Tensor]:
-    """Depth and mask of a level of a static shape after such tails, as `block` makes them."""
-    return block(waiting, planned.depth, planned.sees.expand(len(waiting.offsets), -1, -1))
-
-
-def block(waiting: Tails, depth: int, sees: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions and mask of a forward pass of k nodes of one depth.
-
-    sees bool[B, k, forwarded + k]: which of the nodes forwarded before and of themselves the nodes attend to. Returns
-    depth int64[B, k] from the end of the cache, and the mask over tail, earlier nodes and themselves.
+def block(waiting: Tails, level: Level) -> tuple[Tensor, Tensor]:
+    """Positions and mask of the forward pass of a level after such tails: depth int64[B, k] from the end of the cache,
+    and the mask over tail, earlier nodes and themselves.
     """
-    nodes = sees.shape[1]
-    tail = waiting.visible[:, None].expand(-1, nodes, -1)
-    return (waiting.offsets[:, None] + depth).expand(-1, nodes), _shared(torch.cat([tail, sees], dim=-1))
+    sees = level.sees.expand(len(waiting.offsets), -1, -1)
+    tail = waiting.visible[:, None].expand(-1, sees.shape[1], -1)
+    return ((waiting.offsets[:, None] + level.depth).expand(-1, sees.shape[1]),
+            _shared(torch.cat([tail, sees], dim=-1)))
+
+
+planned_block = lru_cache(maxsize=4096)(block)  # of static shapes, whose levels are made once
 
 
 def _shared(mask: Tensor) -> Tensor:
@@ -206,9 +207,11 @@ def _levels(shape: Tree, blocks: Sequence[tuple[Tensor, Tensor]]) -> Levels:
 class Filling:
     """B copies of a shape, filled a level at a time; a slot is a node of the shape, which may stay empty.
 
+    A drafter asks for `next_level`, and gives its nodes their children with `grow`, until no level is left.
+
     With samples a slot stays empty where a sibling before it drew its token, and so do the slots below it. keep_probs:
     whether "top_k" drafts carry the distributions too, which rules do not need. output: the output layer that made the
-    logits, where they are those of some tokens alone.
+    logits, where they are those of some tokens alone. levels: of each row that were forwarded.
     """
 
     def __init__(self, shape: Tree, roots: Sequence[int], proposal: str, temperature: float, keep_probs: bool = False,
@@ -219,12 +222,23 @@ class Filling:
         self.tokens[:, ROOT] = torch.tensor(roots)
         self.probs: list[dict[int, Tensor]] = [{} for _ in roots]  # slot -> float[V] that its children came from
         self.counts: list[dict[int, int]] = [{ROOT: 1} for _ in roots]  # filled slot -> times that its token was drawn
+        self.levels = [shape.max_depth] * len(roots)
+        self._left = iter([AT_ROOT, *plan(shape).levels] if shape.budget else [])
+
+    def next_level(self) -> Level | None:
+        """The nodes that get children now, the root first; None where all have them."""
+        return next(self._left, None)
+
+    def tokens_of(self, level: Level) -> Tensor:
+        """int64[B, k]: the tokens of a level's nodes."""
+        return self.tokens[:, level.nodes]
 
     @one_thread()
-    def grow(self, slots: Sequence[int], logits: Tensor, draws: Draws) -> None:
-        """Gives these slots their children, from logits [B, len(slots), V], or [B, len(slots), K] with an `output`; of
-        [B, 1, ..] for all slots.
+    def grow(self, level: Level, logits: Tensor, draws: Draws) -> None:
+        """Gives the nodes of a level their children, from logits [B, k, V], or [B, k, K] with an `output`; [B, 1, ..]
+        is of all of them.
         """
+        slots = level.nodes
         if self.keep_probs:
             warped = warp(logits, self.temperature)
             warped = warped if self.output is None else self.output.spread(warped)  # samples are drawn from all of it
@@ -244,10 +258,11 @@ class Filling:
                 if slot in self.counts[row]:
                     self._sample(row, slot, draws)
 
-    def drafts(self) -> tuple[list[Draft], list[list[int]]]:
-        """The drafts, and for each the slot of every node."""
-        pairs = [self._draft(row) for row in range(len(self.tokens))]
-        return [draft for draft, _ in pairs], [slots for _, slots in pairs]
+    def drafts(self) -> tuple[list[Draft], list[dict[int, int]]]:
+        """The drafts, and for each the places of its nodes among those that were forwarded."""
+        place = plan(self.shape).place
+        drafts, slots = zip(*(self.draft(row) for row in range(len(self.tokens))))
+        return list(drafts), [{node: place[slot] for node, slot in enumerate(own) if slot in place} for own in slots]
 
     def _sample(self, row: int, slot: int, draws: Draws) -> None:
         below = self.shape.children(slot)
@@ -255,7 +270,8 @@ class Filling:
             self.tokens[row, below[place]] = token
             self.counts[row][below[place]] = count
 
-    def _draft(self, row: int) -> tuple[Draft, list[int]]:
+    def draft(self, row: int) -> tuple[Draft, list[int]]:
+        """The draft of a row, and the slot of each of its nodes."""
         if self.proposal == "top_k":
             slots = list(range(self.shape.size))
             return Draft(self.shape, self.tokens[row], "top_k", self._probs(row, slots)), slots

@@ -1,11 +1,12 @@
 """Graft (arXiv 2605.20104): a drafter's tree is pruned, and tokens retrieved from the text take the freed nodes."""
 
+from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
 
 from lib.drafters.combined import CombinedDrafter
-from lib.drafters.drafter import merge, part_of
+from lib.drafters.drafter import Traits, merge, part_of
 from lib.drafters.merged import by_rank
 from lib.trees.growth.candidates import Growth
 from lib.trees.shapes import chain
@@ -21,9 +22,13 @@ class GraftDrafter(CombinedDrafter):
     """
 
     levels = property(attrgetter("drafter.levels"))
-    grows = property(attrgetter("drafter.grows"))
     deepest = property(attrgetter("drafter.deepest"))
-    per_depth = property(attrgetter("drafter.per_depth"))
+
+    @property
+    def traits(self) -> Traits:
+        """As for a look-up in front; its trees grow as those of the other one."""
+        other = self.drafter.traits
+        return replace(super().traits, grows=other.grows, per_depth=other.per_depth)
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """For each row the other drafter's tree, or that tree with the retrieved chain, of no more nodes."""

@@ -1,19 +1,19 @@
-"""Trees while they grow, one per row of a batch: candidates, their tokens, and the input of the next forward pass."""
+"""Trees while they grow by a rule, one per row of a batch, filled level by level as static shapes are (`filling`)."""
 
-from typing import Callable, Sequence
+from typing import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters.filling import top_tokens
+from lib.drafters.filling import AT_ROOT, Filling, Level, top_tokens
 from lib.lab.processor import one_thread
 from lib.models.reduced import ReducedOutput
 from lib.trees.growth.candidates import Candidates, Growth, next_level
 from lib.trees.growth.rules import Auto, DDTree, PCTree
-from lib.trees.tree import ROOT
-from lib.verify.draft import Draft
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 from lib.verify.warping import warp
 
 
@@ -38,15 +38,13 @@ def growable(rule: Growth, proposal: str = "top_k", temperature: float = 1.0, *,
     return rule
 
 
-class Growing:
+class Row:
     """One row's tree: its candidates, their tokens int64[c], and the place of each forwarded one in the cache's block.
 
-    The root is forwarded with the tail; places count after that, with all rows' levels padded to one width. output: as
-    for `Filling`.
+    The root is forwarded with the tail; places count after that, with all rows' levels padded to one width.
     """
 
-    def __init__(self, rule: Growth, root: int, temperature: float, keep_probs: bool = False,
-                 output: ReducedOutput | None = None):
+    def __init__(self, rule: Growth, root: int, temperature: float, keep_probs: bool, output: ReducedOutput | None):
         self.rule, self.temperature, self.keep_probs, self.output = rule, temperature, keep_probs, output
         self.candidates = Candidates.root()
         self.tokens = np.array([root])
@@ -56,8 +54,7 @@ class Growing:
 
     @one_thread()
     def grow(self, nodes: np.ndarray, logits: Tensor) -> None:
-        """Gives these nodes their best children, from logits [k, V], or [k, K] with an `output`; [1, ..] is that of all
-        nodes.
+        """Gives these nodes their best children, from logits [k, V], or [k, K] with an `output`; of [1, ..] for all.
 
         Probabilities are those of the whole softmax at the temperature; only the best ones are computed.
         """
@@ -74,14 +71,6 @@ class Growing:
         self.tokens = np.concatenate([self.tokens, np.broadcast_to(tokens, all_nodes).ravel()])
         self.levels += 1
 
-    def forwarded_above(self, node: int) -> list[int]:
-        """Places of a node's ancestors, the root excluded, and of itself."""
-        places = []
-        while node != ROOT:
-            places.append(self.place[node])
-            node = int(self.candidates.parents[node])
-        return places
-
     def draft(self, kept: np.ndarray) -> tuple[Draft, dict[int, int]]:
         """The draft of these candidates, and the place in the cache's block of each of its nodes that was forwarded."""
         grown = self.candidates.tree(kept)
@@ -97,59 +86,76 @@ class Growing:
         return torch.stack([self.probs.get(node, nothing) for node in nodes.tolist()])
 
 
-def grow_levels(rows: Sequence[Growing], children: Callable[[Sequence[np.ndarray], int], Tensor]) -> None:
-    """Grows the trees of all rows, one level after the other.
+class Growing:
+    """B trees that grow by a rule, a level at a time, in the steps of `Filling`; other arguments as there.
 
-    children(levels, depth): the logits [B, k, V] of the nodes int64[<= k] of each row that get children, all of one
-    depth; the root's at depth 0. [B, 1, V] where all of a row's nodes have the same.
+    one_pass: whether no level is forwarded, so that none needs the places of its nodes.
     """
-    depth = 0
-    while any(map(len, levels := [next_level(row.rule, row.candidates) for row in rows])):
-        for row, nodes, own in zip(rows, levels, children(levels, depth)):
+
+    def __init__(self, rule: Growth, roots: Sequence[int], temperature: float, keep_probs: bool = False,
+                 output: ReducedOutput | None = None, one_pass: bool = False):
+        self.rule, self.one_pass, self.depth, self.forwarded = rule, one_pass, 0, 0
+        self.rows = [Row(rule, root, temperature, keep_probs, output) for root in roots]
+
+    @property
+    def levels(self) -> list[int]:
+        """The levels of each row that were grown."""
+        return [row.levels for row in self.rows]
+
+    def next_level(self) -> Level | None:
+        """The nodes of each row that get children now, the root first; None where no row has any.
+
+        Rows of fewer nodes are padded with nodes that attend to themselves alone.
+        """
+        nodes = [next_level(self.rule, row.candidates) for row in self.rows]
+        widest, depth = max(map(len, nodes)), self.depth
+        if not widest or depth == 0:
+            return AT_ROOT if widest else None
+        if self.one_pass:
+            return Level(depth, nodes)
+        sees = torch.zeros(len(nodes), widest, self.forwarded + widest, dtype=torch.bool)
+        sees[:, :, self.forwarded :] = torch.eye(widest, dtype=torch.bool)
+        above = np.zeros((len(nodes), widest), dtype=np.int64)
+        for index, (row, own) in enumerate(zip(self.rows, nodes)):
+            for place, node in enumerate(own.tolist()):
+                row.place[node] = self.forwarded + place
+                path = []  # places of the node and its ancestors but the root, which is in the tail
+                while node != ROOT:
+                    path.append(row.place[node])
+                    node = int(row.candidates.parents[node])
+                sees[index, place, path] = True
+                above[index, place] = 1 + path[1] if len(path) > 1 else 0
+        self.forwarded += widest
+        return Level(depth, nodes, sees, torch.from_numpy(above))
+
+    def tokens_of(self, level: Level) -> Tensor:
+        """int64[B, k]: the tokens of a level's nodes, padded with zeros."""
+        return pad_sequence([torch.from_numpy(row.tokens[nodes]) for row, nodes in zip(self.rows, self._nodes(level))],
+                            batch_first=True)
+
+    def grow(self, level: Level, logits: Tensor, draws: Draws) -> None:
+        """Gives the nodes of a level their children, from logits [B, k, V]; of [B, 1, ..] for all of them."""
+        for row, nodes, own in zip(self.rows, self._nodes(level), logits):
             if len(nodes):
                 row.grow(nodes, own[: len(nodes)])
-        depth += 1
+        self.depth += 1
+
+    def drafts(self) -> tuple[list[Draft], list[dict[int, int]]]:
+        """The draft of each row, and the places of its forwarded nodes."""
+        kept = self.rule.keep_all([row.candidates for row in self.rows])
+        drafts, places = zip(*(row.draft(nodes) for row, nodes in zip(self.rows, kept)))
+        return list(drafts), list(places)
+
+    def _nodes(self, level: Level) -> Sequence[np.ndarray]:
+        return [np.array([ROOT])] * len(self.rows) if level is AT_ROOT else level.nodes
 
 
-def tokens_of(rows: Sequence[Growing], levels: Sequence[np.ndarray]) -> Tensor:
-    """The tokens int64[B, k] of each row's nodes, padded with zeros."""
-    return pad_sequence([torch.from_numpy(row.tokens[nodes]) for row, nodes in zip(rows, levels)], batch_first=True)
-
-
-def forwarding(rows: Sequence[Growing], roots: Callable[[], Tensor], forward: Callable[..., Tensor]) -> Callable:
-    """The `children` of a model that forwards each level.
-
-    roots(): the logits [B, 1, V] after the roots. forward(levels, tokens, depth, sees): the logits [B, k, V] of a
-    level's tokens int64[B, k], where sees bool[B, k, forwarded + k] tells which nodes each attends to.
+def filling_of(shape: Tree | Growth, roots: Sequence[int], proposal: str, temperature: float, keep_probs: bool = False,
+               output: ReducedOutput | None = None, one_pass: bool = False, **gives: bool) -> Filling | Growing:
+    """A batch of a static shape, or of trees that a rule grows, to be filled; one_pass: as for `Growing`; gives: as for
+    `growable`, whose errors it has.
     """
-    forwarded = 0
-
-    def children(levels: Sequence[np.ndarray], depth: int) -> Tensor:
-        nonlocal forwarded
-        if depth == 0:
-            return roots()
-        tokens, sees = tokens_of(rows, levels), _place(rows, levels, forwarded)
-        forwarded += tokens.shape[1]
-        return forward(levels, tokens, depth, sees)
-
-    return children
-
-
-def _place(rows: Sequence[Growing], levels: Sequence[np.ndarray], pending: int) -> Tensor:
-    """Gives each row's nodes of a level their places, from `pending` on; which nodes each attends to, bool[B, k,
-    pending + k]. Rows of fewer nodes are padded with nodes that attend to themselves alone.
-    """
-    widest = max(map(len, levels))
-    sees = torch.zeros(len(rows), widest, pending + widest, dtype=torch.bool)
-    sees[:, :, pending:] = torch.eye(widest, dtype=torch.bool)
-    for index, (row, nodes) in enumerate(zip(rows, levels)):
-        row.place.update((node, pending + place) for place, node in enumerate(nodes.tolist()))
-        for place, node in enumerate(nodes.tolist()):
-            sees[index, place, row.forwarded_above(node)] = True
-    return sees
-
-
-def drafts_of(rows: Sequence[Growing]) -> list[tuple[Draft, dict[int, int]]]:
-    """The draft of each row, and the places of its forwarded nodes."""
-    kept = rows[0].rule.keep_all([row.candidates for row in rows])
-    return [row.draft(nodes) for row, nodes in zip(rows, kept)]
+    if isinstance(shape, Tree):
+        return Filling(shape, roots, proposal, temperature, keep_probs, output)
+    return Growing(growable(shape, proposal, temperature, **gives), roots, temperature, keep_probs, output,
+                   one_pass)

@@ -5,10 +5,11 @@ from typing import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import BY_RANKS, Drafter
+from lib.drafters.drafter import Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.heads import published
 from lib.drafters.heads.store import check_folder_of
+from lib.drafters.registry import traits_of
 from lib.models.fused import output_layer, weights_of
 from lib.models.packed import pack
 from lib.models.reduced import ReducedOutput, rows_of
@@ -22,8 +23,6 @@ class HeadDrafter(Drafter):
     """
 
     wants_hidden_states = True
-    replay, reads_ahead = BY_RANKS, True
-    grows = True
 
     def __init__(self, target, head):
         self.target, self.head, self.calls = target, head, 0
@@ -35,8 +34,9 @@ class HeadDrafter(Drafter):
     @classmethod
     def of(cls, pair, *, folder=None, **options) -> "HeadDrafter":
         """The drafter of the head in a folder or hub id; without one, of the head that ships for the pair's target."""
-        folder = check_folder_of(pair.target_name, cls.head_kind) if folder is None else folder
-        return cls(pair.target, published.load(cls.head_kind, folder, pair.target), **options)
+        kind = traits_of(cls).head
+        folder = check_folder_of(pair.target_name, kind) if folder is None else folder
+        return cls(pair.target, published.load(kind, folder, pair.target), **options)
 
     def _renew_output(self) -> None:
         """Takes the output layer anew, for a target whose weights have changed."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from lib.attention.registration import check_attention, tree_forward
-from lib.drafters.drafter import BY_RANKS, Drafter, added_tokens, refuse_nan
-from lib.drafters.filling import Filling, Level, block, check_proposal, native_levels, plan, planned_block, tails
-from lib.drafters.growing import Growing, drafts_of, forwarding, grow_levels, growable
+from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
+from lib.drafters.filling import AT_ROOT, Filling, block, check_proposal, native_levels, plan, planned_block, tails
+from lib.drafters.growing import Growing, filling_of
 from lib.drafters.vocabulary import drafting
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
@@ -18,7 +18,7 @@ from lib.models.fused import fused
 from lib.models.prefill import prefill
 from lib.models.reduced import narrow
 from lib.trees.growth.candidates import Growth
-from lib.trees.tree import ROOT, Tree
+from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
 
@@ -37,8 +37,6 @@ class LanguageModelDrafter(Drafter):
     go as deep as its deepest row.
     """
 
-    option, needs_draft_model, replay = "proposal", True, BY_RANKS
-    grows = True
     cache_bytes = property(attrgetter("cache.bytes"))
 
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, keep_probs: bool = False):
@@ -82,9 +80,7 @@ class LanguageModelDrafter(Drafter):
 
         With samples, repeated draws are one node and the tree is smaller; each row grows its own tree.
         """
-        if not isinstance(shape, Tree):
-            self.drafts, self.places = self._grow(shape)
-        elif shape.budget and shape.last_rank < self.choices and self._fills_natively():
+        if isinstance(shape, Tree) and shape.budget and shape.last_rank < self.choices and self._fills_natively():
             self.drafts, self.places = self._fill_natively(shape)
         else:
             self.drafts, self.places = self._fill(shape, draws)
@@ -109,27 +105,22 @@ class LanguageModelDrafter(Drafter):
         self.levels = [shape.max_depth] * len(self.tails)
         return [Draft(shape, row, "top_k") for row in filled], [plan(shape).place] * len(self.tails)
 
-    def _fill(self, shape: Tree, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
-        roots, planned = [tail[-1] for tail in self.tails], plan(shape)
-        filling = Filling(shape, roots, self.proposal, self.temperature, self.gives_probs, self.output)
-        if shape.budget:
-            filling.grow([ROOT], self._forward_tails(shape.max_depth), draws)
-        for level in planned.levels:
-            filling.grow(level.nodes, self._forward_planned(filling, level), draws)
-        drafts, slots = filling.drafts()
-        self.levels = [shape.max_depth] * len(roots)
-        return drafts, [{node: planned.place[slot] for node, slot in enumerate(own) if slot in planned.place}
-                        for own in slots]
+    def _filling(self, shape: Tree | Growth) -> Filling | Growing:
+        """The trees of this round, to be filled."""
+        roots = [tail[-1] for tail in self.tails]
+        return filling_of(shape, roots, self.proposal, self.temperature, self.gives_probs, self.output)
 
-    def _grow(self, rule: Growth) -> tuple[list[Draft], list[dict[int, int]]]:
-        growable(rule, self.proposal, self.temperature)
-        rows = [Growing(rule, tail[-1], self.temperature, self.gives_probs, self.output) for tail in self.tails]
-        grow_levels(rows, forwarding(
-            rows, lambda: self._forward_tails(rule.max_depth),
-            lambda _, tokens, depth, sees: self._forward(tokens, *block(self.waiting, depth, sees))))
-        self.levels = [row.levels for row in rows]
-        drafts, places = zip(*drafts_of(rows))
-        return list(drafts), list(places)
+    def _fill(self, shape: Tree | Growth, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
+        filling = self._filling(shape)
+        while (level := filling.next_level()) is not None:
+            if level is AT_ROOT:
+                logits = self._forward_tails(shape.max_depth)
+            else:
+                make = planned_block if isinstance(shape, Tree) else block
+                logits = self._forward(filling.tokens_of(level), *make(self.waiting, level))
+            filling.grow(level, logits, draws)
+        self.levels = filling.levels
+        return filling.drafts()
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Keeps the accepted nodes that were forwarded; the others, and the bonus token, wait for the next round."""
@@ -173,11 +164,6 @@ class LanguageModelDrafter(Drafter):
         texts = (held + len(tail) for held, tail in zip(self.cache.rows.as_list, self.tails))
         self._check_window(max(texts) + levels - 1)  # the last level is never forwarded
         return torch.tensor([[0] * (self.waiting.width - len(tail)) + tail for tail in self.tails])
-
-    def _forward_planned(self, filling: Filling, level: Level) -> Tensor:
-        """The logits [B, k, V] of a level of a static shape, the same nodes in every row."""
-        depth, mask = planned_block(self.waiting, level)
-        return self._forward(filling.tokens[:, level.nodes], depth, mask)
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.blocks.device

@@ -18,8 +18,6 @@ class LookupDrafter(TextDrafter):
     that agreeing matches share a path. Without a match nothing is drafted.
     """
 
-    option = "order"
-
     def __init__(self, longest: int = 4, shortest: int = 1, order: str = "recent"):
         if not 1 <= shortest <= longest:
             raise ValueError(f"n-grams from {shortest} to {longest}: give 1 <= shortest <= longest")

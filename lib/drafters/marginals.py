@@ -3,16 +3,17 @@
 For the heads see `lib.drafters.heads.marginals`.
 """
 
+from dataclasses import replace
 from operator import attrgetter
-from typing import ClassVar, Iterable, Sequence
+from typing import Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters.drafter import ROOT_ALONE, levels_of
-from lib.drafters.filling import Filling, check_proposal, plan
-from lib.drafters.growing import Growing, drafts_of, grow_levels, growable, tokens_of
+from lib.drafters.drafter import ROOT_ALONE, Traits, levels_of
+from lib.drafters.filling import check_proposal
+from lib.drafters.growing import filling_of, growable
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.lab.counters import forward
@@ -35,8 +36,6 @@ class MarginalDrafter(HeadDrafter):
     """
 
     deepest = property(attrgetter("head.depth"))
-    per_depth: ClassVar[bool] = True
-    one_pass: ClassVar[bool] = True
 
     def __init__(self, target, head, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)
@@ -56,31 +55,25 @@ class MarginalDrafter(HeadDrafter):
 
         Without a budget there is no forward pass, as where a policy advises against drafting.
         """
-        static = isinstance(shape, Tree)
+        static, per_depth = isinstance(shape, Tree), self.traits.per_depth
         if static:
             wanted = levels_of(shape, self.head.depth)[0]
         else:
-            wanted = growable(shape, self.proposal, self.temperature, per_depth=self.per_depth,
-                              per_parent=not self.per_depth).at_most(self.head.depth)
+            wanted = growable(shape, self.proposal, self.temperature, per_depth=per_depth,
+                              per_parent=not per_depth).at_most(self.head.depth)
         if not min(wanted.budget, wanted.max_depth):
-            self.drafts = Filling(ROOT_ALONE, self.roots, self.proposal, self.temperature).drafts()[0]
-            return self.drafts
-        self.calls += 1
-        with forward():
-            logits = self._marginals(wanted.max_depth)
-        self.drafts = self._fill(wanted, logits, draws) if static else self._grow(wanted, logits)
+            wanted = ROOT_ALONE
+        else:
+            self.calls += 1
+            with forward():
+                logits = self._marginals(wanted.max_depth)
+        filling = filling_of(wanted, self.roots, self.proposal, self.temperature, self.asked_probs, self.known,
+                             one_pass=True, per_depth=per_depth, per_parent=not per_depth)
+        children = self._children if static else self._growing
+        while (level := filling.next_level()) is not None:
+            filling.grow(level, children(logits, level.depth, filling.tokens_of(level)), draws)
+        self.drafts, _ = filling.drafts()
         return self.drafts
-
-    def _fill(self, shape: Tree, logits: Tensor, draws: Draws) -> list[Draft]:
-        filling = Filling(shape, self.roots, self.proposal, self.temperature, self.asked_probs, self.known)
-        for depth, nodes in enumerate([(ROOT,), *(level.nodes for level in plan(shape).levels)]):
-            filling.grow(nodes, self._children(logits, depth, filling.tokens[:, nodes]), draws)
-        return filling.drafts()[0]
-
-    def _grow(self, rule: Growth, logits: Tensor) -> list[Draft]:
-        rows = [Growing(rule, root, self.temperature, self.asked_probs, self.known) for root in self.roots]
-        grow_levels(rows, lambda levels, depth: self._growing(logits, depth, tokens_of(rows, levels)))
-        return [draft for draft, _ in drafts_of(rows)]
 
     def _children(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
         """The logits [B, k, K] of the children of nodes int64[B, k] at a depth, or [B, 1, K] where all have the same;
@@ -104,8 +97,6 @@ class MarginalDrafter(HeadDrafter):
 class MedusaDrafter(MarginalDrafter):
     """Medusa's heads, which read the hidden state of the token before the root and so do not see the root itself."""
 
-    head_kind = "medusa"
-
     def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
         last = torch.tensor([nodes[-1] for nodes in kept], device=hidden[-1].device)
         self.newest = hidden[-1][torch.arange(len(kept), device=last.device), last]  # [B, H]
@@ -128,7 +119,6 @@ class BlockDrafter(MarginalDrafter):
     With a selector (DFlash2) each node has a distribution of its own, after its token.
     """
 
-    head_kind: ClassVar[str] = "block"
     cache_bytes = property(attrgetter("cache.bytes"))
     window = property(attrgetter("head.window"))
 
@@ -137,8 +127,12 @@ class BlockDrafter(MarginalDrafter):
         self.cache = TreeCache()
         self.made_of: tuple | None = None  # the weights that `layers` were made of
         self.selector = head.candidate_selector
-        if self.selector is not None:
-            self.per_depth = False
+
+    @property
+    def traits(self) -> Traits:
+        """Those of its kind; with a selector a node's distribution depends on its token."""
+        traits = super().traits
+        return traits if self.selector is None else replace(traits, per_depth=False)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         super().start(prompts)
@@ -193,5 +187,3 @@ class BlockDrafter(MarginalDrafter):
 
 class JetSpecDrafter(BlockDrafter):
     """JetSpec's head (arXiv 2606.18394): a block that sees backwards alone."""
-
-    head_kind = "jetspec"

@@ -18,7 +18,6 @@ class MergedDrafter(Drafter):
     Drafters that sample do so independently ("iid"), and the merged draft keeps each one's proposal apart.
     """
 
-    option, needs_draft_model = "proposal", True
     calls = property(lambda self: sum(drafter.calls for drafter in self.drafters))
     window = property(lambda self: min((drafter.window for drafter in self.drafters if drafter.window), default=None))
     knows = property(lambda self: max(drafter.knows for drafter in self.drafters))

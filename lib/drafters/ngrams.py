@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lib.drafters.drafter import BY_RANKS, UNKNOWN, TextDrafter, partial_draft, static
+from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
 from lib.drafters.heads.store import NGRAMS, check_folder_of, read
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -98,8 +98,6 @@ class NgramDrafter(TextDrafter):
     With `enough` above `longest` only the tables are read.
     """
 
-    option, head_kind = "enough", NGRAMS
-    replay, reads_ahead = BY_RANKS, True
     name_or_path = property(attrgetter("tables.name_or_path"))
 
     def __init__(self, tables: NgramTables, enough: int = 2, longest: int = 4):

@@ -21,8 +21,6 @@ class PlainDrafter(TextDrafter):
     give the same draft as the fast drafter's.
     """
 
-    option, needs_draft_model = "proposal", True
-
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)
         self.model, self.proposal, self.temperature, self.calls = model, proposal, temperature, 0

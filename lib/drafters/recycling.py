@@ -21,8 +21,6 @@ class RecyclingDrafter(Drafter):
     Rejected nodes change the matrix, so a draft depends on more than the committed tokens, and no trace replays it.
     """
 
-    option = "candidates"
-    remembers = True
     cache_bytes = property(attrgetter("matrix.nbytes"))
 
     def __init__(self, vocabulary: int, candidates: int = 8):

@@ -1,22 +1,25 @@
 """The kinds of drafters by name, and the one factory of them.
 
-A new kind is a subclass of `Drafter` in any module, and one row here.
+A new kind is a subclass of `Drafter` in a file of its own, and one row here: studies, the recommendation, explorers and
+the readers of logs take it from its row.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
 from typing import get_args
 
-from lib.drafters.drafter import Drafter
+from lib.drafters.drafter import AGAIN, BY_RANKS, Drafter, Traits
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of drafter: "module:Class", imported when it is used, and a short description of its proposals."""
+    """A kind of drafter: "module:Class", imported when it is used, a short description of its proposals, its traits."""
 
     home: str
     about: str
+    traits: Traits = Traits()
 
     @property
     def drafter(self) -> type[Drafter]:
@@ -37,40 +40,82 @@ class Kind:
 
 DRAFTERS: dict[str, Kind] = {
     "none": Kind("lib.drafters.drafter:NoDrafter", "nothing: plain decoding"),
-    "model": Kind("lib.drafters.language_model:LanguageModelDrafter",
-                  "a language model's most likely tokens, or its samples"),
-    "plain": Kind("lib.drafters.plain:PlainDrafter",
-                  "the same without a cache, with a forward pass per node: the oracle of the others"),
-    "lookup": Kind("lib.drafters.lookup:LookupDrafter", "the tokens after earlier occurrences of the last few tokens"),
-    "sam": Kind("lib.drafters.suffix_automaton:SuffixAutomatonDrafter",
-                "the tokens after the longest earlier match of any length"),
-    "recycling": Kind("lib.drafters.recycling:RecyclingDrafter",
-                      "the target's own candidates from when it last verified a token"),
-    "ngrams": Kind("lib.drafters.ngrams:NgramDrafter",
-                   "n-grams of the text, then those counted on the target's own text"),
-    "early_exit": Kind("lib.drafters.self_speculation:EarlyExitDrafter",
-                       "the target's own first layers and its head"),
-    "int8": Kind("lib.drafters.self_speculation:Int8SelfDrafter", "the target itself with int8 weights"),
-    "combined": Kind("lib.drafters.combined:CombinedDrafter",
-                     "the longest earlier match where it is long enough, a model or a head elsewhere"),
-    "graft": Kind("lib.drafters.graft:GraftDrafter",
-                  "a model's or head's tree, pruned for tokens after the longest earlier match"),
-    "adaptive": Kind("lib.drafters.adaptive:AdaptiveDrafter",
-                     "a language model that drafts as deep as its last rounds advise"),
-    "confident": Kind("lib.drafters.adaptive:ConfidentDrafter",
-                      "a language model that stops where its confidence is low"),
-    "merged": Kind("lib.drafters.merged:MergedDrafter", "several language models' trees, or samples, in one tree"),
-    "medusa": Kind("lib.drafters.marginals:MedusaDrafter", "heads on the target's last hidden state, one per depth"),
-    "eagle": Kind("lib.drafters.eagle:EagleDrafter", "a layer that continues the target's last features"),
-    "eagle3": Kind("lib.drafters.eagle:Eagle3Drafter",
-                   "a layer that continues features fused from three of the target's layers"),
-    "block": Kind("lib.drafters.marginals:BlockDrafter", "a layer that predicts every depth in one forward pass"),
-    "jetspec": Kind("lib.drafters.marginals:JetSpecDrafter", "a block head whose places see backwards alone"),
-    "dspark": Kind("lib.drafters.dspark:DSparkDrafter",
-                   "a block head, with a bias from each node's parent token"),
-    "random": Kind("lib.drafters.controls:RandomDrafter", "uniform random tokens"),
-    "oracle": Kind("lib.drafters.controls:OracleDrafter", "the target's own continuation"),
+    "model": Kind(
+        "lib.drafters.language_model:LanguageModelDrafter", "a language model's most likely tokens, or its samples",
+        Traits(BY_RANKS, grows=True, option="proposal", needs_draft_model=True, specs=("model",), advised=True)),
+    "plain": Kind(
+        "lib.drafters.plain:PlainDrafter",
+        "the same without a cache, with a forward pass per node: the oracle of the others",
+        Traits(AGAIN, option="proposal", needs_draft_model=True)),
+    "lookup": Kind(
+        "lib.drafters.lookup:LookupDrafter", "the tokens after earlier occurrences of the last few tokens",
+        Traits(AGAIN, option="order", reads_text=True, specs=("lookup", "lookup:frequent"), advised=True)),
+    "sam": Kind(
+        "lib.drafters.suffix_automaton:SuffixAutomatonDrafter",
+        "the tokens after the longest earlier match of any length",
+        Traits(AGAIN, option="shortest", reads_text=True, specs=("sam",), advised=True)),
+    "recycling": Kind(
+        "lib.drafters.recycling:RecyclingDrafter", "the target's own candidates from when it last verified a token",
+        Traits(remembers=True, option="candidates", specs=("recycling",), advised=True)),
+    "ngrams": Kind(
+        "lib.drafters.ngrams:NgramDrafter", "n-grams of the text, then those counted on the target's own text",
+        Traits(BY_RANKS, option="enough", head="ngrams", reads_text=True)),
+    "early_exit": Kind(
+        "lib.drafters.self_speculation:EarlyExitDrafter", "the target's own first layers and its head",
+        Traits(BY_RANKS, grows=True, option="layers", specs=("early_exit",), advised=True)),
+    "int8": Kind(
+        "lib.drafters.self_speculation:Int8SelfDrafter", "the target itself with int8 weights",
+        Traits(BY_RANKS, grows=True, specs=("int8",))),
+    "combined": Kind(
+        "lib.drafters.combined:CombinedDrafter",
+        "the longest earlier match where it is long enough, a model or a head elsewhere",
+        Traits(AGAIN, option="enough", needs_draft_model=True, specs=("combined",), advised=True)),
+    "graft": Kind(
+        "lib.drafters.graft:GraftDrafter",
+        "a model's or head's tree, pruned for tokens after the longest earlier match",
+        Traits(AGAIN, option="enough", needs_draft_model=True)),
+    "adaptive": Kind(
+        "lib.drafters.adaptive:AdaptiveDrafter", "a language model that drafts as deep as its last rounds advise",
+        Traits(option="policy", needs_draft_model=True,
+               specs=("adaptive:schedule", "adaptive:complexity", "adaptive:pays"))),
+    "confident": Kind(
+        "lib.drafters.adaptive:ConfidentDrafter", "a language model that stops where its confidence is low",
+        Traits(AGAIN, option="threshold", needs_draft_model=True, specs=("confident",))),
+    "merged": Kind(
+        "lib.drafters.merged:MergedDrafter", "several language models' trees, or samples, in one tree",
+        Traits(option="proposal", needs_draft_model=True, specs=("merged",))),
+    "medusa": Kind(
+        "lib.drafters.marginals:MedusaDrafter", "heads on the target's last hidden state, one per depth",
+        Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="medusa")),
+    "eagle": Kind(
+        "lib.drafters.eagle:EagleDrafter", "a layer that continues the target's last features",
+        Traits(BY_RANKS, grows=True, idle_passes=1, head="eagle")),
+    "eagle3": Kind(
+        "lib.drafters.eagle:Eagle3Drafter", "a layer that continues features fused from three of the target's layers",
+        Traits(BY_RANKS, grows=True, idle_passes=1, head="eagle3")),
+    "block": Kind(
+        "lib.drafters.marginals:BlockDrafter", "a layer that predicts every depth in one forward pass",
+        Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="block")),
+    "jetspec": Kind(
+        "lib.drafters.marginals:JetSpecDrafter", "a block head whose places see backwards alone",
+        Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="jetspec")),
+    "dspark": Kind(
+        "lib.drafters.dspark:DSparkDrafter", "a block head, with a bias from each node's parent token",
+        Traits(BY_RANKS, grows=True, one_pass=True, option="trust", head="dspark")),
+    "random": Kind(
+        "lib.drafters.controls:RandomDrafter", "uniform random tokens", Traits(specs=("random",), control=True)),
+    "oracle": Kind(
+        "lib.drafters.controls:OracleDrafter", "the target's own continuation",
+        Traits(specs=("oracle",), control=True)),
 }
+
+
+@cache
+def traits_of(drafter: type[Drafter]) -> Traits:
+    """The traits in the row of a class, or of the first of its bases that has one; the defaults without one."""
+    by_home = {kind.home: kind.traits for kind in DRAFTERS.values()}
+    homes = [f"{base.__module__}:{base.__qualname__}" for base in drafter.__mro__]
+    return next((by_home[home] for home in homes if home in by_home), Traits())
 
 
 def make(spec: str, pair, **options) -> Drafter:
@@ -92,25 +137,30 @@ def make(spec: str, pair, **options) -> Drafter:
     return kind.drafter.of(pair, **options)
 
 
+def advised(pair) -> list[str]:
+    """The kinds, of those that are advised by their names alone, that a pair can have."""
+    return [name for name, kind in DRAFTERS.items() if kind.traits.advised and not kind.drafter.refusal(pair.target)
+            and (pair.draft_model is not None or not kind.traits.needs_draft_model)]
+
+
 def heads_for(target: str) -> list[str]:
     """The kinds of drafters whose trained head, or tables, ship for a target or were made here."""
     from lib.drafters.heads.store import made_for  # brings transformers, which names and options do not need
 
-    heads = {name: kind.drafter.head_kind for name, kind in DRAFTERS.items()}
     made = made_for(target)
-    return [name for name, head in heads.items() if head in made]
+    return [name for name, kind in DRAFTERS.items() if kind.traits.head in made]
 
 
 def head_of(spec: str) -> str:
     """The kind of trained head, or of tables, that a drafter reads; empty for none."""
     name, options = parse(spec)
-    return DRAFTERS[name].drafter.head_kind or (head_of(str(options["behind"])) if "behind" in options else "")
+    return DRAFTERS[name].traits.head or (head_of(str(options["behind"])) if "behind" in options else "")
 
 
 def needs_draft_model(spec: str) -> bool:
     """Whether a pair has to have a draft model for such a drafter."""
     name, options = parse(spec)
-    return DRAFTERS[name].drafter.needs_draft_model and options.get("behind", "model") == "model"
+    return DRAFTERS[name].traits.needs_draft_model and options.get("behind", "model") == "model"
 
 
 def parse(spec: str) -> tuple[str, dict[str, object]]:
@@ -127,7 +177,7 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
 def _option(spec: str, name: str, part: str) -> tuple[str, object]:
     """The option and the value that a part of a spec gives."""
     option, named, text = part.rpartition("=")
-    main, taken = DRAFTERS[name].drafter.option, DRAFTERS[name].options
+    main, taken = DRAFTERS[name].traits.option, DRAFTERS[name].options
     if not text or not (named or main):
         raise ValueError(f"drafter is {spec!r}; " + (f"give a value for {main} after the colon" if main else
                                                      f"{name} takes no value after its name"))

@@ -11,6 +11,7 @@ from lib.drafters.vocabulary import drafting
 from lib.models.quantize import int8
 
 SHARED = ("embed_tokens", "norm", "rotary_emb")
+EXITS = 5  # early exit takes one layer in so many
 
 
 class EarlyExitDrafter(LanguageModelDrafter):
@@ -20,10 +21,12 @@ class EarlyExitDrafter(LanguageModelDrafter):
     the cache, so that it can be compared with drafters of other models.
     """
 
-    option, needs_draft_model = "layers", False
-
     @classmethod
-    def of(cls, pair, *, layers: int = 1, vocabulary: int | Tensor | None = None) -> "EarlyExitDrafter":
+    def of(cls, pair, *, layers: int | None = None,
+           vocabulary: int | Tensor | None = None) -> "EarlyExitDrafter":
+        """The first layers of the pair's target, one in EXITS if no number is given."""
+        if layers is None and not cls.refusal(pair.target):
+            layers = max(1, len(pair.target.model.layers) // EXITS)
         return cls(drafting(first_layers(pair.target, layers), pair, vocabulary))
 
     @classmethod
@@ -68,8 +71,6 @@ def first_layers(target, layers: int):
 
 class Int8SelfDrafter(LanguageModelDrafter):
     """A language-model drafter of the target itself, with its linear layers rounded to int8."""
-
-    option, needs_draft_model = "", False
 
     @classmethod
     def of(cls, pair, *, vocabulary: int | Tensor | None = None) -> "Int8SelfDrafter":

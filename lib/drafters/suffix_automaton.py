@@ -90,8 +90,6 @@ class SuffixAutomatonDrafter(TextDrafter):
     continuations fill it as a trie. Without a match nothing is drafted.
     """
 
-    option = "shortest"
-
     def __init__(self, shortest: int = 1):
         if shortest < 1:
             raise ValueError(f"shortest match is {shortest}; give 1 or more tokens")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lib.decoding.loop import generate
 from lib.drafters.drafter import NoDrafter
-from lib.drafters.registry import heads_for, make
+from lib.drafters.registry import advised, heads_for, make
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
@@ -24,7 +24,6 @@ from lib.verify.rules import RULES
 TYPED = "your own"  # the kind of text under which a prompt is typed
 PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "expansion:2,2,1",
            "expansion:1,1,3,1,1,1,1,1", "eagle2:4,4@14", "dyspec@14")
-OF_TEXT = ("lookup", "sam", "recycling")
 GREEDY, NAIVE, TOP_K = "greedy", "naive", "top_k"
 MOST_NODES, MOST_TOKENS, HOTTEST = 128, 1024, 5.0  # more nodes would not be readable
 
@@ -229,7 +228,7 @@ class RoundsExplorer:
 
 def drafters_of(pair: Pair) -> tuple[str, ...]:
     """The specs of drafters that are offered for a pair: its model, drafters of the text, and what ships for it."""
-    return (*(["model"] if pair.draft_model is not None else []), *OF_TEXT, *heads_for(pair.target_name))
+    return (*advised(pair), *heads_for(pair.target_name))
 
 
 def rules_at(temperature: float) -> tuple[str, ...]:

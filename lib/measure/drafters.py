@@ -12,7 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 from lib import models
-from lib.cost.candidates import EXITS, growth_rules
+from lib.cost.candidates import growth_rules
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters import vocabulary
@@ -28,9 +28,6 @@ from lib.trees.growth.registry import shape_or_growth
 
 MODEL = "model "  # before the name of a language model that drafts
 PLAIN, NO_SHAPE = "none", "root"  # decoding without a drafter, and the tree that it verifies
-CONTROLS = ("random", "oracle")
-STANDARD = ("model", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit", "int8", "combined",
-            "adaptive:schedule", "adaptive:complexity", "adaptive:pays", "confident", *CONTROLS)
 COMPARED = ("model", "lookup")  # in every comparison, whatever else drafts
 DEEPEST = 8  # levels of grown trees
 SECONDS = 10.0  # between two lines of progress
@@ -85,7 +82,7 @@ def heads_of(target: str) -> list[str]:
 def _head(spec: str) -> str:
     """The kind of head that a drafter reads: "eagle" of "eagle-wide"; empty without a head."""
     kind = spec.partition("-")[0].partition(":")[0]
-    return DRAFTERS[kind].drafter.head_kind if kind in DRAFTERS else ""
+    return DRAFTERS[kind].traits.head if kind in DRAFTERS else ""
 
 
 def check(spec: str) -> None:
@@ -98,13 +95,13 @@ def competing(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
     """The drafters compared on one target: label -> kind with its option, pair and options, as `make` takes them.
 
     pairs: of one target, in order of preference. specs: see `drafters.registry`, or names of heads, in addition
-    to COMPARED; empty: all that exist for the target, early exit after one layer in EXITS. "model" stands for the draft
-    model of every pair, "merged" for all of them in one; the other kinds that need a draft model take the first, and
-    are left out where no pair has one.
+    to COMPARED; empty: all that exist for the target. "model" stands for the draft model of every pair, "merged" for
+    all of them in one; other kinds that need a draft model take the first, and are left out where no pair has one.
     """
     first, drafters = pairs[0], {}
     by_model = {pair.drafter_name: pair for pair in pairs if pair.draft_model is not None}
-    standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].drafter.refusal(first.target)]
+    standard = [spec for kind in DRAFTERS.values() for spec in kind.traits.specs
+                if not kind.drafter.refusal(first.target)]
     standard += [f"model:vocabulary={vocabulary.REDUCED}"] if vocabulary.ships(first.target_name) else []
     for spec in dict.fromkeys([*COMPARED, *specs] if specs else [*standard, *heads_of(first.target_name)]):
         if spec == "model":
@@ -118,7 +115,6 @@ def competing(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
         elif needs_draft_model(spec):
             drafters |= {spec: (spec, pair, {}) for pair in list(by_model.values())[:1]}
         else:
-            spec = f"{spec}:{max(1, len(first.target.model.layers) // EXITS)}" if spec == "early_exit" else spec
             drafters[spec] = spec, first, {}
     return drafters
 
@@ -134,9 +130,12 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
     first = pairs[0]
     drafters, made = competing(pairs, specs), {}
 
+    def is_control(label: str) -> bool:
+        return DRAFTERS[parse(drafters[label][0])[0]].traits.control
+
     def drafter_of(label: str, shape: str, ids: Sequence[int] = (), continuation: Sequence[int] = ()) -> Drafter:
         spec, pair, options = drafters[label]
-        if spec in CONTROLS:
+        if is_control(label):
             known = {"prompts": [ids], "continuations": continuation} if spec == "oracle" else {}
             return make(spec, pair, **known, generator=torch.Generator().manual_seed(seed))
         if (label, shape) not in made:
@@ -149,7 +148,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
 
     settings = [(label, shape) for label in drafters for shape in shape_names]
     for label in drafters if grown else ():
-        if label not in CONTROLS:
+        if not is_control(label):
             rule = next(iter(growth_rules(drafter_of(label, shape_names[0]), DEEPEST)), "")
             settings += [(label, f"{rule}@{budget}") for budget in grown if rule]
     tried = tqdm(list(zip(prompts.names, prompts.kinds, prompts.ids)), mininterval=SECONDS, file=sys.stdout,
@@ -157,7 +156,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
     for name, kind, ids in tried:
         if (first.target_name, name) in done:
             for label, shape in settings:
-                if label not in CONTROLS and (drafter := drafter_of(label, shape)).remembers:
+                if not is_control(label) and (drafter := drafter_of(label, shape)).traits.remembers:
                     run(drafter, shape, ids)
             continue
         about = {"target": first.target_name, "dtype": first.dtype, "prompt": name, "kind": kind,

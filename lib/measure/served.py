@@ -1,5 +1,5 @@
-"""Logged answers of a model that is served elsewhere: what was read, drafters replayed on it, the recommendation at costs
-of elsewhere, and what it means that some answers are known by their text alone. No target is loaded.
+"""Logged answers of a model that is served elsewhere: what was read, drafters replayed on it, the recommendation at
+costs of elsewhere, and what it means that some answers are known by their text alone. No target is loaded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ import lib.cost.served as from_logs
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.roofline import HARDWARE
 from lib.cost.round_cost import RoundCost
-from lib.drafters.drafter import TextDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, make, parse
 from lib.lab import provenance, stats
@@ -71,8 +70,7 @@ def kinds_of(specs: Sequence[str]) -> tuple[list[str], list[str]]:
     """The kinds of drafters among names, and the draft models. ValueError for a kind that logs do not decide."""
     kinds = [spec for spec in specs if spec.partition(":")[0] in DRAFTERS]
     for spec in kinds:
-        kind = DRAFTERS[parse(spec)[0]].drafter
-        if not issubclass(kind, TextDrafter) or spec.partition(":")[0] in ("none", "plain"):
+        if not DRAFTERS[parse(spec)[0]].traits.reads_text:
             raise ValueError(f"drafter {spec!r} needs the target's logits or hidden states, or a draft model, which a "
                              "log does not have: give kinds that read the text alone (lookup, sam, ngrams), or the "
                              "name or folder of a draft model itself")

@@ -151,4 +151,4 @@ def _outputs(hidden: Sequence[Sequence[Tensor]], first: Sequence[int], nodes: Se
 
 def replayable(drafter: Drafter) -> bool:
     """Whether the rounds of a drafter follow from a trace's text."""
-    return drafter.replayed != LIVE
+    return drafter.traits.replay != LIVE

@@ -46,7 +46,7 @@ def _folders() -> tempfile.TemporaryDirectory:
 @cache
 def folder(kind: str, target) -> Path | None:
     """A saved random head, or tables, for a kind of drafter; None for those that need none."""
-    kind = REGISTRY[kind].drafter.head_kind
+    kind = REGISTRY[kind].traits.head
     if not kind:
         return None
     path = Path(_folders().name) / f"{kind}-{id(target)}"

@@ -134,11 +134,6 @@ class CachedLayers:
         unknown = not all(layer.in_cpp for layer in layers)
         self.native = None if unknown or refusal(layers, rotary, None) else NativeBlocks(layers, rotary, norm, None)
 
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of weights that are held a second time."""
-        return 0 if self.native is None else self.native.copied_bytes
-
     def __call__(self, x: Tensor, offsets: Tensor, cache: TreeCache, mask: Tensor | None,
                  read: Tensor | None = None) -> Tensor:
         """x [B, T, H] at positions int64[T] or [B, T] after each row's committed slots, appended to the cache, to
@@ -155,7 +150,6 @@ class CachedLayers:
             return x if self.norm is None else self.norm(x)
         seen = SharedMask(causal(x.shape[1], cache.pending) if mask is None else mask)
         return self.native(x, offsets, cache, seen, all_states=True, read=read)[1][-1]
-
 
     def take(self, x: Tensor, cache: TreeCache) -> None:
         """Appends the keys and values of x [B, T, inputs] to the cache, after each row's slots, in every layer: what

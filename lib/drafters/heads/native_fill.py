@@ -69,6 +69,6 @@ class HeadFill(NativeBlocks):
         unknown = self.run_head(ctypes.byref(f), ctypes.byref(self.fusion), levels.structs,
                                 *map(c_int64, (len(levels.structs), levels.size, choices)), c_void_p(start_of(filled)))
         if unknown >= 0:
-            raise IndexError(f"token {filled.flatten()[unknown]} is none of the embedding's {f.embedding.out}; take the "
-                             "head of this target")
+            raise IndexError(f"token {filled.flatten()[unknown]} is none of the embedding's {f.embedding.out}; take "
+                             "the head of this target")
         return filled

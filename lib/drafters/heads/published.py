@@ -55,6 +55,7 @@ def load(kind: str, where: str | Path, target) -> nn.Module:
                "jetspec": load_dflash, "dspark": load_dspark}
     folder = folder_of(where)
     settings, tensors = store.read(where, folder)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
     try:
         head = (store.load(kind, where, settings, tensors, target) if "kind" in settings
                 else layouts[kind](where, settings, tensors, target))
@@ -86,29 +87,41 @@ def load_medusa(where, settings: dict, tensors: dict[str, Tensor], target) -> nn
                          medusa_num_layers=layers, medusa_vocab_size=ours.vocab_size if own_output else None)
     if {"hidden_size", "vocab_size"} <= settings.keys():
         check_fits(where, settings["hidden_size"], settings["vocab_size"], target)
-    return filled(where, MedusaHeads, config, tensors, lambda name: published_name(name, layers))
 
+    def published_name(name: str) -> str:
+        part, head, *rest = name.split(".")
+        return ".".join([head, *rest] if part == "stacks" else [head, str(layers), *rest])
 
-def published_name(name: str, layers: int) -> str:
-    """What the published layout calls a tensor of `MedusaHeads`."""
-    part, head, *rest = name.split(".")
-    return ".".join([head, *rest] if part == "stacks" else [head, str(layers), *rest])
+    return filled(where, MedusaHeads, config, tensors, published_name)
 
 
 def load_eagle(where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
     """An EAGLE-1 head for a target."""
     config = _config(where, settings, tensors, kind="eagle", bias=settings.get("bias", True))
     check_fits(where, config.hidden_size, config.vocab_size, target)
-    return filled(where, EagleHead, config, _weights(tensors))
+    return filled(where, EagleHead, config, tensors)
 
 
 def load_eagle3(where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
     """An EAGLE-3 head for a target. ValueError also for features that the target has not, and where `t2d` and `d2t`
     contradict one another.
     """
-    _check_parts(where, settings)
-    settings = {**(settings.get(NESTED) or {}), **settings}
-    tensors = _with_midlayer(where, tensors)
+    nested, eagle = settings.get(NESTED) or {}, settings.get("eagle_config")
+    if not isinstance(nested, dict):
+        raise ValueError(f"config.json of {where} has {NESTED} {nested!r}, no object; fetch the folder again")
+    for held in (nested, settings, eagle if isinstance(eagle, dict) else {}):
+        layers = held.get(FEATURES) or []
+        if not (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
+            raise ValueError(f"config.json of {where} has {FEATURES} {layers!r}, no list of whole numbers; fetch the "
+                             "folder again")
+    if wrong := [name for name in FLAGS if type(settings.get(name, False)) is not bool]:
+        raise ValueError(f"config.json of {where} has {wrong[0]} {settings[wrong[0]]!r}, which must be true or false; "
+                         "fetch the folder again")
+    ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model.")) for name in tensors}
+    names = list(ours.values())
+    if twice := sorted(name for name, other in ours.items() if other != name and names.count(other) > 1):
+        raise ValueError(f"{where} holds {', '.join(twice)} a second time as midlayer; keep one of the two layouts")
+    settings, tensors = {**nested, **settings}, {ours[name]: tensor for name, tensor in tensors.items()}
     norms = {"fc_norm": "fc_norm.0.weight" in tensors, "norm_before_fc": "input_norm.weight" in tensors}
     config = _config(where, norms | settings, tensors, kind="eagle3", num_hidden_layers=1,  # some tell the target's
                      feature_layers=feature_layers(settings, target.config), own_output="lm_head.weight" in tensors)
@@ -117,7 +130,7 @@ def load_eagle3(where, settings: dict, tensors: dict[str, Tensor], target) -> nn
     if config.hidden_size != target.config.get_text_config().hidden_size:
         config.own_embedding = True  # the target's would not fit
     tensors = _drafting(where, config, tensors)
-    return checked(where, filled(where, Eagle3Head, config, _weights(tensors)))
+    return checked(where, filled(where, Eagle3Head, config, tensors))
 
 
 def load_dflash(where, settings: dict, tensors: dict[str, Tensor], target) -> DFlashHead:
@@ -182,9 +195,18 @@ def _load_block(where, settings: dict, tensors: dict[str, Tensor], target, layer
                          "tokens; fetch the folder again")
     tensors = {re.sub(r"_codebook\.weight$", "_codebook", re.sub(r"^hidden_norm\.", "feature_norm.", name)): tensor
                for name, tensor in _drafting(where, config, tensors).items()}
+    if missing := [name for name in DFLASH2 if second and not hasattr(config, name)]:
+        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}, which a DFlash2 head has; fetch the "
+                         "folder again")
     if second:
-        _check_dflash2(where, config)
-    return checked(where, filled(where, DFlash2Head if second else DFlashHead, config, _weights(tensors)))
+        check_counts(where, {name: getattr(config, name) for name in DFLASH2}, *DFLASH2)
+        if config.hidden_size % config.conv_group_size:
+            raise ValueError(f"config.json of {where} has conv_group_size {config.conv_group_size}, which does not "
+                             f"divide hidden_size {config.hidden_size}; fetch the folder again")
+        if config.draft_vocab_size:
+            raise ValueError(f"{where} is a DFlash2 head that drafts {config.draft_vocab_size} of {config.vocab_size} "
+                             "tokens; take one that drafts all, as its authors' do")
+    return checked(where, filled(where, DFlash2Head if second else DFlashHead, config, tensors))
 
 
 def _seen(where, settings: dict, causal: bool) -> dict[str, object]:
@@ -201,20 +223,6 @@ def _seen(where, settings: dict, causal: bool) -> dict[str, object]:
                          "others that do not; take a head whose layers are alike, or whose config has is_causal")
     check_counts(where, {"sliding_window": settings.get("sliding_window")}, "sliding_window")
     return {"causal": causal or told is not False, "sliding_window": settings["sliding_window"]}
-
-
-def _check_dflash2(where, config: LlamaConfig) -> None:
-    """ValueError where the sizes of DFlash2's parts are not there or do not fit."""
-    if missing := [name for name in DFLASH2 if not hasattr(config, name)]:
-        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}, which a DFlash2 head has; fetch the "
-                         "folder again")
-    check_counts(where, {name: getattr(config, name) for name in DFLASH2}, *DFLASH2)
-    if config.hidden_size % config.conv_group_size:
-        raise ValueError(f"config.json of {where} has conv_group_size {config.conv_group_size}, which does not divide "
-                         f"hidden_size {config.hidden_size}; fetch the folder again")
-    if config.draft_vocab_size:
-        raise ValueError(f"{where} is a DFlash2 head that drafts {config.draft_vocab_size} of {config.vocab_size} "
-                         "tokens; take one that drafts all, as its authors' do")
 
 
 def feature_layers(settings: dict, target_config) -> list[int]:
@@ -249,35 +257,6 @@ def _sizes(where, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaCo
     present = {name: value for name, value in {**settings, **more}.items() if value is not None}
     check_counts(where, present, *needed, "num_key_value_heads", "num_hidden_layers", "draft_vocab_size")
     return layer_config(where, {"num_hidden_layers": 1, **settings, **more})
-
-
-def _check_parts(where, settings: dict) -> None:
-    """ValueError where the layer's nested config is no object, feature layers are no numbers, or a flag is none."""
-    nested, eagle = settings.get(NESTED) or {}, settings.get("eagle_config")
-    if not isinstance(nested, dict):
-        raise ValueError(f"config.json of {where} has {NESTED} {nested!r}, no object; fetch the folder again")
-    for held in (nested, settings, eagle if isinstance(eagle, dict) else {}):
-        layers = held.get(FEATURES) or []
-        if not (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
-            raise ValueError(f"config.json of {where} has {FEATURES} {layers!r}, no list of whole numbers; fetch the "
-                             "folder again")
-    if wrong := [name for name in FLAGS if type(settings.get(name, False)) is not bool]:
-        raise ValueError(f"config.json of {where} has {wrong[0]} {settings[wrong[0]]!r}, which must be true or false; "
-                         "fetch the folder again")
-
-
-def _with_midlayer(where, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with the layer under its first name, without "model.". ValueError where one is there twice."""
-    ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model.")) for name in tensors}
-    held = list(ours.values())
-    if twice := sorted(name for name, other in ours.items() if other != name and held.count(other) > 1):
-        raise ValueError(f"{where} holds {', '.join(twice)} a second time as midlayer; keep one of the two layouts")
-    return {ours[name]: tensor for name, tensor in tensors.items()}
-
-
-def _weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without those that follow from the others."""
-    return {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
 
 
 def _drafting(where, config: LlamaConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

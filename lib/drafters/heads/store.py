@@ -92,23 +92,21 @@ def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
     if not isinstance(settings, dict):
         raise ValueError(f"config.json of {where} holds a {type(settings).__name__}, no object; fetch the folder again")
     files = sorted(folder.glob("*.safetensors"))
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+    if not files and pickles:
+        raise ValueError(
+            f"{where} holds its weights in {', '.join(pickles)}: a pickle, which can run code when it is read, so that "
+            "only safetensors are read here; if you trust it, read it with torch.load(..., weights_only=True), write "
+            "it with safetensors.torch.save_file, and give the folder of that")
     if not files:
-        raise ValueError(f"{where} {_instead(folder)}")
+        raise ValueError(
+            f"{where} has no safetensors; if its page lists .bin or .pt files, those are pickles, which can run code "
+            "when they are read, and are not fetched here: name a repository or a revision with safetensors, such as "
+            "NAME@refs/pr/1 where its page shows a conversion to them")
     try:
         return settings, {name: tensor for path in files for name, tensor in load_file(path).items()}
     except SafetensorError as error:
         raise ValueError(f"{where} holds a broken safetensors file ({error}); fetch it again") from error
-
-
-def _instead(folder: Path) -> str:
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-    if not pickles:
-        return ("has no safetensors; if its page lists .bin or .pt files, those are pickles, which can run code when "
-                "they are read, and are not fetched here: name a repository or a revision with safetensors, such as "
-                "NAME@refs/pr/1 where its page shows a conversion to them")
-    return (f"holds its weights in {', '.join(pickles)}: a pickle, which can run code when it is read, so that only "
-            "safetensors are read here; if you trust it, read it with torch.load(..., weights_only=True), write it "
-            "with safetensors.torch.save_file, and give the folder of that")
 
 
 def layer_config(where, settings: dict) -> LlamaConfig:

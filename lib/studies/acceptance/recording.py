@@ -101,7 +101,7 @@ class Competitors(Mapping):
                 if not simulated.replayable(drafter):
                     raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its "
                                      "rounds; notebook 5 decodes with it live")
-                by_model = drafter.replayed == BY_RANKS and not drafter.reads_ahead
+                by_model = drafter.traits.replay == BY_RANKS and not drafter.reads_ahead
                 found[spec] = drafter.model if by_model else drafter
         return found
 

@@ -16,7 +16,7 @@ from lib.cost.candidates import Entrant, Limits
 from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, Interval
 from lib.cost.round_cost import Curve, RoundCost
 from lib.decoding import loop
-from lib.drafters.drafter import NoDrafter
+from lib.drafters.drafter import NoDrafter, Traits
 from lib.drafters.ngrams import NgramDrafter, NgramTables
 from lib.models import Pair
 from lib.models.prompts import PromptSet
@@ -276,12 +276,15 @@ def test_a_drafter_that_remembers_starts_anew_in_each_call():
     assert first == again
 
 
+def with_traits(deepest=None, **traits):
+    return type("Stub", (NoDrafter,), {"traits": Traits(**traits), "deepest": deepest})()
+
+
 def test_grown_trees_are_no_deeper_than_the_limits_and_the_head():
-    head = NoDrafter()
-    head.grows, head.per_depth, head.one_pass, head.deepest = True, True, True, 4
+    head = with_traits(deepest=4, grows=True, per_depth=True, one_pass=True)
     assert [growth.parse(f"{name}@16").max_depth for name in candidates.growth_rules(head, 8)] == [4]
     assert [growth.parse(f"{name}@16").max_depth for name in candidates.growth_rules(head, 3)] == [3]
-    head.per_depth, head.deepest = False, None
+    head = with_traits(grows=True, one_pass=True)
     assert [growth.parse(f"{name}@16").max_depth for name in candidates.growth_rules(head, 8)] == [8]
 
 
@@ -425,7 +428,7 @@ def test_all_kinds_of_trees_have_budgets_before_the_steps_of_the_batches_that_ar
 
 def test_a_target_alone_has_every_drafter_that_needs_no_model():
     alone = [one.name for one in candidates.entrants([pair_of(None, "none")])]
-    assert alone == ["lookup", "sam", "recycling", "early_exit:1"]
+    assert alone == ["lookup", "sam", "recycling", "early_exit"]
     both = [pair_of(small_models.related(TARGET, seed, 0.1), f"d{seed}") for seed in (1, 2)]
     names = [one.name for one in candidates.entrants(both)]
     assert names == [*alone, "model (d1)", "model (d2)", "combined (d1)", "combined (d2)"]
@@ -511,8 +514,7 @@ def test_grown_trees_and_live_drafters_compete_too():
 def test_a_level_costs_a_forward_pass_or_its_share_of_growing():
     level, free = Curve.through([1, 4], [0.01, 0.03]), Curve.through([1], [0.0])
     price = RoundCost(1.0, 0.1, level, free, Curve.through([8, 64], [0.5, 2.0]))
-    each_level, one_pass = NoDrafter(), NoDrafter()
-    one_pass.one_pass = True
+    each_level, one_pass = NoDrafter(), with_traits(one_pass=True)
     assert candidates.growing_level(each_level, price, 8) == pytest.approx(0.03)
     assert candidates.growing_level(one_pass, price, 8) == pytest.approx(0.05)
     assert candidates.growing_level(one_pass, replace(price, grown=None), 8) == 0

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.drafters import DRAFTERS, Drafter, Kind, filling, make, parse
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.controls import OracleDrafter, RandomDrafter
-from lib.drafters.drafter import merge
+from lib.drafters.drafter import Traits, merge
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter, by_frequency
 from lib.drafters.merged import MergedDrafter, merge_chosen
@@ -453,8 +453,6 @@ def test_a_pair_without_a_draft_model_takes_drafters_that_need_none():
 class Repeating(Drafter):
     """Drafts the root again and again: the whole of a new drafter."""
 
-    option = "offset"
-
     def __init__(self, offset: int = 0):
         self.offset = offset
 
@@ -464,7 +462,7 @@ class Repeating(Drafter):
 
 
 def test_a_new_drafter_is_one_class_and_one_row(monkeypatch):
-    monkeypatch.setitem(DRAFTERS, "repeating", Kind(f"{__name__}:Repeating", "the root"))
+    monkeypatch.setitem(DRAFTERS, "repeating", Kind(f"{__name__}:Repeating", "the root", Traits(option="offset")))
     drafter = make("repeating:0", PAIR)
     assert isinstance(drafter, Repeating) and drafter.window is None and not drafter.wants_hidden_states
     assert decode(drafter, shape="chain:3").new_tokens == continuations()

@@ -5,49 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.nn.functional import silu
 
 from lib.drafters import make
 from lib.drafters.heads import published
-from lib.studies.acceptance import live
-from lib.tests.drafters.test_published_heads import (DRAFTED, LAYOUTS, PROMPTS, TARGET, H, V, dflash_tensors, numbers,
-                                                     write)
+from lib.tests.drafters.test_published_heads import (DRAFTED, LAYOUTS, PROMPTS, TARGET, H, Plain, V, dflash_tensors,
+                                                     is_lossless, numbers, turned, write)
 from lib.trees import shapes
 
 EAGLE3, EAGLE3_TENSORS, _ = LAYOUTS["eagle3"]
-
-
-class Plain:
-    """Tensors of a file as functions, in float64."""
-
-    def __init__(self, tensors):
-        self.given = {name: tensor.double() for name, tensor in tensors.items() if tensor.is_floating_point()}
-
-    def normed(self, x, name):
-        return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * self.given[f"{name}.weight"]
-
-    def heads(self, x, layer, name, count):
-        return (x @ self.given[f"{layer}.self_attn.{name}_proj.weight"].T).view(len(x), count, 8)
-
-    def attend(self, query, key, value, sees, layer):
-        """query [n, 4, 8], key and value [m, 2, 8], sees bool[n, m] to [n, H]."""
-        out = []
-        for head in range(4):
-            scores = (query[:, head] @ key[:, head // 2].T / 8**0.5).masked_fill(~sees, float("-inf"))
-            out.append(scores.softmax(-1) @ value[:, head // 2])
-        return torch.cat(out, dim=-1) @ self.given[f"{layer}.self_attn.o_proj.weight"].T
-
-    def mlp(self, x, layer):
-        gate, up, down = (self.given[f"{layer}.mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
-        return silu(x @ gate.T) * (x @ up.T) @ down.T
-
-
-def turned(x, places):
-    """Rotary positions of [n, heads, 8]."""
-    angles = places[:, None] * 10000.0 ** (-torch.arange(4) / 4)
-    first, second = x.chunk(2, dim=-1)
-    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 def states_of(text, layers):
@@ -62,14 +27,6 @@ def proposed(kind, folder, text, shape="chain:4", target=TARGET):
     drafter.commit([[]], text[-1:], target(torch.tensor([text[:-1]]), output_hidden_states=True))
     (draft,) = drafter.propose(shapes.parse(shape), None)
     return draft.tokens.tolist()
-
-
-def is_lossless(kind, folder, shape="kary:2@6"):
-    drafter = make(kind, SimpleNamespace(target=TARGET), folder=str(folder))
-    done = live.decode(TARGET, drafter, PROMPTS, shape=shape, max_new_tokens=9)
-    own = [TARGET.generate(prompt[None], max_new_tokens=9, do_sample=False, pad_token_id=0, eos_token_id=None)
-           for prompt in PROMPTS]
-    return done.new_tokens == [row[0, len(prompt):].tolist() for row, prompt in zip(own, PROMPTS)]
 
 
 # ----------------------------------------------------------------------------------------------------------- EAGLE-3.1
@@ -303,7 +260,7 @@ def test_a_block_with_a_window_drafts_for_texts_within_it(tmp_path):
     config = DFLASH2 | {"layer_types": ["sliding_attention"] * 2, "sliding_window": 12}
     folder = write(tmp_path / "head", "block", config=config, tensors=dflash2_tensors())
     drafter = make("block", SimpleNamespace(target=TARGET), folder=str(folder))
-    assert drafter.window == 7 and not drafter.per_depth
+    assert drafter.window == 7 and not drafter.traits.per_depth
     text = list(range(1, 20))
     head, hidden = drafter.head, TARGET(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
     root = TARGET.get_input_embeddings()(torch.tensor([text[-1:]]))

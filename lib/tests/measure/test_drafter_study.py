@@ -42,7 +42,7 @@ def test_every_drafter_decodes_each_prompt_and_shape_once_and_says_what_plain_de
     rows = frame(parts)
     assert len(parts) == 3 and rows["identical"].all()
     labels = set(rows["drafter"]) - {"none"}
-    assert {"model one", "model two", "lookup:frequent", "merged", "early_exit:1", "oracle"} <= labels
+    assert {"model one", "model two", "lookup:frequent", "merged", "early_exit", "oracle"} <= labels
     Store(tmp_path, "x").open("drafters").extend(rows)
     per_setting = rows.groupby(["prompt", "drafter", "shape"])[["rounds", "tokens"]].sum()
     assert len(per_setting) == 3 * (1 + 2 * len(labels)) and set(rows["dtype"]) == {"float64"}
@@ -97,9 +97,9 @@ def test_who_competes():
     assert list(study.competing(PAIRS, ["recycling", "lookup"])) == ["model one", "model two", "lookup", "recycling"]
     alone = a_pair("none")
     parts = decoded([alone], specs=["model", "merged", "combined", "adaptive:pays", "sam", "early_exit"])
-    assert set(frame(parts)["drafter"]) == {"none", "lookup", "sam", "early_exit:1"}
+    assert set(frame(parts)["drafter"]) == {"none", "lookup", "sam", "early_exit"}
     assert set(study.competing([alone], [])) == {
-        "lookup", "lookup:frequent", "sam", "recycling", "early_exit:1", "int8", "random", "oracle"}
+        "lookup", "lookup:frequent", "sam", "recycling", "early_exit", "int8", "random", "oracle"}
     both = study.competing([alone, PAIRS[0]], ["merged", "combined"])
     assert list(both) == ["model one", "lookup", "combined"] and both["combined"][1] is PAIRS[0]
     with pytest.raises(ValueError, match="drafter is 'guess'"):
