@@ -47,6 +47,9 @@ DRAFTERS: dict[str, Kind] = {
         "lib.drafters.plain:PlainDrafter",
         "the same without a cache, with a forward pass per node: the oracle of the others",
         Traits(AGAIN, option="proposal", needs_draft_model=True)),
+    "ngrams": Kind(
+        "lib.drafters.ngrams:NgramDrafter", "n-grams of the text, then those counted on the target's own text",
+        Traits(BY_RANKS, option="enough", head="ngrams", reads_text=True)),
     "lookup": Kind(
         "lib.drafters.lookup:LookupDrafter", "the tokens after earlier occurrences of the last few tokens",
         Traits(AGAIN, option="order", reads_text=True, specs=("lookup", "lookup:frequent"), advised=True)),
@@ -57,9 +60,6 @@ DRAFTERS: dict[str, Kind] = {
     "recycling": Kind(
         "lib.drafters.recycling:RecyclingDrafter", "the target's own candidates from when it last verified a token",
         Traits(remembers=True, option="candidates", specs=("recycling",), advised=True)),
-    "ngrams": Kind(
-        "lib.drafters.ngrams:NgramDrafter", "n-grams of the text, then those counted on the target's own text",
-        Traits(BY_RANKS, option="enough", head="ngrams", reads_text=True)),
     "early_exit": Kind(
         "lib.drafters.self_speculation:EarlyExitDrafter", "the target's own first layers and its head",
         Traits(BY_RANKS, grows=True, option="layers", specs=("early_exit",), advised=True)),
