@@ -14,7 +14,8 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -69,6 +70,11 @@ class Answer:
     day: str | None = None
     pieces: Sequence[str] | None = None
 
+    @property
+    def ended_itself(self) -> bool:
+        """Whether the server says that the answer ended by itself."""
+        return self.finish == STOP and not self.stopped
+
 
 @dataclass(frozen=True)
 class Logged:
@@ -84,24 +90,65 @@ def read(path: str | Path, inputs: str | Path = "") -> Logged:
     A line that gives no answer is refused with the reason. FileNotFoundError without the file; ValueError where it has
     no answer, or where more than MOST_REFUSED of its lines are refused.
     """
-    asked = {str(row.get("custom_id")): _body(row) for row in _objects(Path(inputs).expanduser())} if inputs else {}
-    path, refused = Path(path).expanduser(), {}
-    lines = [(f"{path.name}, line {number}", line) for number, line in _lines(path) if line.strip()]
-    server = [(where, found) for where, line in lines if not _is_object(line) and (found := _VLLM.search(line))]
-    server = server if any(found["what"] == ANSWERED for _, found in server) else []
-    objects = [(where, line) for where, line in lines if not server or _is_object(line) and _is_record(line)]
-    objects = objects if any(_is_object(line) for _, line in objects) else []
-    answers = _named_apart([*_of_vllm(server, refused), *_each(objects, lambda where, line: _answers(
-        _object(line), asked, where, where.rpartition(" ")[2]), refused)])
+    path, asked = Path(path).expanduser(), _requests(Path(inputs).expanduser()) if inputs else {}
+    lines = [(f"{path.name}, line {number}", line) for number, line in _lines(path)]
+    json_lines = [(where, line) for where, line in lines if line.lstrip().startswith("{")]
+    server = [(where, match) for where, line in lines
+              if not line.lstrip().startswith("{") and (match := _VLLM.search(line))]
+    if server:  # writes JSON of its own too
+        rows = [(where, line) for where, line in json_lines if _is_record(line)]
+    else:
+        rows = lines if json_lines else []
+    answers, refused = [], {}
+    for where, record in [*_joined(server), *rows]:
+        try:
+            read_of = _of_line(record, asked, where) if isinstance(record, str) else [_of_server(*record, where)]
+            json.dumps([(one.text, one.prompt, one.messages, one.template, one.pieces) for one in read_of],
+                       ensure_ascii=False).encode()
+            answers += read_of
+        except Refused as reason:
+            refused[where] = str(reason)
+        except UnicodeEncodeError:
+            refused[where] = "it holds half of a character"
+        except RecursionError:
+            refused[where] = "it is nested too deeply"
     if not answers or len(refused) > MOST_REFUSED * (len(refused) + len(answers)):
         told = "; ".join(f"{where}: {why}" for where, why in list(refused.items())[:3])
         raise ValueError(f"{path} has {len(answers)} answers that can be read, and {len(refused)} lines that cannot "
                          f"({told or 'it has no line of a known form'}); mend or remove these, and log whole answers")
-    return Logged(answers, refused)
+    named = Counter(answer.name for answer in answers)
+    return Logged([replace(answer, name=f"{answer.name} ({answer.where})") if named[answer.name] > 1 else answer
+                   for answer in answers], refused)
 
 
-def _is_object(line: str) -> bool:
-    return line.lstrip().startswith("{")
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """The numbers and texts of a file's lines that are not blank."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no log at {path.resolve()}; give a file of JSON Lines, or a vLLM server's log")
+    text = path.read_bytes().decode("utf-8", errors="replace").removeprefix("\ufeff")
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _requests(path: Path) -> dict[str, Mapping]:
+    """The requests of the batch API's input by their names. ValueError names the line that is none."""
+    requests = {}
+    for number, line in _lines(path):
+        try:
+            row = _object(line)
+            requests[str(row.get("custom_id"))] = _body(row)
+        except Refused as reason:
+            raise ValueError(f"{path}, line {number}: {reason}; give the batch's own input file") from None
+    return requests
+
+
+def _object(line: str) -> Mapping:
+    try:
+        row = json_text.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"it is no JSON ({error})") from None
+    if not isinstance(row, Mapping):
+        raise Refused(f"it is a {type(row).__name__}, no object")
+    return row
 
 
 def _is_record(line: str) -> bool:
@@ -112,131 +159,33 @@ def _is_record(line: str) -> bool:
         return False
 
 
-def _each(records: Iterable[tuple[str, object]], answers: Callable, refused: dict[str, str]) -> list[Answer]:
-    """The answers of records by their places; those that give none are in refused, with the reason."""
-    found = []
-    for where, record in records:
-        try:
-            own = answers(where, record)
-            json.dumps([(each.text, each.prompt, each.messages, each.template, each.pieces) for each in own],
-                       ensure_ascii=False).encode()
-            found += own
-        except Refused as reason:
-            refused[where] = str(reason)
-        except UnicodeEncodeError:
-            refused[where] = "it holds half of a character"
-        except RecursionError:
-            refused[where] = "it is nested too deeply"
-    return found
-
-
 # ----------------------------------------------------------------------------------------------------------- JSON lines
 
 
-def _answers(row: Mapping, asked: Mapping[str, Mapping], where: str, number: str) -> list[Answer]:
-    """The answers of a line, several where the request asked for several."""
+def _of_line(line: str, asked: Mapping[str, Mapping], where: str) -> list[Answer]:
+    """The answers of a JSON line, several where the request asked for several. asked: the batch API's requests."""
+    row = _object(line)
+    number = where.rpartition(" ")[2]
+    kind = str(row.get("category", "logged"))
     if "messages" in row and "response" not in row:
-        return [_of_dialogue(row, where, str(row.get("id", row.get("custom_id", number))))]
+        said = row["messages"]
+        last = said[-1] if isinstance(said, list) and said else None
+        if not isinstance(last, Mapping) or last.get("role") != "assistant":
+            raise Refused("its last message is not the assistant's answer")
+        response = {"choices": [{"message": last, **row}], "created": row.get("created"), "usage": row.get("usage")}
+        return _of_bodies({**row, "messages": said[:-1]}, response, where=where, kind=kind,
+                          name=str(row.get("id", row.get("custom_id", number))))
     if "response" not in row:
         raise Refused(f"it has {', '.join(map(str, row)) or 'nothing'}; messages with an answer, or a response, belong "
                       "there")
-    name = str(row.get("custom_id", row.get("id", number)))
-    response = row["response"]
+    name, response = str(row.get("custom_id", row.get("id", number))), row["response"]
     if row.get("error") or not isinstance(response, Mapping) or response.get("status_code", 200) != 200:
         raise Refused("the request failed")
     request = row.get("request", asked.get(name))
     if request is None:
         raise Refused(f"the request {name!r} is not in the input file" if asked else
                       "it is a batch's output: give its input file, in which the requests are")
-    return _of_bodies(_body(request), _body(response), where, name, str(row.get("category", "logged")))
-
-
-def _of_bodies(request: Mapping, response: Mapping, where: str, name: str, kind: str) -> list[Answer]:
-    response = messages.as_completion(response) if "output" in response and "choices" not in response else response
-    choices = response.get("choices")
-    if not isinstance(choices, list) or not choices or not all(isinstance(each, Mapping) for each in choices):
-        raise Refused("the response has no choices")
-    about = dict(where=where, kind=kind, day=_day(response.get("created")),
-                 temperature=_number(request.get("temperature", response.get("temperature"))))
-    usage = response.get("usage") if len(choices) == 1 else None
-    found = []
-    for place, choice in enumerate(choices):
-        prompt_ids = _ids(choice.get("prompt_token_ids")) or _ids(response.get("prompt_token_ids"))
-        asked = {"prompt_ids": prompt_ids} if prompt_ids else _asked(request)
-        found.append(Answer(name=name if len(choices) == 1 else f"{name}/{place}", **about, **asked,
-                            **_of_choice(choice, request, usage, bool(prompt_ids))))
-    return found
-
-
-def _asked(request: Mapping) -> dict[str, object]:
-    """What a request asked, where the ids of its prompt are not logged beside the answer."""
-    prompt = request.get("prompt")
-    if "messages" in request:
-        return dict(messages=messages.dialogue(request["messages"]), template=messages.for_template(request))
-    if "input" in request:
-        return dict(messages=messages.of_input(request), template=messages.for_template(request))
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
-        prompt = prompt[0]
-    if isinstance(prompt, str):
-        return dict(prompt=prompt)
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], (str, list)):
-        return dict(prompt_ids=_ids(prompt))
-    raise Refused("the request has neither messages nor one prompt")
-
-
-def _of_choice(choice: Mapping, request: Mapping, usage, prompt_known: bool) -> dict[str, object]:
-    """What a choice tells of an answer. Refused where its text is not what the model wrote, unless the ids of prompt
-    and answer are known: the chat template would make another prompt.
-    """
-    message, usage = choice.get("message", {}), usage if isinstance(usage, Mapping) else {}
-    if not isinstance(message, Mapping):
-        raise Refused("the answer's message is no object")
-    tokens, ids = _logged_tokens(choice.get("logprobs")), _ids(choice.get("token_ids"))
-    if ids is None and tokens and all(token.startswith(TOKEN_ID) for token in tokens):
-        ids = _ids([int(number) if (number := token.removeprefix(TOKEN_ID)).isdecimal() else -1 for token in tokens])
-    about = usage.get("completion_tokens_details")
-    thought = ids is None and isinstance(about, Mapping) and (_number(about.get("reasoning_tokens")) or 0) > 0
-    more = messages.beside(message) or "has reasoning that is not logged" * thought
-    if more and not (ids and prompt_known):
-        raise Refused(f"the answer {more}, and as the model wrote them together is not logged; log the ids of prompt "
-                      "and answer (vLLM: return_token_ids)")
-    content = message.get("content") if "message" in choice else choice.get("text")
-    text = content if isinstance(content, str) else messages.text_of(content, "") if ids is None else None
-    if text is None and ids is None:
-        raise Refused("the answer has no text")
-    end = choice.get("stop_reason")
-    return dict(text=text, ids=ids, pieces=tokens or None, finish=str(choice.get("finish_reason") or ""),
-                stopped=_by_stop_string(choice, request), end=_ids([end])[0] if type(end) is int else None,
-                tokens=_number(usage.get("completion_tokens")))
-
-
-def _by_stop_string(choice: Mapping, request: Mapping) -> bool:
-    """Whether a stop string may have ended an answer: vLLM tells which did, others do not."""
-    if "stop_reason" in choice:
-        return isinstance(choice["stop_reason"], str)
-    return bool(request.get("stop")) and choice.get("finish_reason") == STOP
-
-
-def _of_dialogue(row: Mapping, where: str, name: str) -> Answer:
-    """A dialogue with its answer last."""
-    said, prompt_ids = row["messages"], _ids(row.get("prompt_token_ids"))
-    if not isinstance(said, list) or not said or not isinstance(said[-1], Mapping) or \
-            said[-1].get("role") != "assistant":
-        raise Refused("its last message is not the assistant's answer")
-    asked = {"prompt_ids": prompt_ids} if prompt_ids else _asked({**row, "messages": said[:-1]})
-    return Answer(where, name, str(row.get("category", "logged")), temperature=_number(row.get("temperature")),
-                  day=_day(row.get("created")), **asked,
-                  **_of_choice({"message": said[-1], **row}, row, row.get("usage"), bool(prompt_ids)))
-
-
-def _logged_tokens(logprobs) -> list[str]:
-    """The tokens of logprobs, of the chat form or of the completion form."""
-    if not isinstance(logprobs, Mapping):
-        return []
-    tokens = logprobs.get("tokens")
-    if isinstance(logprobs.get("content"), list):
-        tokens = [each.get("token") if isinstance(each, Mapping) else None for each in logprobs["content"]]
-    return tokens if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens) else []
+    return _of_bodies(_body(request), _body(response), where=where, kind=kind, name=name)
 
 
 def _body(row: Mapping) -> Mapping:
@@ -247,47 +196,119 @@ def _body(row: Mapping) -> Mapping:
     return body
 
 
+def _of_bodies(request: Mapping, response: Mapping, *, where: str, kind: str, name: str) -> list[Answer]:
+    """The answers of a response, one for each choice."""
+    response = messages.as_completion(response) if "output" in response and "choices" not in response else response
+    choices = messages.objects(response.get("choices"))
+    if not choices:
+        raise Refused("the response has no choices")
+    usage = response.get("usage") if len(choices) == 1 else None
+    answers = []
+    for place, choice in enumerate(choices):
+        prompt_ids = _ids(choice.get("prompt_token_ids")) or _ids(response.get("prompt_token_ids"))
+        answers.append(Answer(
+            where=where, kind=kind, name=name if len(choices) == 1 else f"{name}/{place}",
+            day=_day(response.get("created")),
+            temperature=_number(request.get("temperature", response.get("temperature"))),
+            **({"prompt_ids": prompt_ids} if prompt_ids else _prompt_of(request)),
+            **_of_choice(choice, request, usage if isinstance(usage, Mapping) else {}, bool(prompt_ids))))
+    return answers
+
+
+def _prompt_of(request: Mapping) -> dict[str, object]:
+    """The prompt of a request, where its ids are not logged beside the answer."""
+    if "messages" in request:
+        return dict(messages=messages.dialogue(request["messages"]), template=messages.for_template(request))
+    if "input" in request:
+        return dict(messages=messages.of_input(request), template=messages.for_template(request))
+    prompt = request.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return dict(prompt=prompt)
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], (str, list)):
+        return dict(prompt_ids=_ids(prompt))
+    raise Refused("the request has neither messages nor one prompt")
+
+
+def _of_choice(choice: Mapping, request: Mapping, usage: Mapping, prompt_known: bool) -> dict[str, object]:
+    """Text, ids and end of an answer. Refused where its text is not what the model wrote, unless the ids of prompt and
+    answer are known: the chat template would make another prompt.
+    """
+    message, logprobs, ids = choice.get("message", {}), choice.get("logprobs"), _ids(choice.get("token_ids"))
+    if not isinstance(message, Mapping):
+        raise Refused("the answer's message is no object")
+    tokens = logprobs.get("tokens") if isinstance(logprobs, Mapping) else None  # of completions
+    if isinstance(logprobs, Mapping) and isinstance(logprobs.get("content"), list):
+        tokens = [token.get("token") if isinstance(token, Mapping) else None for token in logprobs["content"]]
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        tokens = []
+    if ids is None and tokens and all(token.startswith(TOKEN_ID) for token in tokens):
+        numbers = [token.removeprefix(TOKEN_ID) for token in tokens]
+        ids = _ids([int(number) if number.isdecimal() else -1 for number in numbers])
+    details = usage.get("completion_tokens_details")
+    thought = ids is None and isinstance(details, Mapping) and (_number(details.get("reasoning_tokens")) or 0) > 0
+    more = messages.beside(message) or "has reasoning that is not logged" * thought
+    if more and not (ids and prompt_known):
+        raise Refused(f"the answer {more}, and as the model wrote them together is not logged; log the ids of prompt "
+                      "and answer (vLLM: return_token_ids)")
+    content = message.get("content") if "message" in choice else choice.get("text")
+    text = content if isinstance(content, str) else messages.text_of(content, "") if ids is None else None
+    if text is None and ids is None:
+        raise Refused("the answer has no text")
+    finish, end = choice.get("finish_reason"), choice.get("stop_reason")
+    by_string = isinstance(end, str)  # vLLM tells which stop string ended an answer, others do not
+    if "stop_reason" not in choice:
+        by_string = bool(request.get("stop")) and finish == STOP
+    return dict(text=text, ids=ids, pieces=tokens or None, finish=str(finish or ""), stopped=by_string,
+                end=_ids([end])[0] if type(end) is int else None, tokens=_number(usage.get("completion_tokens")))
+
+
 # ----------------------------------------------------------------------------------------------------------- vLLM's log
 
 
-def _of_vllm(lines: Sequence[tuple[str, re.Match]], refused: dict[str, str]) -> list[Answer]:
-    """The answers of a server's log, each joined with its request and the line of its ids by the request's id."""
+def _joined(lines: Sequence[tuple[str, re.Match]]) -> list[tuple[str, tuple]]:
+    """The answers of a server's log by their places: the arguments of `_of_server`, with the fields of request and ids,
+    which are joined with an answer by the request's id.
+    """
     asked: dict[str, dict] = {}
     detailed: dict[str, dict] = {}
-    records, texts = [], []
-    for where, found in lines:
-        told, name = dict(_fields(found["rest"])), found["id"]
-        if "delta" in (found["delta"] or ""):
+    records = []
+    for where, match in lines:
+        told, name = {}, match["id"]
+        for value in _FIELD.finditer(match["rest"]):
+            with suppress(ValueError, SyntaxError):
+                told.setdefault(value["name"], ast.literal_eval(value["value"]))
+            told.setdefault(value["name"], value["value"])  # a bare word
+        if "delta" in (match["delta"] or ""):
             continue
-        if found["what"] != ANSWERED:
+        if match["what"] != ANSWERED:
             asked.setdefault(name, {}).update(told)
         elif "output" not in told and "output_token_ids" in told:
             detailed[name] = told
         else:
-            records.append((where, (name, asked.get(name, {}), detailed.pop(name, {}) | told)))
-            texts.append(told.get("output"))
-    prompts = [request.get("prompt") for request in asked.values()]
-    cut = {shared_length([text for text in each if isinstance(text, str)]) for each in (texts, prompts)}
-    return _each(records, lambda where, record: [_of_server(*record, where, cut)], refused)
+            records.append((where, name, asked.get(name, {}), detailed.pop(name, {}) | told))
+    texts = [told.get("output") for *_, told in records], [request.get("prompt") for request in asked.values()]
+    cut = {shared_length([text for text in part if isinstance(text, str)]) for part in texts}
+    return [(where, (name, request, told, cut)) for where, name, request, told in records]
 
 
-def _of_server(name: str, request: Mapping, told: Mapping, where: str, cut: set[int | None]) -> Answer:
-    """cut: lengths at which the log was cut."""
+def _of_server(name: str, request: Mapping, told: Mapping, cut: set[int | None], where: str) -> Answer:
+    """The answer of a server's log. cut: lengths at which the log was cut."""
     prompt, prompt_ids = request.get("prompt"), _ids(request.get("prompt_token_ids"))
     if not isinstance(prompt, str) and prompt_ids is None:
         raise Refused("its request is not in the log, or without the prompt: log with VLLM_LOGGING_LEVEL=DEBUG")
     if len(prompt if prompt_ids is None else prompt_ids) in cut:
         raise Refused("its prompt was cut: log with a greater --max-log-len, or without")
-    text, ids = told.get("output"), _ids(told.get("output_token_ids"))
-    if ids is None and isinstance(text, str):
-        if text.startswith(STREAMED):
-            raise Refused(f"it was streamed, and the log has {text!r:.60} in place of its text: do not stream, or log "
-                          "responses with their ids (return_token_ids)")
-        if form := next((form for form in IN_OTHER_WORDS if text.startswith(form)), None):
-            raise Refused(f"the answer {IN_OTHER_WORDS[form]}, which the log tells in other words: log the ids too")
+    text, ids, finish = told.get("output"), _ids(told.get("output_token_ids")), told.get("finish_reason")
     if ids is None and not isinstance(text, str):
         raise Refused("the answer has no text")
-    finish = told.get("finish_reason")
+    if ids is None and text.startswith(STREAMED):
+        raise Refused(f"it was streamed, and the log has {text!r:.60} in place of its text: do not stream, or log "
+                      "responses with their ids (return_token_ids)")
+    for form, what in IN_OTHER_WORDS.items():
+        if ids is None and text.startswith(form):
+            raise Refused(f"the answer {what}, which the log tells in other words: log the ids too")
     return Answer(where, name, "logged", prompt=prompt if isinstance(prompt, str) else None,
                   text=text if isinstance(text, str) else None, ids=ids, prompt_ids=prompt_ids,
                   finish=finish if isinstance(finish, str) else "",
@@ -304,57 +325,14 @@ def shared_length(rows: Iterable[Sequence], among: Iterable[Sequence] = ()) -> i
     return longest if sum(len(row) == longest for row in different) >= SAME_LENGTH else None
 
 
-def _fields(text: str) -> Iterator[tuple[str, object]]:
-    """The named values of a line, of each the first; a bare word is a text."""
-    seen = set()
-    for found in _FIELD.finditer(text):
-        if found["name"] in seen:
-            continue
-        seen.add(found["name"])
-        try:
-            yield found["name"], ast.literal_eval(found["value"])
-        except (ValueError, SyntaxError):
-            yield found["name"], found["value"]
-
-
 # --------------------------------------------------------------------------------------------------------------- values
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
-    if not path.is_file():
-        raise FileNotFoundError(f"no log at {path.resolve()}; give a file of JSON Lines, or a vLLM server's log")
-    text = path.read_bytes().decode("utf-8", errors="replace").removeprefix("\ufeff")
-    return list(enumerate(text.split("\n"), 1))
-
-
-def _objects(path: Path) -> list[Mapping]:
-    """The rows of the batch API's input. ValueError names the line that is none."""
-    rows = []
-    for number, line in _lines(path):
-        if line.strip():
-            try:
-                rows.append(_object(line))
-                _body(rows[-1])
-            except Refused as reason:
-                raise ValueError(f"{path}, line {number}: {reason}; give the batch's own input file") from None
-    return rows
-
-
-def _object(line: str) -> Mapping:
-    try:
-        row = json_text.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"it is no JSON ({error})") from None
-    if not isinstance(row, Mapping):
-        raise Refused(f"it is a {type(row).__name__}, no object")
-    return row
-
-
 def _ids(value) -> list[int] | None:
-    """Token ids; None where there are none. Refused for what can be none."""
+    """Token ids; None where there are none. Refused for other values."""
     if value is None or value == []:
         return None
-    if not isinstance(value, list) or not all(type(each) is int and 0 <= each < LARGEST_ID for each in value):
+    if not isinstance(value, list) or not all(type(token) is int and 0 <= token < LARGEST_ID for token in value):
         raise Refused(f"its token ids are {value!r:.40}, no numbers of tokens")
     return value
 
@@ -370,10 +348,3 @@ def _day(created) -> str | None:
         return datetime.fromtimestamp(created, timezone.utc).date().isoformat()
     except (TypeError, ValueError, OverflowError, OSError):
         return None
-
-
-def _named_apart(answers: Sequence[Answer]) -> list[Answer]:
-    """The answers, with the line beside a name that several have."""
-    named = Counter(answer.name for answer in answers)
-    return [replace(answer, name=f"{answer.name} ({answer.where})") if named[answer.name] > 1 else answer
-            for answer in answers]

@@ -6,7 +6,7 @@ canonical ones, which need not be those that were written; `canonicalised` makes
 `log_lines` reads the file.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,8 +17,8 @@ from torch import Tensor
 from lib.decoding.checks import token_set
 from lib.drafters.filling import rank_of
 from lib.models import dialogue
-from lib.replay.log_lines import MOST_REFUSED, STOP, Answer, Logged, shared_length
-from lib.replay.reading import MOST_PROBABILITIES, MOST_ROWS, branched_logits
+from lib.replay.log_lines import MOST_REFUSED, Answer, Logged, shared_length
+from lib.replay.reading import Block, batches, branched_logits
 from lib.replay.trace import PADDING, Trace, join, loop_start
 
 WAYS = BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # what an answer's tokens are known by
@@ -51,14 +51,35 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
     chat template's end of a turn, else the first EOS token. One of which the log holds the beginning alone did not end.
     An answer whose text the tokenizer does not give back is refused. ValueError where more than MOST_REFUSED are.
     """
-    ends, refused, kept, rows = _Ends.of(logged.answers, tokenizer, eos_token_id), dict(logged.refused), [], []
-    by_text = cache(lambda: _by_text(tokenizer))
+    turn, eos = dialogue.end_of_turn(tokenizer), [eos_token_id] if isinstance(eos_token_id, int) else [*eos_token_id]
+    usual = turn if turn is not None else next((token for token in eos if token in token_set(eos)), None)
+    ends = token_set(eos) | token_set(turn)
+    by_ids = [answer for answer in logged.answers if answer.ids is not None]
+    by_text = [answer for answer in logged.answers if answer.ids is None and answer.text is not None]
+    cut_ids = shared_length([answer.ids for answer in by_ids if answer.ended_itself and answer.ids[-1] not in ends],
+                            [answer.ids for answer in by_ids])
+    cut_text = shared_length([answer.text for answer in by_text if answer.ended_itself],
+                             [answer.text for answer in by_text])
+    of_pieces, refused, kept, rows = cache(lambda: _by_text(tokenizer)), dict(logged.refused), [], []
     for answer in logged.answers:
         try:
-            rows.append(_row(answer, tokenizer, ends, by_text))
-            kept.append(answer)
+            prompt, (ids, known_by) = _prompt(answer, tokenizer), _written(answer, tokenizer, of_pieces)
+            ended = bool(ids) and ids[-1] in ends | token_set(answer.end)
+            # A single token that the log lacks is the end itself.
+            cut = answer.cut or answer.tokens is not None and answer.tokens > len(ids) + 1
+            cut = cut or (len(answer.text) == cut_text if answer.ids is None else len(ids) == cut_ids)
+            if not ended and answer.ended_itself and not cut:
+                ended, last = True, usual if answer.end is None else answer.end
+                ids = ids if last is None else [*ids, last]
+            if not ids:
+                raise ValueError("the answer is empty")
+            if outside := [token for token in (*prompt.tolist(), *ids) if token >= len(tokenizer)]:
+                raise ValueError(f"it has token {outside[0]}, the tokenizer has {len(tokenizer)}")
         except ValueError as reason:
             refused[answer.where] = str(reason)
+            continue
+        rows.append((prompt, ids, ended, known_by))
+        kept.append(answer)
     if not rows or len(refused) > MOST_REFUSED * (len(refused) + len(rows)):
         told = "; ".join(f"{where}: {why}" for where, why in list(refused.items())[:3])
         raise ValueError(f"{len(refused)} of {len(refused) + len(rows)} logged answers cannot be used ({told}); mend "
@@ -69,62 +90,8 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
                  tuple(_notes(kept, ended, tokenizer)), refused)
 
 
-@dataclass(frozen=True)
-class _Ends:
-    """How answers end. eos: tokens that end one; usual: the one that is appended; cut: lengths at which a log was cut.
-    """
-
-    eos: frozenset[int]
-    usual: int | None
-    cut_ids: int | None
-    cut_text: int | None
-
-    @classmethod
-    def of(cls, answers: Sequence[Answer], tokenizer, eos_token_id: int | Sequence[int]) -> "_Ends":
-        turn, listed = dialogue.end_of_turn(tokenizer), _in_order(eos_token_id)
-        eos = token_set(listed) | token_set(turn)
-        by_ids = [answer for answer in answers if answer.ids is not None]
-        texts = [answer for answer in answers if answer.ids is None and answer.text is not None]
-        open_ends = [answer.ids for answer in by_ids if _stopped_itself(answer) and not {answer.ids[-1]} & eos]
-        return cls(eos, turn if turn is not None else next(iter(listed), None),
-                   shared_length(open_ends, [answer.ids for answer in by_ids]),
-                   shared_length([answer.text for answer in texts if _stopped_itself(answer)],
-                                 [answer.text for answer in texts]))
-
-    def cut(self, answer: Answer, ids: Sequence[int]) -> bool:
-        """Whether the log holds the beginning alone; a single token that it lacks is the end itself."""
-        if answer.cut or answer.tokens is not None and answer.tokens > len(ids) + 1:
-            return True
-        return len(answer.text) == self.cut_text if answer.ids is None else len(ids) == self.cut_ids
-
-
-def _in_order(eos_token_id: int | Iterable[int]) -> list[int]:
-    each = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
-    return [token for token in each if token in token_set(each)]
-
-
-def _stopped_itself(answer: Answer) -> bool:
-    return answer.finish == STOP and not answer.stopped
-
-
-def _row(answer: Answer, tokenizer, ends: _Ends, by_text: Callable) -> tuple[Tensor, list[int], bool, str]:
-    """Prompt, written ids, whether the answer ended by itself, and what its tokens are known by."""
-    prompt = _prompt(answer, tokenizer)
-    ids, known_by = _written(answer, tokenizer, by_text)
-    ended = bool(ids) and ids[-1] in ends.eos | token_set(answer.end)
-    if not ended and _stopped_itself(answer) and not ends.cut(answer, ids):
-        ended, last = True, ends.usual if answer.end is None else answer.end
-        ids = ids if last is None else [*ids, last]
-    if not ids:
-        raise ValueError("the answer is empty")
-    size = len(tokenizer)
-    outside = [token for token in (*prompt.tolist(), *ids) if token >= size]
-    if outside:
-        raise ValueError(f"it has token {outside[0]}, the tokenizer has {size}")
-    return prompt, ids, ended, known_by
-
-
 def _prompt(answer: Answer, tokenizer) -> Tensor:
+    """int64[T]: the tokens of the prompt."""
     if answer.prompt_ids is not None:
         return torch.tensor(answer.prompt_ids, dtype=torch.long)
     if answer.messages:
@@ -135,37 +102,35 @@ def _prompt(answer: Answer, tokenizer) -> Tensor:
     return torch.tensor(ids, dtype=torch.long)
 
 
-def _written(answer: Answer, tokenizer, by_text: Callable[[], dict]) -> tuple[list[int], str]:
+def _written(answer: Answer, tokenizer, by_text: Callable[[], Mapping[str, list[int]]]) -> tuple[list[int], str]:
+    """The tokens of an answer, and what they are known by. Its logged pieces count where each is the text of one token
+    alone, and all are the answer's. by_text: see `_by_text`.
+    """
     if answer.ids is not None:
         return list(answer.ids), BY_IDS
-    if answer.pieces is not None and (ids := _of_pieces(answer.pieces, answer.text, by_text())) is not None:
-        return ids, BY_PIECES
+    if answer.pieces is not None and "".join(answer.pieces) == answer.text:
+        known = [by_text().get(piece, []) for piece in answer.pieces]
+        if all(len(ids) == 1 for ids in known):
+            return [ids[0] for ids in known], BY_PIECES
     ids = tokenizer(answer.text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     if tokenizer.decode(ids, clean_up_tokenization_spaces=False) != answer.text:
         raise ValueError("the tokenizer does not give its text back")
     return ids, BY_TEXT
 
 
-def _of_pieces(pieces: Sequence[str], text: str, known: Mapping[str, list[int]]) -> list[int] | None:
-    """The ids of logged tokens that are texts; None unless each is one token's alone, and all are the answer's."""
-    found = [known.get(piece, []) for piece in pieces]
-    if "".join(pieces) != text or any(len(ids) != 1 for ids in found):
-        return None
-    return [ids[0] for ids in found]
-
-
 def _by_text(tokenizer) -> dict[str, list[int]]:
     """The tokens of each text that a single token has."""
-    found: dict[str, list[int]] = {}
+    tokens: dict[str, list[int]] = {}
     for token in range(len(tokenizer)):
-        found.setdefault(tokenizer.decode([token], clean_up_tokenization_spaces=False), []).append(token)
-    return found
+        tokens.setdefault(tokenizer.decode([token], clean_up_tokenization_spaces=False), []).append(token)
+    return tokens
 
 
 def _notes(answers: Sequence[Answer], ended: Sequence[bool], tokenizer) -> list[str]:
-    template = str(getattr(tokenizer, "chat_template", "") or "")
+    """Sentences on a day that the log does not tell, and on answers of which it holds the beginning alone."""
+    template, notes = str(getattr(tokenizer, "chat_template", "") or ""), []
     without = sum(answer.day is None and answer.prompt_ids is None and bool(answer.messages) for answer in answers)
-    cut, notes = sum(_stopped_itself(answer) and not end for answer, end in zip(answers, ended)), []
+    cut = sum(answer.ended_itself and not end for answer, end in zip(answers, ended))
     if without and any(name in template for name in DATED):
         notes.append(f"the chat template inserts the day, which the log does not tell for {without} of {len(answers)} "
                      "answers: today's was taken")
@@ -198,38 +163,25 @@ def trace_of(texts: Texts, models: Mapping[str, object], *, about: Mapping[str, 
     fewer tokens than the answers have.
     """
     size = 1 + max(max(max(prompt.tolist(), default=0), *ids) for prompt, ids in zip(texts.prompts, texts.written))
-    for name, model in models.items():
-        if (own := model.config.get_text_config().vocab_size) < size:
-            raise ValueError(f"model {name!r} has {own} tokens, the answers have token {size - 1}: take a model with "
-                             "the target's own tokenizer")
-    longest, parts = max(map(len, texts.written)), []
-    vocabulary = max([model.config.get_text_config().vocab_size for model in models.values()], default=1)
-    rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (longest * vocabulary)))
-    for first in range(0, len(texts.written), rows):
-        batch = slice(first, first + rows)
-        parts.append(_part(texts, batch, models, temperature))
+    sizes = {name: model.config.get_text_config().vocab_size for name, model in models.items()}
+    for name, tokens in sizes.items():
+        if tokens < size:
+            raise ValueError(f"model {name!r} has {tokens} tokens, the answers have token {size - 1}: take a model "
+                             "with the target's own tokenizer")
+    parts = []
+    for batch in batches(texts.written, max(sizes.values(), default=1)):
+        written = texts.written[batch]
+        block = Block.of(written)
+        ranks, probs = {}, {}
+        for name, model in models.items():
+            scores = branched_logits(model, texts.prompts[batch], written)
+            true = block.following.to(scores.device)
+            law = torch.softmax(scores / (temperature or 1.0), dim=-1)
+            ranks[name] = block.spread(rank_of(scores, true), PADDING["ranks"], np.int32)
+            probs[name] = block.spread(law.gather(1, true[:, None])[:, 0])
+        parts.append(Trace(
+            tokens=block.tokens, lengths=block.ends, ended=np.array(texts.ended[batch]),
+            loops=np.array([loop_start(row) for row in written]),
+            target_probs=np.zeros(block.inside.shape, np.float32), ranks=ranks, probs=probs, alpha={},
+            prompts=texts.names[batch], kinds=texts.kinds[batch]))
     return replace(join(parts), about=dict(about, temperature=temperature))
-
-
-def _part(texts: Texts, batch: slice, models: Mapping[str, object], temperature: float) -> Trace:
-    """The trace of some answers."""
-    written, prompts = texts.written[batch], texts.prompts[batch]
-    ends = np.array([len(row) - 1 for row in written])
-    width = max(1, int(ends.max()))
-    tokens = np.full((len(written), width + 1), PADDING["tokens"], dtype=np.int32)
-    for own, row in zip(tokens, written):
-        own[: len(row)] = row
-    inside = np.arange(width)[None] < ends[:, None]
-    true = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long)
-    ranks, probs = {}, {}
-    for name, model in models.items():
-        scores = branched_logits(model, prompts, written)
-        own = true.to(scores.device)
-        ranks[name] = np.full(inside.shape, PADDING["ranks"], np.int32)
-        ranks[name][inside] = rank_of(scores, own).cpu().numpy()
-        probs[name] = np.zeros(inside.shape, np.float32)
-        law = torch.softmax(scores / (temperature or 1.0), dim=-1)
-        probs[name][inside] = law.gather(1, own[:, None])[:, 0].cpu().numpy()
-    return Trace(tokens=tokens, lengths=ends, ended=np.array(texts.ended[batch]),
-                 loops=np.array([loop_start(row) for row in written]), target_probs=np.zeros(inside.shape, np.float32),
-                 ranks=ranks, probs=probs, alpha={}, prompts=texts.names[batch], kinds=texts.kinds[batch])

@@ -1,18 +1,18 @@
-"""Messages of requests and answers, in OpenAI's forms of chat completions and of Responses, as a chat template takes
-them.
+"""Requests and answers in OpenAI's forms of chat completions and of Responses, as a chat template takes them.
 
 vLLM's ways are followed where a form leaves something open: the parts of a message are lines of its text, arguments of
 earlier tool calls are given to the template as objects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 
 from lib.lab import json_text
 from lib.models.dialogue import Message
 from lib.models.prompts import ROLES
 
 ALL_ROLES = (*ROLES, "tool", "developer")
-TEXTS = ("text", "input_text", "output_text")  # what parts with a text are called
+TEXTS = ("text", "input_text", "output_text")  # names of parts with a text
 CALLS = ("tool_calls", "function_call")
 THOUGHTS = ("reasoning", "reasoning_content", "thinking")
 ELSEWHERE = ("previous_response_id", "conversation", "prompt")  # of a Responses request: where more of its input is
@@ -22,40 +22,41 @@ class Refused(ValueError):
     """Why a record gives no answer."""
 
 
+def objects(items) -> list[Mapping]:
+    """The items of a list of objects; none of anything else."""
+    return items if isinstance(items, list) and all(isinstance(item, Mapping) for item in items) else []
+
+
 def dialogue(messages) -> list[Message]:
     """The messages of a request. Refused where one is no text, or of a role that no template has."""
     if not isinstance(messages, list) or not messages:
         raise Refused("it has no messages")
-    return [_message(each) for each in messages]
-
-
-def _message(each) -> Message:
-    role = each.get("role") if isinstance(each, Mapping) else None
-    if role not in ALL_ROLES:
-        raise Refused(f"its messages are not texts of {', '.join(ALL_ROLES)}, but of {role!r:.40}")
-    calls = each.get("tool_calls")
-    content = text_of(each.get("content"), "\n")
-    if content is None and not calls:
-        raise Refused(f"a message of the {role} has no text")
-    kept = {name: each[name] for name in ("name", "tool_call_id", *THOUGHTS) if isinstance(each.get(name), str)}
-    return {"role": role, "content": content or "", **kept} | ({"tool_calls": _calls(calls)} if calls else {})
+    read = []
+    for message in messages:
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if role not in ALL_ROLES:
+            raise Refused(f"its messages are not texts of {', '.join(ALL_ROLES)}, but of {role!r:.40}")
+        content, calls = text_of(message.get("content"), "\n"), message.get("tool_calls")
+        if content is None and not calls:
+            raise Refused(f"a message of the {role} has no text")
+        row = {"role": role, "content": content or ""}
+        row |= {name: message[name] for name in ("name", "tool_call_id", *THOUGHTS)
+                if isinstance(message.get(name), str)}
+        read.append(row | ({"tool_calls": _calls(calls)} if calls else {}))
+    return read
 
 
 def _calls(calls) -> list[Mapping]:
     """Tool calls with their arguments as objects, which templates write in their own way."""
-    good = isinstance(calls, list) and all(isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)
-                                           for call in calls)
-    if not good:
+    if not objects(calls) or not all(isinstance(call.get("function"), Mapping) for call in calls):
         raise Refused("the tool calls of a message are no list of functions")
-    return [call | {"function": call["function"] | {"arguments": _object(call["function"].get("arguments"))}}
-            for call in calls]
-
-
-def _object(arguments):
-    try:
-        return json_text.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        return arguments
+    read = []
+    for call in calls:
+        arguments = call["function"].get("arguments")
+        with suppress(ValueError):
+            arguments = json_text.loads(arguments) if isinstance(arguments, str) else arguments
+        read.append(call | {"function": call["function"] | {"arguments": arguments}})
+    return read
 
 
 def text_of(content, joint: str) -> str | None:
@@ -83,24 +84,22 @@ def beside(message: Mapping) -> str:
 
 
 def for_template(request: Mapping) -> dict[str, object]:
-    """What a request gives its chat template beside the messages. Refused for tools that are no functions."""
-    given = request.get("chat_template_kwargs")
-    found = {str(name): value for name, value in given.items()} if isinstance(given, Mapping) else {}
+    """What a request gives its chat template beside the messages, tools in the form of chat completions. Refused for
+    tools that are no functions.
+    """
+    more, tools = request.get("chat_template_kwargs"), request.get("tools")
+    given = {str(name): value for name, value in more.items()} if isinstance(more, Mapping) else {}
     if isinstance(request.get("reasoning_effort"), str):
-        found["reasoning_effort"] = request["reasoning_effort"]
-    if tools := request.get("tools"):
-        if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
-            raise Refused("its tools are no list of objects")
-        found["tools"] = [_tool(tool) for tool in tools]
-    return found
-
-
-def _tool(tool: Mapping) -> Mapping:
-    """A tool in the form of chat completions, under whose name Responses have no object."""
-    if tool.get("type", "function") != "function":
-        raise Refused(f"it has a tool of the type {tool['type']!r:.40}, which chat templates do not take")
-    return tool if "function" in tool else {
-        "type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+        given["reasoning_effort"] = request["reasoning_effort"]
+    if not tools:
+        return given
+    if not objects(tools):
+        raise Refused("its tools are no list of objects")
+    for tool in tools:
+        if tool.get("type", "function") != "function":
+            raise Refused(f"it has a tool of the type {tool['type']!r:.40}, which chat templates do not take")
+    return given | {"tools": [tool if "function" in tool else {  # Responses have no object of this name
+        "type": "function", "function": {name: tool[name] for name in tool if name != "type"}} for tool in tools]}
 
 
 def of_input(request: Mapping) -> list[Message]:
@@ -118,33 +117,23 @@ def of_input(request: Mapping) -> list[Message]:
 def as_completion(response: Mapping) -> dict[str, object]:
     """The body of a Responses response in the form of a chat completion's. Refused where it did not come to an end."""
     status, items = response.get("status"), response.get("output")
-    if status not in ("completed", "incomplete") or not _objects(items):
-        raise Refused(f"the response's status is {status!r:.40}" if _objects(items) else "the response has no output")
+    if not isinstance(items, list) or len(objects(items)) < len(items):
+        raise Refused("the response has no output")
+    if status not in ("completed", "incomplete"):
+        raise Refused(f"the response's status is {status!r:.40}")
     said = [item for item in items if item.get("type") == "message"]
-    parts = [part for item in said for part in _all(item.get("content"))]
+    parts = [part for item in said for part in objects(item.get("content"))]
     kinds = {str(item.get("type")) for item in items} - {"message"}
     message = {"content": parts or None, "tool_calls": bool(kinds - {"reasoning"}),
                "reasoning": "reasoning" in kinds or len(said) > 1}
     why, usage = response.get("incomplete_details"), response.get("usage")
-    usage = usage if isinstance(usage, Mapping) else {}
-    choice = {"message": message, "token_ids": _tokens(response.get("output_messages")),
-              "logprobs": {"content": [one for part in parts for one in _all(part.get("logprobs"))]},
-              "finish_reason": "stop" if status == "completed" else why.get("reason") if isinstance(why, Mapping)
-              else status}
+    reason = "stop" if status == "completed" else why.get("reason") if isinstance(why, Mapping) else status
+    # vLLM adds the ids of a whole prompt and answer with `enable_response_messages`
+    prompt_ids, ids = (whole[0].get("tokens") if len(whole := objects(response.get(name))) == 1 else None
+                       for name in ("input_messages", "output_messages"))
+    choice = {"message": message, "token_ids": ids, "finish_reason": reason,
+              "logprobs": {"content": [token for part in parts for token in objects(part.get("logprobs"))]}}
+    counts = {"completion_tokens": usage.get("output_tokens"),
+              "completion_tokens_details": usage.get("output_tokens_details")} if isinstance(usage, Mapping) else {}
     return {"choices": [choice], "created": response.get("created_at"), "temperature": response.get("temperature"),
-            "prompt_token_ids": _tokens(response.get("input_messages")), "usage": {
-                "completion_tokens": usage.get("output_tokens"),
-                "completion_tokens_details": usage.get("output_tokens_details")}}
-
-
-def _objects(items) -> bool:
-    return isinstance(items, list) and all(isinstance(item, Mapping) for item in items)
-
-
-def _all(items) -> list[Mapping]:
-    return items if _objects(items) else []
-
-
-def _tokens(messages) -> Sequence[int] | None:
-    """The ids of a whole prompt or answer, as vLLM adds them to a response with `enable_response_messages`."""
-    return messages[0].get("tokens") if _objects(messages) and len(messages) == 1 else None
+            "prompt_token_ids": prompt_ids, "usage": counts}

@@ -3,6 +3,7 @@
 Each model needs one large teacher-forced forward pass for each batch.
 """
 
+from dataclasses import dataclass
 from typing import Mapping, Sequence
 
 import numpy as np
@@ -22,6 +23,42 @@ from lib.verify.warping import warp
 MOST_PROBABILITIES = 1 << 26  # of one model in memory at the same time
 MOST_ROWS = 32
 AHEAD = 8  # depths that are read of a drafter that proposes several tokens ahead
+
+
+@dataclass(frozen=True)
+class Block:
+    """The continuations of a batch as arrays.
+
+    tokens: int32[N, L + 1], padded after their ends. ends: int64[N], the transitions of each row, L their largest
+    number. inside: bool[N, L], which transitions a row has. following: int64[S], the token after each, row by row.
+    """
+
+    tokens: np.ndarray
+    ends: np.ndarray
+    inside: np.ndarray
+    following: Tensor
+
+    @classmethod
+    def of(cls, written: Sequence[Sequence[int]]) -> "Block":
+        """The block of continuations, each at least a root."""
+        ends = np.array([len(row) - 1 for row in written])
+        tokens = np.full((len(written), max(1, int(ends.max())) + 1), PADDING["tokens"], dtype=np.int32)
+        for line, row in zip(tokens, written):
+            line[: len(row)] = row
+        following = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long)
+        return cls(tokens, ends, np.arange(tokens.shape[1] - 1)[None] < ends[:, None], following)
+
+    def spread(self, values: Tensor, fill: float = 0, kind=np.float32, places: np.ndarray | None = None) -> np.ndarray:
+        """[N, L, ..]: values [S, ..] at these transitions bool[N, L], all if None, `fill` elsewhere."""
+        array = np.full((*self.inside.shape, *values.shape[1:]), fill, kind)
+        array[self.inside if places is None else places] = values.cpu().numpy()
+        return array
+
+
+def batches(written: Sequence[Sequence[int]], vocabulary: int) -> list[slice]:
+    """The rows that are read together, so that MOST_PROBABILITIES are in memory at most."""
+    rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, written)) * vocabulary)))
+    return [slice(first, first + rows) for first in range(0, len(written), rows)]
 
 
 @torch.inference_mode()
@@ -51,11 +88,8 @@ def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], writ
     if siblings and (not temperature or generator is None):
         raise ValueError(f"siblings is {siblings} at temperature {temperature} with generator {generator}; sampled "
                          "children need a temperature above 0 and a torch.Generator")
-    longest, eos = max(map(len, written)), token_set(eos_token_id)
-    rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (longest * _vocabulary(target))))
-    parts = []
-    for first in range(0, len(written), rows):
-        batch = slice(first, first + rows)
+    parts, eos = [], token_set(eos_token_id)
+    for batch in batches(written, _vocabulary(target)):
         texts = written[batch]
         arrays = _read(target, drafters, prompts[batch], texts, temperature, ahead, siblings, generator)
         before = [text if limit is None else text[: limit + 1] for text in texts]
@@ -140,62 +174,42 @@ def _flat(logits: Tensor, starts: Sequence[int], counts: Sequence[int]) -> Tenso
     return torch.cat([row[start : start + count] for row, start, count in zip(logits, starts, counts)])
 
 
-def _read(
-    target, drafters, prompts, written, temperature: float, ahead: int, siblings: int, generator
-) -> dict[str, object]:
+def _read(target, drafters, prompts, written, temperature: float, ahead: int, siblings: int,
+          generator) -> dict[str, object]:
     """The arrays of one batch's trace, without lengths and loops."""
-    ends = np.array([len(row) - 1 for row in written])
-    width = max(1, int(ends.max()))
-    tokens = np.full((len(written), width + 1), PADDING["tokens"], dtype=np.int32)
-    for i, row in enumerate(written):
-        tokens[i, : len(row)] = row
-    inside = np.arange(width)[None] < ends[:, None]
-
-    def spread(values: Tensor, fill: float = 0, kind=np.float32, places: np.ndarray = inside) -> np.ndarray:
-        array = np.full((*inside.shape, *values.shape[1:]), fill, kind)
-        array[places] = values.cpu().numpy()
-        return array
-
+    block = Block.of(written)
     logits = branched_logits(target, prompts, written)
     warped = warp(logits, temperature)
     target_law = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
-    true = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long, device=warped.device)
+    true = block.following.to(warped.device)
     arrays: dict[str, dict[str, np.ndarray]] = {name: {} for name in BY_DRAFTER}
-    texts = [torch.cat([prompt, torch.tensor(row)]) for prompt, row in zip(prompts, written)]
     reading = {name: drafter for name, drafter in drafters.items() if _reads_ahead(drafter)}
-    for name, (ranks, probs) in _all_ahead(reading, target, texts, list(map(len, prompts)), ahead).items():
+    for name, (ranks, probs) in _all_ahead(reading, target, prompts, written, ahead).items():
         arrays["ranks"][name], arrays["probs"][name] = ranks, probs
     for name, drafter in language_models(drafters).items():
-        room, known = _held(drafter, prompts, inside)
-        arrays["rooms"] |= {} if room is None else {name: room}
-        held = torch.from_numpy(known[inside]).to(warped.device)
+        known = block.inside
+        if window := window_of(drafter):  # only transitions with all their text in it are known
+            room = np.array([window - len(prompt) for prompt in prompts], dtype=np.int64)
+            known = known & (np.arange(known.shape[1])[None] < room[:, None])
+            arrays["rooms"][name] = room
+        held = torch.from_numpy(known[block.inside]).to(warped.device)
         law, token = (warped, true) if bool(held.all()) else (warped[held], true[held])
         scores = _known_logits(drafter, prompts, written, known.sum(1), warped)
         proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
-        ranks = spread(rank_of(scores, token), PADDING["ranks"], np.int32, known)
-        arrays["ranks"][name] = np.where(inside & ~known, warped.shape[1], ranks).astype(np.int32)
-        arrays["probs"][name] = spread(_at(proposal, token), places=known)
-        arrays["alpha"][name] = spread(torch.minimum(law, warp(scores, temperature)).sum(-1), places=known)
+        ranks = block.spread(rank_of(scores, token), PADDING["ranks"], np.int32, known)
+        arrays["ranks"][name] = np.where(block.inside & ~known, warped.shape[1], ranks).astype(np.int32)
+        arrays["probs"][name] = block.spread(proposal.gather(1, token[:, None])[:, 0], places=known)
+        arrays["alpha"][name] = block.spread(torch.minimum(law, warp(scores, temperature)).sum(-1), places=known)
         if siblings:
             by_rule = chances(law, proposal, token, siblings, generator)
-            arrays["chances"] |= {f"{name}|{rule}": spread(values, places=known) for rule, values in by_rule.items()}
-    return {"tokens": tokens, "target_probs": spread(_at(target_law, true)), **arrays}
+            arrays["chances"] |= {f"{name}|{rule}": block.spread(values, places=known)
+                                  for rule, values in by_rule.items()}
+    return {"tokens": block.tokens, "target_probs": block.spread(target_law.gather(1, true[:, None])[:, 0]), **arrays}
 
 
 def window_of(model) -> int | None:
     """Positions that a model has; None without a limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
-
-
-def _held(model, prompts: Sequence[Tensor], inside: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-    """The tokens that a model's window holds after each prompt, int64[N], None without a limit; and which of the
-    transitions inside the texts, bool[N, L], have all their text in it.
-    """
-    window = window_of(model)
-    if not window:
-        return None, inside
-    room = np.array([window - len(prompt) for prompt in prompts], dtype=np.int64)
-    return room, inside & (np.arange(inside.shape[1])[None] < room[:, None])
 
 
 def _known_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]], counts: np.ndarray,
@@ -227,34 +241,27 @@ class _OneText:
         return self.outputs
 
 
-def _all_ahead(drafters: Mapping[str, Drafter], target, texts: Sequence[Tensor], starts: Sequence[int],
+def _all_ahead(drafters: Mapping[str, Drafter], target, prompts: Sequence[Tensor], written: Sequence[Sequence[int]],
                depth: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """`_ahead` of each drafter; text by text, since heads read the same hidden states of the target."""
-    once, width = _OneText(target), max(1, *(len(text) - 1 - start for text, start in zip(texts, starts)))
-    found = {name: (np.full((len(texts), width, depth), PADDING["ranks"], np.int32),
-                    np.zeros((len(texts), width, depth), np.float32)) for name in drafters}
-    for row, (text, start) in enumerate(zip(texts, starts)):
+    """Ranks and probabilities [N, L, depth] of each drafter, from `read_ahead` text by text, since heads read the same
+    hidden states of the target. ValueError for a wrong shape, or for -1 elsewhere than after a row's end.
+    """
+    once, width = _OneText(target), max(1, *(len(row) - 1 for row in written))
+    arrays = {name: (np.full((len(written), width, depth), PADDING["ranks"], np.int32),
+                     np.zeros((len(written), width, depth), np.float32)) for name in drafters}
+    for row, (prompt, following) in enumerate(zip(prompts, written)):
+        text, count = torch.cat([prompt, torch.tensor(following)]), len(following) - 1
+        shape = (1, max(1, count), depth)
+        ended = np.add.outer(np.arange(shape[1]), np.arange(depth))[None] >= count
         for name, drafter in drafters.items():
-            for whole, own in zip(found[name], _ahead(drafter, once, [text], [start], depth)):
-                whole[row, : own.shape[1]] = own[0]
-    return found
-
-
-def _ahead(drafter: Drafter, target, texts: Sequence[Tensor], starts: Sequence[int],
-           depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """The checked result of `read_ahead`; ValueError for a wrong shape, or for -1 elsewhere than after a row's end."""
-    ranks, probs = (values.cpu().numpy() for values in drafter.read_ahead(target, texts, starts, depth))
-    counts = np.array([len(text) - 1 - start for text, start in zip(texts, starts)])
-    shape = (len(texts), max(1, int(counts.max(initial=0))), depth)
-    if ranks.shape != shape or probs.shape != shape:
-        raise ValueError(f"read_ahead of {type(drafter).__name__} gave ranks {ranks.shape} and probs {probs.shape}, "
-                         f"but [rows, transitions, depth] are {shape}; see lib.drafters.drafter.Drafter.read_ahead")
-    ended = np.add.outer(np.arange(shape[1]), np.arange(depth))[None] >= counts[:, None, None]
-    if ((ranks < 0) != ended).any():
-        raise ValueError(f"read_ahead of {type(drafter).__name__} must give rank -1 after a row's end and nowhere "
-                         "else; give a token that the drafter cannot propose a rank beyond all others")
-    return ranks.astype(np.int32), probs.astype(np.float32)
-
-
-def _at(values: Tensor, tokens: Tensor) -> Tensor:
-    return values.gather(1, tokens[:, None])[:, 0]
+            ranks, probs = (values.cpu().numpy() for values in drafter.read_ahead(once, [text], [len(prompt)], depth))
+            if ranks.shape != shape or probs.shape != shape:
+                raise ValueError(f"read_ahead of {type(drafter).__name__} gave ranks {ranks.shape} and probs "
+                                 f"{probs.shape}, but [rows, transitions, depth] are {shape}; see "
+                                 "lib.drafters.drafter.Drafter.read_ahead")
+            if ((ranks < 0) != ended).any():
+                raise ValueError(f"read_ahead of {type(drafter).__name__} must give rank -1 after a row's end and "
+                                 "nowhere else; give a token that the drafter cannot propose a rank beyond all others")
+            for whole, values in zip(arrays[name], (ranks, probs)):
+                whole[row, : shape[1]] = values[0]
+    return arrays
