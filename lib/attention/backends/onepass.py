@@ -39,7 +39,7 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
     return output, lse
 
 
-def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
+def refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
     """Why the kernel cannot serve these inputs here; None if it can. Compiles the kernel at its first use."""
     if query.device.type != "cpu":
         return f"it is for the processor, the tensors are on {query.device.type}"

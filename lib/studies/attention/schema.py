@@ -1,4 +1,4 @@
-"""Tables of tree attention: times, roofline, peaks of the machine, and the times from which backend=auto chooses."""
+"""Tables of tree attention: times, errors, roofline, and peaks of the machine."""
 
 from lib.studies.columns import table
 from lib.studies.parameters import dtype, family, nodes
@@ -17,11 +17,10 @@ PROBLEM = """
     head_dim integer numbers per head and token
     shape text family of the draft tree
     """
-MEDIAN = "median_ms real median milliseconds per call"
 TIMES = f"""
     {PROBLEM}
     alternative text how attention is computed
-    {MEDIAN}
+    median_ms real median milliseconds per call
     lower_ms upper_ms repeats
     skipped text why the cell was not timed; empty if it was
     """
@@ -35,16 +34,11 @@ TABLES = (
           value real bytes or operations per second
           unit text unit of value
           """),
-    table("attention_choice", "time of one of the project's backends in one cell: backend=auto chooses from these rows",
-          "kind dtype blocks prefix rows head_dim backend", f"""
-          kind text kind of machine: the widest instructions of the processor, or the compute capability of the GPU
+    table("attention_errors", "error of one way to compute tree attention against the definition in float64",
+          "dtype alternative", """
           dtype text number format of queries, keys and values
-          blocks integer batch times key heads
-          prefix integer committed tokens before the tree
-          rows integer query rows that share a key: query heads per key head times nodes
-          head_dim integer numbers per head and token
-          backend text name for tree_attention's backend=
-          {MEDIAN}
+          alternative text how attention is computed
+          error real norm of the difference from the definition, over the definition's norm
           """),
     table("attention", "time of one way to compute tree attention in one cell of the grid, with warm caches",
           f"{CELL} alternative", TIMES, compressed=True),

@@ -1,4 +1,4 @@
-"""Tables of verification rules: results by enumeration, live decoding, a test of the output, and cost."""
+"""Tables of verification rules: results by enumeration, live decoding, and a test of the output."""
 
 from lib.studies.columns import LIVE, table
 from lib.studies.parameters import MODELS, above_zero, temperatures, tree
@@ -6,7 +6,7 @@ from lib.studies.parameters import MODELS, above_zero, temperatures, tree
 NOTEBOOK = "04_rules"
 PARAMETERS = {**MODELS, "temperatures": temperatures, "live_temperatures": above_zero,
               "test_temperature": above_zero, "proof_shapes": tree, "exact_shapes": tree,
-              "live_shapes": tree, "cost_shapes": tree}
+              "live_shapes": tree}
 
 TABLES = (
     table("rules_exact", "one round of one rule on one small random language, by enumeration; the rule `bound` is the "
@@ -43,20 +43,6 @@ TABLES = (
           statistic real G of the likelihood-ratio test
           degrees integer its degrees of freedom
           p_value real probability of a larger G under the target's distribution, for this test alone
-          """),
-    table("rules_cost", "time of one verification against one read of its probabilities, with empty caches",
-          "rule proposal shape vocabulary", """
-          rule proposal shape nodes
-          vocabulary integer tokens per row of probabilities
-          dtype text number format of the probabilities
-          agreement real correlation between the logits of drafter and target
-          rounds integer different drafts, over which times are means
-          rows_read real rows of target and draft probabilities that were read in full, per round
-          verify_us real microseconds per verification, median of the repeats
-          read_us real microseconds to sum these rows once, median of the repeats
-          times_read real verification over read, median of the repeats
-          lower real lower quartile of that ratio over the repeats
-          upper real upper quartile of the same
-          repeats
+          visible real total variation from which on the test detects a wrong distribution four times out of five
           """),
 )

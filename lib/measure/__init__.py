@@ -1,0 +1,1 @@
+"""One file a study: tables from models, without prose or plots."""
