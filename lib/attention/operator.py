@@ -48,12 +48,12 @@ def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: list[int])
     # The rule comes from notebook 03 on three machines: over 449 cells of batch, prefix, draft and number format it
     # takes the fastest backend in 439, and 0.5 % more time than the fastest in the geometric mean.
     # - Processors (AMX; AVX-512): the kernel is faster, but for a single query row per key head where matrix units
-    #   multiply, which read whole tiles of rows: there PyTorch's attention takes 0.7 to 1 times its time.
-    # - GPUs (H100): folded attention takes about 22 ns for each key and 1,000 further keys, and serves rows of one
-    #   length at a time; the fused kernel takes about 270 us for rows of any lengths.
+    #   multiply, which read whole tiles of rows: there PyTorch's attention takes 0.6 to 1 times its time.
+    # - GPUs (capability 9.0): folded attention takes about 22 ns times prefix + 1,000 and serves rows of one length at
+    #   a time; the fused kernel takes about 270 us for rows of any lengths.
     if query.is_cuda:
-        calls = len(prefix) if len(set(prefix)) > 1 else 1
-        wanted = "triton" if calls * (max(prefix) + 1000) > 12_000 and calls > 1 else "folded"
+        several = len(set(prefix)) > 1
+        wanted = "triton" if several and len(prefix) * (max(prefix) + 1000) > 12_000 else "folded"
     else:
         rows = query.shape[1] // key.shape[1] * query.shape[2]
         wanted = "folded" if rows == 1 and processor.has_matrix_units() else "onepass"

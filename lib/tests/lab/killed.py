@@ -25,7 +25,7 @@ from lib.studies.speed import schema as speed
 
 HOME = provenance.HOME
 # Tables whose rows are timings, or follow from them.
-TIMED = {table.name for study in (advice, attention, speed) for table in study.TABLES} | {"rules_cost"}
+TIMED = {table.name for study in (advice, attention, speed) for table in study.TABLES}
 SECONDS = 10.0  # in which kernels notice that their runner is gone
 MOST = 3600.0  # of a run
 
