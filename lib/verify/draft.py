@@ -42,18 +42,18 @@ class Draft:
 
     def __post_init__(self):
         size, probs, counts = self.tree.size, self.probs, self.counts
-        shapes = f" for a tree of {size} nodes; give one"
+        remedy = f" for a tree of {size} nodes; give one"
         if self.proposal not in PROPOSALS:
             raise ValueError(f"proposal is {self.proposal!r}; choose one of {', '.join(PROPOSALS)}")
         if self.tokens.shape != (size,):
-            raise ValueError(f"tokens have shape {tuple(self.tokens.shape)}{shapes} token per node, the root's first")
+            raise ValueError(f"tokens have shape {tuple(self.tokens.shape)}{remedy} token per node, the root's first")
         if self.proposal != "top_k" and probs is None:
             raise ValueError(f"proposal {self.proposal!r} comes without probs; give the distributions that the "
                              "children were drawn from")
         if probs is not None and (probs.dim() != 2 or len(probs) != size):
-            raise ValueError(f"probs have shape {tuple(probs.shape)}{shapes} row per node: [{size}, V]")
+            raise ValueError(f"probs have shape {tuple(probs.shape)}{remedy} row per node: [{size}, V]")
         if counts is not None and counts.shape != (size,):
-            raise ValueError(f"counts have shape {tuple(counts.shape)}{shapes} count per node, 1 for the root")
+            raise ValueError(f"counts have shape {tuple(counts.shape)}{remedy} count per node, 1 for the root")
 
     @cached_property
     def token_list(self) -> list[int]:
