@@ -21,8 +21,7 @@ from lib.models.fused import fused
 from lib.models.prefill import Prefilled, prefill
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draft import Draft
-from lib.verify.draws import GeneratorDraws
+from lib.verify.draft import Draft, GeneratorDraws
 from lib.verify.rules import RULES
 
 LOG = logging.getLogger(__name__)  # a line per call, of the level INFO

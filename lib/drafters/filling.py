@@ -19,7 +19,7 @@ from lib.models.native_blocks import Levels
 from lib.models.reduced import ReducedOutput
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
-from lib.verify.residual import without
+from lib.verify.fast import without
 from lib.verify.warping import best_token, warp
 
 

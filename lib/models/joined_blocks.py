@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lib.attention.backends import implementation
 from lib.attention.backends.mask import SharedMask
-from lib.attention.operator import auto
+from lib.attention.operator import choose_backend
 from lib.models.packed import Linear, copied_bytes, joined
 
 
@@ -48,7 +48,7 @@ class JoinedBlocks:
             query, key, value = _rotated(layer.self_attn, every, rotation)
             key, value = stored.update(key, value)
             if attend is None:
-                attend = implementation(auto(query, key, value, prefix))
+                attend = implementation(choose_backend(query, key, value, prefix))
             seen, _ = attend(query, key, value, mask, prefix, layer.self_attn.scaling, False)
             state = state + out(seen.transpose(1, 2).flatten(2))
             gate, up = gate_up(_normed(layer.post_attention_layernorm, state)).chunk(2, dim=-1)

@@ -3,6 +3,7 @@
 import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Iterable
 
 from lib.models import gguf_files, gguf_shards
 from lib.models.checks import PairError
@@ -100,6 +101,14 @@ def sources(name: str) -> tuple[Source, Source | None]:
         raise PairError(f"pair {name!r} is unknown; {hint}choose one of {', '.join(PAIRS)}, or write 'TARGET' or "
                         "'TARGET|DRAFTER' with hub ids, folders or GGUF files")
     return source(target), source(drafter) if drafter else None
+
+
+def files_of(pairs: Iterable[str], prompts: str | None = None) -> list[str]:
+    """The local files and folders that results of these pairs depend on: models, and a file of prompts if it is one."""
+    models = [model for pair in pairs for model in sources(pair) if model is not None and model.is_local]
+    places = [part for model in models if not model.is_random
+              for part in (gguf_shards.shards(Path(model.where)) if model.is_gguf else [model.where])]
+    return [*map(str, places), *([prompts] if prompts and Path(prompts).is_file() else [])]
 
 
 def _is_model(text: str) -> bool:

@@ -24,7 +24,7 @@ from torch import Tensor
 from lib.replay.acceptance import by_prompt, in_real_text
 from lib.replay.trace import Trace
 from lib.trees.tree import Tree
-from lib.verify.residual_rules import k_seq_scale
+from lib.verify.fast import k_seq_scale
 
 SAMPLES = 4  # samples of the rejected tokens at a position, for siblings that are drawn without replacement
 

@@ -26,7 +26,7 @@ from lib.replay.exact import Walk
 from lib.replay.trace import Trace
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draws import GeneratorDraws
+from lib.verify.draft import GeneratorDraws
 
 HELD = 32  # rows whose hidden states are in memory
 

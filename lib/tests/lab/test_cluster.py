@@ -11,12 +11,11 @@ import torch
 
 from lib.cost import roofline
 from lib.lab import cluster
-from lib.lab.tables import Table
+from lib.lab.chapter import Store
+from lib.measure import rules
 from lib.models import load_pair
-from lib.models.prompts import load as load_prompts
 from lib.replay import trace
 from lib.studies.acceptance import live, measure, recording
-from lib.studies.rules import measure as rules
 from lib.tests.lab import pieces
 
 pytest.importorskip("distributed")
@@ -117,9 +116,12 @@ def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
     for place, recorded in enumerate(traces):
         found[f"tokens {place}"] = pd.DataFrame(recorded.tokens)
         found[f"ranks {place}"] = pd.DataFrame(recorded.ranks[pair.drafter_name])
-    exact, proof = (Table("", name, "x") for name in ("rules_exact", "rules_proof"))
-    found["exact"] = rules.exact(exact, ["chain:2", "star:2"], temperatures=[1.0], agreements=[0.8], languages=2, seed=0)
-    found["proof"] = rules.proof(proof, ["chain:2"], random=2)
+    store = Store(folder, "x")
+    cases = [*rules.LOSSLESS.items(), (rules.BOUND, "")]
+    rules.exact(store, rules.wanted_rows(["chain:2", "star:2"], cases, vocabulary=3, seed=0, languages=2,
+                                         agreements=[0.8], temperatures=[1.0]))
+    rules.proof(store, ["chain:2"], random=2)
+    found |= {name: store.open(name).frame() for name in ("rules_exact", "rules_proof")}
     return found
 
 
