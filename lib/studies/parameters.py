@@ -112,13 +112,12 @@ def prompts(name: str, values: Values) -> None:
     """
     from lib.models import load
     from lib.models import prompts as files
-    from lib.studies.acceptance.recording import split_prompts
 
     known = {load.chats(pair) for pair in values["pairs"]} if values[name] == "" else {False}
     for chat in {True, False} if None in known else known:
-        names, kinds = files.check(values[name], chat)
+        _, kinds = files.check(values[name], chat)
         if "choose_prompts" in values:
-            split_prompts(names, kinds, names, choose=values["choose_prompts"], judge=values["judge_prompts"])
+            files.split_rows(kinds, values["choose_prompts"], values["judge_prompts"])
 
 
 def dtype(name: str, values: Values) -> None:

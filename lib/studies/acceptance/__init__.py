@@ -1,1 +1,1 @@
-"""Acceptance by shape, budget, drafter, text and temperature. Start at `measure` (rows by replay) and `findings`."""
+"""The schema of the acceptance tables, which `lib.measure.acceptance` writes."""

@@ -18,7 +18,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.self_speculation import first_layers
 from lib.lab import cluster
 from lib.lab.tables import Table
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 from lib.verify.proof import bounds, enumeration, sources

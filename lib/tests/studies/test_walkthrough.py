@@ -20,7 +20,7 @@ from lib.models.reduced import reduced
 from lib.studies.acceptance import main_findings
 from lib.explorers.round_figures import (ROW, describe_round, legend, rows_of, running_text, tree_svg,
                                                  visible)
-from lib.explorers.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
+from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 from lib.tests import small_models
 from lib.tests.letters import Letters
 from lib.tests.replay.test_replay import trees

@@ -1,0 +1,1 @@
+"""One file per study: `measure` writes its tables from models; notebooks read and draw them."""
