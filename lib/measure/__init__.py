@@ -1,1 +1,3 @@
-"""One file per study: `measure` writes its tables from models; notebooks read and draw them."""
+"""The studies: one file each, whose functions measure models and fill a run's tables. Notebooks call them through
+`lib.lab.chapter` and draw what they found. `parameters` checks what a command sets before anything runs.
+"""

@@ -1,1 +1,1 @@
-"""The schema of the acceptance tables, which `lib.measure.acceptance` writes."""
+"""What is left here until the other studies read tables in their notebooks."""

@@ -12,7 +12,6 @@ from lib.cost.recommending import RULER
 from lib.cost.round_cost import Costs, RoundCost
 from lib.lab import processor, provenance
 from lib.lab.findings import Results
-from lib.studies.advice.schema import NOTEBOOK
 
 HERE = "this machine"
 
@@ -67,7 +66,7 @@ def _of_run(folder: Path, target: str) -> Machine:
     if made.target != target:
         raise ValueError(f"elsewhere names {folder}, a run for the target {made.target}, not {target}: name a run for "
                          "the same target")
-    facts = provenance.machine_of(run.record, NOTEBOOK)
+    facts = provenance.machine_of(run.record, "06_advice")
     return Machine(processor.title(facts), made, Costs(run["costs"]), run)
 
 
@@ -89,7 +88,7 @@ def of_run(run: Results) -> dict[str, float]:
     made = recommendation.load(run.run_dir / recommendation.FILE)
     if made.target not in sizes:
         return {}
-    own = Machine(processor.title(provenance.machine_of(run.record, NOTEBOOK)), made, Costs(run["costs"]))
+    own = Machine(processor.title(provenance.machine_of(run.record, "06_advice")), made, Costs(run["costs"]))
     rows = [table([own]), *([run["advice_machines"]] if "advice_machines" in run else [])]
     return launch_bound(pd.concat(rows), sizes[made.target], own.name)
 
