@@ -38,6 +38,33 @@ def check(plan: Plan) -> None:
                              "09_report begins with, or leave 09_report out by naming notebooks")
 
 
+def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
+    """The files that decide what a study measures: of local models, of the heads of their targets, and of prompts; of a
+    model of the hub the file of its cache that holds its commit. Nothing is fetched.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    from lib.drafters.heads.store import folder_of, made_for
+    from lib.models import gguf_shards
+    from lib.models import prompts as prompt_files
+    from lib.models.registry import sources
+
+    files = {prompt_files.place(prompts, chat) for chat in (False, True)}
+    for pair in pairs:
+        target, drafter = sources(pair)
+        files |= {folder_of(target.short, name) for name in made_for(target.short)}
+        for source in filter(None, (target, drafter)):
+            if source.is_gguf:
+                files |= set(gguf_shards.shards(Path(source.where)))
+            elif source.is_folder:
+                files.add(Path(source.where))
+            elif not source.is_random:
+                folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=source.where, repo_type="model")
+                files.add(folder / "refs" / (source.revision or "main"))
+    return sorted(path for path in files if path.exists())
+
+
 def _check_amount(where: str, name: str, default: Value, value: Value) -> None:
     """UsageError for an empty list, a repeated member, or a whole number that is too small, judged by the default."""
     if value == [] and default and name not in MAY_BE_EMPTY:
