@@ -5,11 +5,11 @@ weights are read and nothing is downloaded.
 """
 
 import re
-from contextlib import chdir
+from contextlib import chdir, suppress
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
 from lib.lab.plan import Plan, UsageError, Value
 
@@ -40,7 +40,8 @@ def check(plan: Plan) -> None:
 
 def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
     """The files that decide what a study measures: of local models, of the heads of their targets, and of prompts; of a
-    model of the hub the file of its cache that holds its commit. Nothing is fetched.
+    model of the hub the file of its cache that holds its commit. Nothing is fetched, and a pair that cannot be found
+    has no files: `load_pairs` refuses it.
     """
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
@@ -48,12 +49,15 @@ def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
     from lib.drafters.heads.store import folder_of, made_for
     from lib.models import gguf_shards
     from lib.models import prompts as prompt_files
+    from lib.models.checks import PairError
     from lib.models.registry import sources
 
     files = {prompt_files.place(prompts, chat) for chat in (False, True)}
     for pair in pairs:
-        target, drafter = sources(pair)
-        files |= {folder_of(target.short, name) for name in made_for(target.short)}
+        target = drafter = None
+        with suppress(PairError):
+            target, drafter = sources(pair)
+            files |= {folder_of(target.short, name) for name in made_for(target.short)}
         for source in filter(None, (target, drafter)):
             if source.is_gguf:
                 files |= set(gguf_shards.shards(Path(source.where)))

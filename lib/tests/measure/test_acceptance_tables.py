@@ -154,9 +154,9 @@ def test_confidence_is_chosen_on_the_choosing_prompts(studied):
 
 
 def test_padding_of_the_vocabulary_is_never_drafted():
-    trace = replay.record(TARGET, {"d": DRAFTER}, ASKED.ids[:1], names=["a"], kinds=["k"], max_new_tokens=3, about=ABOUT)
-    drafter = study.as_drafter(small_models.llama(3), vocabulary=5)
-    found = study.drafted_again(Recorded(trace, ASKED.ids[:1]), "d", drafter, [("dyspec", 24, growth.parse("dyspec:1@24"))])
+    trace = replay.record(TARGET, {"d": DRAFTER}, ASKED.ids[:1], names="a", kinds="k", max_new_tokens=3, about=ABOUT)
+    drafter, rule = study.as_drafter(small_models.llama(3), vocabulary=5), growth.parse("dyspec:1@24")
+    found = study.drafted_again(Recorded(trace, ASKED.ids[:1]), "d", drafter, [("dyspec", 24, rule)])
     assert found["drafted"].sum() == 5 * found["rounds"].sum()
 
 

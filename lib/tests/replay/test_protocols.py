@@ -60,7 +60,8 @@ def test_traces_are_made_once_and_read_again(tmp_path, monkeypatch):
     again = protocols.record_all("t/1", competitors, ASKED, ["a"], **settings)
     assert not made, "no model is asked a second time"
     for first, second in zip(once, again):
-        assert np.array_equal(first.trace.probs["d"], second.trace.probs["d"]) and first.trace.about == second.trace.about
+        assert np.array_equal(first.trace.probs["d"], second.trace.probs["d"])
+        assert first.trace.about == second.trace.about
     protocols.record_all("t/1", competitors, ASKED, ["b"], **settings | {"protocols": [acceptance.CONTINUATION]})
     assert len(made) == 2, "what others choose from is another recording"
 
