@@ -17,7 +17,7 @@ from lib.drafters.registry import make
 from lib.models.dialogue import has_template
 from lib.models.prompts import PromptSet
 from lib.replay import simulated
-from lib.replay.acceptance import CONTINUATION, DEEPEST, REAL_TEXT, check_protocol
+from lib.replay.acceptance import CONTINUATION, DEEPEST, REAL_TEXT
 from lib.replay.recording import record
 from lib.replay.simulated import Recorded
 from lib.trees import shapes
@@ -104,7 +104,8 @@ def texts_of(prompts: PromptSet, protocol: str, starts: int) -> PromptSet:
     """The texts that a trace of a protocol continues: the prompts, or for real-text starts each prompt up to `starts`
     evenly spaced positions. ValueError for another protocol.
     """
-    check_protocol(protocol)
+    if protocol not in (CONTINUATION, REAL_TEXT):
+        raise ValueError(f"protocol is {protocol!r}; choose {CONTINUATION!r} or {REAL_TEXT!r}")
     if protocol == CONTINUATION:
         return prompts
     rows, beginnings = [], []
