@@ -21,7 +21,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib.replay.acceptance import by_prompt, in_real_text
+from lib.replay import acceptance
+from lib.replay.acceptance import in_real_text
 from lib.replay.trace import Trace
 from lib.trees.tree import Tree
 from lib.verify.fast import k_seq_scale
@@ -199,8 +200,8 @@ def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
     starts *= np.arange(width)[None] < trace.starts(depths - 1)[:, None]
     accepted = starts * survive[..., 1:].sum(-1)
     looped = np.arange(width)[None] >= trace.loops[:, None]
-    return by_prompt(trace.prompts, trace.kinds, np.repeat(np.arange(rows), width), looped.ravel(),
-                     rounds=starts.ravel(), accepted=accepted.ravel())
+    return acceptance.tally(trace.prompts, trace.kinds, np.repeat(np.arange(rows), width), looped.ravel(),
+                            rounds=starts.ravel(), accepted=accepted.ravel())
 
 
 def _chained_starts(survive: np.ndarray) -> np.ndarray:

@@ -59,11 +59,15 @@ class Recorded:
         self.trace, self.prompts = trace, prompts
         self.held: dict[tuple, Sequence[Tensor]] = {}
 
+    @torch.no_grad()
     def hidden_states(self, row: int, target) -> Sequence[Tensor]:
         """The target's hidden states of a row's whole text, [T, H] per layer."""
         if (row, target) in self.held:
             return self.held[row, target]
-        states = self._read(row, target)
+        tokens = self.trace.tokens[row]  # the first root, and tokens beyond the limit, included
+        text = torch.cat([self.prompts[row], torch.from_numpy(tokens[tokens >= 0].astype(np.int64))])
+        out = target(text[None].to(target.device), output_hidden_states=True, logits_to_keep=1)
+        states = [layer[0] for layer in out.hidden_states]
         if len(self.held) < HELD:
             self.held[row, target] = states
         return states
@@ -72,12 +76,18 @@ class Recorded:
         """Frees the hidden states."""
         self.held = {}
 
-    @torch.no_grad()
-    def _read(self, row: int, target) -> Sequence[Tensor]:
-        tokens = self.trace.tokens[row]  # the first root, and tokens beyond the limit, included
-        text = torch.cat([self.prompts[row], torch.from_numpy(tokens[tokens >= 0].astype(np.int64))])
-        out = target(text[None].to(target.device), output_hidden_states=True, logits_to_keep=1)
-        return [layer[0] for layer in out.hidden_states]
+    def halves(self) -> tuple["Recorded", "Recorded"]:
+        """The part that trees are grown from, whose prompts' names are in about["choosing"], and the part that judges
+        them. ValueError if one of the two is empty.
+        """
+        names = self.trace.about.get("choosing", ())
+        chooses = np.isin(np.array(self.trace.prompts), list(names))
+        if chooses.all() or not chooses.any():
+            raise ValueError(f"about['choosing'] of the trace has {len(names)} names, which choose {chooses.sum()} of "
+                             f"its {len(chooses)} rows: name some of its prompts to choose by, and leave some to judge")
+        choosing, judging = (Recorded(self.trace.select(half), [self.prompts[row] for row in np.flatnonzero(half)])
+                             for half in (chooses, ~chooses))
+        return choosing, judging
 
 
 def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: int = 32) -> SimulatedWalk:

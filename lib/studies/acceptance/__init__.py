@@ -1,1 +1,1 @@
-"""Acceptance by shape, budget, drafter, text and temperature. Start at `measure` (rows by replay) and `findings`."""
+"""What is left here until the other studies read tables in their notebooks."""

@@ -53,7 +53,7 @@ def compare(name: str, pairs: Mapping[Format, Pair], prompts, drafting: Sequence
     """The table "formats": a pair in each format, plain and with each drafter and tree, on each prompt, in shuffled
     turns; llama.cpp decodes plainly where it can.
 
-    name, pairs: as for and from `load`. prompts: `recording.Prompts`. `agreeing` compares with the first format. Greedy
+    name, pairs: as for and from `load`. prompts: `PromptSet`. `agreeing` compares with the first format. Greedy
     text in each format is that of the target in this format.
     """
     runs, measured = {}, list(pairs)

@@ -28,7 +28,7 @@ def compare(pair, prompts, drafting: Sequence[tuple[str, str, str | Tree | Growt
     """The table "sampled": the loop plain and with each (drafter, label of a tree, tree), one prompt at a time, in
     shuffled turns. Ways sample texts of their own, so that their speeds are compared, not their texts.
 
-    prompts: `recording.Prompts`. repeats: texts of each way after each prompt. seed: of sampling; generator: of turns.
+    prompts: a `PromptSet`. repeats: texts of each way after each prompt. seed: of sampling; generator: of turns.
     """
     rows = []
     for temperature in temperatures:

@@ -11,7 +11,7 @@ from lib.lab.counters import clocked
 from lib.models.fused import FusedBlocks
 from lib.models.packed import pack
 from lib.models.reduced import first_tokens, reduced
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_heads, small_models
 from lib.trees import Tree, shapes
 

@@ -16,7 +16,7 @@ from lib.drafters import make, ngrams
 from lib.drafters.ngrams import NgramDrafter, NgramTables
 from lib.training import ngrams as counting
 from lib.training import own_text
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_heads, small_models
 from lib.tests.training.test_own_text import Chat
 from lib.tests.replay.test_replay import trees

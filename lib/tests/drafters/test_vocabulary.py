@@ -19,7 +19,7 @@ from lib.drafters.vocabulary import most_frequent
 from lib.models.fused import FusedBlocks, fused
 from lib.models.reduced import first_tokens, narrow, reduced
 from lib.replay.recording import model_digest
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_models
 from lib.tests.drafters.test_drafters import MODEL, OTHER, PROMPTS, begin, continuations, decode, draws, made
 from lib.tests.replay.test_replay import trees

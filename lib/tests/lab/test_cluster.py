@@ -12,15 +12,16 @@ import torch
 from lib.cost import roofline
 from lib.lab import cluster
 from lib.lab.chapter import Store
+from lib.measure import acceptance as study
 from lib.measure import rules
 from lib.models import load_pair
-from lib.replay import trace
-from lib.studies.acceptance import live, measure, recording
+from lib.models.prompts import PromptSet
+from lib.models.prompts import load as load_prompts
+from lib.replay import protocols, trace
 from lib.tests.lab import pieces
 
 pytest.importorskip("distributed")
-ASKED = recording.split_prompts("abcdef", ["k"] * 6, [torch.arange(3, 9 + place) for place in range(6)], choose=2,
-                                judge=4)
+ASKED = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + place) for place in range(6)))
 
 
 @pytest.fixture(scope="module")
@@ -103,19 +104,19 @@ def test_generators_depend_on_their_place_alone():
 
 def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
     """What the studies spread: recorded traces, trees that grow, sampled children, subsets of prompts, enumeration."""
-    drafters = recording.Competitors([pair])
-    traces = recording.record(
-        "t", pair.target, drafters, ASKED, temperatures=[0.0, 1.0], tokens=10, starts=2, horizon=6,
+    competitors = protocols.Competitors([pair])
+    traces = protocols.record_all(
+        "t", competitors, ASKED, ["a", "b"], temperatures=[0.0, 1.0], tokens=10, starts=2, horizon=6,
         eos_token_id=pair.eos_token_ids, seed=3, folder=folder, deepest=4, report=lambda line: None)
-    texts = recording.texts_of(ASKED, traces[0].about["protocol"], 2)
-    found = {"growth": measure.compare_grown(traces[0], pair.drafter_name, drafters, texts, families=["chain"],
-                                             rules=["dyspec", "eagle2:2,2"], budgets=[3]),
-             "choices": measure.choices(traces[:1], 4, np.random.default_rng(0)),
-             "live": live.sampled(pair, ASKED, ["kary:2@2"], [1.0], new_tokens=6, seed=0),
-             "expected": measure.expected(pair, ASKED, ["kary:2@2"], [1.0], new_tokens=6, seed=0)}
+    first = study.Studied(traces[0], competitors)
+    sampling = dict(new_tokens=6, seed=0)
+    found = {"growth": study.compare_grown(first, pair.drafter_name, ["dyspec", "eagle2:2,2"], [3]),
+             "choices": study.choices([first], 4, np.random.default_rng(0)),
+             "live": study.sampled_live(pair, ASKED, ["kary:2@2"], [1.0], **sampling),
+             "expected": study.expected(pair, ASKED, ["kary:2@2"], [1.0], **sampling)}
     for place, recorded in enumerate(traces):
-        found[f"tokens {place}"] = pd.DataFrame(recorded.tokens)
-        found[f"ranks {place}"] = pd.DataFrame(recorded.ranks[pair.drafter_name])
+        found[f"tokens {place}"] = pd.DataFrame(recorded.trace.tokens)
+        found[f"ranks {place}"] = pd.DataFrame(recorded.trace.ranks[pair.drafter_name])
     store = Store(folder, "x")
     cases = [*rules.LOSSLESS.items(), (rules.BOUND, "")]
     rules.exact(store, rules.wanted_rows(["chain:2", "star:2"], cases, vocabulary=3, seed=0, languages=2,

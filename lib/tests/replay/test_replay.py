@@ -14,7 +14,7 @@ import lib
 from lib import models, replay
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.replay.rank_paths import frequent, rank_paths
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.trees import Tree, shapes
 
 

@@ -14,7 +14,7 @@ from lib.drafters.recycling import RecyclingDrafter
 from lib.drafters.self_speculation import EarlyExitDrafter, first_layers
 from lib.lab import tables, theme
 from lib.models.prompts import PromptSet
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.studies.drafters import findings, measure, summary
 from lib.tests import small_heads, small_models
 

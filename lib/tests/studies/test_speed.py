@@ -20,7 +20,7 @@ from lib.drafters import NoDrafter
 from lib.lab import processor, tables
 from lib.lab.tables import Table
 from lib.models import Pair
-from lib.studies.acceptance import recording
+from lib.models.prompts import PromptSet
 from lib.studies.speed import alternatives, findings, formats, measure, sampled
 from lib.studies.speed.alternatives import PLAIN
 from lib.tests import small_models
@@ -32,7 +32,7 @@ TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 PROMPTS = small_models.prompts(2, (3, 11, 6, 17))
 KINDS = ("code", "code", "prose", "prose")
-ASKED = recording.Prompts(tuple("abcd"), KINDS, tuple(PROMPTS), np.zeros(4, bool))
+ASKED = PromptSet(tuple("abcd"), KINDS, tuple(PROMPTS))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from lib.drafters.adaptive import first_levels
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_models
 from lib.trees import shapes
 from lib.verify import Draft, GeneratorDraws, verify

@@ -1,8 +1,9 @@
-"""Live decoding, for what replay cannot give exactly: rules for sampled children, and drafters with a memory."""
+"""Live decoding in the rows of replay, for what replay cannot give exactly: rules for sampled children, and drafters
+with a memory.
+"""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,11 +18,9 @@ from lib.lab import cluster
 from lib.replay import acceptance
 from lib.replay.trace import loop_start
 from lib.trees import shapes
-from lib.verify.draft import PROPOSALS
-from lib.verify.rules import simplest_rule
 
 ROWS = 16  # prompts per batch
-Batch = tuple[int, tuple[Tensor, ...]]  # the place of the first prompt among all, and the prompts int64[T]
+PromptBatch = tuple[int, tuple[Tensor, ...]]  # the place of the first prompt among all, and the prompts int64[T]
 
 
 @dataclass(frozen=True)
@@ -34,29 +33,16 @@ class Live:
     temperature: float
 
 
-def sampled(pair, prompts, shape_names: Sequence[str], temperatures: Sequence[float], *, new_tokens: int,
-            seed: int) -> pd.DataFrame:
-    """The table `live`: each proposal of a pair's draft model under its simplest rule, for each shape and temperature
-    above 0; no rows for a target alone. prompts: see `recording.Prompts`.
-    """
-    if pair.draft_model is None:
-        return pd.DataFrame()
-    grid = product(shape_names, filter(None, temperatures), PROPOSALS)
-    frames = [run(Live(proposal, simplest_rule(proposal), shape, temperature), pair, prompts, new_tokens=new_tokens,
-                  seed=seed + at) for at, (shape, temperature, proposal) in enumerate(grid)]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-
 def run(setting: Live, pair, prompts, *, new_tokens: int, seed: int) -> pd.DataFrame:
-    """`tally` of one setting over prompts, with the setting's columns. seed: of drafts and text; settings with other
-    seeds are independent.
+    """`tally` of one setting over a `models.prompts.PromptSet`, with the setting's columns. seed: of drafts and text;
+    settings with other seeds are independent.
     """
-    done = joined(cluster.spread(_batch, batches(prompts.ids, ROWS), setting, pair, new_tokens, seed))
-    return tally(done, prompts.names, prompts.kinds).assign(
+    generation = joined(cluster.spread(_batch, batches(prompts.ids, ROWS), setting, pair, new_tokens, seed))
+    return tally(generation, prompts.names, prompts.kinds).assign(
         pair=pair.name, **vars(setting), budget=shapes.parse(setting.shape).budget)
 
 
-def _batch(batch: Batch, setting: Live, pair, new_tokens: int, seed: int) -> Generation:
+def _batch(batch: PromptBatch, setting: Live, pair, new_tokens: int, seed: int) -> Generation:
     drafter = make("model", pair, proposal=setting.drafter, temperature=setting.temperature or 1.0)
     return decode_batch(batch, pair.target, drafter, seed, shape=setting.shape, rule=setting.rule,
                         temperature=setting.temperature, max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids)
@@ -69,12 +55,12 @@ def decode(target, drafter, prompts: Sequence[Tensor], *, rows: int = ROWS, seed
     return joined(decode_batch(batch, target, drafter, seed, **settings) for batch in batches(prompts, rows))
 
 
-def batches(prompts: Sequence[Tensor], rows: int) -> list[Batch]:
+def batches(prompts: Sequence[Tensor], rows: int) -> list[PromptBatch]:
     """Prompts with the place of the first one, at most `rows` together."""
     return [(first, tuple(prompts[first : first + rows])) for first in range(0, len(prompts), rows)]
 
 
-def decode_batch(batch: Batch, target, drafter, seed: int, **settings) -> Generation:
+def decode_batch(batch: PromptBatch, target, drafter, seed: int, **settings) -> Generation:
     """`generate` over one of `batches`, with draws that depend on its place and the seed alone."""
     first, prompts = batch
     ((padded, mask),) = in_batches(prompts, len(prompts))
@@ -84,18 +70,18 @@ def decode_batch(batch: Batch, target, drafter, seed: int, **settings) -> Genera
 def joined(parts: Iterable[Generation]) -> Generation:
     """The generations of consecutive batches as one."""
     rounds, written, calls = [], [], np.zeros(2, dtype=int)
-    for done in parts:
-        calls += done.target_calls, done.drafter_calls
-        rounds += [replace(record, row=record.row + len(written)) for record in done.rounds]
-        written += done.new_tokens
+    for part in parts:
+        calls += part.target_calls, part.drafter_calls
+        rounds += [replace(record, row=record.row + len(written)) for record in part.rounds]
+        written += part.new_tokens
     return Generation(pad_sequence([torch.tensor(row) for row in written], batch_first=True), rounds, written,
                       *calls.tolist())
 
 
-def tally(done: Generation, names: Sequence[str], kinds: Sequence[str]) -> pd.DataFrame:
+def tally(generation: Generation, names: Sequence[str], kinds: Sequence[str]) -> pd.DataFrame:
     """One row for each prompt and stretch, as `acceptance.evaluate` has them for replayed rounds."""
-    loops = [loop_start(row) for row in done.new_tokens]
+    loops = [loop_start(row) for row in generation.new_tokens]
     rows, looped, drafted, accepted = np.array(
-        [(each.row, each.position - 1 >= loops[each.row], each.drafted, each.accepted) for each in done.rounds],
-        dtype=np.int64).reshape(-1, 4).T
+        [(record.row, record.position - 1 >= loops[record.row], record.drafted, record.accepted)
+         for record in generation.rounds], dtype=np.int64).reshape(-1, 4).T
     return acceptance.tally(names, kinds, rows, looped, drafted=drafted, accepted=accepted)

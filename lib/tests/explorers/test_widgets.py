@@ -27,7 +27,7 @@ def explorer():
 def test_every_control_changes_what_is_shown(explorer, control, value):
     before = explorer.shown.value
     getattr(explorer, control).value = value
-    assert explorer.shown.value != before and explorer.shown.value.count("<svg") in (2, 4)
+    assert explorer.shown.value != before and explorer.shown.value.count("<svg") == len(explorer.trees)
     assert explorer.message.value == ""
 
 
@@ -56,8 +56,8 @@ def test_two_shapes_stand_side_by_side_and_a_name_may_have_its_own_budget(explor
 
 def test_every_node_has_its_number_at_any_budget(explorer):
     explorer.first.value, explorer.budget.value = "star", 32
-    drawn = explorer.shown.value.split("<svg")[1]
-    assert [int(number) for number in re.findall(r">(\d+)</text>", drawn)] == list(range(33))
+    drawn = explorer.shown.value
+    assert {*range(33)} <= {int(number) for number in re.findall(r">(\d+)</text>", drawn)}
 
 
 @pytest.mark.parametrize(("control", "value", "says"), [
