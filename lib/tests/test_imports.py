@@ -11,7 +11,7 @@ from lib.lab import provenance
 
 LIB = Path(lib.__file__).parent
 ORDER = ("lab", "kernels", "trees", "verify", "attention", "models", "drafters", "decoding", "replay", "cost",
-         "explorers", "studies", "training")
+         "measure", "explorers", "studies", "training")
 IMPORTS_LAB_ALONE = "kernels"
 
 

@@ -35,7 +35,7 @@ def _larger(name: str, values: Mapping) -> None:
 def _elsewhere(name: str, values: Mapping) -> None:
     """Runs for the same target."""
     from lib.models.registry import sources
-    from lib.studies.advice.machines import of_runs
+    from lib.measure.advice import of_runs
 
     of_runs(values[name], sources(values["pairs"][0])[0].short)
 
@@ -126,12 +126,17 @@ TABLES = (
           time_judged real the same on the judging prompts
           time_error real time_judged / time - 1
           """),
-    table("advice_sizes", "as advice_candidates, with the costs of another pair for the fastest shape of each budget",
-          "costs target dtype batch budget chain", f"""
+    table("advice_sizes", "fastest chain and fastest other shape of a budget, with the costs of a pair, at one batch",
+          "costs target dtype batch budget chain", """
           costs text pair whose costs these are; with random weights, what models of that size cost
           target
           dtype text number format of the pair whose costs these are
-          batch drafter {CANDIDATE}
+          batch drafter
+          shape text name of the shape
+          budget
+          chain flag whether the shape is one path of favourites
+          level real drafting one token per sequence, over a round of plain decoding
+          speedup n_prompts
           plain_ms real milliseconds per round of plain decoding
           check real verification of as many nodes as the tree has, over a round of plain decoding
           free integer the most nodes whose verification takes up to a tenth longer than a round of plain decoding
@@ -139,9 +144,8 @@ TABLES = (
     table("advice_map", "fastest tree of a drafter at a budget beside its fastest chain, at one batch on one machine",
           "hardware target dtype batch drafter budget", """
           hardware text this machine, another on which a run was made, or one by its data sheet
-          source text measured or computed: whether its costs are those of timed rounds or of a roofline
+          source text of costs: measured; launch-bound: measured, mostly launches of kernels; computed: a roofline
           target dtype batch drafter
-          timed flag whether drafting was timed on this hardware, or needs no forward pass; so for all that is measured
           budget integer most draft nodes of the tree, which has more than half as many; 0: of any size
           shape text name of the tree's shape or growth rule
           chain_shape text name of the fastest chain
@@ -159,18 +163,6 @@ TABLES = (
           ratio interval speed of the tree over that of the chain, without prefill
           n_prompts integer prompts, or batches of them
           """),
-    table("advice_orders", "a published order of one drafter's trees and chains, at one batch on one machine",
-          "hardware target dtype batch drafter order", """
-          hardware text as in advice_map
-          source text measured or computed, as in advice_map
-          target dtype batch drafter
-          timed flag as in advice_map
-          order text what is claimed to be faster
-          published text who reports it
-          shape text fastest shape of the kind that is claimed to be faster
-          beside text fastest shape of the other kind
-          ratio interval predicted speed of the one over that of the other, both chosen on other prompts
-          """, compressed=True),
     table("advice_machines", "what was recommended for the target at one batch in a run on another machine",
           "machine target batch", """
           machine text processor and vector units, or GPU
@@ -211,12 +203,5 @@ TABLES = (
           claimed_rate real its acceptance rate
           claimed_saved real its share of the target's calls that are saved
           claimed_memory real memory that it says the drafter adds, over the target's
-          """),
-    table("formula_lengths", "length of a chain that a published formula calls the best", "by alpha cost", """
-          by text source of the formula
-          alpha real chance that a draft token is accepted
-          cost real a drafter's step over a target's step
-          length integer draft tokens of the chain
-          speedup real speed over plain decoding that the formula gives for it
           """),
 )
