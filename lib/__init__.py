@@ -1,7 +1,7 @@
-"""Which draft tree should speculative decoding use? Twelve packages, each importing only those before it:
+"""Which draft tree should speculative decoding use? Fourteen packages, each importing only those before it:
 
-lab, kernels, trees, verify, attention, models, drafters, decoding, replay, cost, explorers, studies, training. Each package's
-docstring says what it is for and where to start. Nothing is loaded before it is needed.
+lab, kernels, trees, verify, attention, models, drafters, decoding, replay, cost, measure, explorers, studies,
+training. Each package's docstring says what it is for and where to start. Nothing is loaded before it is needed.
 """
 
 from importlib import import_module

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
 
 def notebooks(home: Path, arguments: Sequence[str]) -> int:
     """Plan notebooks, check their parameters, and run them."""
-    from lib.studies import NOTEBOOKS, parameters
+    from lib.measure import parameters
 
     layout = plan.Layout(home)
     given = _parser().parse_intermixed_args(arguments)
@@ -89,9 +89,9 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
         made = _with_what_is_installed(made)
     if not made.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    parameters.check(made, {"01_shapes": parameters.SHAPES, **NOTEBOOKS})
+    parameters.check(made)
     with _workers(given):
-        return _run(made, NOTEBOOKS)
+        return _run(made, [name for name in parameters.CHECKS if name != "01_shapes"])
 
 
 @contextmanager

@@ -3,38 +3,34 @@
 Neither contains the name of a host or user, or a path outside the project.
 """
 
-import ast
 import hashlib
 import json
 import os
-import re
 import subprocess
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Iterable, Iterator, Mapping
+from typing import Iterable, Mapping
 
 from lib.lab import environment, json_text
 
 LIB = Path(__file__).resolve().parents[1]
 HOME = LIB.parent
-MODULE = re.compile(r"lib(\.\w+)+(:\w+|\.)?")  # a text that names modules
+APART = {"tests", "explorers", "training", "__pycache__"}  # folders of lib that do not count for a fingerprint
 LENGTH = 12  # hexadecimal digits of a fingerprint, enough that two runs do not share one by chance
 
 
-def fingerprint(*, code: Iterable[ModuleType | str] = (), files: Iterable[str | Path] = (),
-                parameters: Mapping[str, object] | None = None, device: str = "cpu") -> str:
-    """12 hexadecimal digits that change with everything that a row depends on.
+def fingerprint(*, files: Iterable[str | Path] = (), parameters: Mapping[str, object] | None = None,
+                device: str = "cpu") -> str:
+    """12 hexadecimal digits that change with everything that a row may depend on: lib's code, versions and machine too.
 
-    code: modules of lib, with all that they import (see `code_digest`). files: files or folders, such as models, by
-    content and relative position. parameters: names and plain values. Versions and machine always count.
+    files: files or folders, such as models, by content and relative position. parameters: names and plain values.
     """
     paths = [Path(os.path.abspath(path)) for path in files]
     # Relative to the folder that holds them all: names alone repeat, and a project may be moved.
     root = os.path.commonpath([path.parent for path in paths]) if paths else HOME
     return digest({
-        "code": code_digest(name if isinstance(name, str) else name.__name__ for name in code),
+        "code": code_digest(),
         "files": {path.relative_to(root).as_posix(): file_digest(path) for path in paths},
         "parameters": dict(parameters or {}),
         "versions": versions(),
@@ -57,83 +53,10 @@ def file_digest(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# ---------------------------------------------------------------------------------------------------------------- code
-
-
-def code_digest(modules: Iterable[str]) -> str:
-    """SHA-256 of modules of lib, all that they import, and the other files beside these (C++ sources, tables)."""
-    files = set(closure(modules))
-    for folder in {path.parent for path in files}:
-        files |= {path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc")}
-    return digest({path.relative_to(LIB).as_posix(): file_digest(path) for path in files})
-
-
-def imports(source: str) -> set[str]:
-    """The modules and names that a Python source imports, wherever it does; none where it does not parse.
-
-    Texts count too: "lib.a.b" and "lib.a.b:Name" name a module, "lib.a." (of f"lib.a.{name}") all modules of lib.a.
-    """
-    try:
-        nodes = ast.walk(ast.parse(source))
-    except SyntaxError:  # a cell with a command of IPython, or one that will fail with this error
-        return set()
-    found: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {f"{node.module}.{name.name}" for name in node.names}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if MODULE.fullmatch(node.value):
-                found.add(node.value.partition(":")[0])
-    return found
-
-
-def closure(modules: Iterable[str]) -> list[Path]:
-    """The Python files of lib that these modules consist of and import; names outside lib are ignored."""
-    seen: set[Path] = set()
-    waiting = [path for name in modules for path in _files_of(name)]
-    while waiting:
-        path = waiting.pop()
-        if path not in seen:
-            seen.add(path)
-            waiting += [file for name in imports(path.read_text(encoding="utf-8")) for file in _files_of(name)]
-    return sorted(seen)
-
-
-def _files_of(name: str) -> Iterator[Path]:
-    """The files behind `lib.a.b`: each package on the way, and the module b, or the module from which lib.a exports b.
-
-    The name of a package stands for all that it exports, and a name that ends with a dot for all modules below it.
-    """
-    first, *rest = name.split(".")
-    if first != "lib":
-        return
-    folder = LIB
-    yield folder / "__init__.py"
-    for part in rest:
-        if not part:
-            yield from folder.rglob("*.py")
-        elif (folder / part).is_dir():
-            folder = folder / part
-            yield from folder.glob("__init__.py")
-        elif (folder / f"{part}.py").is_file():
-            yield folder / f"{part}.py"
-            return
-        else:
-            yield from (file for exported, file in _exports(folder) if exported == part)
-            return
-    yield from (file for _, file in _exports(folder))
-
-
-def _exports(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(name, file) of what a package exports lazily (see `lib.lazy_exports`)."""
-    init = folder / "__init__.py"
-    for node in ast.walk(ast.parse(init.read_text(encoding="utf-8") if init.is_file() else "")):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_exports":
-            for keyword in node.keywords:
-                for exported in ast.literal_eval(keyword.value):
-                    yield exported, folder / f"{keyword.arg}.py"
+def code_digest() -> str:
+    """SHA-256 of lib's sources and tables, without those that make no row of a run: tests, explorers and training."""
+    return digest({path.relative_to(LIB).as_posix(): file_digest(path) for path in LIB.rglob("*")
+                   if path.is_file() and not APART & set(path.relative_to(LIB).parts)})
 
 
 # ----------------------------------------------------------------------------------------------- versions, machine, run

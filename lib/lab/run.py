@@ -168,15 +168,15 @@ def fingerprints(plan: Plan, record: Mapping) -> dict[str, str]:
     """
     shared = {name: record[name] for name in ("versions", "machine", "models", "prompts")}
     stages = {stage.name: stage for stage in plan.stages}
+    code = provenance.code_digest()
     marks = {name: entry["fingerprint"] for name, entry in record["stages"].items()}
     for position, name in enumerate(plan.known):
         if name in stages:
             notebook = nbformat.read(plan.layout.notebooks / f"{name}.ipynb", as_version=4)
             before = notebook.metadata.get("upstream", plan.known[:position])
-            code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
             marks[name] = provenance.digest({
                 "cells": [(cell.cell_type, cell.source) for cell in notebook.cells],
-                "code": provenance.code_digest(set().union(*map(provenance.imports, code))),
+                "code": code,
                 "values": stages[name].values, "files": _named_files(stages[name], plan.layout.notebooks),
                 "before": {other: marks.get(other) for other in before}, **shared})[:provenance.LENGTH]
     return {name: marks[name] for name in stages}

@@ -1,13 +1,16 @@
 """The tables of a run: what their columns mean, and their rows, each with the fingerprint of what made it.
 
-A table is the file `RUN/tables/NAME.csv`, or `.csv.xz` where its schema calls it compressed. Every change replaces the
-whole file in one step, so a stopped writer leaves all rows that it added before.
+`data/columns.csv` declares every table: a row without a column says what a row of the table is, the others its columns
+in the order of the file, with kind, unit and meaning, and the place of those that together name a row (`key`). A table
+is the file `RUN/tables/NAME.csv`; in the committed run, large ones are compressed (`NAME.csv.xz`). Every change replaces
+the whole file in one step, so a stopped writer leaves all rows that it added before.
 """
 
+import csv
 import io
 import lzma
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Callable, Iterable, Mapping
@@ -15,95 +18,64 @@ from typing import Callable, Iterable, Mapping
 import pandas as pd
 from pandas.api.types import infer_dtype
 
-from lib.lab import atomic_file
+from lib.lab import atomic_file, provenance
 
+DECLARED = provenance.HOME / "data" / "columns.csv"
 FINGERPRINT = "fingerprint"  # the last column of every table: what made the row (see `provenance.fingerprint`)
-KINDS = {"text": "str", "integer": "int64", "real": "float64", "flag": "bool"}  # kind of column -> pandas' dtype
+DTYPES = {"text": "str", "integer": "int64", "real": "float64", "flag": "bool"}  # kind of column -> pandas' dtype
 TAKES = {"text": ["string"], "integer": ["integer"], "real": ["floating", "integer"], "flag": ["boolean"]}  # inferred
 AGAIN = "run its notebook again"
-ENDS = {"": "", "_low": "lower end of the 95 % interval of ", "_high": "upper end of the 95 % interval of "}
-
-# -------------------------------------------------------------------------------------------------------------- schemas
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column. kind: "text" without line breaks, "integer", "real" (NaN: missing) or "flag"; meaning: with unit."""
+    """One column. kind: "text" without line breaks, "integer", "real" (NaN: missing) or "flag"; unit: "" for none."""
 
     kind: str
-    meaning: str
-
-
-def columns(declared: str, shared: Mapping[str, Column] = {}) -> dict[str, Column]:
-    """Columns in the order in which a text declares them.
-
-    A line `NAME KIND MEANING` declares a column; the kind `interval` declares three, NAME, NAME_low and NAME_high. Any
-    other line lists names of `shared` columns (of an interval NAME alone). ValueError for a name not among these.
-    """
-    found: dict[str, Column] = {}
-    for line in declared.strip().splitlines():
-        name, kind, meaning = (*line.split(maxsplit=2), "", "", "")[:3]
-        if kind in KINDS:
-            found[name] = Column(kind, meaning)
-        elif kind == "interval":
-            found |= {name + end: Column("real", f"{words}{name if end else meaning}") for end, words in ENDS.items()}
-        else:
-            unknown = [word for word in line.split() if word not in shared]
-            if unknown:
-                raise ValueError(f"column {unknown[0]!r} is not shared: declare it as `{unknown[0]} KIND MEANING`")
-            found |= {word + end: shared[word + end] for word in line.split() for end in ENDS if word + end in shared}
-    return found
+    meaning: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """One table. about: what a row is; key: the columns that name a row; columns: in the order of the file."""
+    """One table. key: the columns that name a row; columns: in the order of the file; about: what a row is."""
 
     name: str
-    about: str
     key: tuple[str, ...]
     columns: Mapping[str, Column]
-    compressed: bool = False
+    about: str = ""
+    header: tuple[str, ...] = field(init=False)
 
     def __post_init__(self):
-        unknown = [name for name in self.key if name not in self.columns]
-        if unknown or not self.key or FINGERPRINT in self.columns:
-            raise ValueError(f"table {self.name}: the key {self.key} must name columns of the table, and no column may "
-                             f"be called {FINGERPRINT!r}; unknown: {unknown}")
-
-    @property
-    def file_name(self) -> str:
-        """The name of the table's file in a run's folder `tables`."""
-        return f"{self.name}.csv.xz" if self.compressed else f"{self.name}.csv"
-
-    @property
-    def names(self) -> list[str]:
-        """All columns in the order of the file, the fingerprint last."""
-        return [*self.columns, FINGERPRINT]
+        unknown = set(self.key) - set(self.columns)
+        kinds = {column.kind for column in self.columns.values()} - set(DTYPES)
+        if unknown or kinds or not self.key or FINGERPRINT in self.columns:
+            raise ValueError(f"table {self.name}: the key {self.key} must name columns of the table, kinds must be "
+                             f"among {', '.join(DTYPES)}, and no column may be called {FINGERPRINT!r}")
+        object.__setattr__(self, "header", (*self.columns, FINGERPRINT))
 
 
-SCHEMAS: dict[str, Schema] = {}  # every declared table by name; studies register theirs
-
-
-def register(tables: Iterable[Schema]) -> None:
-    """Declare tables, so that they can be written and read by name. ValueError for a name that another table has."""
-    for table in tables:
-        if SCHEMAS.setdefault(table.name, table) != table:
-            raise ValueError(f"table {table.name!r} is declared already; give one of the two another name")
+@cache
+def schemas() -> dict[str, Schema]:
+    """Every table that `data/columns.csv` declares, by name. ValueError where the file contradicts itself."""
+    rows: dict[str, list[dict[str, str]]] = {}
+    with open(DECLARED, encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            rows.setdefault(row["table"], []).append(row)
+    found = {}
+    for name, (about, *columns) in rows.items():
+        key = sorted((row for row in columns if row["key"]), key=lambda row: int(row["key"]))
+        found[name] = Schema(name, tuple(row["column"] for row in key),
+                             {row["column"]: Column(row["kind"], row["meaning"], row["unit"]) for row in columns},
+                             about["meaning"])
+    return found
 
 
 def schema_of(name: str) -> Schema:
     """The declared schema of a table; ValueError names the declared tables."""
-    if name not in SCHEMAS:
-        raise ValueError(f"no table is called {name!r}; declared are {', '.join(sorted(SCHEMAS))}")
-    return SCHEMAS[name]
-
-
-def dictionary(names: Iterable[str] | None = None) -> pd.DataFrame:
-    """The data dictionary: one row per column, with its table and meaning."""
-    rows = [(schema.name, column, entry.meaning)
-            for schema in map(schema_of, names or SCHEMAS) for column, entry in schema.columns.items()]
-    return pd.DataFrame(rows, columns=["table", "column", "meaning"])
+    if name not in schemas():
+        raise ValueError(f"no table is called {name!r}; {DECLARED.name} declares {', '.join(sorted(schemas()))}")
+    return schemas()[name]
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
@@ -121,13 +93,13 @@ class Table:
         if not run_dir:
             self._scratch = TemporaryDirectory()  # deleted together with this object
             run_dir = self._scratch.name
-        self.path = path_of(run_dir, name)
+        self.path = Path(run_dir) / "tables" / f"{name}.csv"
         try:
-            kept = _parse(self.schema, self.path, _whole_lines(self.schema, self.path))
+            rows = _parse(self.schema, path_of(run_dir, name), whole_lines=True)
         except (FileNotFoundError, ValueError):  # no table yet, or one of an older schema, or damaged inside
-            kept = _validated(self.schema, [], fingerprint)
-        self._rows = kept[kept[FINGERPRINT] == fingerprint]
-        _replace(self.schema, self.path, self._rows)
+            rows = _validated(self.schema, [], fingerprint)
+        self._rows = rows[rows[FINGERPRINT] == fingerprint]
+        _replace(self.path, self._rows)
         self._keys = _keys_of(self.schema, self._rows)
 
     def keys(self) -> set[tuple]:
@@ -145,8 +117,7 @@ class Table:
         """
         added = _validated(self.schema, rows, self.fingerprint)
         keys, frame = _keys_of(self.schema, added, self._keys), pd.concat([self._rows, added], ignore_index=True)
-        # beside what is there, since to compress all rows again for each new one would take longer than many runs
-        atomic_file.replace(self.path, self.path.read_bytes() + _encode(self.schema, added, header=False))
+        atomic_file.replace(self.path, self.path.read_bytes() + _encoded(added, header=False))
         self._keys, self._rows = keys, frame
 
     def frame(self) -> pd.DataFrame:
@@ -155,8 +126,10 @@ class Table:
 
 
 def path_of(run_dir: str | Path, name: str) -> Path:
-    """The file of a run's table."""
-    return Path(run_dir) / "tables" / schema_of(name).file_name
+    """The file of a run's table: NAME.csv, or NAME.csv.xz where there is that alone."""
+    plain = Path(run_dir) / "tables" / f"{schema_of(name).name}.csv"
+    packed = plain.with_suffix(".csv.xz")
+    return packed if packed.exists() and not plain.exists() else plain
 
 
 def exists(run_dir: str | Path, name: str) -> bool:
@@ -165,15 +138,16 @@ def exists(run_dir: str | Path, name: str) -> bool:
 
 
 def read(run_dir: str | Path, name: str) -> pd.DataFrame:
-    """All rows of a run's table.
+    """All rows of a run's table; columns that are no longer declared are left out.
 
     FileNotFoundError where the run lacks the table; ValueError where the file is damaged or does not fit the schema.
     """
+    path = path_of(run_dir, name)
     try:
-        return _decode(schema_of(name), path_of(run_dir, name))
+        return _parse(schema_of(name), path)
     except FileNotFoundError:
-        raise FileNotFoundError(f"no table {name!r} in run {run_dir} ({path_of(run_dir, name)}); run the notebook that "
-                                "makes it first") from None
+        raise FileNotFoundError(f"no table {name!r} in run {run_dir} ({path}); run the notebook that makes it "
+                                "first") from None
 
 
 def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> None:
@@ -182,7 +156,7 @@ def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame
     frame = _validated(schema, rows, fingerprint)
     _keys_of(schema, frame)
     if run_dir:
-        _replace(schema, path_of(run_dir, name), frame)
+        _replace(Path(run_dir) / "tables" / f"{name}.csv", frame)
 
 
 def once(run_dir: str | Path, name: str, fingerprint: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -190,11 +164,11 @@ def once(run_dir: str | Path, name: str, fingerprint: str, make: Callable[[], pd
 
     For timings on which later rows depend: they stay the same when a stopped run is resumed.
     """
-    kept = Table(run_dir, name, fingerprint).frame()
-    if kept.empty:
-        kept = make()
-        write(run_dir, name, kept, fingerprint)
-    return kept.drop(columns=FINGERPRINT, errors="ignore")
+    rows = Table(run_dir, name, fingerprint).frame()
+    if rows.empty:
+        rows = make()
+        write(run_dir, name, rows, fingerprint)
+    return rows.drop(columns=FINGERPRINT, errors="ignore")
 
 
 # ------------------------------------------------------------------------------------------------- checking and coding
@@ -205,25 +179,24 @@ def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerpri
     rows = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows))
     rows = rows if len(rows) else pd.DataFrame({name: [] for name in schema.columns})
     frame = rows.assign(**{FINGERPRINT: fingerprint}).reset_index(drop=True)
-    missing = [name for name in schema.names if name not in frame]
-    unknown = [name for name in frame if name not in schema.names]
+    missing, unknown = ([name for name in names if name not in others]
+                        for names, others in ((schema.header, frame), (frame, schema.header)))
     if missing or unknown:
-        raise ValueError(f"table {schema.name}: columns missing: {missing}, unknown: {unknown}; "
-                         f"its schema declares {list(schema.columns)}")
-    checked = {name: _checked(schema, name, frame[name]) for name in schema.columns}
-    return pd.DataFrame(checked | {FINGERPRINT: frame[FINGERPRINT].astype("str")})
+        raise ValueError(f"table {schema.name}: columns missing: {missing}, unknown: {unknown}; {DECLARED.name} "
+                         f"declares {list(schema.columns)}")
+    for name, column in schema.columns.items():
+        if column.kind == "text" or frame[name].dtype != DTYPES[column.kind]:
+            wrong = [value for value in frame[name].unique().tolist()
+                     if infer_dtype([value], skipna=False) not in TAKES[column.kind]
+                     or (column.kind == "text" and set("\r\n") & set(value))]
+            if wrong:
+                raise ValueError(f"table {schema.name}, column {name}: {wrong[0]!r} is not of kind {column.kind} "
+                                 f"(declared as: {column.meaning})")
+    return frame.astype(_dtypes(schema))[list(schema.header)]
 
 
-def _checked(schema: Schema, name: str, values: pd.Series) -> pd.Series:
-    column = schema.columns[name]
-    if column.kind != "text" and values.dtype == KINDS[column.kind]:
-        return values
-    wrong = [value for value in values.unique().tolist() if infer_dtype([value], skipna=False) not in TAKES[column.kind]
-             or (column.kind == "text" and set("\r\n") & set(value))]
-    if wrong:
-        raise ValueError(f"table {schema.name}, column {name}: {wrong[0]!r} is not of kind {column.kind} "
-                         f"(declared as: {column.meaning})")
-    return values.astype(KINDS[column.kind])
+def _dtypes(schema: Schema) -> dict[str, str]:
+    return {name: DTYPES[column.kind] for name, column in schema.columns.items()} | {FINGERPRINT: "str"}
 
 
 def _keys_of(schema: Schema, frame: pd.DataFrame, present: Iterable[tuple] = ()) -> set[tuple]:
@@ -237,50 +210,37 @@ def _keys_of(schema: Schema, frame: pd.DataFrame, present: Iterable[tuple] = ())
     return keys
 
 
-def _replace(schema: Schema, path: Path, frame: pd.DataFrame) -> None:
+def _replace(path: Path, frame: pd.DataFrame) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_file.replace(path, _encode(schema, frame))
+    path.with_suffix(".csv.xz").unlink(missing_ok=True)
+    atomic_file.replace(path, _encoded(frame))
 
 
-def _encode(schema: Schema, frame: pd.DataFrame, header: bool = True) -> bytes:
-    data = frame.to_csv(index=False, header=header, columns=schema.names, lineterminator="\n").encode()
-    return lzma.compress(data) if schema.compressed else data
+def _encoded(frame: pd.DataFrame, header: bool = True) -> bytes:
+    return frame.to_csv(index=False, header=header, lineterminator="\n").encode()
 
 
-def _decode(schema: Schema, path: Path) -> pd.DataFrame:
-    """The rows of a file. FileNotFoundError without it, ValueError where it is damaged or does not fit the schema."""
+def _parse(schema: Schema, path: Path, whole_lines: bool = False) -> pd.DataFrame:
+    """The rows of a file. whole_lines: as far as it has whole ones, wherever it was cut off.
+
+    FileNotFoundError without the file, ValueError where it is damaged or lacks a column of the schema.
+    """
     data = path.read_bytes()
     try:
-        text = (lzma.decompress(data) if schema.compressed else data).decode()
+        data = lzma.decompress(data) if path.suffix == ".xz" else data
+        text = data[: data.rfind(b"\n") + 1].decode() if whole_lines else data.decode()
     except (lzma.LZMAError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
-    return _parse(schema, path, text)
-
-
-def _whole_lines(schema: Schema, path: Path) -> str:
-    """The text of a file up to its last whole line, wherever it was cut off."""
-    data = path.read_bytes()
-    if schema.compressed:
-        whole = b""
-        with suppress(lzma.LZMAError, EOFError):
-            while data:  # a stream for each addition
-                stream = lzma.LZMADecompressor()
-                whole += stream.decompress(data)
-                data = stream.unused_data if stream.eof else b""
-        data = whole
-    return data[: data.rfind(b"\n") + 1].decode(errors="replace")
-
-
-def _parse(schema: Schema, path: Path, text: str) -> pd.DataFrame:
-    found = text.partition("\n")[0].split(",")
-    if found != schema.names:
-        raise ValueError(f"{path} has the columns {found} where table {schema.name} has {schema.names}: it is "
-                         f"damaged or of an older version; {AGAIN}")
+    columns = text.partition("\n")[0].split(",")
+    if lacking := [name for name in schema.header if name not in columns]:
+        raise ValueError(f"{path} has the columns {columns} and lacks {lacking}: it is damaged or of an older version; "
+                         f"{AGAIN}")
     if not text.endswith("\n"):
         raise ValueError(f"{path} is cut off; {AGAIN}")
-    kinds = {name: KINDS[column.kind] for name, column in schema.columns.items()} | {FINGERPRINT: "str"}
     missing = {name: [""] for name, column in schema.columns.items() if column.kind == "real"}
     try:
-        return pd.read_csv(io.StringIO(text), dtype=kinds, na_values=missing, keep_default_na=False)
+        rows = pd.read_csv(io.StringIO(text), dtype=_dtypes(schema), na_values=missing, keep_default_na=False,
+                           usecols=schema.header)
     except ValueError as error:
         raise ValueError(f"{path} does not fit table {schema.name}: {error}; {AGAIN}") from error
+    return rows[list(schema.header)]

@@ -1,1 +1,3 @@
-"""A file per study: a function `measure(store, *, device, ...)` that loads models by name and writes the tables."""
+"""The studies: one file each, whose functions measure models and fill a run's tables. Notebooks call them through
+`lib.lab.chapter` and draw what they found. `parameters` checks what a command sets before anything runs.
+"""

@@ -23,8 +23,9 @@ from lib.lab.findings import Finding, Part, Results
 from lib.studies import STUDIES, material, published
 from lib.studies.acceptance import summary
 from lib.studies.advice import answer
-from lib.studies.advice.schema import NOTEBOOK as RECOMMENDING
 
+NOTEBOOKS = {"acceptance": "02_acceptance", "attention": "03_attention_timing", "rules": "04_rules",
+             "drafters": "05_drafters", "advice": "06_advice", "speed": "07_speed", "served": "08_served"}
 LEAST = 4  # nodes, below which most families of trees are one tree
 HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
 
@@ -92,7 +93,7 @@ def parts(run: Results, ask: Ask, rng: np.random.Generator) -> Iterator[Part]:
 
 def on_its_machine(shown: Iterable[Part], study: str, run: Results) -> Iterator[Part]:
     """The parts of a study; beneath their heading its machine, where the recommendation is that of another one."""
-    stages = [import_module(f"lib.studies.{study}.schema").NOTEBOOK, RECOMMENDING]
+    stages = [NOTEBOOKS[study], NOTEBOOKS["advice"]]
     own, recommended = (processor.title(provenance.machine_of(run.record, stage)) if stage in run.record["stages"]
                         else "" for stage in stages)
     for at, part in enumerate(shown):
@@ -172,5 +173,6 @@ def facts(run: Results) -> pd.DataFrame:
 def write_columns(run: Results) -> None:
     """Writes columns.csv, the meaning of each column of the run's tables, into the run's folder."""
     names = sorted({path.name.partition(".")[0] for path in (run.run_dir / "tables").glob("*.csv*")})
-    text = tables.dictionary(names).to_csv(index=False)
+    declared = pd.read_csv(tables.DECLARED, keep_default_na=False)
+    text = declared[declared["table"].isin(names) & (declared["column"] != "")].to_csv(index=False)
     atomic_file.replace(run.run_dir / "columns.csv", text.encode())

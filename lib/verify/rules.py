@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 from torch import Tensor
 
 from lib.verify.draft import PROPOSALS, Draft, Draws
-
-if TYPE_CHECKING:  # for readers of the source, such as fingerprints of code; a rule's module is loaded when it is used
-    from lib.verify import plain, residual_rules  # noqa: F401
 
 Verify = Callable[[Draft, Tensor, Draws], tuple[list[int], int]]
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])

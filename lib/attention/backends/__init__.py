@@ -21,7 +21,7 @@ ELSEWHERE = {"reference": "folded", "split": "folded", "triton": "triton_backend
 def _module(name: str) -> ModuleType:
     if name not in BACKENDS:
         raise ValueError(f"backend is {name!r}; choose one of {', '.join(['auto', *BACKENDS])}")
-    return import_module(f"lib.attention.backends.{ELSEWHERE.get(name, name)}")  # spelt out, for fingerprints of code
+    return import_module(f"lib.attention.backends.{ELSEWHERE.get(name, name)}")
 
 
 def implementation(name: str) -> Callable:

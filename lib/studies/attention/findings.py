@@ -10,7 +10,6 @@ from lib.lab import provenance
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.attention import figures, summary
 from lib.studies.attention.baselines import AUTO, OURS
-from lib.studies.attention.schema import NOTEBOOK
 
 if TYPE_CHECKING:
     from lib.studies.report import Ask
@@ -38,7 +37,7 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
 
 def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
     """What attention over a tree costs; nothing in it is resampled."""
-    timings, machine = run["attention"], provenance.machine_of(run.record, NOTEBOOK)
+    timings, machine = run["attention"], provenance.machine_of(run.record, "03_attention_timing")
     yield INTRODUCTION
     yield times(timings, timings["dtype"].iloc[0], f"{machine['processor']} with {machine['threads']} threads")
     yield free_nodes(timings)

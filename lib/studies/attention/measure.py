@@ -219,7 +219,7 @@ def fill(run_dir: str | Path, name: str, cells: Iterable[Cell], *, limits: Limit
     cold = name == "attention_cold"
     alternatives = [each for each in (COLD if cold else PREPARE) if compiled or each != COMPILED]
     given = asdict(limits) | {"seed": seed, "alternatives": alternatives}
-    mark = provenance.fingerprint(code=[__name__], parameters=given, device=device)
+    mark = provenance.fingerprint(parameters=given, device=device)
     table = Table(run_dir, name, mark)
     done = {key[:-1] for key in table.keys()}
     for place, cell in enumerate(cells):

@@ -10,7 +10,6 @@ from lib.lab import charts, processor, provenance, stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.drafters import summary
 from lib.studies.drafters.measure import CONTROLS, MODEL, NO_SHAPE, PLAIN
-from lib.studies.drafters.schema import NOTEBOOK
 
 if TYPE_CHECKING:
     from lib.studies.report import Ask
@@ -232,7 +231,7 @@ def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Par
         yield heads_learning(run["head_curves"])
     if model:
         yield WEBLOG
-        machine = processor.title(provenance.machine_of(run.record, NOTEBOOK))
+        machine = processor.title(provenance.machine_of(run.record, "05_drafters"))
         yield beside_claims(rows, target, model, machine, rng)
 
 

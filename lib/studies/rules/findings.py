@@ -15,7 +15,6 @@ from lib.lab import charts, stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.rules import figures
 from lib.studies.rules.measure import BOUND, EXACT, LEVEL, LOSSLESS, RANDOM, SETTING, judged, label, labelled
-from lib.studies.rules.schema import NOTEBOOK
 from lib.verify.proof.sources import AGAIN, RATIO
 from lib.verify.rules import RULES
 
@@ -55,7 +54,7 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
 
 def appendix(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]:
     """What each rule is worth beside its bound, and what lossy rules buy."""
-    parameters = run.record["parameters"][NOTEBOOK]
+    parameters = run.record["parameters"]["04_rules"]
     exact, shapes = exact_rows(run["rules_exact"], parameters), parameters["exact_shapes"]
     main = exact[exact["agreement"] == parameters["agreement"]]
     yield BOUNDS

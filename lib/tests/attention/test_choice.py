@@ -6,9 +6,9 @@ import torch
 
 from lib.attention import choice, choose_backend, operator
 from lib.attention.backends import BACKENDS
-from lib.studies.attention.schema import TABLES
+from lib.lab import tables
 
-COLUMNS = next(list(table.columns) for table in TABLES if table.name == "attention_choice")
+COLUMNS = list(tables.schema_of("attention_choice").columns)
 
 
 def situation(**changes):

@@ -8,24 +8,21 @@ it may remain. The runs are in data/runs, under names that begin with `killed-`,
 import argparse
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 
 from lib.lab import provenance, tables
 from lib.lab.plan import Layout
-from lib.studies.advice import schema as advice
-from lib.studies.attention import schema as attention
-from lib.studies.speed import schema as speed
 
 HOME = provenance.HOME
 # Tables whose rows are timings, or follow from them.
-TIMED = {table.name for study in (advice, attention, speed) for table in study.TABLES} | {"rules_cost"}
+TIMED = re.compile("advice_|attention|speed|form|sampled|peaks|costs|source_grid|rules_cost")  # at its beginning
 SECONDS = 10.0  # in which kernels notice that their runner is gone
 MOST = 3600.0  # of a run
 
@@ -64,8 +61,8 @@ def kill(words: list[str], run: str, after: float) -> bool:
 def rows_of(run: str) -> dict[str, str]:
     """By table the rows as text, without what timings decide."""
     folder, found = Layout(HOME).runs / run, {}
-    for name in tables.SCHEMAS:
-        if name in TIMED or not tables.exists(folder, name):
+    for name in tables.schemas():
+        if TIMED.match(name) or not tables.exists(folder, name):
             continue
         rows = tables.read(folder, name)
         timed = [column for column in rows if column.endswith("_ms") or column == "held_bytes"]

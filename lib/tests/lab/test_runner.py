@@ -26,7 +26,7 @@ from lib.cost import recommendation
 from lib.lab import environment, execute, plan, provenance, run
 from lib.lab.plan import StageFailed, UsageError
 from lib.models import gguf_files, prompts
-from lib.studies import NOTEBOOKS, parameters
+from lib.measure import parameters
 
 SHAPES = """\
 count = 2  # how many
@@ -203,7 +203,7 @@ def test_a_parameters_cell_that_computes_is_refused(layout):
 
 def check(made: plan.Plan) -> None:
     """As the command does before anything runs."""
-    parameters.check(made, {"01_shapes": parameters.SHAPES, **NOTEBOOKS})
+    parameters.check(made)
 
 
 def refusal(*settings: str, cwd: Path | None = None) -> str:
@@ -350,55 +350,27 @@ def test_files_that_parameters_name_count_by_content(layout, quick, tmp_path):
     assert marks(layout, settings=["file=my.jsonl"], cwd=tmp_path)["01_shapes"] != first["01_shapes"]
 
 
-def test_code_counts_with_all_that_it_imports():
-    names = {path.name for path in provenance.closure(["lib.lab.tables"])}
-    assert {"__init__.py", "tables.py", "atomic_file.py"} <= names and "stats.py" not in names
-    assert provenance.imports("def f():\n    from lib.a import b\nimport os.path") == {"lib.a.b", "os.path"}
-    assert provenance.closure(["numpy"]) == []
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A library of one package, which exports lazily and names a module in a text."""
-    sources = {"__init__.py": "", "p/__init__.py": "x, y = lazy_exports(__name__, exported=('thing',))",
-               "p/exported.py": "", "p/other.py": "HOME = 'lib.p.named:Class'", "p/named.py": "",
-               "q/__init__.py": "", "q/user.py": "from lib.p import thing", "q/table.csv": "1", "q/code.cpp": "int x;"}
-    for path, text in sources.items():
-        (tmp_path / "lib" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "lib" / path).write_text(text)
-    monkeypatch.setattr(provenance, "LIB", tmp_path / "lib")
-    return tmp_path / "lib"
-
-
-@pytest.mark.parametrize("file", ["q/table.csv", "q/code.cpp", "q/user.py", "p/exported.py"])
-def test_code_counts_with_the_cpp_and_csv_files_beside_it(package, file):
-    first = provenance.code_digest(["lib.q.user"])
-    assert provenance.code_digest(["lib.q.user"]) == first
-    (package / file).write_text("2")
-    assert provenance.code_digest(["lib.q.user"]) != first
-
-
-def test_exports_and_modules_named_in_texts_are_followed(package):
-    def files(*modules):
-        return {path.relative_to(package).as_posix() for path in provenance.closure(modules)}
-
-    assert files("lib.q.user") == {"__init__.py", "q/__init__.py", "q/user.py", "p/__init__.py", "p/exported.py"}
-    assert files("lib.p") == {"__init__.py", "p/__init__.py", "p/exported.py"}
-    assert files("lib.p.other") == {"__init__.py", "p/__init__.py", "p/other.py", "p/named.py"}
-    assert files("lib.p.") >= {"p/exported.py", "p/other.py", "p/named.py"}
+def test_all_of_lib_counts_but_tests_explorers_and_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "LIB", tmp_path)
+    marks = [provenance.code_digest()]
+    for path in ("a/code.py", "a/code.cpp", "b/table.csv", "tests/test.py", "explorers/it.py", "__pycache__/a.pyc"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("1")
+        marks.append(provenance.code_digest())
+    assert len(set(marks)) == 4 and len(set(marks[3:])) == 1
 
 
 def test_a_fingerprint_follows_each_of_its_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "machine", lambda device: {"device": device})
     weights = tmp_path / "weights"
     weights.write_text("1")
-    parts = {"code": ["lib.lab.tables"], "files": [weights], "parameters": {"count": 1}}
+    parts = {"files": [weights], "parameters": {"count": 1}}
     first = provenance.fingerprint(**parts)
     assert first == provenance.fingerprint(**parts) and len(first) == 12
-    others = [parts | {"code": ["lib.lab.stats"]}, parts | {"parameters": {"count": 2}}, parts | {"device": "cuda"}]
+    others = [parts | {"parameters": {"count": 2}}, parts | {"device": "cuda"}]
     weights.write_text("2")
     others.append(parts)
-    assert len({first, *(provenance.fingerprint(**other) for other in others)}) == 5
+    assert len({first, *(provenance.fingerprint(**other) for other in others)}) == 4
 
 
 def test_files_of_one_name_count_apart_and_a_moved_project_stays_itself(tmp_path, monkeypatch):
@@ -504,7 +476,7 @@ def test_a_profiles_model_that_is_not_installed_is_replaced_and_said_to_be(layou
 
     def ran(pairs: str, *words: str) -> tuple[list[str], str]:
         profile.write_text(f"02_broken:\n  pairs: [{pairs}]\n")
-        monkeypatch.setattr("lib.studies.NOTEBOOKS", {})
+        monkeypatch.setattr("lib.measure.parameters.CHECKS", {})
         assert main(["cpu", "02", *words], layout.home) == 0
         (folder,) = layout.runs.iterdir()
         found = run.load(folder)["parameters"]["02_broken"]["pairs"]

@@ -1,11 +1,12 @@
 """A table keeps every row that was finished, whatever stops its writer, and takes only what its schema declares."""
 
 import errno
+import lzma
 import multiprocessing
 import os
+import re
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,39 +14,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lib.studies  # declares the tables
-from lib.lab import atomic_file, tables
-from lib.lab.tables import SCHEMAS, Column, Schema, columns
+from lib.lab import atomic_file, provenance, tables
+from lib.lab.tables import Column, Schema
 
-COLUMNS = columns("""
-    prompt text name of the prompt
-    budget integer draft nodes
-    rate real a share
-    cut flag whether it was cut
-    """)
+COLUMNS = {"prompt": Column("text"), "budget": Column("integer", "draft nodes"), "rate": Column("real"),
+           "cut": Column("flag")}
+LIB, NOTEBOOKS, REFERENCE = (provenance.HOME / path for path in ("lib", "notebooks", "data/results/reference"))
 
 
 @pytest.fixture(autouse=True)
 def declared(monkeypatch):
-    """Two small tables, one of them compressed, in addition to those of the studies."""
-    for compressed in (False, True):
-        schema = Schema("packed" if compressed else "plain", "for tests", ("prompt", "budget"), COLUMNS, compressed)
-        monkeypatch.setitem(SCHEMAS, schema.name, schema)
+    """A small table in addition to those of the notebooks."""
+    monkeypatch.setitem(tables.schemas(), "plain", Schema("plain", ("prompt", "budget"), COLUMNS))
 
 
 def row(budget: int, prompt: str = "p") -> dict:
     return {"prompt": prompt, "budget": budget, "rate": budget / 7, "cut": budget % 2 == 0}
 
 
-both = pytest.mark.parametrize("name", ["plain", "packed"])
-
-
-@both
-def test_rows_come_back_as_they_went_in(tmp_path, name):
-    rows = tables.Table(tmp_path, name, "f1")
+def test_rows_come_back_as_they_went_in(tmp_path):
+    rows = tables.Table(tmp_path, "plain", "f1")
     rows.append(**row(1))
     rows.extend([row(2), row(3, 'a "quoted", name'), row(4, "") | {"rate": float("nan")}])
-    found = tables.read(tmp_path, name)
+    found = tables.read(tmp_path, "plain")
     assert list(found.columns) == [*COLUMNS, "fingerprint"]
     assert list(found.dtypes.astype(str)) == ["str", "int64", "float64", "bool", "str"]
     assert list(found.prompt) == ["p", "p", 'a "quoted", name', ""]
@@ -54,23 +45,21 @@ def test_rows_come_back_as_they_went_in(tmp_path, name):
     pd.testing.assert_frame_equal(rows.frame(), found)
 
 
-@both
-def test_a_reopened_table_goes_on_with_rows_of_its_own_fingerprint_alone(tmp_path, name):
-    tables.Table(tmp_path, name, "old").extend([row(1), row(2)])
-    again = tables.Table(tmp_path, name, "old")
+def test_a_reopened_table_goes_on_with_rows_of_its_own_fingerprint_alone(tmp_path):
+    tables.Table(tmp_path, "plain", "old").extend([row(1), row(2)])
+    again = tables.Table(tmp_path, "plain", "old")
     assert again.keys() == {("p", 1), ("p", 2)}
     again.append(**row(3))
-    assert tables.Table(tmp_path, name, "new").keys() == set()
-    assert len(tables.read(tmp_path, name)) == 0
-    assert tables.Table(tmp_path / "other run", name, "new").keys() == set()
+    assert tables.Table(tmp_path, "plain", "new").keys() == set()
+    assert len(tables.read(tmp_path, "plain")) == 0
+    assert tables.Table(tmp_path / "other run", "plain", "new").keys() == set()
 
 
-@both
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_a_file_that_is_cut_off_is_named_and_a_writer_goes_on_behind_its_whole_rows(tmp_path_factory, name, data):
+def test_a_file_that_is_cut_off_is_named_and_a_writer_goes_on_behind_its_whole_rows(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("cut")
-    writer = tables.Table(folder, name, "f")
+    writer = tables.Table(folder, "plain", "f")
     writer.append(**row(1))
     before = len(writer.path.read_bytes())
     writer.append(**row(2))
@@ -78,18 +67,17 @@ def test_a_file_that_is_cut_off_is_named_and_a_writer_goes_on_behind_its_whole_r
     cut = data.draw(st.integers(0, len(content) - 1))
     writer.path.write_bytes(content[:cut])
     try:
-        assert len(tables.read(folder, name)) < 2  # cut at the end of a line, which the run's record notices
+        assert len(tables.read(folder, "plain")) < 2  # cut at the end of a line, which the run's record notices
     except ValueError as error:
         assert str(writer.path) in str(error) and "run its notebook again" in str(error)
-    again = tables.Table(folder, name, "f")
+    again = tables.Table(folder, "plain", "f")
     assert ("p", 1) in again.keys() or cut < before, "a row that was whole is kept"
     again.extend([made for made in (row(1), row(2)) if (made["prompt"], made["budget"]) not in again.keys()])
-    assert list(tables.read(folder, name).budget) == [1, 2]
+    assert list(tables.read(folder, "plain").budget) == [1, 2]
 
 
-@both
-def test_a_full_disk_is_named_with_its_file_and_costs_no_row(tmp_path, name, monkeypatch):
-    writer = tables.Table(tmp_path, name, "f")
+def test_a_full_disk_is_named_with_its_file_and_costs_no_row(tmp_path, monkeypatch):
+    writer = tables.Table(tmp_path, "plain", "f")
     writer.append(**row(1))
 
     def full(descriptor):
@@ -100,30 +88,28 @@ def test_a_full_disk_is_named_with_its_file_and_costs_no_row(tmp_path, name, mon
         writer.append(**row(2))
     assert error.value.filename == str(writer.path)
     monkeypatch.undo()
-    monkeypatch.setitem(SCHEMAS, name, writer.schema)
-    assert list(tables.read(tmp_path, name).budget) == [1] and len(list(writer.path.parent.iterdir())) == 1
+    monkeypatch.setitem(tables.schemas(), "plain", writer.schema)
+    assert list(tables.read(tmp_path, "plain").budget) == [1] and len(list(writer.path.parent.iterdir())) == 1
     writer.append(**row(2))
-    assert list(tables.read(tmp_path, name).budget) == [1, 2]
+    assert list(tables.read(tmp_path, "plain").budget) == [1, 2]
 
 
-def _write_for_ever(folder, name):
-    SCHEMAS[name] = Schema(name, "", ("prompt", "budget"), COLUMNS, name == "packed")
-    writer = tables.Table(folder, name, "f")
+def _write_for_ever(folder):
+    writer = tables.Table(folder, "plain", "f")
     for budget in range(len(writer.keys()) // 2, 10**6):
         writer.extend([row(budget, "a"), row(budget, "b")])
 
 
-@both
-def test_killed_writers_leave_whole_tables(tmp_path, name):
+def test_killed_writers_leave_whole_tables(tmp_path):
     start = multiprocessing.get_context("fork")
     for pause in (0.05, 0.11, 0.17):
-        writer = start.Process(target=_write_for_ever, args=(tmp_path, name))
+        writer = start.Process(target=_write_for_ever, args=(tmp_path,))
         writer.start()
         time.sleep(pause)
         os.kill(writer.pid, signal.SIGKILL)
         writer.join()
-        if tables.exists(tmp_path, name):
-            found = tables.read(tmp_path, name)
+        if tables.exists(tmp_path, "plain"):
+            found = tables.read(tmp_path, "plain")
             assert list(found.budget) == [budget for budget in range(len(found) // 2) for _ in range(2)]
 
 
@@ -158,14 +144,13 @@ def test_missing_columns_and_second_rows_of_a_key_are_refused(tmp_path):
     assert writer.keys() == {("p", 1)}
 
 
-@both
-def test_a_table_written_whole_takes_the_place_of_the_old_one(tmp_path, name):
-    tables.write(tmp_path, name, [row(1)], "f")
-    tables.write(tmp_path, name, pd.DataFrame([row(2), row(3)], index=[7, 7]), "g")
-    found = tables.read(tmp_path, name)
+def test_a_table_written_whole_takes_the_place_of_the_old_one(tmp_path):
+    tables.write(tmp_path, "plain", [row(1)], "f")
+    tables.write(tmp_path, "plain", pd.DataFrame([row(2), row(3)], index=[7, 7]), "g")
+    found = tables.read(tmp_path, "plain")
     assert list(found.budget) == [2, 3] and set(found.fingerprint) == {"g"}
-    tables.write(tmp_path, name, [], "h")
-    assert len(tables.read(tmp_path, name)) == 0
+    tables.write(tmp_path, "plain", [], "h")
+    assert len(tables.read(tmp_path, "plain")) == 0
 
 
 def test_without_a_run_rows_go_with_their_table(tmp_path, monkeypatch):
@@ -199,30 +184,42 @@ def test_tables_that_are_not_there_or_do_not_fit_say_so(tmp_path):
     assert tables.Table(tmp_path, "plain", "f").keys() == set()
 
 
-def test_the_dictionary_explains_every_column_of_every_table():
-    found = tables.dictionary()
-    assert set(found.table) == set(SCHEMAS)
-    assert found.meaning.str.len().min() > 3
-    assert list(tables.dictionary(["plain"]).column) == list(COLUMNS)
+def test_a_compressed_table_is_read_and_written_plain_and_columns_of_older_versions_are_left_out(tmp_path):
+    tables.write(tmp_path, "plain", [row(1), row(2)], "f")
+    plain = tables.path_of(tmp_path, "plain")
+    packed = plain.with_suffix(".csv.xz")
+    packed.write_bytes(lzma.compress(plain.read_bytes().replace(b"prompt,", b"prompt,old,").replace(b"p,", b"p,7,")))
+    plain.unlink()
+    assert tables.path_of(tmp_path, "plain") == packed
+    assert list(tables.read(tmp_path, "plain")) == [*COLUMNS, "fingerprint"]
+    content = packed.read_bytes()
+    for cut in (content[:-9], content[9:]):
+        packed.write_bytes(cut)
+        with pytest.raises(ValueError, match="plain.csv.xz is damaged"):
+            tables.read(tmp_path, "plain")
+    packed.write_bytes(content)
+    tables.Table(tmp_path, "plain", "f").append(**row(3))
+    assert list(tables.read(tmp_path, "plain").budget) == [1, 2, 3] and plain.exists() and not packed.exists()
 
 
-def test_columns_are_declared_a_line_each_and_shared_by_name():
-    shared = columns("pair text target/drafter\nbudget integer draft nodes")
-    assert columns("budget pair\n  speed interval tokens per second", shared) == {
-        "budget": Column("integer", "draft nodes"), "pair": Column("text", "target/drafter"),
-        "speed": Column("real", "tokens per second"),
-        "speed_low": Column("real", "lower end of the 95 % interval of speed"),
-        "speed_high": Column("real", "upper end of the 95 % interval of speed")}
-    with pytest.raises(ValueError, match="column 'family' is not shared"):
-        columns("budget family", shared)
+def test_every_table_and_column_is_explained_and_written_by_some_code():
+    sources = [path.read_text() for folder in LIB.iterdir() if folder.name not in ("tests", "lab")
+               for path in [folder, *folder.rglob("*")] if path.suffix == ".py"]
+    sources += [path.read_text() for path in NOTEBOOKS.glob("*.ipynb")]
+    words = set(re.findall(r"\w+", " ".join(sources)))
+    for name, schema in tables.schemas().items():
+        unwritten = [column for column in schema.columns if re.sub(r"_(low|high|\d+)$", "", column) not in words]
+        assert name in words | {"plain"} and not unwritten, f"table {name}: no code writes {unwritten or 'it'}"
+        assert name == "plain" or schema.about and all(len(column.meaning) > 3 for column in schema.columns.values())
 
 
-def test_the_committed_tables_can_be_read():
-    run = Path(lib.studies.__file__).parents[2] / "data" / "results" / "reference"
-    found = [name for name in SCHEMAS if tables.exists(run, name)]
-    assert found and all(set(SCHEMAS[name].columns) <= set(tables.read(run, name)) for name in found)
+def test_every_committed_table_is_declared_and_can_be_read():
+    names = {path.name.partition(".")[0] for path in (REFERENCE / "tables").iterdir()}
+    assert names and all(len(tables.read(REFERENCE, name).columns) > 1 for name in names)
 
 
-def test_a_schema_refuses_a_key_that_is_no_column():
+@pytest.mark.parametrize("wrong", [{"key": ("prompts",)}, {"key": ()}, {"columns": {"prompt": Column("word")}},
+                                   {"columns": COLUMNS | {"fingerprint": Column("text")}}])
+def test_a_schema_that_contradicts_itself_is_refused(wrong):
     with pytest.raises(ValueError, match="key"):
-        Schema("wrong", "", ("prompts",), COLUMNS)
+        Schema(**{"name": "wrong", "key": ("prompt",), "columns": COLUMNS} | wrong)

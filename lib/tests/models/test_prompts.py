@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lib.models import prompts
 from lib.models.prompts import PromptSet
-from lib.studies import parameters
+from lib.measure import parameters
 from lib.tests.real_model import needs_real_model
 
 class Letters:

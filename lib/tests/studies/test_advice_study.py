@@ -16,7 +16,7 @@ from lib.cost.recommendation import ONE, ForBatch, Formats, Interval, OtherForma
 from lib.lab import processor, tables
 from lib.lab.findings import Results
 from lib.studies.advice import answer, figures, findings, machines, measure, trees_and_chains
-from lib.studies.advice.schema import NOTEBOOK, PARAMETERS
+from lib.measure import parameters
 from lib.studies.report import Ask
 from lib.tests.cost import test_cost
 from lib.tests.cost.test_recommendation import found  # noqa: F401
@@ -286,7 +286,7 @@ def test_no_sentence_of_the_first_page_rests_on_another_machine_that_is_launch_b
     listed = machines.table(others).assign(dtype="bfloat16", plain=1.0)
     facts = dict(processor="a processor", vector_units="AVX2")
     stage = dict(machine=facts, fingerprint="f", finished="now", tables={})
-    (tmp_path / "run.json").write_text(json.dumps({"stages": {NOTEBOOK: stage}, "machine": {}}))
+    (tmp_path / "run.json").write_text(json.dumps({"stages": {"06_advice": stage}, "machine": {}}))
     found.recommendation.save(tmp_path / recommendation.FILE)
     for name, rows in {"advice_machines": listed, "costs": found.costs, "models": pd.DataFrame([dict(
             model="t", parameters=10**8, layers=1, hidden=1, vocabulary=9, dtype="bfloat16")]),
@@ -365,7 +365,7 @@ def test_a_drafter_that_was_not_timed_elsewhere_takes_as_large_a_share_of_a_roun
 def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recommended(found, tmp_path):  # noqa: F811
     facts = dict(processor="a processor", vector_units="AVX2")
     stage = dict(machine=facts, fingerprint="f", finished="now", tables={})
-    (tmp_path / "run.json").write_text(json.dumps({"stages": {NOTEBOOK: stage}, "machine": {}}))
+    (tmp_path / "run.json").write_text(json.dumps({"stages": {"06_advice": stage}, "machine": {}}))
     with pytest.raises(ValueError, match="holds no recommendation.json"):
         machines.of_runs([str(tmp_path)], "t")
     tables.write(tmp_path, "costs", found.costs, "mark")
@@ -435,13 +435,13 @@ def test_sentences_are_those_of_the_recommendation():
     ("base|small", "combined:behind=eagle3", "eagle3"), ("base|small", "graft:behind=dspark", "dspark")])
 def test_a_drafter_that_the_target_cannot_have_is_refused_before_anything_runs(pair, spec, told):
     with pytest.raises(ValueError, match=told):
-        PARAMETERS["drafters"]("drafters", {"pairs": [pair], "drafters": [spec]})
+        parameters.possible_drafters("drafters", {"pairs": [pair], "drafters": [spec]})
 
 
 def test_a_larger_pair_needs_a_draft_model():
-    PARAMETERS["larger_pairs"]("larger_pairs", {"larger_pairs": ["random:llama-68m@1|random:llama-68m@1"]})
+    parameters.larger_pairs("larger_pairs", {"larger_pairs": ["random:llama-68m@1|random:llama-68m@1"]})
     with pytest.raises(ValueError, match="holds 'random:llama-68m@1', which has no draft model to time"):
-        PARAMETERS["larger_pairs"]("larger_pairs", {"larger_pairs": ["random:llama-68m@1"]})
+        parameters.larger_pairs("larger_pairs", {"larger_pairs": ["random:llama-68m@1"]})
 
 
 def test_published_sizes_with_random_weights_are_timed():

@@ -12,7 +12,7 @@ import torch
 
 from lib.lab import processor
 from lib.lab.findings import Finding, Results
-from lib.lab.tables import SCHEMAS, Table, read, write
+from lib.lab.tables import Table, read, schema_of, write
 from lib.studies.attention import figures, findings, summary
 from lib.studies.attention import measure as study
 from lib.studies.attention import peaks as roofs
@@ -30,7 +30,7 @@ def measured(cell, **changes):
 def test_a_cell_gives_a_row_for_every_alternative_in_the_table_s_columns():
     rows = measured(study.Cell(2, 16, 5, "float32", 4, 2, 8))
     assert [row["alternative"] for row in rows] == list(QUICK)
-    assert all(list(row) == list(SCHEMAS["attention"].columns) for row in rows)
+    assert all(list(row) == list(schema_of("attention").columns) for row in rows)
     timed = [row for row in rows if not row["skipped"].startswith("refused: ")]
     assert {row["alternative"] for row in timed} >= {"auto", "folded", "split", "dense mask"}
     assert all(row["repeats"] == 3 and 0 < row["lower_ms"] <= row["median_ms"] <= row["upper_ms"] for row in timed)
@@ -38,7 +38,7 @@ def test_a_cell_gives_a_row_for_every_alternative_in_the_table_s_columns():
 
 def test_a_cell_and_an_alternative_name_a_row_of_the_table():
     names = [field.name for field in dataclasses.fields(study.Cell)]
-    assert (*names, "alternative") == SCHEMAS["attention"].key
+    assert (*names, "alternative") == schema_of("attention").key
 
 
 def test_a_stopped_study_goes_on_with_the_next_cell(tmp_path):

@@ -71,7 +71,7 @@ def test_the_comparison_is_a_table_and_a_figure(traces):
         budgets=[2, 6])
         for recorded, prompts in [(of_protocol(traces, acceptance.CONTINUATION), ASKED),
                                   (of_protocol(traces, acceptance.REAL_TEXT), recording.real_text_starts(ASKED, 2))]])
-    schema = schemas.SCHEMAS["growth"]
+    schema = schemas.schema_of("growth")
     assert set(schema.columns) == set(rows) and not rows.duplicated(list(schema.key)).any()
     assert set(rows["prompt"]) == set("bcef"), "judged on prompts that no tree was grown from"
     one = rows[(rows["protocol"] == acceptance.REAL_TEXT) & (rows["stretch"] == "before")]

@@ -26,17 +26,18 @@ def run():
     return Results(REFERENCE)
 
 
-def study(notebook, main=(), appended=()):
-    return SimpleNamespace(report=lambda run, ask, rng: iter(main), appendix=lambda run, ask, rng: iter(appended),
-                           NOTEBOOK=notebook)
+def study(main=(), appended=()):
+    return SimpleNamespace(report=lambda run, ask, rng: iter(main), appendix=lambda run, ask, rng: iter(appended))
 
 
 def test_a_new_study_is_in_the_report_by_its_name_alone(monkeypatch):
     """With its machine, where that is not the recommendation's."""
     claim = Finding("A claim.")
-    studies = {"first": study("21_first", ["## One\n\ntext", claim, "### Part"], ["## Details"]),
-               "new": study("22_new", ["## Two", "### Part"], ["text", "## More"])}
+    studies = {"first": study(["## One\n\ntext", claim, "### Part"], ["## Details"]),
+               "new": study(["## Two", "### Part"], ["text", "## More"])}
     monkeypatch.setattr(report, "STUDIES", tuple(studies))
+    notebooks = {"advice": "06_advice", "first": "21_first", "new": "22_new"}
+    monkeypatch.setattr(report, "NOTEBOOKS", notebooks)
     monkeypatch.setattr(report, "import_module", lambda name: studies[name.split(".")[2]])
     for module, given in ((report.answer, "opening"), (report.material, "report"),
                           (report.published, "report"), (report, "made_by")):

@@ -16,7 +16,7 @@ from lib.models import PairError, load_pair, load_served, prompts
 from lib.replay import logs
 from lib.studies.report import Ask
 from lib.studies.served import findings, measure
-from lib.studies.served.schema import PARAMETERS
+from lib.measure.parameters import CHECKS
 
 TARGET = load_served("base", ["tiny-base"], dtype="float32")
 VALUES = dict(logs="", inputs="", endpoint="", served="", prompts="", temperature=-1.0, target="base",
@@ -53,7 +53,7 @@ def test_a_target_that_never_runs_needs_its_tokenizer_alone(kind, tmp_path, text
     if config := OTHERS[kind]:
         config.save_pretrained(tmp_path / "t")
     values = VALUES | {"target": str(tmp_path / "t")}
-    PARAMETERS["drafters"]("drafters", values)
+    CHECKS["08_served"]["drafters"]("drafters", values)
     target = load_served(values["target"], ["tiny-base"], dtype="float32")
     assert target.eos_token_ids == TARGET.eos_token_ids and target.name == "t"
     found = measure.replayed(measure.entrants(target, ["lookup", "sam"]), texts, 0.7, Limits(2, 2))
@@ -63,7 +63,7 @@ def test_a_target_that_never_runs_needs_its_tokenizer_alone(kind, tmp_path, text
         prices = measure.prices("H100, bfloat16", target, [1], 4)
         assert prices[1]["tiny-base"].plain == pytest.approx(2 * target.parameters / 3.35e12)
         with pytest.raises(PairError, match="cannot verify a tree|holds no weights"):  # a drafter has to run
-            PARAMETERS["drafters"]("drafters", VALUES | {"drafters": [values["target"]]})
+            CHECKS["08_served"]["drafters"]("drafters", VALUES | {"drafters": [values["target"]]})
     else:
         with pytest.raises(PairError, match=r"t, from which costs.*cannot be counted .*; give costs as a table"):
             measure.prices("H100, bfloat16", target, [1], 4)
@@ -74,7 +74,7 @@ def test_a_target_that_never_runs_needs_its_tokenizer_alone(kind, tmp_path, text
 def test_a_target_without_a_tokenizer_is_refused_and_drafters_have_the_weights_that_were_asked_for(tmp_path):
     MistralConfig(**SMALL).save_pretrained(tmp_path / "t")
     with pytest.raises(PairError, match="t cannot be read as a model|tokenizer"):
-        PARAMETERS["drafters"]("drafters", VALUES | {"target": str(tmp_path / "t"), "drafters": ["lookup"]})
+        CHECKS["08_served"]["drafters"]("drafters", VALUES | {"target": str(tmp_path / "t"), "drafters": ["lookup"]})
     assert load_served("base", ["tiny-base"], dtype="int8").drafters["tiny-base"].quantised == "int8"
 
 
@@ -140,11 +140,11 @@ def test_the_temperature_is_asked_for_where_the_log_does_not_tell_it(texts):
     ("endpoint", "http://127.0.0.1:1/v1", "served is empty"),
     ("costs", "H200", "no costs at .*; give a CSV file .* or one of H100, bfloat16")])
 def test_what_cannot_be_used_is_refused_before_anything_runs(name, value, message):
-    for each, check in PARAMETERS.items():
+    for each, check in CHECKS["08_served"].items():
         if each in VALUES:
             check(each, VALUES)
     with pytest.raises((ValueError, FileNotFoundError, LookupError), match=message):
-        PARAMETERS[name](name, VALUES | {name: value})
+        CHECKS["08_served"][name](name, VALUES | {name: value})
 
 
 def test_a_servers_answers_are_a_log(tmp_path, monkeypatch):
