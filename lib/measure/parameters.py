@@ -9,7 +9,7 @@ from contextlib import chdir
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
 from lib.lab.plan import Plan, UsageError, Value
 
@@ -36,6 +36,20 @@ def check(plan: Plan) -> None:
         if plan.has_report and stage.name == "02_acceptance" and 0 not in stage.parameters.get("temperatures", [0]):
             raise UsageError(f"02_acceptance: temperatures is {stage.parameters['temperatures']}; add 0, which "
                              "09_report begins with, or leave 09_report out by naming notebooks")
+
+
+def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
+    """The files that decide what a study measures: of local models, of the heads of their targets, and of prompts."""
+    from lib.drafters.heads.store import folder_of, made_for
+    from lib.models import prompts as files
+    from lib.models.registry import sources
+
+    named = [source for pair in pairs for source in sources(pair) if source is not None]
+    local = {Path(source.where) for source in named if source.is_folder or source.is_gguf}
+    targets = {sources(pair)[0].short for pair in pairs}
+    heads = {folder_of(target, name) for target in targets for name in made_for(target)}
+    asked = {files.place(prompts, chat) for chat in (False, True)}
+    return sorted({*local, *heads, *(path for path in asked if path.is_file())})
 
 
 def _check_amount(where: str, name: str, default: Value, value: Value) -> None:
