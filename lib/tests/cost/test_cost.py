@@ -296,20 +296,5 @@ def test_leviathans_tokens_are_the_mean_of_a_capped_geometric_law(alpha, length)
     assert formulas.leviathan_speedup(alpha, length, 0) == pytest.approx(mean)
 
 
-def test_the_best_length_is_where_one_more_token_no_longer_pays():
-    """By brute force; 3 and 6 tokens for chances of 0.6 and 0.8, where a drafter's step costs a tenth of a target's."""
-    rows = formulas.best_lengths()
-    assert len(rows) == len(formulas.FORMULAS) * 4 * 3
-    best = rows[rows["by"] == "Leviathan et al."].set_index(["alpha", "cost"])
-    assert best.loc[(0.6, 0.1), "length"] == 3 and best.loc[(0.8, 0.1), "length"] == 6
-    for (alpha, cost), row in best.iterrows():
-        speeds = [(1 - alpha ** (length + 1)) / (1 - alpha) / (length * cost + 1) for length in range(1, 20)]
-        assert row["length"] == 1 + int(np.argmax(speeds)) and row["speedup"] == pytest.approx(max(speeds))
-
-
-def test_the_source_blogs_columns_do_not_agree_with_one_another():
-    claims = formulas.blog_claims()
-    assert list(claims["length"]) == [3, 5, 8, 12]
-    assert (claims["tokens_by_share"] > 1.3 * claims["tokens_by_calls"]).all()
-    assert claims["draft_cost"].iloc[0] == pytest.approx((1 / 0.55 / 1.8 - 1) / 3)
+def test_the_source_blogs_speedup_is_linear_between_its_rows():
     assert formulas.blog_speedup(4) == pytest.approx(1.95) and np.isnan(formulas.blog_speedup(13))

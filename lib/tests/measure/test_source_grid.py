@@ -7,9 +7,12 @@ import pandas as pd
 import pytest
 
 from lib.cost import formulas
-from lib.cost.round_cost import Curve, RoundCost
+from lib.cost.recommending import RULER
+from lib.cost.round_cost import Costs, Curve, RoundCost
 from lib.lab.tables import Table
-from lib.studies.advice import findings, sources
+from lib.measure import sources
+from lib.tests.cost import test_cost
+from lib.tests.measure.test_advice_tables import told
 from lib.trees import shapes
 
 KINDS = {"coding": "abcd", "translation": "efgh"}
@@ -35,19 +38,20 @@ def measured(prices):
     chains = pd.concat([rows[(rows["family"] == "chain") & (rows["budget"] == 4)].assign(
         budget=length, drafted=10 * length) for length in (3, 5, 8, 12)])
     again = chains[chains["budget"] == 8].assign(family="chain", depth=8)
-    seen = sources.rounds_of(pd.concat([rows, again]), chains.drop(columns=["family", "depth"]))
+    looping, sampled = again.assign(stretch="loop", accepted=0), again.assign(temperature=1.0, accepted=0)
+    seen = sources.greedy_rounds(pd.concat([rows, again, looping, sampled]), chains.drop(columns=["family", "depth"]))
     return sources.Measured(seen, prices, "t", "float32", "a machine", SIZES)
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return sources.grid(measured({"lookup": LOOKING, "d": MODEL}), np.random.default_rng(0))
+    return measured({"lookup": LOOKING, "d": MODEL}).grid(np.random.default_rng(0))
 
 
 def test_chains_of_the_weblogs_lengths_stand_beside_its_table(rows):
     """Calls saved are 1 - rounds / tokens; a chain of 3 costs its draft and its check, or a plain round without one."""
     Table("", "source_grid", "mark").extend(rows)
-    own = rows[rows["grid"] == sources.LENGTH].set_index(["drafter", "row"])
+    own = rows[(rows["grid"] == sources.LENGTH) & (rows["drafter"] != "")].set_index(["drafter", "row"])
     assert len(own) == 2 * 4 and set(own["shape"]) == {f"chain:{length}" for length in formulas.CLAIMS["length"]}
     row = own.loc[("d", "chain:3")]
     assert (row["rate"], row["tokens"], row["n_prompts"]) == (pytest.approx(7 / 30), pytest.approx(1.7), 8)
@@ -59,21 +63,23 @@ def test_chains_of_the_weblogs_lengths_stand_beside_its_table(rows):
 
 def test_pairs_are_those_of_a_target_and_a_model(rows):
     own = rows[rows["grid"] == sources.PAIR].set_index("row")
-    assert own["memory"].iloc[:2].to_dict() == {"t/d": 0.05, "u/d": 0.1} and np.isnan(own.loc["u/d", "speedup"])
-    assert own["claimed_memory"].iloc[2:].to_dict() == {"7B/160M": 0.12, "70B/1B": 0.18}
-    assert own["shape"].tolist() == ["chain:5", "chain:5", "", ""]
+    assert own["memory"].dropna().to_dict() == {"t/d": 0.05, "u/d": 0.1} and np.isnan(own.loc["u/d", "speedup"])
+    assert own["claimed_memory"].dropna().to_dict() == {"7B/160M": 0.12, "70B/1B": 0.18}
+    assert own["shape"].to_dict() == {"t/d": "chain:5", "u/d": "chain:5", "7B/160M": "", "70B/1B": ""}
 
 
 def test_by_task_each_drafter_has_the_shape_that_is_fastest_on_the_other_prompts(rows):
     own = rows[rows["grid"] == sources.TASK].set_index(["drafter", "row"])
     assert own["claimed"].to_dict()[("d", "coding")] == "EAGLE 2-3, n-grams 1.5-2" and (own["n_prompts"] == 2).all()
     known = measured({"lookup": LOOKING, "d": MODEL})
+    choosing = {f"{kind}-{name}" for kind, names in KINDS.items() for name in names[::2]}
     for drafter, shape in own["shape"].groupby(level=0).first().items():
-        speeds = known.estimates(known.own[known.own["drafter"] == drafter], [], np.random.default_rng(0))
+        tried = known.of_target[(known.of_target["drafter"] == drafter) & known.of_target["prompt"].isin(choosing)]
+        speeds = pd.DataFrame(known.estimates(tried, [], np.random.default_rng(0)))
         assert shape == speeds.loc[speeds["speedup"].idxmax(), "shape"]
-    untimed = sources.by_task(measured({}), np.random.default_rng(0))
+    untimed = list(measured({}).by_task(np.random.default_rng(0)))
     assert {(row["shape"], row["machine"]) for row in untimed} == {("star@8", "")}, "most tokens per round"
-    assert all(np.isnan(row["speedup"]) for row in sources.by_length(measured({}), np.random.default_rng(0)))
+    assert all(np.isnan(row["speedup"]) for row in measured({}).by_length(np.random.default_rng(0)))
 
 
 def test_a_scenario_that_is_not_recommended_stands_beside_what_it_gains_here(rows):
@@ -82,11 +88,25 @@ def test_a_scenario_that_is_not_recommended_stands_beside_what_it_gains_here(row
     assert own.loc["translation in real time", "speedup"] > 0 and set(own["machine"]) == {"a machine"}
     assert set(own.index) == {"code completion", "translation in real time"}, "no other kinds of text were measured"
     assert own.loc["code completion", "drafter"] == "lookup"
-    assert not list(sources.by_scenario(measured({}), np.random.default_rng(0))), "nothing was timed"
+    assert not list(measured({}).by_scenario(np.random.default_rng(0))), "nothing was timed"
 
 
-def test_the_finding_has_a_table_for_each_and_names_machine_and_shape(rows):
-    finding = findings.source_grid(rows)
-    assert [table.index.name for table in finding.tables] == ["draft length", "pair", "task", "scenario"]
-    assert "a machine" in finding.text and "d, chain:3" in set(finding.tables[0]["measured with"])
-    assert finding.tables[0].notna().all(axis=None)
+def test_base_models_are_judged_at_real_text_starts():
+    chat, base = rounds(), rounds("u")
+    real = base.assign(protocol="real-text starts")
+    kept = sources.greedy_rounds(pd.concat([chat, base, real]), pd.DataFrame())
+    assert kept.groupby("target")["protocol"].unique().map(list).to_dict() == {
+        "t": ["continuation"], "u": ["real-text starts"]}
+
+
+def test_the_cost_of_a_drafter_is_the_rulers_check_and_its_own_drafting():
+    """A draft model stands under its name too; a drafter whose drafting was not timed has no cost unless it is free."""
+    table = test_cost.table()
+    ruled = pd.concat([table.assign(drafter=RULER, verify_ms=7.0), table.assign(drafter="model")])
+    candidates = pd.DataFrame(dict(drafter=["lookup", "model", "eagle"], level=[0.0, 0.1, 0.1]))
+    made = replace(told(), draft_models=["d"])
+    prices = sources.prices_of(Costs(ruled), candidates, made)
+    assert set(prices) == {RULER, "lookup", "model", "d"} and prices["d"] is prices["model"]
+    assert prices["lookup"].level(1) == 0 and prices["lookup"].check(3) == prices["model"].check(3)
+    assert prices["model"].level(1) == Costs(ruled).at("t", "model").level(1) > 0
+    assert sources.prices_of(Costs(ruled.assign(batch=2)), candidates, made) == {}
