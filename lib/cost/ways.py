@@ -3,7 +3,6 @@ timed in shuffled turns on the same groups of prompts.
 """
 
 import copy
-import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +41,26 @@ class Continued:
     tokens: list[list[int]]
     rounds: list[Round]
     prefilled: float = float("nan")
+
+
+class Deadline:
+    """The end of a stage on a clock, in seconds."""
+
+    def __init__(self, clock: Callable[[], float], end: float):
+        self.clock, self.end = clock, end
+
+    def left(self) -> float:
+        """The seconds that are left."""
+        return max(0.0, self.end - self.clock())
+
+    def over(self) -> bool:
+        """Whether the time is over."""
+        return self.clock() > self.end
+
+    def share(self, fraction: float) -> "Deadline":
+        """The end of a stage that starts now and has this share of the time that is left."""
+        now = self.clock()
+        return Deadline(self.clock, now + fraction * max(0.0, self.end - now))
 
 
 Run = Callable[[Sequence[Tensor]], Continued]
@@ -161,16 +180,16 @@ def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]
 # ----------------------------------------------------------------------------------------------------------------- race
 
 
-def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repeats: int, least: int, device,
-         generator: torch.Generator, enough: tuple[int, float] = (0, math.inf), warm: Collection[str] = (),
-         sparing: Collection[str] = (), clock: Callable[[], float] = time.perf_counter) -> pd.DataFrame:
+def race(runs: Mapping[str, Run], asked: Sequence[Group], deadline: Deadline, *, repeats: int, least: int, device,
+         generator: torch.Generator, enough: tuple[int, Deadline] | None = None, warm: Collection[str] = (),
+         sparing: Collection[str] = ()) -> pd.DataFrame:
     """Times all ways on every group, `repeats` times, in shuffled turns after an untimed run each, but for those in
     `warm`: a row for each way, group and repeat.
 
     Columns: way, prompt (the group's name), kind, repeat, tokens and seconds (of the whole call), prefill, seconds of
     it; rate, tokens per second of decoding alone while all rows run, and round_ms, milliseconds per round of it. The
-    race ends at the time `until`, after `least` groups at the earliest, or at the earlier time enough[1], after
-    enough[0] groups; all ways have the same groups and repeats, and groups in which a row ends at once are left out.
+    race ends at the deadline, after `least` groups at the earliest, or at the earlier one enough[1], after enough[0]
+    groups; all ways have the same groups and repeats, and groups in which a row ends at once are left out.
     But ways in `sparing` miss a turn, after the first that counts, where they have taken more than SPARED of the time.
     """
     order, rows = torch.randperm(len(asked), generator=generator).tolist(), []
@@ -178,10 +197,10 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repea
         if way not in warm:
             run(asked[order[0]][2])
     turns = [(repeat, asked[at]) for repeat in range(repeats) for at in order]
+    clock = deadline.clock
     begin, spent, timed_once = clock(), dict.fromkeys(runs, 0.0), False
     for turn, (repeat, (name, kind, prompts)) in enumerate(turns):
-        now = clock()
-        if turn >= least and now > until or turn >= enough[0] and now > enough[1]:
+        if turn >= least and deadline.over() or enough and turn >= enough[0] and enough[1].over():
             break
         most = SPARED * (clock() - begin)
         ways = [way for way in runs if way not in sparing or spent[way] <= most or not timed_once]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from lib.cost.recommendation import Recommendation
 from lib.cost.recommending import RULER
-from lib.cost.round_cost import Costs
+from lib.cost.round_cost import CostTable
 from lib.lab import charts, theme
 from lib.lab.theme import Style
 from lib.studies.advice import measure
@@ -27,7 +27,7 @@ MAPPED = 0.4  # ratios beyond 1 -+ this have the same colour
 COLOURS = (theme.VERMILLION, theme.BLUE, theme.GREEN, theme.PURPLE, theme.ORANGE, theme.SKY)
 
 
-def check_curves(costs: Costs, target: str) -> Figure:
+def check_curves(costs: CostTable, target: str) -> Figure:
     """The check over draft nodes in plain rounds, a line per batch: points are measured, lines are fitted."""
     rows = costs.rows[(costs.rows["target"] == target) & (costs.rows["drafter"] == RULER) & (costs.rows["nodes"] > 0)]
     figure, axis = plt.subplots(figsize=(6.4, 3.8), layout="constrained")

@@ -12,7 +12,7 @@ import pandas as pd
 from lib.cost import formulas, recommendation, roofline
 from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Recommendation, exact
 from lib.cost.recommending import PREFIX, RULER
-from lib.cost.round_cost import Costs
+from lib.cost.round_cost import CostTable
 from lib.lab import stats
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import figures, measure, sources, trees_and_chains
@@ -131,7 +131,7 @@ def calibrated_and_timed(candidates: pd.DataFrame, timed: pd.DataFrame) -> Findi
         f"{both['ratio'].max():.2f}. The calibration only chooses what is raced: predictions use the race's times.")
 
 
-def check_costs(costs: Costs, target: str, nodes: int) -> Finding:
+def check_costs(costs: CostTable, target: str, nodes: int) -> Finding:
     """What checking this many nodes costs at each calibrated batch."""
     batches = sorted(costs.rows.loc[costs.rows["drafter"] == RULER, "batch"].unique())
     price = {batch: costs.at(target, RULER, batch=batch) for batch in batches}
@@ -486,7 +486,7 @@ def report(run: Results, ask: "Ask", rng: np.random.Generator) -> Iterator[Part]
         return
     made, candidates = recommendation.load(run.run_dir / recommendation.FILE), run["advice_candidates"]
     yield COST
-    yield check_costs(Costs(run["costs"]), made.target, min(8, candidates["budget"].max()))
+    yield check_costs(CostTable(run["costs"]), made.target, min(8, candidates["budget"].max()))
     yield fastest_budget(candidates, made)
     if "advice_map" in run:
         yield tree_or_chain(run["advice_map"], run["advice_ratios"] if "advice_ratios" in run else None, of_run(run))

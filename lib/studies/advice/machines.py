@@ -9,7 +9,7 @@ import pandas as pd
 from lib.cost import recommendation, roofline
 from lib.cost.recommendation import PLAIN, Recommendation
 from lib.cost.recommending import RULER
-from lib.cost.round_cost import Costs, RoundCost
+from lib.cost.round_cost import CostTable, RoundCost
 from lib.lab import processor, provenance
 from lib.lab.findings import Results
 from lib.studies.advice.schema import NOTEBOOK
@@ -22,7 +22,7 @@ class Machine:
 
     name: str
     made: Recommendation
-    costs: Costs
+    costs: CostTable
     run: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     def prices(self, batch: int, here: Mapping[str, RoundCost]) -> dict[str, RoundCost]:
@@ -68,7 +68,7 @@ def _of_run(folder: Path, target: str) -> Machine:
         raise ValueError(f"elsewhere names {folder}, a run for the target {made.target}, not {target}: name a run for "
                          "the same target")
     facts = provenance.machine_of(run.record, NOTEBOOK)
-    return Machine(processor.title(facts), made, Costs(run["costs"]), run)
+    return Machine(processor.title(facts), made, CostTable(run["costs"]), run)
 
 
 def launch_bound(rows: pd.DataFrame, parameters: float, here: str = "") -> dict[str, float]:
@@ -89,7 +89,7 @@ def of_run(run: Results) -> dict[str, float]:
     made = recommendation.load(run.run_dir / recommendation.FILE)
     if made.target not in sizes:
         return {}
-    own = Machine(processor.title(provenance.machine_of(run.record, NOTEBOOK)), made, Costs(run["costs"]))
+    own = Machine(processor.title(provenance.machine_of(run.record, NOTEBOOK)), made, CostTable(run["costs"]))
     rows = [table([own]), *([run["advice_machines"]] if "advice_machines" in run else [])]
     return launch_bound(pd.concat(rows), sizes[made.target], own.name)
 

@@ -15,7 +15,7 @@ from lib.cost import formulas
 from lib.cost.candidates import Candidate
 from lib.cost.recommendation import PLAIN
 from lib.cost.recommending import RULER, row
-from lib.cost.round_cost import Costs, RoundCost
+from lib.cost.round_cost import CostTable, RoundCost
 from lib.drafters.registry import parse
 from lib.lab import processor, stats
 from lib.models.checks import dtypes_of
@@ -50,7 +50,7 @@ def with_costs_of(tried: Sequence[Candidate], target: str, costs: Mapping[str, p
     rows, of_pair = [], {}  # of_pair: the cost of rounds of the first pair, the target's own, by batch
     tried = [each for each in tried if not each.passes or parse(each.entrant.spec)[0] == "model"]
     for name, own in costs.items() if tried else ():
-        known, (owner, drafter, dtype) = Costs(own), own[["target", "drafter", "dtype"]].iloc[-1]
+        known, (owner, drafter, dtype) = CostTable(own), own[["target", "drafter", "dtype"]].iloc[-1]
         for batch in batches:
             price = known.at(owner, drafter, batch=batch)
             check = known.cells.get((owner, RULER, batch), price)

@@ -45,14 +45,12 @@ def recommended():
     model = small_models.related(plainly.TARGET, 4, 0.05)
     model.name_or_path = "org/drafter"
     plainly.CLOCK.now = 0.0
-    lines = []
     found = cost.recommend(
         [plainly.pair_of(model)], prompts_of(range(10)), prompts_of(range(10, 20)), batches=[1, 2], new_tokens=10,
         drafters=["lookup", "recycling", "model"], limits=Limits(7, 3), seconds=1.0,
-        generate=plainly.costing(0.05, 0.02, unit=2e-4), clock=plainly.CLOCK, report=lines.append)
+        generate=plainly.costing(0.05, 0.02, unit=2e-4), clock=plainly.CLOCK, report=lambda line: None)
     return {"recommendation": told_of(found.recommendation), "text": found.recommendation.text().split("\n")[1:],
-            "progress": [line.partition(": ")[2] for line in lines], "judging": found.judging.names,
-            **rows_of(advice_candidates=found.candidates, advice_timed=found.timed, costs=found.costs,
+            "judging": found.judging.names, **rows_of(advice_candidates=found.candidates, advice_timed=found.timed, costs=found.costs,
                       advice_errors=found.errors)}
 
 

@@ -174,7 +174,7 @@ def listed_at(found, batch):
 
 
 def test_a_tree_stands_beside_the_fastest_chain_of_its_drafter(found):  # noqa: F811
-    other = machines.Machine("another", found.recommendation, cost.Costs(found.costs[found.costs["batch"] == 1]))
+    other = machines.Machine("another", found.recommendation, cost.CostTable(found.costs[found.costs["batch"] == 1]))
     mapped = trees_and_chains.over_chains(found, [other], np.random.default_rng(0))
     assert set(mapped["hardware"]) == {trees_and_chains.HERE, "another", *roofline.HARDWARE}
     assert set(mapped["batch"]) == {1, 2}
@@ -213,8 +213,8 @@ def test_only_drafters_that_were_timed_on_a_machine_are_in_what_is_called_measur
     """Nor trees that they were not timed to grow; of other runs' tables, which may be older, neither."""
     ruler = found.costs[found.costs["drafter"] == findings.RULER]
     drafting = found.costs[~found.costs["shape"].str.contains("@")]
-    others = [machines.Machine("without drafters", found.recommendation, cost.Costs(ruler)),
-              machines.Machine("without growth", found.recommendation, cost.Costs(drafting))]
+    others = [machines.Machine("without drafters", found.recommendation, cost.CostTable(ruler)),
+              machines.Machine("without growth", found.recommendation, cost.CostTable(drafting))]
     for made in (trees_and_chains.over_chains, trees_and_chains.orders):
         rows = made(found, others, np.random.default_rng(0))
         assert rows.loc[rows["source"] == "measured", "timed"].all()
@@ -225,7 +225,7 @@ def test_only_drafters_that_were_timed_on_a_machine_are_in_what_is_called_measur
     mapped = trees_and_chains.over_chains(found, others, np.random.default_rng(0))
     assert set(mapped.loc[mapped["hardware"] == "without growth", "drafter"]) == {"model", "lookup"}
     old = mapped.assign(hardware="without drafters", drafter="absent", timed=False, source="measured")
-    others[0] = machines.Machine(others[0].name, found.recommendation, cost.Costs(ruler), {"advice_map": old})
+    others[0] = machines.Machine(others[0].name, found.recommendation, cost.CostTable(ruler), {"advice_map": old})
     assert "absent" not in set(trees_and_chains.over_chains(found, others, np.random.default_rng(0))["drafter"])
     untimed = mapped.assign(timed=mapped["drafter"] != "model")
     own = findings.tree_or_chain(untimed).table.loc["this machine (measured)"]
@@ -252,7 +252,7 @@ def test_what_was_timed_of_a_tree_and_a_chain_stands_beside_what_is_predicted(fo
             for part in ("choosing", "judging") for way, own in rates.items() for at, rate in enumerate(own)]
     timed = pd.DataFrame(rows)[lambda all: ~((all["way"] == "lookup, kary:2@6") & (all["prompt"] == "p2"))]
     made = told(over_chain=Interval(0.9, 0.8, 1.1), tree="kary:2@6", prompts=5)
-    other = machines.Machine("another", made, cost.Costs(found.costs))
+    other = machines.Machine("another", made, cost.CostTable(found.costs))
     here = dataclasses.replace(found, timed=timed, recommendation=told())
     ratios = trees_and_chains.ratios(here, [other], np.random.default_rng(0))
     tables.Table("", "advice_ratios", "mark").extend(ratios)
@@ -282,7 +282,7 @@ def test_a_step_that_takes_far_longer_than_its_weights_is_launch_bound(found):  
 
 
 def test_no_sentence_of_the_first_page_rests_on_another_machine_that_is_launch_bound(found, tmp_path):  # noqa: F811
-    others = [machines.Machine(name, found.recommendation, cost.Costs(found.costs)) for name in ("slow", "NVIDIA H200")]
+    others = [machines.Machine(name, found.recommendation, cost.CostTable(found.costs)) for name in ("slow", "NVIDIA H200")]
     listed = machines.table(others).assign(dtype="bfloat16", plain=1.0)
     facts = dict(processor="a processor", vector_units="AVX2")
     stage = dict(machine=facts, fingerprint="f", finished="now", tables={})
@@ -320,7 +320,7 @@ def test_a_drafter_that_did_not_compete_here_is_as_another_run_found_it(found): 
     theirs = pd.concat([model.assign(drafter="absent"), model.assign(over_chain=9.0),
                         model[model["hardware"] == trees_and_chains.HERE].assign(drafter="absent", hardware="a third")])
     run, later = {"advice_map": theirs}, {"advice_map": theirs.assign(shape="of a later run")}
-    costs = cost.Costs(found.costs)
+    costs = cost.CostTable(found.costs)
     others = [machines.Machine(name, found.recommendation, costs, each) for name, each in
               {"another": run, "one more": later, "without tables": {}}.items()]
     both = made(others)
@@ -354,12 +354,12 @@ def test_a_drafter_that_was_not_timed_elsewhere_takes_as_large_a_share_of_a_roun
     rows = found.costs[(found.costs["batch"] == 1) & (found.costs["drafter"] == findings.RULER)]
     slow = rows.assign(**{name: 3 * rows[name] for name in ("draft_ms", "verify_ms", "commit_ms")})
     here = found.prices[1]
-    there = machines.Machine("slow", found.recommendation, cost.Costs(slow)).prices(1, here)
+    there = machines.Machine("slow", found.recommendation, cost.CostTable(slow)).prices(1, here)
     for name, own in here.items():
         assert there[name].plain == pytest.approx(3 * own.plain)
         assert there[name].check(3) == pytest.approx(3 * own.check(3))
         assert (there[name].once, there[name].level(2)) == pytest.approx((3 * own.once, 3 * own.level(2)))
-    assert machines.Machine("slow", found.recommendation, cost.Costs(slow)).prices(2, found.prices[2]) == {}
+    assert machines.Machine("slow", found.recommendation, cost.CostTable(slow)).prices(2, found.prices[2]) == {}
 
 
 def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recommended(found, tmp_path):  # noqa: F811
@@ -405,7 +405,7 @@ def test_the_star_is_the_measured_speedup_at_the_recommended_budget(found):  # n
 
 
 def test_the_curve_of_checks_has_a_point_for_each_shape_and_a_line_for_each_batch(found):  # noqa: F811
-    axis, = figures.check_curves(cost.Costs(found.costs), "t").axes
+    axis, = figures.check_curves(cost.CostTable(found.costs), "t").axes
     sizes = found.costs[found.costs["drafter"] == findings.RULER].groupby("batch").size() - 1
     assert [len(points.get_offsets()) for points in axis.collections] == sizes.tolist()
 
