@@ -26,10 +26,9 @@ from lib.cost import candidates, judging, ways
 from lib.cost.calibration import LEVELS, calibrate, dtype_of, falling, full_rounds, usual_prefix
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.engines.registry import SAME, settings
-from lib.cost.engines.schedule import scheduled
 from lib.cost.engines.weights import places
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, TREE, ForBatch,
-                                     Interval, Raced, Recommendation)
+                                     Interval, Raced, Recommendation, with_schedule)
 from lib.cost.round_cost import CostTable, Curve, RoundCost
 from lib.cost.ways import Deadline
 from lib.decoding import loop
@@ -193,7 +192,6 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
         by_batch.append(result)
         timed += [choice.rows.assign(part="choosing"), judged.assign(part="judging")]
         errors += rows
-    lines = scheduled({own.batch: None if own.is_plain else own.settings for own in by_batch})
     machine = processor.machine(task.pair.target.device)
     made = Recommendation(
         target=task.pair.target_name,
@@ -201,7 +199,7 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
         drafters=[one.name for one in task.entrants], dtype=dtype_of(task.pair), device=machine["device"],
         processor=processor.title(machine), threads=machine["threads"], versions=provenance.versions(),
         new_tokens=new_tokens, choosing=len(choosing.ids), judging=len(record_.judging.ids), looping=record_.looping,
-        by_batch=[replace(own, settings=lines[own.batch]) for own in by_batch], warnings=task.warnings)
+        by_batch=with_schedule(by_batch), warnings=task.warnings)
     facts = dict(target=made.target, dtype=made.dtype)
     listed = pd.DataFrame([row(each, contest.batch, contest.prices[each.entrant.name], task.rng)
                            for contest in contests for each in contest.tried])

@@ -5,15 +5,15 @@
 
 import json
 from dataclasses import asdict
+from math import isnan
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lib import cost
-from lib.cost import served
+from lib.cost import recommendation, served
 from lib.cost.candidates import Limits
-from lib.cost.recommendation import jsonable
 from lib.lab import processor
 from lib.models.prompts import PromptSet
 from lib.tests import small_models
@@ -50,7 +50,8 @@ def recommended():
         drafters=["lookup", "recycling", "model"], limits=Limits(7, 3), seconds=1.0,
         generate=plainly.costing(0.05, 0.02, unit=2e-4), clock=plainly.CLOCK, report=lambda line: None)
     return {"recommendation": told_of(found.recommendation), "text": found.recommendation.text().split("\n")[1:],
-            "judging": found.judging.names, **rows_of(advice_candidates=found.candidates, advice_timed=found.timed, costs=found.costs,
+            "judging": found.judging.names,
+            **rows_of(advice_candidates=found.candidates, advice_timed=found.timed, costs=found.costs,
                       advice_errors=found.errors)}
 
 
@@ -67,8 +68,19 @@ def from_logs():
         "AVX2 laptop, float32", 1e9, 1e8, [1, 8], 8).items()}
     made = [served.recommend(of_logs.tried(), price[batch], batch, of_logs.texts(), np.random.default_rng(0))
             for batch in price]
-    whole = served.ForLogs("t", "AVX2 laptop, float32", 0.0, len(of_logs.PROMPTS), served.with_schedule(made))
+    whole = served.ForLogs("t", "AVX2 laptop, float32", 0.0, len(of_logs.PROMPTS), recommendation.with_schedule(made))
     return {"served": asdict(whole), "text": whole.text().split("\n")}
+
+
+def plain(value):
+    """As JSON has it: null for NaN, and numbers of eight digits, which keep the file small."""
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    if isinstance(value, float):
+        return None if isnan(value) else float(f"{value:.8g}")
+    return value
 
 
 FOUND = {"recommended": recommended, "over_formats": over_formats, "from_logs": from_logs}
@@ -92,19 +104,10 @@ def assert_same(found, wanted, where):
 @pytest.mark.parametrize("name", FOUND)
 def test_the_results_are_those_of_the_file(name):
     wanted = json.loads(FILE.read_text(encoding="utf-8"))[name]
-    assert_same(json.loads(json.dumps(jsonable(FOUND[name]()))), wanted, name)
-
-
-def rounded(value):
-    """With numbers of eight digits, which keep the file small."""
-    if isinstance(value, dict):
-        return {name: rounded(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [rounded(part) for part in value]
-    return float(f"{value:.8g}") if isinstance(value, float) else value
+    assert_same(json.loads(json.dumps(plain(FOUND[name]()))), wanted, name)
 
 
 if __name__ == "__main__":
     FILE.write_text("{\n" + ",\n".join(
-        f'"{name}": {{\n' + ",\n".join(f'"{part}": {json.dumps(rounded(jsonable(value)))}' for part, value in make().items())
+        f'"{name}": {{\n' + ",\n".join(f'"{part}": {json.dumps(plain(value))}' for part, value in make().items())
         + "\n}" for name, make in FOUND.items()) + "\n}\n", encoding="utf-8")
