@@ -25,8 +25,7 @@ import torch
 from lib.cost import candidates, judging, ways
 from lib.cost.calibration import LEVELS, calibrate, dtype_of, falling, full_rounds, usual_prefix
 from lib.cost.candidates import Candidate, Entrant, Limits
-from lib.cost.engines.registry import SAME, settings
-from lib.cost.engines.weights import places
+from lib.cost.engines import SAME, places, settings
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, ONE, PLAIN, RECOMMENDED, TREE, ForBatch,
                                      Interval, Raced, Recommendation, with_schedule)
 from lib.cost.round_cost import CostTable, Curve, RoundCost

@@ -7,11 +7,9 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 
-from lib.cost.engines.writers import CONFIG, NUM_TOKENS, SCHEDULE, STEPS, TOKENS, TOP_K, Dynamic
+from lib.cost.engines import CONFIG, NUM_TOKENS, SCHEDULE, STEPS, TOKENS, TOP_K, Dynamic
 from lib.trees.shapes import chain
 from lib.trees.tree import Tree
-
-LENGTHS = ("spec-draft-n-max", "draft-max")
 
 
 def whole(given: Mapping[str, object], names: Sequence[str], text: str) -> list[int]:
@@ -123,10 +121,8 @@ def read_sglang_dynamic(text: str) -> Dynamic:
 
 
 def read_llama_cpp(text: str) -> Tree:
-    """The longest chain that the options allow, in either spelling. ValueError where they set none."""
-    given = options(text)
-    spelling = next((name for name in LENGTHS if name in given), LENGTHS[0])
-    return chain(*whole(given, [spelling], text))
+    """The longest chain that the options allow. ValueError where they set none."""
+    return chain(*whole(options(text), ["spec-draft-n-max"], text))
 
 
 def read_transformers_lookup(text: str) -> Tree:

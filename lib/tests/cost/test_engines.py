@@ -9,13 +9,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LlamaConfig
 
 from lib.cost import engines
-from lib.cost.engines.registry import CHAINED, ENGINES, GROWN, SAME, why_none
-from lib.cost.engines.schedule import ranges
-from lib.cost.engines.weights import FOLDER, GGUF
-from lib.cost.engines.writers import CHAIN, DYNAMIC, LONGEST, SCHEDULE, Dynamic
+from lib.cost.engines import (CHAIN, CHAINED, DYNAMIC, ENGINES, FOLDER, GGUF, GROWN, LONGEST, SAME, SCHEDULE, Dynamic,
+                              ranges, why_none)
 from lib.drafters.heads import store
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
@@ -90,7 +88,6 @@ def test_the_texts_are_those_of_the_engines():
     assert json.loads(shlex.split(line("vLLM, n-gram", shapes.chain(4)))[1]) == {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
     assert line("llama.cpp, n-gram", shapes.chain(4)).startswith("--spec-type ngram-simple ")
-    assert READERS["llama.cpp"]("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
     with pytest.raises(ValueError, match="dynamic tree and no chain"):
         READERS["SGLang, chain"](line("SGLang, dynamic tree", Dynamic(3, 2, 6)))
 
@@ -125,7 +122,7 @@ REFUSED = [
     ("TensorRT-LLM, dynamic tree", "Eagle3DecodingConfig(use_dynamic_tree=True)", "lacks max_draft_len"),
     ("transformers", "f(num_assistant_tokens=-2, num_assistant_tokens_schedule='constant')",
      "has num_assistant_tokens"),
-    ("llama.cpp", "--draft-max soon", "has draft-max soon"), ("llama.cpp", "-md model", "lacks spec-draft-n-max"),
+    ("llama.cpp", "-md model", "lacks spec-draft-n-max"),
 ]
 
 
@@ -224,9 +221,10 @@ def test_weights_are_where_the_drafter_was_loaded_from(tmp_path):
 
 
 def test_a_head_in_this_projects_own_format_is_read_by_no_engine(tmp_path):
-    assert engines.places(entrant("eagle3", name_or_path=str(store.DATA / "models/heads/small/eagle3"))) == {}
-    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
-    assert engines.places(entrant("eagle3", name_or_path=str(tmp_path))) == {FOLDER: str(tmp_path)}
+    published, here = LlamaConfig(), store.settings("eagle3", LlamaConfig())
+    for config, known in ((published, {FOLDER: str(tmp_path)}), (here, {})):
+        drafter = dict(name_or_path=str(tmp_path), head=SimpleNamespace(config=config))
+        assert engines.places(entrant("eagle3", **drafter)) == known
     assert engines.places(entrant("lookup")) == {}
 
 
