@@ -107,8 +107,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Record:
-    """What was recorded: the continuations of the choosing prompts; the choosing and the judging prompts whose text does
-    not loop, and the share of the judging prompts that does; the static candidates.
+    """What was recorded: the continuations of the choosing prompts; the choosing and the judging prompts whose text
+    does not loop, and the share of the judging prompts that does; the static candidates.
     """
 
     recorded: Recorded
@@ -229,8 +229,8 @@ def record(task: Task, choosing, judging, deadline: Deadline) -> Record:
     for place, one in enumerate(others):
         found = candidates.replayed_or_live(one, recorded, task.limits, task.new_tokens, generate=task.generate)
         tried += in_time(found, deadline.share(1 / (len(others) - place)))
-    return Record(recorded, choosing.select(usable) if usable else choosing, judging.select(whole) if whole else judging,
-                  1 - len(whole) / len(written) if whole else 0.0, tried)
+    return Record(recorded, choosing.select(usable) if usable else choosing,
+                  judging.select(whole) if whole else judging, 1 - len(whole) / len(written) if whole else 0.0, tried)
 
 
 def in_time(found: Iterable[Candidate], deadline: Deadline) -> Iterator[Candidate]:

@@ -35,8 +35,8 @@ def read_costs(path: str | Path) -> dict[int, RoundCost]:
     """
     path, columns = Path(path).expanduser(), ", ".join(COLUMNS)
     if not path.is_file():
-        raise FileNotFoundError(f"no costs at {path.resolve()}; give a CSV file with the columns {columns} and {DRAFT}, "
-                                f"or one of {', '.join(roofline.HARDWARE)}")
+        raise FileNotFoundError(f"no costs at {path.resolve()}; give a CSV file with the columns {columns} and "
+                                f"{DRAFT}, or one of {', '.join(roofline.HARDWARE)}")
     try:
         rows = pd.read_csv(path)
         rows = rows.astype({name: float for name in rows.columns.intersection([*COLUMNS, DRAFT])})
@@ -58,8 +58,8 @@ def read_costs(path: str | Path) -> dict[int, RoundCost]:
     for batch, cells in rows.groupby("batch"):
         if not (cells["nodes"] == 0).any() or not (cells["nodes"] > 0).any():
             known = ", ".join(str(int(count)) for count in sorted(cells["nodes"]))
-            raise ValueError(f"{path} has at batch {batch:.0f} the nodes {known}; give 0, a plain step, and one or more "
-                             "larger numbers")
+            raise ValueError(f"{path} has at batch {batch:.0f} the nodes {known}; give 0, a plain step, and one or "
+                             "more larger numbers")
         check = Curve.through(cells["nodes"], cells["check_ms"] / 1000)
         level = Curve(np.array([1.0]), np.array([cells[DRAFT].mean() / 1000]))
         prices[int(batch)] = RoundCost(float(check(0)), 0.0, level, check)
@@ -172,8 +172,8 @@ def price_of(candidate: Candidate, prices: Mapping[str, RoundCost]) -> RoundCost
         return replace(prices[""], level=Curve.through([1], [0.0]))
     price = prices[candidate.entrant.name]
     if np.isnan(price.level(1)):
-        raise ValueError(f"drafter {candidate.entrant.name!r} has a model, but the costs have no {DRAFT}: give the time "
-                         "of its forward pass, or leave it out")
+        raise ValueError(f"drafter {candidate.entrant.name!r} has a model, but the costs have no {DRAFT}: give the "
+                         "time of its forward pass, or leave it out")
     return price
 
 
