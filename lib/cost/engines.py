@@ -89,8 +89,8 @@ def is_chain(tree: Tree) -> bool:
 
 
 # vLLM takes a chain by `num_speculative_tokens`; with a schedule, a list of [first batch, last batch, tokens], both
-# ends inclusive and the first from 1 on, the number depends on the batch size. Suffix decoding chooses a length for each
-# request by itself, and has no schedule.
+# ends inclusive and the first from 1 on, the number depends on the batch size. Suffix decoding chooses a length for
+# each request by itself, and has no schedule.
 CONFIG, NUM_TOKENS, SCHEDULE = "speculative-config", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
 SCHEDULED, BY_BATCH = {"draft_model", "eagle", "eagle3", "ngram"}, "0.25 and later"
 # SGLang's number of draft tokens counts the root. Top-k 1 is a chain, more is EAGLE-2's dynamic tree.

@@ -1,10 +1,10 @@
 """The recommendation, and beside it the fastest setting over all number formats that the machine and the model can
 have, with its quality.
 
-`recommend` makes the recommendation in the format of the given pairs first. The widest format that fits into the
-memory then continues some of the judging prompts, and its logits are kept. The other formats are loaded one after
-another, after the models before have been freed, and screened: plain decoding and checks of 8 and 16 rows, with the
-candidates' tokens per round of the recommendation. At most two go on. Each is loaded again, and has a trace of its own
+`recommend` makes the recommendation in the format of the given pairs first. The other formats are loaded one after
+another, the widest first, after the models before have been freed; the widest that fits into the memory continues some
+of the judging prompts, and its logits are kept. Plain decoding and checks of 8 and 16 rows, with the candidates' tokens
+per round of the recommendation, predict a format's speed. One that is near the recommendation's has a trace of its own,
 on which candidates of the leading drafters are replayed; the fastest few decode choosing prompts, and the winner and
 plain decoding those judging prompts on which the recommendation was measured. Drafting by a model is taken to cost what
 it costs in the recommendation's format, which only ranks candidates.
@@ -24,9 +24,11 @@ import torch
 
 from lib.cost import candidates, recommending, ways
 from lib.cost.candidates import Candidate, Entrant, Limits
+from lib.cost.judging import measured
 from lib.cost.quality import PROMPTS, Written, quality, written
+from lib.cost.racing import Contest, Task, timed
 from lib.cost.recommendation import NO_DRAFTER, NO_TREE, PLAIN, RECOMMENDED, ForBatch, Formats, Interval, OtherFormat
-from lib.cost.recommending import Contest, Found, Task, in_time, measured, timed
+from lib.cost.recommending import Found, in_time
 from lib.cost.round_cost import Curve
 from lib.cost.ways import Deadline
 from lib.decoding import loop
@@ -41,15 +43,15 @@ from lib.trees import shapes
 FORMATS, NONE = ("float32", "bfloat16", INT8, STORED), "none"
 WIDTHS = ("float64", "float32", "float16", "bfloat16")  # widest first
 SHARE = 0.25  # of all seconds, for the other formats
-# Shares of that time: for the text that judges quality; after which no format is screened, or raced, any more; of a
-# format's race for its quality, and after which no candidate is replayed; of a batch size's share, for the choice.
-SHARES = {"write": 0.1, "screen": 0.4, "race": 0.9, "quality": 0.2, "replay": 0.4, "choose": 0.4}
+# Shares of that time: for the text that judges quality, and by which the last format is raced; of a format's time, for
+# its quality, and by which no candidate is replayed any more; of a batch size's time, for the choice.
+SHARES = {"write": 0.1, "race": 0.9, "quality": 0.2, "replay": 0.4, "choose": 0.4}
 SCREEN, REPEATS = 5.0, 10  # seconds of a format's screening, and calls with each number of rows, at most
 ROWS, ROUNDS, COLD = (1, 8, 16), 8, 3  # rows of a forward pass; timed rounds per call; slow rounds after a prefill
-GO_ON, NEAR = 2, 0.8  # formats that are raced at most, and the predicted share of the recommendation's speed they need
+NEAR = 0.8  # the predicted share of the recommendation's speed that a format needs to be raced
 LEADING, FINALISTS, FEW = 3, 2, 8  # drafters, candidates that are timed, and choosing prompts, in another format
 AGAIN = "again"  # the part of the table "advice_formats" that tells the drift
-LATE = "no time was left to {} it; give more seconds"
+LATE = "no time was left to race it; give more seconds"
 Load = Callable[[Sequence, str | None], list]  # pairs once more, in a number format or in their own
 
 
@@ -67,8 +69,7 @@ class Comparison:
     """What is compared: the recommendation as it was found, its task and number format, choosing prompts, and the time
     for all formats.
 
-    left_out: why a format was not raced or is not the fastest; loading: seconds of loading a format; rows: tables of
-    timed calls.
+    left_out: why a format was not raced or is not the fastest; rows: tables of timed calls.
     """
 
     found: Found
@@ -79,22 +80,19 @@ class Comparison:
     whole: Deadline
     say: Callable[[str], None]
     left_out: dict[str, str] = field(default_factory=dict)
-    loading: dict[str | None, float] = field(default_factory=dict)
     rows: list[pd.DataFrame] = field(default_factory=list)
 
     def opened(self, name: str | None) -> list | None:
         """The pairs in a format, or in the recommendation's; None, with the reason kept, where they cannot be."""
-        start, device = self.task.clock(), self.task.pair.target.device
+        device = self.task.pair.target.device
         if reason := name in DTYPES and processor.slow_dtype(DTYPES[name], device):
             self.left_out[name] = reason
             return None
         try:
-            pairs = self.load(self.task.pairs, name)
+            return self.load(self.task.pairs, name)
         except ValueError as error:
             self.left_out[name or self.reference] = first_line(error)
             return None
-        self.loading[name] = self.task.clock() - start
-        return pairs
 
     def contest(self, batch: int, curve: Curve | None, tried: Sequence[Candidate]) -> Contest:
         """What competes at a batch size where forward passes take these seconds by rows; a check of n nodes has
@@ -153,7 +151,8 @@ def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = ()
     begin, made = clock(), found.recommendation
     task = Task(pairs, (), tuple(each.batch for each in made.by_batch), made.new_tokens, limits, seed, generate, clock,
                 torch.Generator().manual_seed(seed), np.random.default_rng(seed))
-    comparison = Comparison(found, task, format_name(pairs[0].target), spread(choosing, FEW), load, Deadline(clock, end),
+    comparison = Comparison(found, task, format_name(pairs[0].target), spread(choosing, FEW), load,
+                            Deadline(clock, end),
                             lambda line: report(f"{clock() - begin:4.0f} s on number formats: {line}"))
     formats_ = compare(comparison, formats or [name for name in FORMATS if name != STORED or pairs[0].is_gguf])
     rows = pd.concat(comparison.rows, ignore_index=True) if comparison.rows else pd.DataFrame()
@@ -161,34 +160,32 @@ def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = ()
 
 
 def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
-    """The second answer, over these formats: screen, race, and bound the drift."""
+    """The second answer, over these formats. The reference's models are freed."""
     task, left_out, whole, reference = comparison.task, comparison.left_out, comparison.whole, comparison.reference
-    others = [name for name in names if name != reference]
-    screening, racing = whole.share(SHARES["screen"]), whole.share(SHARES["race"])
+    others, racing = [name for name in names if name != reference], whole.share(SHARES["race"])
     if not others or whole.left() == 0:
-        left_out |= dict.fromkeys(others, "no time was left; give more seconds")
+        left_out |= dict.fromkeys(others, LATE)
         return Formats(reference, reference, [], left_out, Interval(float("nan")))
-    curves, base, widest = screened(comparison, others, screening)
-    batch = task.batches[0]
-    best = {name: max([1.0, *map(contest.speed, contest.tried)]) / next(iter(contest.prices.values())).plain
-            for name, curve in {reference: None, **curves}.items()
-            for contest in [comparison.contest(batch, curve, comparison.found.tried)]}
-    ranked = sorted(curves, key=best.get, reverse=True)
-    chosen = [name for name in ranked if best[name] >= NEAR * best[reference]][:GO_ON]
-    for name in ranked:
-        told = f"predicted to decode {best[name] / best[reference]:.2f} times as fast as {reference}"
-        comparison.say(f"{name} is {told}")
-        if name not in chosen:
-            near = best[name] >= NEAR * best[reference]
-            left_out[name] = told + (f", after {' and '.join(chosen)}" if near else "")
+
+    def writing(pair) -> Written:
+        return written(pair, spread(comparison.found.judging, PROMPTS).ids, whole.share(SHARES["write"]))
+
+    def width(name: str) -> int:
+        return WIDTHS.index(name) if name in WIDTHS else len(WIDTHS)
+
+    base, widest = writing(task.pair), reference
+    free(task.pairs)
+    wanted = sorted(others if reference in WIDTHS[:2] else {*others, WIDTHS[1]}, key=width)
     winners: dict[int, list[tuple[float, OtherFormat]]] = {}
-    for place, name in enumerate(chosen):
-        if task.clock() + comparison.loading[name] > racing.end:
-            left_out[name] = LATE.format("race")
+    for place, name in enumerate(wanted):
+        if racing.over():
+            left_out[name] = LATE
         elif pairs := comparison.opened(name):
+            share = racing.share(1 / (len(wanted) - place))
+            if width(name) < width(widest):
+                base, widest = writing(pairs[0]), name
             try:
-                for speed, winner in race(comparison, name, pairs, curves[name], base,
-                                          racing.share(1 / (len(chosen) - place))):
+                for speed, winner in race(comparison, name, pairs, base, share) if name in others else ():
                     winners.setdefault(winner.batch, []).append((speed, winner))
             except (ValueError, MemoryError, torch.OutOfMemoryError) as error:
                 left_out[name] = first_line(error)
@@ -197,10 +194,8 @@ def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
     for batch, raced in sorted(winners.items()):
         speed, winner = max(raced, key=lambda told: told[0])
         fastest.append(winner)
-        for slower, other in raced:
-            if other is not winner:
-                left_out[f"{other.dtype} at batch {batch}"] = (
-                    f"{slower / speed:.2f} times as fast as {winner.dtype} on the prompts that choose")
+        left_out |= {f"{other.dtype} at batch {batch}": f"{slower / speed:.2f} times as fast as {winner.dtype} on the "
+                     "prompts that choose" for slower, other in raced if other is not winner}
     drift, batch = pd.Series(dtype=float), task.batches[0]
     if winners and (pairs := comparison.opened(None)):
         again = comparison.raced(replace(task, pairs=pairs), {}, comparison.judging(batch), reference, batch, AGAIN,
@@ -209,39 +204,6 @@ def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
         free(pairs)
     bound = comparison.interval(drift) if len(drift) else Interval(float("nan"))
     return Formats(reference, widest, fastest, left_out, bound, len(drift))
-
-
-# ----------------------------------------------------------------------------------------------------------- screening
-
-
-def screened(comparison: Comparison, others: Sequence[str], deadline: Deadline
-             ) -> tuple[dict[str, Curve], Written, str]:
-    """Seconds of a forward pass by rows, for each format; what the widest format wrote, for the quality; its name.
-
-    The reference's models are freed.
-    """
-    task, widest, curves = comparison.task, comparison.reference, {}
-
-    def writing(pair) -> Written:
-        return written(pair, spread(comparison.found.judging, PROMPTS).ids, comparison.whole.share(SHARES["write"]))
-
-    def width(name: str) -> int:
-        return WIDTHS.index(name) if name in WIDTHS else len(WIDTHS)
-
-    base = writing(task.pair)
-    free(task.pairs)
-    wanted = sorted(others if comparison.reference in WIDTHS[:2] else {*others, WIDTHS[1]}, key=width)
-    for place, name in enumerate(wanted):
-        share = deadline.share(1 / (len(wanted) - place))
-        if deadline.over():
-            comparison.left_out[name] = LATE.format("screen")
-        elif pairs := comparison.opened(name):
-            if width(name) < width(widest):
-                base, widest = writing(pairs[0]), name
-            if name in others:
-                curves[name] = screen(comparison, pairs[0], min(share.end, task.clock() + SCREEN))
-            free(pairs)
-    return curves, base, widest
 
 
 def screen(comparison: Comparison, pair, end: float) -> Curve:
@@ -273,14 +235,21 @@ def spread(prompts, most: int):
     return prompts.select(np.unique(np.linspace(0, len(prompts.ids) - 1, most).astype(int)))
 
 
-# -------------------------------------------------------------------------------------------------------------- racing
-
-
-def race(comparison: Comparison, name: str, pairs: Sequence, curve: Curve, base: Written,
+def race(comparison: Comparison, name: str, pairs: Sequence, base: Written,
          deadline: Deadline) -> Iterator[tuple[float, OtherFormat]]:
-    """At each batch size, as long as time is left, the winner of one format, with its speed on the choosing prompts."""
+    """At each batch size, as long as time is left, the winner of one format, with its speed on the choosing prompts;
+    nothing where its predicted speed is too low.
+    """
     found, choosing = comparison.found, comparison.choosing
     task, made = replace(comparison.task, pairs=pairs), found.recommendation
+    curve = screen(comparison, pairs[0], min(deadline.share(0.5).end, task.clock() + SCREEN))
+    here, there = (comparison.contest(task.batches[0], seconds, found.tried) for seconds in (curve, None))
+    ratio = fastest_of(here) / fastest_of(there)
+    predicted = f"predicted to decode {ratio:.2f} times as fast as {comparison.reference}"
+    comparison.say(f"{name} is {predicted}")
+    if ratio < NEAR:
+        comparison.left_out[name] = predicted
+        return
     judged_by, replaying = deadline.share(SHARES["quality"]), deadline.share(SHARES["replay"])
     qualities = quality(base, pairs[0], task.rng, judged_by)
     competing = leading(comparison, pairs, curve)
@@ -296,7 +265,7 @@ def race(comparison: Comparison, name: str, pairs: Sequence, curve: Curve, base:
     for place, each in enumerate(made.by_batch):
         batch = each.batch
         if place and deadline.over():
-            comparison.left_out[f"{name} at batch {batch}"] = LATE.format("race")
+            comparison.left_out[f"{name} at batch {batch}"] = LATE
             continue
         share = deadline.share(1 / (len(made.by_batch) - place))
         finalists = finalists_of(comparison.contest(batch, curve, list(tried.values())), each, pairs, task)
@@ -314,6 +283,11 @@ def race(comparison: Comparison, name: str, pairs: Sequence, curve: Curve, base:
             batch=batch, dtype=name, drafter=winner.entrant.spec if winner else NO_DRAFTER,
             tree=winner.label if winner else NO_TREE, tokens_per_second=comparison.interval(rates),
             over=comparison.interval(over), prompts=len(over.dropna()), **qualities)
+
+
+def fastest_of(contest: Contest) -> float:
+    """The highest predicted speed at a batch size, in batches' tokens per second; plain decoding's at least."""
+    return max([1.0, *map(contest.speed, contest.tried)]) / next(iter(contest.prices.values())).plain
 
 
 def leading(comparison: Comparison, pairs: Sequence, curve: Curve) -> list[Entrant]:

@@ -5,10 +5,8 @@ timed in shuffled turns on the same groups of prompts.
 import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -86,9 +84,12 @@ def ours(pair, drafter, shape: str | Tree | Growth, new_tokens: int,
 def theirs(pair, name: str, new_tokens: int, draft: int = 4, clock: Callable[[], float] = time.perf_counter) -> Run:
     """Transformers' generation on a left-padded batch, with the fused attention that it takes by default.
 
-    name: GENERATE, LOOKUP, or one of ASSISTED. draft: tokens that assisted generation drafts in its first round.
+    name: GENERATE, LOOKUP, or one of ASSISTED, whose schedules draft as many tokens in each round, a number that adapts
+    to acceptance, or as many as the confidence of the assistant allows. draft: tokens that assisted generation drafts
+    in its first round.
     """
-    settings = dict(max_new_tokens=new_tokens, do_sample=False, eos_token_id=list(pair.eos_token_ids) or None)
+    settings = dict(max_new_tokens=new_tokens, do_sample=False, eos_token_id=list(pair.eos_token_ids) or None,
+                    pad_token_id=min(pair.eos_token_ids, default=0))
     models = [pair.target, pair.draft_model] if name in ASSISTED else [pair.target]
     if name == LOOKUP:
         settings["prompt_lookup_num_tokens"] = LOOKED_UP
@@ -97,48 +98,32 @@ def theirs(pair, name: str, new_tokens: int, draft: int = 4, clock: Callable[[],
 
     def run(prompts: Sequence[Tensor]) -> Continued:
         ids, mask = left_padded(prompts, pair.target.device)
-        first, pad = _FirstTokens(clock, pair.target.device), min(pair.eos_token_ids, default=0)
-        hooks = {"logits_processor": [first]} if name == GENERATE else {}
-        with _as_transformers_runs(models):
-            if name in ASSISTED:
-                _schedule(pair.draft_model.generation_config, ASSISTED[name], draft)
-            out = pair.target.generate(ids, attention_mask=mask, pad_token_id=pad, **hooks, **settings)
-        return Continued([until_end(row, pair.eos_token_ids) for row in out[:, ids.shape[1] :].tolist()], [],
-                         first.at)
+        prefilled: list[float] = []
+
+        def notes_first(input_ids: Tensor, scores: Tensor) -> Tensor:
+            """A logits processor that changes nothing: prefill ends where it is called first."""
+            if not prefilled:
+                synchronise(pair.target.device)
+                prefilled.append(clock())
+            return scores
+
+        if name in ASSISTED:
+            config, schedule = pair.draft_model.generation_config, ASSISTED[name]
+            config.num_assistant_tokens = draft
+            config.num_assistant_tokens_schedule = "heuristic" if schedule == "heuristic" else "constant"
+            config.assistant_confidence_threshold = CONFIDENCE if schedule == "confident" else 0.0
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # its own generation makes calls of which it warns
+        try:
+            with using_attention(models[0], "sdpa"), using_attention(models[-1], "sdpa"):
+                hooks = {"logits_processor": [notes_first]} if name == GENERATE else {}
+                out = pair.target.generate(ids, attention_mask=mask, **hooks, **settings)
+        finally:
+            logging.set_verbosity(verbosity)
+        tokens = [until_end(row, pair.eos_token_ids) for row in out[:, ids.shape[1] :].tolist()]
+        return Continued(tokens, [], prefilled[0] if prefilled else float("nan"))
 
     return run
-
-
-class _FirstTokens:
-    """A logits processor that changes nothing and notes when it is called first: prefill ends there."""
-
-    def __init__(self, clock: Callable[[], float], device):
-        self.clock, self.device, self.at = clock, device, float("nan")
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if np.isnan(self.at):
-            synchronise(self.device)
-            self.at = self.clock()
-        return scores
-
-
-@contextmanager
-def _as_transformers_runs(models: Sequence) -> Iterator[None]:
-    """The models with transformers' fused attention, and without warnings of calls that its own generation makes."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with using_attention(models[0], "sdpa"), using_attention(models[-1], "sdpa"):
-            yield
-    finally:
-        logging.set_verbosity(before)
-
-
-def _schedule(config, schedule: str, draft: int) -> None:
-    """Sets how many tokens an assistant drafts: as many, adapted to acceptance, or limited by its confidence."""
-    config.num_assistant_tokens = draft
-    config.num_assistant_tokens_schedule = "heuristic" if schedule == "heuristic" else "constant"
-    config.assistant_confidence_threshold = CONFIDENCE if schedule == "confident" else 0.0
 
 
 def left_padded(prompts: Sequence[Tensor], device) -> tuple[Tensor, Tensor]:
@@ -153,9 +138,6 @@ def until_end(tokens: list[int], eos: Sequence[int]) -> list[int]:
     """Tokens up to the first EOS token, this one included."""
     first = next((place for place, token in enumerate(tokens) if token in eos), len(tokens) - 1)
     return tokens[: first + 1]
-
-
-# --------------------------------------------------------------------------------------------------------------- groups
 
 
 def groups(prompts, batch: int) -> list[Group]:
@@ -175,9 +157,6 @@ def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]
     for kind, own in own_rows.items():
         for first in range(0, len(own), batch):
             yield kind, [own[(first + i) % len(own)] for i in range(batch)]
-
-
-# ----------------------------------------------------------------------------------------------------------------- race
 
 
 def race(runs: Mapping[str, Run], asked: Sequence[Group], deadline: Deadline, *, repeats: int, least: int, device,
@@ -212,7 +191,7 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], deadline: Deadline, *,
             end = clock()
             spent[ways[at]] += end - start
             rows.append(dict(way=ways[at], prompt=name, kind=kind, repeat=repeat, tokens=sum(map(len, done.tokens)),
-                             seconds=end - start, prefill=_prefill(done, start, end), **_pace(done, len(prompts), end)))
+                             seconds=end - start, **_pace(done, len(prompts), start, end)))
         timed_once = timed_once or all(row["rate"] > 0 for row in rows[-len(ways) :])
     timed = pd.DataFrame(rows)
     whole = timed.groupby(["prompt", "repeat"])["rate"].transform(lambda rates: bool((rates > 0).all())).astype(bool)
@@ -228,21 +207,18 @@ def one_per_round(rounds: Sequence[Round]) -> list[Round]:
     return [record for record, first in zip(rounds, begins) if first]
 
 
-def _prefill(done: Continued, start: float, end: float) -> float:
-    """Seconds of a call from the time `start` to `end` that are not of rounds; NaN where nothing tells them."""
-    return end - start - sum(one.seconds for one in one_per_round(done.rounds)) if done.rounds else (
-        done.prefilled - start)
-
-
-def _pace(done: Continued, batch: int, end: float) -> dict[str, float]:
-    """rate and round_ms of a call that ended at the time `end`; NaN where no row was decoded after its prefill."""
+def _pace(done: Continued, batch: int, start: float, end: float) -> dict[str, float]:
+    """prefill, rate and round_ms of a call between these times; NaN for what nothing tells, and for the pace where no
+    row was decoded after its prefill.
+    """
     if done.rounds:
         full = full_rounds(done.rounds, batch)
         rounds, seconds = len(full), sum(rows[0].seconds for rows in full)
         tokens = sum(record.accepted + 1 for rows in full for record in rows)
+        prefill = end - start - sum(one.seconds for one in one_per_round(done.rounds))
     else:
         rounds, seconds = max(map(len, done.tokens)) - 1, end - done.prefilled
-        tokens = batch * rounds
-    if not rounds or not seconds > 0:
-        return dict(rate=float("nan"), round_ms=float("nan"))
-    return dict(rate=tokens / seconds, round_ms=1000 * seconds / rounds)
+        tokens, prefill = batch * rounds, done.prefilled - start
+    known = rounds and seconds > 0
+    return dict(prefill=prefill, rate=tokens / seconds if known else float("nan"),
+                round_ms=1000 * seconds / rounds if known else float("nan"))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from lib.cost import recommendation
 from lib.cost.recommendation import CHAIN, GENERATE, ONE, PLAIN, RECOMMENDED, ForBatch, Recommendation
-from lib.cost.recommending import measured
+from lib.cost.judging import measured
 from lib.lab import theme
 from lib.lab.findings import Finding, Part, Results
 from lib.studies.advice import findings, machines

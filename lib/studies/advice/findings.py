@@ -65,13 +65,14 @@ def other_formats(made: Recommendation) -> Finding:
     return Finding(
         in_formats(made), f"Quality is that beside {told.widest}, the widest format that fits into the memory, which "
         "wrote the text: the share of tokens at which the most likely next token is the same, and the mean "
-        f"Kullback-Leibler divergence. The formats were timed one after another: {told.drifted}.{left_out}",
+        f"Kullback-Leibler divergence. The formats were timed one after another: plain decoding in {told.reference} was {told.drift} times as fast after all of them as before "
+        f"(n = {told.drift_prompts}).{left_out}",
         table=table.set_index("batch"))
 
 
 def in_formats(made: Recommendation) -> str:
     """The fastest setting over all number formats at each batch size, in a sentence for each."""
-    return " ".join(f"At batch {own.batch} {own.sentence}; {made.formats.quality(own)}."
+    return " ".join(f"At batch {own.batch} {own.sentence}."
                     for own in made.formats.fastest)
 
 

@@ -11,7 +11,8 @@ import pandas as pd
 from lib.cost import roofline
 from lib.cost.candidates import Candidate
 from lib.cost.recommendation import ONE, PLAIN, Recommendation
-from lib.cost.recommending import Found, measured
+from lib.cost.judging import measured
+from lib.cost.recommending import Found
 from lib.cost.round_cost import RoundCost
 from lib.lab import stats
 from lib.studies.advice.machines import HERE, Machine

@@ -14,10 +14,8 @@ import pytest
 from lib import cost
 from lib.cost import recommendation, served
 from lib.cost.candidates import Limits
-from lib.lab import processor
 from lib.models.prompts import PromptSet
 from lib.tests import small_models
-from lib.tests.cost import test_formats as of_formats
 from lib.tests.cost import test_recommendation as plainly
 from lib.tests.cost import test_served as of_logs
 
@@ -55,14 +53,6 @@ def recommended():
                       advice_errors=found.errors)}
 
 
-def over_formats():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processor, "has_bfloat16_units", lambda: True)
-        found, rows = of_formats.ask(of_formats.Loading(), batches=[1, 2])
-    return {"formats": asdict(found.recommendation.formats), "lines": found.recommendation.formats.lines,
-            **rows_of(advice_formats=rows)}
-
-
 def from_logs():
     price = {batch: {"": each, "model": each} for batch, each in served.computed(
         "AVX2 laptop, float32", 1e9, 1e8, [1, 8], 8).items()}
@@ -83,7 +73,7 @@ def plain(value):
     return value
 
 
-FOUND = {"recommended": recommended, "over_formats": over_formats, "from_logs": from_logs}
+FOUND = {"recommended": recommended, "from_logs": from_logs}
 
 
 def assert_same(found, wanted, where):
