@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from lib.cost.recommendation import PLAIN, Interval
+from lib.cost.recommendation import ONE, PLAIN, Interval
 from lib.cost.ways import together
+from lib.lab import stats
 
 NEARLY = 0.98  # of the highest estimate: among candidates this fast, the one with the fewest nodes is recommended
 SPLITS = 50  # of the choosing prompts into halves
@@ -111,3 +112,16 @@ def parts(rows: pd.DataFrame, way: str, batch: int) -> tuple[float, float]:
                          "time": np.log(own["round_ms"] / plain["round_ms"])}).dropna()
     found = np.exp(logs.groupby(level="prompt").mean().mean())
     return float(found["tokens"]), float(found["time"])
+
+
+def measured(rows: pd.DataFrame, way: str, base: str | None, rng: np.random.Generator, whole: bool = False) -> Interval:
+    """The geometric mean over prompts of a way's speed, or of its ratio to another's in the same turns; of decoding
+    alone, or of whole calls. rows: of one batch size and part of the table "advice_timed".
+    """
+    if way == base:
+        return ONE
+    speed = np.log(rows["tokens"] / rows["seconds"] if whole else rows["rate"])
+    turns = rows.assign(speed=speed).pivot(index=["prompt", "repeat"], columns="way", values="speed")
+    logs = (turns[way] - turns[base] if base else turns[way]).dropna()
+    found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], rng)
+    return Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))

@@ -2,8 +2,7 @@
 reads the same text, teacher-forced.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from lib.attention.registration import tree_forward
 from lib.cost.recommendation import Interval
+from lib.cost.ways import Deadline
 from lib.decoding import loop
 from lib.lab import stats
 from lib.models.cache import TreeCache
@@ -29,16 +29,15 @@ class Written:
     logs: Sequence[Tensor]
 
 
-def written(pair, prompts: Sequence[Tensor], until: float = float("inf"),
-            clock: Callable[[], float] = time.perf_counter) -> Written:
+def written(pair, prompts: Sequence[Tensor], deadline: Deadline) -> Written:
     """Greedy continuations of prompts int64[T], until the time is over, with their log-probabilities."""
     texts, logs = [], []
     for first in range(0, len(prompts), AT_ONCE):
-        own = prompts[first : first + AT_ONCE]
-        done = loop.continuations(pair.target, own, max_new_tokens=TOKENS, eos_token_id=pair.eos_token_ids)
+        chunk = prompts[first : first + AT_ONCE]
+        done = loop.continuations(pair.target, chunk, max_new_tokens=TOKENS, eos_token_id=pair.eos_token_ids)
         texts += [torch.tensor(tokens) for tokens in done]
-        logs += [log_probabilities(pair.target, *each) for each in zip(own, texts[first:])]
-        if clock() > until:
+        logs += [log_probabilities(pair.target, *text) for text in zip(chunk, texts[first:])]
+        if deadline.over():
             break
     return Written(prompts[: len(texts)], texts, logs)
 
@@ -55,19 +54,18 @@ def log_probabilities(target, prompt: Tensor, tokens: Tensor) -> Tensor:
     return torch.cat(parts, 1)[0].float().log_softmax(-1).cpu()
 
 
-def quality(base: Written, pair, rng: np.random.Generator, until: float = float("inf"),
-            clock: Callable[[], float] = time.perf_counter) -> dict[str, object]:
+def quality(base: Written, pair, rng: np.random.Generator, deadline: Deadline) -> dict[str, object]:
     """The fields of `OtherFormat` that compare a pair's target with the format that wrote the text: agreement of the
     most likely tokens; divergence, the mean of KL(writer || target) in nats per token; judged, the number of prompts.
     """
     rows = []
     for prompt, tokens, theirs in zip(base.prompts, base.tokens, base.logs):
-        own = log_probabilities(pair.target, prompt, tokens)
-        apart = (theirs.double().exp() * (theirs.double() - own.double())).sum(-1)
-        rows.append((int((own.argmax(-1) == theirs.argmax(-1)).sum()), float(apart.sum()), len(tokens)))
-        if clock() > until:
+        logs = log_probabilities(pair.target, prompt, tokens)
+        apart = (theirs.double().exp() * (theirs.double() - logs.double())).sum(-1)
+        rows.append((int((logs.argmax(-1) == theirs.argmax(-1)).sum()), float(apart.sum()), len(tokens)))
+        if deadline.over():
             break
     same, apart, counts = np.array(rows, dtype=float).T
-    found = [stats.ratio(each, counts, rng) for each in (same, apart)]
-    agreement, divergence = (Interval(each.value, each.low, each.high) for each in found)
+    means = [stats.ratio(values, counts, rng) for values in (same, apart)]
+    agreement, divergence = (Interval(mean.value, mean.low, mean.high) for mean in means)
     return dict(agreement=agreement, divergence=divergence, judged=len(rows))

@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from lib.cost.recommending import RULER
-from lib.cost.round_cost import Costs, Curve
+from lib.cost.round_cost import CostTable, Curve
 from lib.lab import charts, theme
 
 
@@ -24,7 +24,7 @@ class CostExplorer:
     line. Show `view`; errors appear in `message`, and the last picture stays.
     """
 
-    def __init__(self, candidates: pd.DataFrame, costs: Costs, target: str):
+    def __init__(self, candidates: pd.DataFrame, costs: CostTable, target: str):
         self.candidates, self.costs, self.target = candidates, costs, target
         once = {"continuous_update": False}
         batches, drafters = sorted(candidates["batch"].unique().tolist()), list(dict.fromkeys(candidates["drafter"]))

@@ -50,13 +50,13 @@ def text_alone(rows: pd.DataFrame) -> Finding:
 def recommended(told: ForLogs) -> Finding:
     """What to use at each batch size."""
     source = "computed by a roofline of" if told.costs in HARDWARE else "of"
-    rows = [{"batch": own.batch, "drafter": "plain decoding" if own.plain else own.drafter,
-             "tree": "" if own.plain else own.tree, "budget": 0 if own.plain else own.budget,
+    rows = [{"batch": own.batch, "drafter": "plain decoding" if own.is_plain else own.drafter,
+             "tree": "" if own.is_plain else own.tree, "budget": 0 if own.is_plain else own.budget,
              "predicted speedup [95 %]": str(own.speedup), "over the best chain": str(own.over_chain),
-             "best chain": own.chain} for own in told.by_batch]
+             "best chain": f"{own.chain['drafter']}, {own.chain['tree']}"} for own in told.by_batch]
     return Finding(f"For `{told.target}`, with costs {source} {told.costs}:",
                    "predicted speed over plain decoding, on answers that did not choose. Nothing was timed here. "
-                   + " ".join(f"At batch {own.batch}, {own.ties}." for own in told.by_batch if not own.plain),
+                   + " ".join(f"At batch {own.batch}, {own.ties}." for own in told.by_batch if not own.is_plain),
                    table=pd.DataFrame(rows).set_index("batch"))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.cost import judging, recommendation, recommending
+from lib.cost import judging, recommendation
 from lib.cost.candidates import Candidate
 from lib.cost.recommendation import GENERATE, PLAIN, Interval
 from lib.models.prompts import PromptSet
@@ -111,7 +111,7 @@ def test_a_measured_speedup_is_tokens_per_round_over_the_time_of_rounds():
                              (PLAIN, 1, rng.uniform(1, 2)), ("a", rng.uniform(1, 3), rng.uniform(1, 2)))])
     rows.loc[len(rows)] = dict(way=GENERATE, prompt="p0", repeat=0, round_ms=1.0, rate=1.0)
     tokens, time = judging.parts(rows, "a", 1)
-    over = recommending.measured(rows, "a", PLAIN, rng)
+    over = judging.measured(rows, "a", PLAIN, rng)
     assert tokens / time == pytest.approx(over.value)
     own = rows[rows["way"] == "a"].assign(tokens=lambda own: np.log(own["rate"] * own["round_ms"] / 1000))
     assert tokens == pytest.approx(np.exp(own.groupby("prompt")["tokens"].mean().mean()))

@@ -12,7 +12,7 @@ matplotlib.use("agg")
 
 @pytest.fixture
 def explorer(found):  # noqa: F811
-    return CostExplorer(found.candidates, cost.Costs(found.costs), "t")
+    return CostExplorer(found.candidates, cost.CostTable(found.costs), "t")
 
 
 def test_with_the_measured_cost_the_speeds_are_those_of_the_table(explorer):

@@ -105,7 +105,7 @@ def test_tables_and_sentences_are_those_of_the_logs(texts, competing, tmp_path):
     told.save(tmp_path / served.FILE)
     kept = json.loads((tmp_path / served.FILE).read_text(encoding="utf-8"))
     assert [own["batch"] for own in kept["by_batch"]] == [1, 8] and kept["by_batch"][0]["tree"] in told.text()
-    assert all(one["setting"] in told.text() for own in found if not own.plain for one in own.settings)
+    assert all(one["setting"] in told.text() for own in found if not own.is_plain for one in own.settings)
     assert "computed by a roofline" in shown.claim and list(shown.tables[0].index) == [1, 8]
     assert f"{listed[listed['batch'] == 1]['tokens'].max():.2f}" in findings.tokens(listed).claim
     assert "naive sampling at temperature 0.7" in findings.read(texts, 0.7).text
