@@ -144,7 +144,9 @@ def _growth_rule(name: str, values: Values) -> None:
 
 
 def _drafter(name: str, values: Values) -> None:
-    import_module("lib.studies.drafters.measure").check(name)
+    from lib.measure.drafters import check as check_drafter
+
+    check_drafter(name)
 
 
 nodes = bounded(lambda value: value <= MOST_NODES, f"at most {MOST_NODES} draft nodes")
@@ -253,9 +255,10 @@ def formats(name: str, values: Values) -> None:
 
 def logs(name: str, values: Values) -> None:
     """A log that can be read."""
+    from lib.measure.served import EXAMPLE
     from lib.replay.log_lines import read
 
-    read(values["logs"] or import_module("lib.studies.served.measure").EXAMPLE, values["inputs"])
+    read(values["logs"] or EXAMPLE, values["inputs"])
 
 
 def endpoint(name: str, values: Values) -> None:
@@ -284,9 +287,10 @@ def inputs(name: str, values: Values) -> None:
 
 def text_drafters(name: str, values: Values) -> None:
     """Kinds that read the text alone; other names are models, which are checked with the target."""
+    from lib.measure.served import kinds_of
     from lib.models.load import check_served
 
-    check_served(values["target"], import_module("lib.studies.served.measure").kinds_of(values[name])[1])
+    check_served(values["target"], kinds_of(values[name])[1])
 
 
 def costs(name: str, values: Values) -> None:

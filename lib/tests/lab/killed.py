@@ -65,7 +65,7 @@ def rows_of(run: str) -> dict[str, str]:
         if TIMED.match(name) or not tables.exists(folder, name):
             continue
         rows = tables.read(folder, name)
-        timed = [column for column in rows if column.endswith("_ms") or column == "held_bytes"]
+        timed = [column for column in rows if column.endswith("_ms")]
         found[name] = rows.drop(columns=timed).to_csv(index=False)
     return found
 

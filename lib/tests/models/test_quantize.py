@@ -8,7 +8,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.kernels.panels import of_16_bits
 from lib.models import PairError, load_pair
 from lib.models.quantize import PackedLinear, int8, quantize_int8, rounded
-from lib.studies.drafters import measure
+from lib.measure.drafters import model_bytes
 from lib.tests import small_models
 
 PROMPTS = small_models.prompts(2, (3, 11, 6))
@@ -34,10 +34,10 @@ def test_the_layer_is_the_product_with_its_rounded_weight(dtype, tolerance):
 
 def test_greedy_output_is_the_quantised_targets_own():
     target, drafter = small_models.llama(0), small_models.related(small_models.llama(0), 1, noise=0.3)
-    before = measure.weights(target)
+    before = model_bytes(target)
     for model in (target, drafter):
         quantize_int8(model)
-    assert measure.weights(target) < before / 2 and isinstance(target.lm_head, PackedLinear)
+    assert model_bytes(target) < before / 2 and isinstance(target.lm_head, PackedLinear)
     ids, mask = next(in_batches(PROMPTS, 3))
     settings = dict(attention_mask=mask, shape="kary:2@6", max_new_tokens=16)
     done = generate(target, LanguageModelDrafter(drafter), ids, **settings)
@@ -51,7 +51,7 @@ def test_load_quantises_what_it_is_told():
     assert any(isinstance(module, PackedLinear) for module in pair.target.modules())
     assert not any(isinstance(module, PackedLinear) for module in pair.draft_model.modules())
     plain = load_pair("small/tiny", dtype="bfloat16")
-    assert measure.weights(pair.target) < measure.weights(plain.target)
+    assert model_bytes(pair.target) < model_bytes(plain.target)
     ids = torch.arange(5, 25)[None]
     ours, theirs = (each.target(ids).logits.float() for each in (pair, plain))
     assert torch.nn.functional.cosine_similarity(ours, theirs, dim=-1).min() > 0.99

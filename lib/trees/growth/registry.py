@@ -16,6 +16,7 @@ from lib.trees.tree import Tree
 DEPTH = 16  # the most levels, if a name does not give them
 AUTO = "auto"  # in place of a budget
 AUTOMATIC = ("dyspec", "eagle2", "opttree", "ddtree", "pctree")  # rules that may have it
+CHAIN, TREE, GROWN = "chain", "static tree", "grown tree"  # what `form_of` gives
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,12 @@ def shape_or_growth(wanted: str | Tree | Growth, *, costs: Costs | None = None) 
         raise ValueError(f"{wanted!r} is unknown: it is neither a shape ({', '.join(static)}) nor a growth rule "
                          f"({', '.join(RULES)}); write 'kary:2@16' or 'eagle2:4,6@32'")
     return _static(wanted)
+
+
+def form_of(name: str) -> str:
+    """CHAIN, TREE or GROWN, by the name of a shape or of a growth rule."""
+    family = name.partition("@")[0].partition(":")[0]
+    return GROWN if family in RULES else CHAIN if family == "chain" else TREE
 
 
 @lru_cache(maxsize=256)

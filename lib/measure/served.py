@@ -1,8 +1,7 @@
-"""The served study: drafters replayed on logged answers, the recommendation from costs of elsewhere, and what it means
-that some answers are known by their text alone.
+"""Logged answers of a model that is served elsewhere: what was read, drafters replayed on it, the recommendation at costs
+of elsewhere, and what it means that some answers are known by their text alone. No target is loaded.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from lib.cost import served
+import lib.cost.served as from_logs
 from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.roofline import HARDWARE
 from lib.cost.round_cost import RoundCost
@@ -18,14 +17,54 @@ from lib.drafters.drafter import TextDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, make, parse
 from lib.lab import provenance, stats
-from lib.models import dialogue, held_out, prompts
+from lib.lab.chapter import Store
+from lib.models import dialogue, held_out
+from lib.models import prompts as prompt_files
 from lib.models.load import Served, load_served
+from lib.models.registry import sources
 from lib.replay import acceptance, endpoint, log_lines, logs
 from lib.replay.logs import Texts
 
 EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
 AS_LOGGED = -1.0  # in the place of a temperature
 CHAIN = "chain:4"  # at which text alone stands beside token ids
+
+
+def measure(store: Store, *, log: str, inputs: str, url: str, served: str, prompts: str, ask_prompts: int,
+            new_tokens: int, target: str, drafters: Sequence[str], temperature: float, costs: str,
+            batches: Sequence[int], most_nodes: int, most_depth: int, dtype: str, device: str, seed: int) -> None:
+    """Writes the tables "served_answers", "served_candidates" and "served_text", and the recommendation for each batch
+    size as served.json.
+
+    log: a file of answers, "" for EXAMPLE; inputs: the batch API's input file. url: of a server that is asked for
+    answers in the place of a log, of the model that it calls `served`. ValueError says what cannot be used.
+    """
+    if not store.open("served_text").frame().empty:  # the last table
+        return
+    kinds, names = kinds_of(drafters)
+    model, rng = load_served(target, names, dtype=dtype, device=device), np.random.default_rng(seed)
+    if url:
+        log = ask(url, served, model, prompts, store.folder, first=ask_prompts, new_tokens=new_tokens,
+                  temperature=temperature, seed=seed)
+    texts = read(log, inputs, model)
+    written_at = temperature_of(temperature, texts)
+    store.write("served_answers", answers(texts))
+    found, known = entrants(model, kinds), prices(costs, model, batches, most_nodes)
+    tried = replayed(found, texts, written_at, Limits(most_nodes, most_depth, batches))
+    by_batch = [from_logs.recommend(tried, cost, batch, texts, rng) for batch, cost in known.items()]
+    told = from_logs.ForLogs(model.name, Path(costs).name, written_at, len(texts.names),
+                             from_logs.with_schedule(by_batch))
+    told.save(store.folder / from_logs.FILE)
+    store.write("served_candidates", predicted(tried, known, rng))
+    store.write("served_text", by_text_alone(found, texts, model.tokenizer, written_at))
+
+
+def files_of(log: str, inputs: str, target: str, drafters: Sequence[str], costs: str) -> list[Path]:
+    """The files that decide the rows of `measure`: the log, those of costs and requests, and local models."""
+    named = [one for name in (target, *kinds_of(drafters)[1]) for one in sources(name) if one is not None]
+    given = [Path(path).expanduser() for path in (log or EXAMPLE, inputs, costs) if path]
+    return [*(path for path in given if path.is_file()),
+            *(Path(one.where) for one in named if one.is_folder or one.is_gguf)]
 
 
 def kinds_of(specs: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -43,9 +82,9 @@ def kinds_of(specs: Sequence[str]) -> tuple[list[str], list[str]]:
 def entrants(target: Served, kinds: Sequence[str]) -> list[Entrant]:
     """The drafters that compete: kinds that read the text, and the target's draft models."""
     alone = SimpleNamespace(target=SimpleNamespace(config=target.config), target_name=target.name, draft_model=None)
-    found = [Entrant(spec, spec, alone, make(spec, alone)) for spec in kinds]
-    return found + [Entrant(name, "model", SimpleNamespace(draft_model=model), LanguageModelDrafter(model))
-                    for name, model in target.drafters.items()]
+    return [Entrant(spec, spec, alone, make(spec, alone)) for spec in kinds] + [
+        Entrant(name, "model", SimpleNamespace(draft_model=model), LanguageModelDrafter(model))
+        for name, model in target.drafters.items()]
 
 
 def temperature_of(asked: float, texts: Texts) -> float:
@@ -61,12 +100,22 @@ def temperature_of(asked: float, texts: Texts) -> float:
     return texts.temperatures[0]
 
 
-def read(path: str, inputs: str, target: Served) -> Texts:
+def read(path: str | Path, inputs: str, target: Served) -> Texts:
     """The answers of a log, or of the example, as the target's tokens."""
     return logs.tokenised(log_lines.read(path or EXAMPLE, inputs), target.tokenizer, eos_token_id=target.eos_token_ids)
 
 
-def ask(url: str, name: str, target: Served, path: str, folder: str, *, first: int, new_tokens: int,
+def answers(texts: Texts) -> pd.DataFrame:
+    """The table "served_answers": the answers that were read, the lines that were refused, and notes on the log."""
+    rows = [dict(answer=name, kind=kind, known_by=way, tokens=len(ids), ended=ended, remark="") for
+            name, kind, way, ids, ended in zip(texts.names, texts.kinds, texts.known_by, texts.written, texts.ended)]
+    remarks = [(where, "refused", why) for where, why in texts.refused.items()]
+    remarks += [(f"note {number}", "note", note) for number, note in enumerate(texts.notes, 1)]
+    return pd.DataFrame(rows + [dict(answer=name, kind="", known_by=what, tokens=0, ended=False,
+                                     remark=" ".join(remark.split())) for name, what, remark in remarks])
+
+
+def ask(url: str, name: str, target: Served, path: str, folder: Path, *, first: int, new_tokens: int,
         temperature: float, seed: int) -> Path:
     """The file of a server's answers to prompts, `first` of each kind; see `endpoint.collect`. Chat models get
     messages, others plain texts. ValueError without a temperature.
@@ -77,12 +126,12 @@ def ask(url: str, name: str, target: Served, path: str, folder: str, *, first: i
     chats = dialogue.has_template(target.tokenizer)
     settings = dict(new_tokens=new_tokens, temperature=temperature, seed=seed)
     requests, kinds = {}, {}
-    for row in prompts.rows(prompts.place(path, chats)):
+    for row in prompt_files.rows(prompt_files.place(path, chats)):
         if list(kinds.values()).count(row.kind) < first:
             messages = row.messages or dialogue.of_user(held_out.resolve(row.source))
             asked = messages if chats else "\n\n".join(message["content"] for message in messages)
             requests[row.name], kinds[row.name] = endpoint.request_of(name, asked, **settings), row.kind
-    return endpoint.collect(url, requests, kinds, Path(folder or tempfile.mkdtemp()))
+    return endpoint.collect(url, requests, kinds, folder)
 
 
 def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dict[int, dict[str, RoundCost]]:
@@ -90,9 +139,10 @@ def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dic
     """
     if costs in HARDWARE:
         sizes = {"": 1.0} | {name: float(model.num_parameters()) for name, model in target.drafters.items()}
-        own = {name: served.computed(costs, target.parameters, size, batches, most) for name, size in sizes.items()}
-        return {batch: {name: prices[batch] for name, prices in own.items()} for batch in batches}
-    known = served.read_costs(costs)
+        by_name = {name: from_logs.computed(costs, target.parameters, size, batches, most)
+                   for name, size in sizes.items()}
+        return {batch: {name: by_batch[batch] for name, by_batch in by_name.items()} for batch in batches}
+    known = from_logs.read_costs(costs)
     if missing := [batch for batch in batches if batch not in known]:
         raise ValueError(f"{costs} has no batch {missing[0]}, but {', '.join(map(str, known))}: measure it, or set "
                          "batches to those")
@@ -103,23 +153,23 @@ def replayed(found: Sequence[Entrant], texts: Texts, temperature: float, limits:
     """Every drafter with its static trees, replayed on the logged answers."""
     models = {one.name: one.drafter.model for one in found if isinstance(one.drafter, LanguageModelDrafter)}
     trace = logs.trace_of(texts, models, about={"protocol": acceptance.CONTINUATION}, temperature=temperature)
-    return served.candidates(found, trace, texts, limits)
+    return from_logs.candidates(found, trace, texts, limits)
 
 
-def listed(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, RoundCost]],
-           rng: np.random.Generator) -> pd.DataFrame:
+def predicted(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, RoundCost]],
+              rng: np.random.Generator) -> pd.DataFrame:
     """The table "served_candidates": by batch, drafter and tree the tokens per round and the predicted speed, on all
     logged answers.
     """
     rows = []
-    for each in tried:
-        mean = stats.ratio(each.accepted + each.rounds, each.rounds, rng)
-        for batch, prices in known.items():
-            own = served.price_of(each, prices)
-            share = own.plain / each.seconds(own, batch)
-            rows.append(dict(batch=batch, drafter=each.entrant.name, shape=each.label, budget=each.shape.budget,
-                             depth=each.shape.max_depth, chain=each.is_chain, n_prompts=mean.n_prompts,
-                             n_rounds=mean.n_rounds) | {
+    for candidate in tried:
+        mean = stats.ratio(candidate.accepted + candidate.rounds, candidate.rounds, rng)
+        for batch, by_name in known.items():
+            price = from_logs.price_of(candidate, by_name)
+            share = price.plain / candidate.seconds(price, batch)
+            rows.append(dict(batch=batch, drafter=candidate.entrant.name, shape=candidate.label,
+                             budget=candidate.shape.budget, depth=candidate.shape.max_depth, chain=candidate.is_chain,
+                             n_prompts=mean.n_prompts, n_rounds=mean.n_rounds) | {
                 f"{name}{end}": factor * getattr(mean, value)
                 for name, factor in (("tokens", 1.0), ("speedup", share))
                 for end, value in (("", "value"), ("_low", "low"), ("_high", "high"))})
@@ -137,12 +187,10 @@ def by_text_alone(found: Sequence[Entrant], texts: Texts, tokenizer, temperature
         other = read("", "", shipped)
         return by_text_alone(entrants(shipped, ["lookup", "sam"]), other, shipped.tokenizer,
                              temperature_of(AS_LOGGED, other)).assign(example=True)
-    own = logs.select(texts, known)
-    other = logs.canonicalised(own, tokenizer)
-    same = sum(one == two for one, two in zip(own.written, other.written))
-    rows = []
-    for part in (own, other):
-        tried = replayed(found, part, temperature, Limits(4, 4))
-        rows.append({each.entrant.name: each.tokens for each in tried if each.label == CHAIN})
-    return pd.DataFrame([dict(drafter=name, answers=len(known), canonical=same, tokens_ids=rows[0][name],
-                              tokens_text=rows[1][name], example=False) for name in rows[0]])
+    written = logs.select(texts, known)
+    canonical = logs.canonicalised(written, tokenizer)
+    same = sum(one == two for one, two in zip(written.written, canonical.written))
+    tokens = [{one.entrant.name: one.tokens for one in replayed(found, part, temperature, Limits(4, 4))
+               if one.label == CHAIN} for part in (written, canonical)]
+    return pd.DataFrame([dict(drafter=name, answers=len(known), canonical=same, tokens_ids=tokens[0][name],
+                              tokens_text=tokens[1][name], example=False) for name in tokens[0]])
