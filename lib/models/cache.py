@@ -173,9 +173,9 @@ class TreeCache(Cache):
             layer.lazy_initialization(like, like)
             self.layers.append(layer)
 
-    def room(self, nodes: int, least: int = 0) -> None:
-        """Adds so many pending nodes, for writers of the layers' buffers themselves; capacity at least `least`."""
-        needed = max(least, self.rows.longest + self.pending + nodes)
+    def room(self, nodes: int) -> None:
+        """Adds so many pending nodes, for writers of the layers' buffers themselves."""
+        needed = self.rows.longest + self.pending + nodes
         for layer in self.layers:
             layer.pending += nodes
             layer.reserve(needed)

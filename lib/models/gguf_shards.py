@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Sequence
 
-from lib.models import gguf_tensors
 from lib.models.checks import PairError
 
+MAGIC = b"GGUF"  # the first bytes of a file
 NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")  # of each shard, counted from 1
 
 
@@ -23,6 +23,13 @@ def shards(path: Path) -> list[Path]:
         raise PairError(f"{path} is one of {len(files)} shards, and {(missing or [path.name])[0]} is not among those "
                         f"in {path.parent}; fetch all of them into one folder")
     return files
+
+
+def check_magic(path: Path, start: bytes) -> None:
+    """PairError where a file does not begin as a GGUF file does."""
+    if not start.startswith(MAGIC):
+        raise PairError(f"{path} is no GGUF file: it does not begin with {MAGIC.decode()}; fetch it again, or name "
+                        "another file")
 
 
 def stem(path: Path) -> str:
@@ -45,6 +52,8 @@ def join(files: Sequence[Path], target: Path) -> None:
 
     PairError where they do not belong together, or as in `gguf_tensors`. OSError where the target cannot be written.
     """
+    from lib.models import gguf_tensors  # which loads the package gguf
+
     headers = [gguf_tensors.header(file) for file in files]
     for number, (file, header) in enumerate(zip(files, headers)):
         said = header.metadata.get("split.no"), header.metadata.get("split.count")

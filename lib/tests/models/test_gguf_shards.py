@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib import models
+from lib import forward, models
 from lib.models import gguf_files, gguf_shards
 from lib.models.checks import PairError
 from lib.models.registry import source
@@ -52,7 +52,7 @@ def test_shards_are_joined_to_the_file_that_was_split(tmp_path, folder, whole):
 @pytest.mark.parametrize("dtype", ["float64", "stored"])
 @pytest.mark.parametrize("name", ["", *SHARDS])
 def test_any_shard_or_the_folder_is_the_model(cache, folder, whole, dtype, name):
-    pair, own = models.load_pair(str(folder / name), dtype=dtype), models.load_pair(str(whole), dtype=dtype)
+    pair, own = forward.load_pair(str(folder / name), dtype=dtype), forward.load_pair(str(whole), dtype=dtype)
     ids = torch.tensor([[5, 9, 7, 200, 31]])
     assert torch.equal(pair.target(ids).logits, own.target(ids).logits)
     assert pair.name == pair.target_name == "one" and source(str(folder / name)).where == str(folder / SHARDS[0])

@@ -10,7 +10,7 @@ from lib.kernels import panels
 from lib.models import gguf_blocks, gguf_shards, gguf_tensors
 from lib.models.checks import PairError
 from lib.models.gguf_blocks import Stored
-from lib.models.quantize import STORED, PackedEmbedding, PackedLinear
+from lib.forward.quantize import STORED, PackedEmbedding, PackedLinear
 
 TABLE, OUTPUT = "token_embd.weight", "output.weight"
 WHOLE = {TABLE: "model.embed_tokens", "output_norm.weight": "model.norm", OUTPUT: "lm_head"}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.attention.registration import tree_forward
+from lib.forward.passes import ForwardPass
 from lib.models.cache import TreeCache
 
 ALIKE = 0.8  # of the longest text's length; shorter ones are forwarded apart
@@ -28,19 +28,19 @@ class Prefilled:
     hidden_states: tuple[Tensor, ...]
 
 
-def prefill(model, texts: Sequence[Tensor], hidden_states: bool = False) -> Prefilled:
-    """The texts int64[T], forwarded by a registered model; of texts that begin a longer one, only that one is."""
+def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = False) -> Prefilled:
+    """The texts int64[T], forwarded by `run`; of texts that begin a longer one, only that one is."""
     kept, place = trunks(texts)
     lengths, place = torch.tensor([len(text) for text in texts]), torch.tensor(place)
     caches, after, states = [], [], []
     for group in alike(lengths[kept].tolist()):
         inside = ((place >= group.start) & (place < group.stop)).nonzero()[:, 0]
-        tokens = pad_sequence([texts[i] for i in kept[group]], batch_first=True).to(model.device)
+        tokens = pad_sequence([texts[i] for i in kept[group]], batch_first=True).to(run.device)
         last, column = torch.unique(lengths[inside] - 1, return_inverse=True)
         depth = torch.arange(tokens.shape[1], device=tokens.device)
         caches.append(TreeCache())
-        out = tree_forward(model, tokens, depth, None, caches[-1], logits_to_keep=last.to(tokens.device),
-                           **({"output_hidden_states": True} if hidden_states else {}))
+        out = run(tokens, depth, None, caches[-1], logits_to_keep=last.to(tokens.device),
+                  **({"output_hidden_states": True} if hidden_states else {}))
         caches[-1].set_lengths(lengths[kept[group]])
         after.append((inside, out.logits[place[inside] - group.start, column]))
         states.append(out.hidden_states if hidden_states else ())
