@@ -16,7 +16,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
 
 from lib.attention.registration import TREE, can_host_tree, using_attention
-from lib.decoding.loop import generate
+from lib.decoding.loop import generate, padded
 from lib.decoding.records import Hooks
 from lib.trees.tree import Tree
 
@@ -63,7 +63,8 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
                 generator=torch.Generator().manual_seed(int(torch.randint(2**62, ()))) if sampled else None)
         if streamer is not None:
             streamer.end()
-        sequences = _padded(input_ids, done.new_tokens, generation_config._pad_token_tensor)
+        pad = generation_config._pad_token_tensor
+        sequences = padded(input_ids, done.new_tokens, 0 if pad is None else int(pad))
         if generation_config.return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=sequences)
         return sequences
@@ -162,16 +163,11 @@ def _moved(keywords: dict) -> bool:
 
 def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
     """The processors for this row alone: some hold one number per row."""
-
-    def own(processor):
-        ignored = getattr(processor, "prompt_ignore_length", None)
-        if not isinstance(ignored, Tensor):
-            return processor
-        alone = copy(processor)
-        alone.prompt_ignore_length = int(ignored[row])
-        return alone
-
-    return LogitsProcessorList(map(own, processors))
+    of_row = LogitsProcessorList(map(copy, processors))
+    for processor in of_row:
+        if isinstance(ignored := getattr(processor, "prompt_ignore_length", None), Tensor):
+            processor.prompt_ignore_length = int(ignored[row])
+    return of_row
 
 
 def _divided(criteria: StoppingCriteriaList) -> tuple[list[int], int, StoppingCriteriaList]:
@@ -184,11 +180,3 @@ def _divided(criteria: StoppingCriteriaList) -> tuple[list[int], int, StoppingCr
     longest = min(one.max_length for one in criteria if type(one) is MaxLengthCriteria)
     others = (one for one in criteria if type(one) not in (EosTokenCriteria, MaxLengthCriteria))
     return sorted(ends), longest, StoppingCriteriaList(others)
-
-
-def _padded(input_ids: Tensor, written: list[list[int]], pad: Tensor | None) -> Tensor:
-    """int64[B, T + new] on the inputs' device, with the padding token after the end of a row."""
-    width, pad = max(map(len, written), default=0), 0 if pad is None else int(pad)
-    rows = [row + [pad] * (width - len(row)) for row in written]
-    new = torch.tensor(rows, dtype=torch.long, device=input_ids.device).reshape(len(written), width)
-    return torch.cat([input_ids, new], dim=1)
