@@ -4,6 +4,7 @@ Plain decoding is the same loop with a tree that is a root alone.
 
 import logging
 import time
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Iterator, Sequence
 
@@ -12,17 +13,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.decoding.checks import check, token_set, unpadded, within_limits
-from lib.decoding.decide import Decider
-from lib.decoding.records import Generation, Hooks, Observer, Round
+from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
 from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, refuse_nan
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
 from lib.lab.counters import clocked
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draft import Draft
+from lib.verify.draft import Draft, Draws
 from lib.verify.draws import GeneratorDraws
-from lib.verify.rules import RULES
+from lib.verify.rules import RULES, verify
+from lib.verify.warping import best_token_list, warp
 
 LOG = logging.getLogger(__name__)  # a line per call, of the level INFO
 
@@ -127,6 +128,47 @@ def stack(drafts: list[Draft], device: torch.device) -> tuple[Tensor, Tensor, Te
         tokens[row, :m] = draft.tokens
         depth[row, :m], mask[row, :m, :m] = geometry(draft.tree, torch.device("cpu"))
     return tokens.to(device), depth.to(device), mask.to(device)
+
+
+@dataclass(frozen=True)
+class Decider:
+    """A rule, the warping of the target's distribution, the draws, and the caller's hooks."""
+
+    rule: str
+    warping: tuple[float, int | None, float | None]  # temperature, top k, top p
+    draws: Draws
+    hooks: Hooks
+
+    def first(self, rows: list[int], logits: Tensor) -> list[int]:
+        """The first roots of these rows: the target's next token after each prompt, from logits [B, V]."""
+        if self.hooks.adjust:
+            logits = torch.cat([self.hooks.adjust(row, [[]], logits[i : i + 1]) for i, row in enumerate(rows)])
+        if self.rule == "greedy":
+            return best_token_list(logits)
+        return [self.draws.categorical(probs) for probs in warp(logits, *self.warping)]
+
+    def round(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> list[Decision]:
+        """The accepted nodes and bonus token of each row, from logits [B, m, V]; written: the rows' generated tokens.
+
+        Greedy verification needs only the best token of each node; those of all rows reach the host in one transfer.
+        """
+        if self.hooks.adjust:
+            logits = self._adjusted(rows, written, drafts, logits)
+        if self.rule == "greedy":
+            return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token_list(logits))]
+        probs = warp(logits, *self.warping)
+        return [verify(self.rule if draft.tree.budget else "naive",  # a root alone is plain decoding for any rule
+                       draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
+
+    def _adjusted(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> Tensor:
+        adjusted = logits.clone()
+        for i, (row, draft) in enumerate(zip(rows, drafts)):
+            before, size = written[row], draft.tree.size
+            contexts = [before]  # the text up to each node
+            for node in range(1, size):
+                contexts.append([*contexts[draft.tree.parents[node]], draft.token_list[node]])
+            adjusted[i, :size] = self.hooks.adjust(row, contexts, logits[i, :size])
+        return adjusted
 
 
 class _Loop:

@@ -59,11 +59,11 @@ class JoinedBlocks:
             state = state + down(F.silu(gate) * up)
             if all_states:
                 states.append(state)
-        kept = slice(-keep or None, None) if isinstance(keep, int) else keep  # 0 is all
+        wanted = slice(-keep or None, None) if isinstance(keep, int) else keep  # 0 is all
         if not all_states:
-            return self.output(_normed(self.norm, state[:, kept])), None
+            return self.output(_normed(self.norm, state[:, wanted])), None
         states[-1] = _normed(self.norm, state)
-        return self.output(states[-1][:, kept]), tuple(states)
+        return self.output(states[-1][:, wanted]), tuple(states)
 
 
 def _rotated(attention, every: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

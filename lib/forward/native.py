@@ -22,8 +22,8 @@ ROTATIONS = ("default", "linear", "llama3", "yarn")  # their angles do not depen
 ACTIVATIONS = {"SiLU", "SiLUActivation"}  # torch's and transformers'
 
 
-class Layer(ctypes.Structure):
-    """The struct of the same name in `forward.h`."""
+class LayerStruct(ctypes.Structure):
+    """The struct `Layer` of `forward.h`."""
 
     _fields_ = [
         *((f"{name}_norm", c_void_p) for name in ("input", "query", "key", "middle")),
@@ -34,11 +34,11 @@ class Layer(ctypes.Structure):
     ]
 
 
-class Forward(ctypes.Structure):
-    """The struct of the same name in `forward.h`."""
+class ForwardStruct(ctypes.Structure):
+    """The struct `Forward` of `forward.h`."""
 
     _fields_ = [
-        ("layers", ctypes.POINTER(Layer)),
+        ("layers", ctypes.POINTER(LayerStruct)),
         *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
         *((name, c_void_p) for name in ("kept", "names", "mask", "states", "last", "logits", "attend")),
         ("vocabulary", Matrix),
@@ -49,8 +49,8 @@ class Forward(ctypes.Structure):
     ]
 
 
-class Level(ctypes.Structure):
-    """The struct of the same name in `fill.h`."""
+class LevelStruct(ctypes.Structure):
+    """The struct `Level` of `fill.h`."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("slots", "offsets", "mask", "below")),
@@ -61,19 +61,19 @@ class Level(ctypes.Structure):
 class Levels:
     """The levels of a tree of `size` nodes as `NativeBlocks.fill` takes them, the root's first.
 
-    each: one tuple per level (slots, below, offsets, mask).
+    levels: one tuple per level (slots, below, offsets, mask).
         slots: int64[k] of the level's nodes.
         below: int64[c, 3], for each of their children the parent's place in the level, its rank and its slot.
         offsets, mask: as a block of these nodes takes them; None for the first level.
     """
 
-    def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
-        self.size, self.forwarded = size, sum(len(slots) for slots, *_ in each[1:])
-        self.widest = max(len(slots) for slots, *_ in each)
-        held = [tuple(None if part is None else part.contiguous() for part in level) for level in each]
+    def __init__(self, size: int, levels: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
+        self.size, self.forwarded = size, sum(len(slots) for slots, *_ in levels[1:])
+        self.widest = max(len(slots) for slots, *_ in levels)
+        held = [tuple(None if part is None else part.contiguous() for part in level) for level in levels]
         self.held = held  # the structs hold addresses alone
-        self.structs = (Level * len(held))(*(
-            Level(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below),
+        self.structs = (LevelStruct * len(held))(*(
+            LevelStruct(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below),
                   *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in held))
 
 
@@ -160,8 +160,8 @@ class NativeBlocks:
         self.copies = {part: of_part[part] for part in self.copies}
         self.panels = of_part | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
         self.most_rows = products.most_rows(all(self.panels.get(part) is not None for part in linears))
-        self.layers = (Layer * len(layers))(*(
-            Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
+        self.layers = (LayerStruct * len(layers))(*(
+            LayerStruct(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
                   **{name: self._matrix(part) for name, part in _projections(layer).items()}) for layer in layers))
         attention, self.angles = layers[0].self_attn, Angles(rotary)
         self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
@@ -172,7 +172,7 @@ class NativeBlocks:
         kind = NAMES[self.like.dtype]
         self.run, self.run_fill, attend = (
             getattr(build.library(), f"{name}_{kind}") for name in ("forward", "fill", "onepass"))
-        self.forward = Forward(
+        self.forward = ForwardStruct(
             layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
             vocabulary=Matrix() if output is None else self._matrix(output), embedding=table,
             attend=ctypes.cast(attend, c_void_p),
@@ -234,18 +234,18 @@ class NativeBlocks:
                              f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or these "
                              "per row")
         self._take_room(cache, batch, nodes, ahead)
-        kept = None  # of the B * m rows those whose logits are wanted: all
+        wanted = None  # of the B * m rows those whose logits are wanted: all
         if not (isinstance(keep, int) and keep in (0, nodes)):
             of_row = torch.arange(nodes)[-keep:] if isinstance(keep, int) else torch.arange(nodes)[keep]
-            kept = (torch.arange(batch)[:, None] * nodes + of_row).flatten()
-        rows = batch * nodes if kept is None else len(kept)
+            wanted = (torch.arange(batch)[:, None] * nodes + of_row).flatten()
+        rows = batch * nodes if wanted is None else len(wanted)
         logits = self.like.new_empty(batch, max(widest, rows // batch), f.vocabulary.out)
         states = self.like.new_empty(f.depth + 1, batch, nodes, f.hidden) if all_states else None
         f.given, f.tokens = (start_of(given), None) if self.embedding is None else (None, start_of(given))
         read = given if read is None and self.layers[0].input_norm is None else read
         read = None if read is None else read.contiguous()
         self.layers[0].input = start_of(read)
-        f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(kept), rows
+        f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(wanted), rows
         f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
         f.states, f.logits, f.threads = start_of(states), start_of(logits), torch.get_num_threads()
         if (unknown := run(ctypes.byref(f))) >= 0:

@@ -59,20 +59,20 @@ def pack(module: nn.Module) -> nn.Module:
     """Makes the linear layers of a module run packed where they can, until the module is moved or trained."""
     for layer in module.modules():
         if type(layer) is nn.Linear and (can_pack(layer.weight) or products.weights_refusal([layer.weight]) is None):
-            layer.forward = _Packed(layer)
+            layer.forward = _PackedForward(layer)
     return module
 
 
 def packed_bytes(module: nn.Module) -> int:
     """Bytes of the copies that `pack` made."""
     held = (vars(layer).get("forward") for layer in module.modules())
-    return sum(forward.product.copied_bytes for forward in held if isinstance(forward, _Packed))
+    return sum(forward.product.copied_bytes for forward in held if isinstance(forward, _PackedForward))
 
 
 def panels_of(layer: nn.Linear) -> Panels | None:
     """The panels of 16 bits that `pack` made of a layer's present weight; None where there are none."""
     forward = vars(layer).get("forward")
-    return forward.product.panels if isinstance(forward, _Packed) and forward.is_current() else None
+    return forward.product.panels if isinstance(forward, _PackedForward) and forward.is_current() else None
 
 
 def state_of(weight: Tensor) -> tuple:
@@ -85,7 +85,7 @@ def weights_of(module: nn.Module) -> tuple:
     return tuple(map(state_of, (*module.parameters(), *module.buffers())))
 
 
-class _Packed:
+class _PackedForward:
     """A linear layer's forward over its packed weight; the layer's own with gradients, or once its weight changed."""
 
     def __init__(self, layer: nn.Linear):

@@ -110,13 +110,14 @@ def forward_pass(model, name: str = AUTO) -> ForwardPass:
         return ForwardPass(model, Kernels(LAYERS, None, None, ()))
     if name not in (NATIVE, JOINED, AUTO):
         raise ValueError(f"forward is {name!r}; choose one of {', '.join(NAMES)}, or {AUTO!r} for the fastest")
-    kept, made_of = _KERNELS.setdefault(model, {}), weights_of(model)
-    if name not in kept or kept[name].made_of != made_of:
+    known, made_of = _KERNELS.setdefault(model, {}), weights_of(model)
+    if name not in known or known[name].made_of != made_of:
         reason = refusal(model) or (native_refusal(model) if name == NATIVE else None)
         if reason:
             raise ValueError(f"{type(model).__name__} cannot run as {name!r}: {reason}; leave `forward` out")
-        kept[name] = _kernels(model, name, made_of)
-    return ForwardPass(model, kept[name])
+        kernels = _kernels(model, name, made_of)
+        known[name] = known[kernels.name] = kernels
+    return ForwardPass(model, known[name])
 
 
 def _kernels(model, name: str, made_of: tuple) -> Kernels:

@@ -109,8 +109,8 @@ def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, 
     Added tokens (such as chat marks) may have other names, and embeddings (`sizes`) may be padded; but both models need
     an embedding for each token that the target's tokenizer can write, its padding token excepted.
     """
-    ours, theirs = ({index: token for token, index in each.get_vocab().items()} for each in (target, drafter))
-    added = [set(each.get_added_vocab().values()) for each in (target, drafter)]
+    ours, theirs = ({index: token for token, index in tokenizer.get_vocab().items()} for tokenizer in (target, drafter))
+    added = [set(tokenizer.get_added_vocab().values()) for tokenizer in (target, drafter)]
 
     def ordinary(index: int) -> bool:
         return any(index in vocabulary and index not in extra for vocabulary, extra in zip((ours, theirs), added))

@@ -36,8 +36,8 @@ def packaged() -> Path | None:
         files = metadata.files(PACKAGE) or []
     except metadata.PackageNotFoundError:
         return None
-    found = [Path(file.locate()) for file in files if file.suffix == SUFFIX]
-    return next((path for path in found if path.is_file()), None)
+    models = [Path(file.locate()) for file in files if file.suffix == SUFFIX]
+    return next((path for path in models if path.is_file()), None)
 
 
 def in_folder(folder: Path) -> Path | None:
@@ -47,14 +47,14 @@ def in_folder(folder: Path) -> Path | None:
     if (folder / "config.json").exists():
         return None
     files = sorted(folder.glob(f"*{SUFFIX}"))
-    found = gguf_shards.first_of_each(files)
-    if len(found) > 1:
-        found = [file for file in found if not _stands_beside(file)] or found
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise PairError(f"{folder} holds {len(found)} GGUF files ({names}); name the one to load, as "
+    models = gguf_shards.first_of_each(files)
+    if len(models) > 1:
+        models = [file for file in models if not _stands_beside(file)] or models
+    if len(models) > 1:
+        names = ", ".join(file.name for file in models)
+        raise PairError(f"{folder} holds {len(models)} GGUF files ({names}); name the one to load, as "
                         f"FOLDER/FILE{SUFFIX}")
-    return found[0] if found else None
+    return models[0] if models else None
 
 
 def _stands_beside(file: Path) -> bool:

@@ -14,10 +14,10 @@ def shards(path: Path) -> list[Path]:
     """The files of a model in their order, whichever of them is named; the file alone where it is whole. PairError with
     the first that is missing.
     """
-    found = NAME.fullmatch(path.name)
-    if found is None:
+    parts = NAME.fullmatch(path.name)
+    if parts is None:
         return [path]
-    files = [path.with_name(f"{found[1]}-{number + 1:05}-of-{found[3]}.gguf") for number in range(int(found[3]))]
+    files = [path.with_name(f"{parts[1]}-{number + 1:05}-of-{parts[3]}.gguf") for number in range(int(parts[3]))]
     missing = [file.name for file in files if not file.is_file()]
     if missing or path not in files:
         raise PairError(f"{path} is one of {len(files)} shards, and {(missing or [path.name])[0]} is not among those "
@@ -34,16 +34,16 @@ def check_magic(path: Path, start: bytes) -> None:
 
 def stem(path: Path) -> str:
     """A model's name: its file's, without the number of a shard."""
-    found = NAME.fullmatch(path.name)
-    return found[1] if found else path.stem
+    parts = NAME.fullmatch(path.name)
+    return parts[1] if parts else path.stem
 
 
 def first_of_each(files: Sequence[Path]) -> list[Path]:
     """One file of each model among these."""
     firsts = {}
     for file in sorted(files):
-        found = NAME.fullmatch(file.name)
-        firsts.setdefault(found.group(1, 3) if found else file.name, file)
+        parts = NAME.fullmatch(file.name)
+        firsts.setdefault(parts.group(1, 3) if parts else file.name, file)
     return list(firsts.values())
 
 

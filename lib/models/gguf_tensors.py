@@ -60,7 +60,7 @@ def header(path: Path) -> Header:
     """
     with _opened(path) as file:
         state = _state(file)
-        source = _Source(path, file, state[0])
+        source = _HeaderBytes(path, file, state[0])
         check_magic(path, source.take(min(len(MAGIC), source.size)))
         version = source.integer(4)
         if version and not version & 0xFFFF:
@@ -138,7 +138,7 @@ def damaged(path: Path, what: str) -> PairError:
     return PairError(f"{path} cannot be read as GGUF ({what}): it is cut off or damaged; fetch it again")
 
 
-class _Source:
+class _HeaderBytes:
     """The bytes of a header in their order. thing: what is being read, for errors."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int):
@@ -148,17 +148,17 @@ class _Source:
     def fault(self, what: str) -> PairError:
         return damaged(self.path, f"{self.thing} {what}")
 
-    def require(self, count: int, each: int = 1) -> None:
-        """PairError where fewer than count * each bytes are left."""
-        if count * each > self.end - self.at:
+    def require(self, count: int, size: int = 1) -> None:
+        """PairError where fewer than count * size bytes are left."""
+        if count * size > self.end - self.at:
             owner = "the file" if self.end == self.size else f"a header of at most {self.end} bytes"
-            needed = f"{count} x {each}" if each > 1 else count
+            needed = f"{count} x {size}" if size > 1 else count
             raise self.fault(f"needs {needed} bytes, and {self.end - self.at} are left of {owner}")
 
-    def take(self, count: int, each: int = 1) -> bytes:
-        self.require(count, each)
-        taken = self.file.read(count * each)
-        if len(taken) < count * each:
+    def take(self, count: int, size: int = 1) -> bytes:
+        self.require(count, size)
+        taken = self.file.read(count * size)
+        if len(taken) < count * size:
             raise _changed(self.path)
         self.at += len(taken)
         return taken
@@ -200,7 +200,7 @@ class _Source:
         return np.frombuffer(taken, NUMBERS[kind])
 
 
-def _listed(source: _Source, thing: str) -> tuple[str, Place]:
+def _listed(source: _HeaderBytes, thing: str) -> tuple[str, Place]:
     """A tensor's name and its place, from the beginning of the data."""
     source.thing = thing
     name = source.text()
@@ -223,7 +223,7 @@ def _listed(source: _Source, thing: str) -> tuple[str, Place]:
     return name, Place(kind.name, shape, offset, prod(shape) // block * size)
 
 
-def _placed(source: _Source, listed: list[tuple[str, Place]], alignment: int) -> dict[str, Place]:
+def _placed(source: _HeaderBytes, listed: list[tuple[str, Place]], alignment: int) -> dict[str, Place]:
     """Tensors by name, with their places in the file; the header ends where `source` stands."""
     begin, places = -(-source.at // alignment) * alignment, {}
     for name, place in listed:
@@ -253,8 +253,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    found = os.fstat(file.fileno())
-    return found.st_size, found.st_mtime_ns
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def _changed(path: Path) -> PairError:

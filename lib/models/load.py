@@ -145,9 +145,9 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
     chat template, in this order, each once. Warns where a template does not show by which token a turn ends.
     """
     turn = end_of_turn(tokenizer)
-    ids = [token for found in (settings.eos_token_id, tokenizer.eos_token_id, turn)
-           for token in ([found] if isinstance(found, int) else found or ()) if token >= 0]
-    ends = tuple(dict.fromkeys(ids))
+    tokens = [token for ids in (settings.eos_token_id, tokenizer.eos_token_id, turn)
+              for token in ([ids] if isinstance(ids, int) else ids or ()) if token >= 0]
+    ends = tuple(dict.fromkeys(tokens))
     if turn is None and has_template(tokenizer):
         names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ends)))) or "the length limit"
         warnings.warn(f"the chat template of {name} does not show by which token answers end; they end at {names}; if "

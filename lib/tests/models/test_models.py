@@ -105,11 +105,13 @@ def test_vocabularies_that_differ_by_padding_just_work(folders, tokenizer, draft
     whole = AutoModelForCausalLM.from_pretrained(folders["target"], dtype=torch.float64)
     torch.testing.assert_close(pair.target(prompt).logits, whole(prompt).logits[..., :expected])
     for rule, temperature in (("greedy", 0.0), ("naive", 1.0)):
-        done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", rule=rule, max_new_tokens=12,
-                                 temperature=temperature, generator=torch.Generator().manual_seed(0))
+        done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6",
+                                 rule=rule, temperature=temperature, max_new_tokens=12,
+                                 generator=torch.Generator().manual_seed(0))
         assert len(done.new_tokens[0]) == 12 and max(done.new_tokens[0]) < expected
     own = pair.target.generate(prompt, max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0)
-    done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", max_new_tokens=9)
+    done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6",
+                             max_new_tokens=9)
     assert torch.equal(done.sequences, own)
     assert len(set(done.new_tokens[0])) > 2, "a text that only repeats itself shows little"
     rows = dict(names=["a"], kinds=["k"])
