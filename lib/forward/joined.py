@@ -11,23 +11,27 @@ from torch import Tensor, nn
 from lib.attention.backends import implementation
 from lib.attention.backends.mask import SharedMask
 from lib.attention.operator import choose_backend
-from lib.models.packed import Linear, copied_bytes, joined
+from lib.forward.packed import Linear, Product, joined
 
 
 class JoinedBlocks:
     """A causal language model's layers, last norm and output layer over a block after a cache's rows.
 
-    copied_bytes: of weights that are held a second time. The other attributes are those of `NativeBlocks`: no prompts,
-    no tree filled in one call.
+    copied_bytes: of weights that are held a second time. most_rows: of a prompt that they read: none.
     """
 
-    most_rows, fills = 0, False
+    most_rows = 0
 
     def __init__(self, model, output: Linear):
         decoder = model.model
-        self.layers = [(layer, *map(joined, _groups(layer))) for layer in decoder.layers]
-        products = [product for _, *own in self.layers for product in own]
-        self.copied_bytes = sum(map(copied_bytes, (*products, output)))
+        self.layers = []
+        for layer in decoder.layers:  # each with the products of its four inputs
+            attention, mlp = layer.self_attn, layer.mlp
+            groups = ([attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj],
+                      [mlp.gate_proj, mlp.up_proj], [mlp.down_proj])
+            self.layers.append((layer, *map(joined, groups)))
+        products = [output, *(product for _, *products in self.layers for product in products)]
+        self.copied_bytes = sum(product.copied_bytes for product in products if isinstance(product, Product))
         self.embedding, self.output = decoder.embed_tokens, output
         self.rotary, self.norm = decoder.rotary_emb, decoder.norm
 
@@ -55,11 +59,11 @@ class JoinedBlocks:
             state = state + down(F.silu(gate) * up)
             if all_states:
                 states.append(state)
-        kept = slice(-keep or None, None) if isinstance(keep, int) else keep  # 0 is all
+        wanted = slice(-keep or None, None) if isinstance(keep, int) else keep  # 0 is all
         if not all_states:
-            return self.output(_normed(self.norm, state[:, kept])), None
+            return self.output(_normed(self.norm, state[:, wanted])), None
         states[-1] = _normed(self.norm, state)
-        return self.output(states[-1][:, kept]), tuple(states)
+        return self.output(states[-1][:, wanted]), tuple(states)
 
 
 def _rotated(attention, every: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,10 +81,3 @@ def _rotated(attention, every: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple
 
 def _normed(norm: nn.Module, state: Tensor) -> Tensor:
     return F.rms_norm(state, (state.shape[-1],), norm.weight, norm.variance_epsilon)
-
-
-def _groups(layer) -> list[list[nn.Module]]:
-    """The linear layers of a decoder layer, grouped by their input."""
-    attention, mlp = layer.self_attn, layer.mlp
-    return [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj], [mlp.gate_proj, mlp.up_proj],
-            [mlp.down_proj]]

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from lib.attention.backends.mask import SharedMask
+from lib.forward.packed import panels_of
+from lib.forward.quantize import PackedEmbedding, PackedLinear
 from lib.kernels import build, products
 from lib.kernels.panels import of_16_bits
 from lib.kernels.products import NAMES, Matrix, fills_the_memory, matrix_of, start_of
-from lib.models.fused import rotation_refusal
-from lib.models.packed import panels_of
-from lib.models.quantize import PackedEmbedding, PackedLinear
 
+ROTATIONS = ("default", "linear", "llama3", "yarn")  # their angles do not depend on the text's length
 ACTIVATIONS = {"SiLU", "SiLUActivation"}  # torch's and transformers'
 
 
-class Layer(ctypes.Structure):
-    """The struct of the same name in `forward.h`."""
+class LayerStruct(ctypes.Structure):
+    """The struct `Layer` of `forward.h`."""
 
     _fields_ = [
         *((f"{name}_norm", c_void_p) for name in ("input", "query", "key", "middle")),
@@ -34,11 +34,11 @@ class Layer(ctypes.Structure):
     ]
 
 
-class Forward(ctypes.Structure):
-    """The struct of the same name in `forward.h`."""
+class ForwardStruct(ctypes.Structure):
+    """The struct `Forward` of `forward.h`."""
 
     _fields_ = [
-        ("layers", ctypes.POINTER(Layer)),
+        ("layers", ctypes.POINTER(LayerStruct)),
         *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
         *((name, c_void_p) for name in ("kept", "names", "mask", "states", "last", "logits", "attend")),
         ("vocabulary", Matrix),
@@ -49,8 +49,8 @@ class Forward(ctypes.Structure):
     ]
 
 
-class Level(ctypes.Structure):
-    """The struct of the same name in `fill.h`."""
+class LevelStruct(ctypes.Structure):
+    """The struct `Level` of `fill.h`."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("slots", "offsets", "mask", "below")),
@@ -61,27 +61,33 @@ class Level(ctypes.Structure):
 class Levels:
     """The levels of a tree of `size` nodes as `NativeBlocks.fill` takes them, the root's first.
 
-    each: one tuple per level (slots, below, offsets, mask).
+    levels: one tuple per level (slots, below, offsets, mask).
         slots: int64[k] of the level's nodes.
         below: int64[c, 3], for each of their children the parent's place in the level, its rank and its slot.
         offsets, mask: as a block of these nodes takes them; None for the first level.
     """
 
-    def __init__(self, size: int, each: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
-        self.size, self.forwarded = size, sum(len(slots) for slots, *_ in each[1:])
-        self.widest = max(len(slots) for slots, *_ in each)
-        held = [tuple(None if part is None else part.contiguous() for part in level) for level in each]
+    def __init__(self, size: int, levels: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
+        self.size, self.forwarded = size, sum(len(slots) for slots, *_ in levels[1:])
+        self.widest = max(len(slots) for slots, *_ in levels)
+        held = [tuple(None if part is None else part.contiguous() for part in level) for level in levels]
         self.held = held  # the structs hold addresses alone
-        self.structs = (Level * len(held))(*(
-            Level(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below),
+        self.structs = (LevelStruct * len(held))(*(
+            LevelStruct(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below),
                   *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in held))
 
 
+def rotation_refusal(rotary: nn.Module) -> str | None:
+    """Why the angles of a rotary embedding cannot be tabulated by position; None if they can."""
+    rotation = getattr(rotary, "rope_type", "default")
+    return None if rotation in ROTATIONS else f"its rotation {rotation!r} depends on the text's length"
+
+
 def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
-            embedding: nn.Module | None = None) -> str | None:
+            embedding: nn.Module | None = None, device: str = "") -> str | None:
     """Why decoder layers, with their output layer and embedding if given, do not run here; None if they do.
 
-    Compiles the C++ at its first use.
+    device: the kind of device on which they will be, by default where they are. Compiles the C++ at its first use.
     """
     if (reason := rotation_refusal(rotary)) is not None:
         return reason
@@ -102,10 +108,12 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
     if layers[0].post_attention_layernorm.weight.dtype != torch.float32 and not all(
             part.panels.takes_bfloat16 for part in packed):
         return "blocks of few bits are multiplied with float32 numbers alone"
-    if any(_form(layer.mlp.gate_proj) != _form(layer.mlp.up_proj) for layer in layers):
+    forms = [[part.panels.form if isinstance(part, PackedLinear) else None for part in (mlp.gate_proj, mlp.up_proj)]
+             for mlp in (layer.mlp for layer in layers)]
+    if any(gate != up for gate, up in forms):
         return "gate and up have weights in different formats"
     whole = (part for part in (*projections, *norms, *tables) if not isinstance(part, (PackedLinear, PackedEmbedding)))
-    return products.weights_refusal([part.weight for part in whole])
+    return products.weights_refusal([part.weight for part in whole], device)
 
 
 class Angles:
@@ -135,8 +143,6 @@ class NativeBlocks:
     operators are faster for more than `most_rows` rows. An object serves one call at a time.
     """
 
-    fills = True
-
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
                  output: nn.Linear | None, embedding: nn.Embedding | None = None):
         self.modules = *layers, norm, output, embedding  # the structs hold addresses alone
@@ -146,24 +152,29 @@ class NativeBlocks:
         rest = [part for part in plain if part not in packed]
         copied = not fills_the_memory((part.weight for part in rest), each=2)
         self.copies = {part: of_16_bits(part.weight) for part in rest if copied}
-        own = packed | self.copies
+        of_part = packed | self.copies
         for gate, up in ((layer.mlp.gate_proj, layer.mlp.up_proj) for layer in layers):  # one product computes both
-            both = [own.get(part) for part in (gate, up)]
+            both = [of_part.get(part) for part in (gate, up)]
             if None not in both and both[0].form != both[1].form:
-                own[gate] = own[up] = None
-        self.copies = {part: own[part] for part in self.copies}
-        self.panels = own | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
+                of_part[gate] = of_part[up] = None
+        self.copies = {part: of_part[part] for part in self.copies}
+        self.panels = of_part | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
         self.most_rows = products.most_rows(all(self.panels.get(part) is not None for part in linears))
-        self.layers = (Layer * len(layers))(*map(self._layer, layers))
+        self.layers = (LayerStruct * len(layers))(*(
+            LayerStruct(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
+                  **{name: self._matrix(part) for name, part in _projections(layer).items()}) for layer in layers))
         attention, self.angles = layers[0].self_attn, Angles(rotary)
         self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
-        self.embedding = embedding
+        self.embedding, table = embedding, Matrix()
+        self.table = embedding.panels if isinstance(embedding, PackedEmbedding) else None
+        if embedding is not None:
+            table = matrix_of(embedding.weight if self.table is None else None, panels=self.table)
         kind = NAMES[self.like.dtype]
         self.run, self.run_fill, attend = (
             getattr(build.library(), f"{name}_{kind}") for name in ("forward", "fill", "onepass"))
-        self.forward = Forward(
+        self.forward = ForwardStruct(
             layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
-            vocabulary=Matrix() if output is None else self._matrix(output), embedding=self._table(),
+            vocabulary=Matrix() if output is None else self._matrix(output), embedding=table,
             attend=ctypes.cast(attend, c_void_p),
             heads=attention.q_proj.out_features // attention.head_dim,
             kv_heads=attention.k_proj.out_features // attention.head_dim, dim=attention.head_dim,
@@ -209,19 +220,8 @@ class NativeBlocks:
         """Bytes of weights that are held a second time."""
         return sum(copy.nbytes for copy in self.copies.values() if copy is not None)
 
-    def _layer(self, layer: nn.Module) -> Layer:
-        return Layer(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
-                     **{name: self._matrix(part) for name, part in _projections(layer).items()})
-
     def _matrix(self, part: nn.Module) -> Matrix:
         return matrix_of(part.weight if isinstance(part, nn.Linear) else None, part.bias, self.panels.get(part))
-
-    def _table(self) -> Matrix:
-        """The embedding, if there is one; one in panels is held by this object."""
-        if self.embedding is None:
-            return Matrix()
-        self.table = self.embedding.panels if isinstance(self.embedding, PackedEmbedding) else None
-        return matrix_of(self.embedding.weight if self.table is None else None, panels=self.table)
 
     def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
               all_states: bool = False, read: Tensor | None = None, ahead: int = 0,
@@ -234,12 +234,18 @@ class NativeBlocks:
                              f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or these "
                              "per row")
         self._take_room(cache, batch, nodes, ahead)
-        kept = None if isinstance(keep, int) and keep in (0, nodes) else _kept(keep, batch, nodes)
-        rows = batch * nodes if kept is None else len(kept)
+        wanted = None  # of the B * m rows those whose logits are wanted: all
+        if not (isinstance(keep, int) and keep in (0, nodes)):
+            of_row = torch.arange(nodes)[-keep:] if isinstance(keep, int) else torch.arange(nodes)[keep]
+            wanted = (torch.arange(batch)[:, None] * nodes + of_row).flatten()
+        rows = batch * nodes if wanted is None else len(wanted)
         logits = self.like.new_empty(batch, max(widest, rows // batch), f.vocabulary.out)
         states = self.like.new_empty(f.depth + 1, batch, nodes, f.hidden) if all_states else None
-        read = self._enter(given, read)
-        f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(kept), rows
+        f.given, f.tokens = (start_of(given), None) if self.embedding is None else (None, start_of(given))
+        read = given if read is None and self.layers[0].input_norm is None else read
+        read = None if read is None else read.contiguous()
+        self.layers[0].input = start_of(read)
+        f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(wanted), rows
         f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
         f.states, f.logits, f.threads = start_of(states), start_of(logits), torch.get_num_threads()
         if (unknown := run(ctypes.byref(f))) >= 0:
@@ -259,15 +265,6 @@ class NativeBlocks:
         f.prefix = ctypes.addressof(self.prefix)
         f.cosines, f.sines = map(start_of, self.angles.up_to(cache.rows.longest + f.pending + nodes + ahead))
 
-    def _enter(self, given: Tensor, read: Tensor | None) -> Tensor | None:
-        """Sets the inputs of the first layer and of its attention; returns the latter, which the caller keeps alive."""
-        f = self.forward
-        f.given, f.tokens = (start_of(given), None) if self.embedding is None else (None, start_of(given))
-        read = given if read is None and self.layers[0].input_norm is None else read
-        read = None if read is None else read.contiguous()
-        self.layers[0].input = start_of(read)
-        return read
-
 
 def _strides(nodes: int, offsets: Tensor | None, mask: Tensor | None) -> tuple[int, int]:
     """The distance from one row's offsets and mask to the next row's; 0 where all rows share them."""
@@ -276,21 +273,10 @@ def _strides(nodes: int, offsets: Tensor | None, mask: Tensor | None) -> tuple[i
     return of_offsets, of_mask
 
 
-def _kept(keep: int | Tensor, batch: int, nodes: int) -> Tensor:
-    """The rows int64[...], of B * m, whose logits are wanted."""
-    own = torch.arange(nodes)[-keep:] if isinstance(keep, int) else torch.arange(nodes)[keep]
-    return (torch.arange(batch)[:, None] * nodes + own).flatten()
-
-
 def _projections(layer: nn.Module) -> dict[str, nn.Module]:
     attention, mlp = layer.self_attn, layer.mlp
     return {"query": attention.q_proj, "key": attention.k_proj, "value": attention.v_proj, "output": attention.o_proj,
             "gate": mlp.gate_proj, "up": mlp.up_proj, "down": mlp.down_proj}
-
-
-def _form(part: nn.Module) -> tuple | None:
-    """The form of a projection's panels; None for a linear layer."""
-    return part.panels.form if isinstance(part, PackedLinear) else None
 
 
 def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:

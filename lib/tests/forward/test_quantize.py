@@ -5,13 +5,16 @@ import torch
 
 from lib.decoding import generate, in_batches
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.forward.quantize import PackedLinear, int8, quantize_int8, rounded
 from lib.kernels.panels import of_16_bits
-from lib.models import PairError, load_pair
-from lib.models.quantize import PackedLinear, int8, quantize_int8, rounded
-from lib.measure.drafters import model_bytes
 from lib.tests import small_models
 
 PROMPTS = small_models.prompts(2, (3, 11, 6))
+
+
+def weights(model) -> int:
+    """Bytes of a model's parameters and buffers, those that modules share once."""
+    return sum({part.data_ptr(): part.nbytes for part in (*model.parameters(), *model.buffers())}.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -34,34 +37,16 @@ def test_the_layer_is_the_product_with_its_rounded_weight(dtype, tolerance):
 
 def test_greedy_output_is_the_quantised_targets_own():
     target, drafter = small_models.llama(0), small_models.related(small_models.llama(0), 1, noise=0.3)
-    before = model_bytes(target)
+    before = weights(target)
     for model in (target, drafter):
         quantize_int8(model)
-    assert model_bytes(target) < before / 2 and isinstance(target.lm_head, PackedLinear)
+    assert weights(target) < before / 2 and isinstance(target.lm_head, PackedLinear)
     ids, mask = next(in_batches(PROMPTS, 3))
     settings = dict(attention_mask=mask, shape="kary:2@6", max_new_tokens=16)
     done = generate(target, LanguageModelDrafter(drafter), ids, **settings)
     for prompt, tokens in zip(PROMPTS, done.new_tokens):
         own = target.generate(prompt[None], max_new_tokens=16, do_sample=False, pad_token_id=0, eos_token_id=None)
         assert own[0, len(prompt) :].tolist() == tokens
-
-
-def test_load_quantises_what_it_is_told():
-    pair = load_pair("small/tiny", quantize="int8|none", dtype="bfloat16")
-    assert any(isinstance(module, PackedLinear) for module in pair.target.modules())
-    assert not any(isinstance(module, PackedLinear) for module in pair.draft_model.modules())
-    plain = load_pair("small/tiny", dtype="bfloat16")
-    assert model_bytes(pair.target) < model_bytes(plain.target)
-    ids = torch.arange(5, 25)[None]
-    ours, theirs = (each.target(ids).logits.float() for each in (pair, plain))
-    assert torch.nn.functional.cosine_similarity(ours, theirs, dim=-1).min() > 0.99
-
-
-def test_what_cannot_be_quantised_is_refused_by_name():
-    wrongs = {"int3": "quantize is 'int3'", None: "quantize is None", "int8|int8|int8": "give one of"}
-    for wrong, message in wrongs.items():
-        with pytest.raises(PairError, match=message):
-            load_pair("small/tiny", quantize=wrong)
 
 
 def test_a_layer_of_float16_numbers_takes_bfloat16_inputs_too():

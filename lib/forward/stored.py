@@ -10,7 +10,7 @@ from lib.kernels import panels
 from lib.models import gguf_blocks, gguf_shards, gguf_tensors
 from lib.models.checks import PairError
 from lib.models.gguf_blocks import Stored
-from lib.models.quantize import STORED, PackedEmbedding, PackedLinear
+from lib.forward.quantize import STORED, PackedEmbedding, PackedLinear
 
 TABLE, OUTPUT = "token_embd.weight", "output.weight"
 WHOLE = {TABLE: "model.embed_tokens", "output_norm.weight": "model.norm", OUTPUT: "lm_head"}
@@ -72,14 +72,14 @@ def _place(stored: Stored, path: Path) -> str:
 
 def _replace(model, name: str, weights: panels.Panels | Tensor) -> None:
     """Puts weights into a linear layer or an embedding."""
-    parent, _, own = name.rpartition(".")
+    parent, _, child = name.rpartition(".")
     module = model.get_submodule(name)
     if isinstance(weights, Tensor):
         module.weight = nn.Parameter(weights, requires_grad=False)
     elif isinstance(module, nn.Embedding):
-        setattr(model.get_submodule(parent), own, PackedEmbedding(weights, torch.float32))
+        setattr(model.get_submodule(parent), child, PackedEmbedding(weights, torch.float32))
     else:
-        setattr(model.get_submodule(parent), own, PackedLinear(weights, torch.float32, module.bias))
+        setattr(model.get_submodule(parent), child, PackedLinear(weights, torch.float32, module.bias))
 
 
 def _packed(stored: Stored, rows: Tensor | slice) -> panels.Panels | Tensor:

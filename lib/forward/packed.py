@@ -23,6 +23,7 @@ class Product:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
+        bias = None if bias is None else bias.detach()
         self.panels, self.copied_bytes = None, 0
         if products.weights_refusal([weight]) is None:
             self.panels = None if products.fills_the_memory([weight], each=2) else of_16_bits(weight)
@@ -46,43 +47,50 @@ def joined(layers: Sequence[nn.Module]) -> Linear:
     if not all(type(layer) is nn.Linear for layer in layers):
         return layers[0] if len(layers) == 1 else lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
     if len(layers) == 1:
-        return Product(layers[0].weight.detach(), _bias(layers))
-    both = Product(torch.cat([layer.weight.detach() for layer in layers]), _bias(layers))
+        return Product(layers[0].weight.detach(), layers[0].bias)
+    biases = [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
+    bias = None if all(layer.bias is None for layer in layers) else torch.cat(biases).detach()
+    both = Product(torch.cat([layer.weight.detach() for layer in layers]), bias)
     both.copied_bytes = max(both.copied_bytes, sum(layer.weight.nbytes for layer in layers))
     return both
-
-
-def copied_bytes(linear: Linear) -> int:
-    """Bytes of the copies that a result of `joined` holds."""
-    return linear.copied_bytes if isinstance(linear, Product) else 0
 
 
 def pack(module: nn.Module) -> nn.Module:
     """Makes the linear layers of a module run packed where they can, until the module is moved or trained."""
     for layer in module.modules():
         if type(layer) is nn.Linear and (can_pack(layer.weight) or products.weights_refusal([layer.weight]) is None):
-            layer.forward = _Packed(layer)
+            layer.forward = _PackedForward(layer)
     return module
 
 
 def packed_bytes(module: nn.Module) -> int:
     """Bytes of the copies that `pack` made."""
     held = (vars(layer).get("forward") for layer in module.modules())
-    return sum(forward.product.copied_bytes for forward in held if isinstance(forward, _Packed))
+    return sum(forward.product.copied_bytes for forward in held if isinstance(forward, _PackedForward))
 
 
 def panels_of(layer: nn.Linear) -> Panels | None:
     """The panels of 16 bits that `pack` made of a layer's present weight; None where there are none."""
     forward = vars(layer).get("forward")
-    return forward.product.panels if isinstance(forward, _Packed) and forward.is_current() else None
+    return forward.product.panels if isinstance(forward, _PackedForward) and forward.is_current() else None
 
 
-class _Packed:
+def state_of(weight: Tensor) -> tuple:
+    """What changes whenever a weight does: its place, its dtype, and how often it was written to."""
+    return weight.data_ptr(), weight.dtype, 0 if weight.is_inference() else weight._version
+
+
+def weights_of(module: nn.Module) -> tuple:
+    """The state of all parameters and buffers of a module."""
+    return tuple(map(state_of, (*module.parameters(), *module.buffers())))
+
+
+class _PackedForward:
     """A linear layer's forward over its packed weight; the layer's own with gradients, or once its weight changed."""
 
     def __init__(self, layer: nn.Linear):
-        self.layer, self.made_of = layer, self._weight(layer)
-        self.product = Product(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+        self.layer, self.made_of = layer, state_of(layer.weight)
+        self.product = Product(layer.weight.detach(), layer.bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not self.is_current():
@@ -91,12 +99,7 @@ class _Packed:
 
     def is_current(self) -> bool:
         """Whether the layer's weight is the one that was packed."""
-        return self.made_of == self._weight(self.layer)
-
-    @staticmethod
-    def _weight(layer: nn.Linear) -> tuple:
-        weight = layer.weight
-        return weight.data_ptr(), weight.dtype, 0 if weight.is_inference() else weight._version
+        return self.made_of == state_of(self.layer.weight)
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -107,10 +110,3 @@ def can_pack(weight: Tensor) -> bool:
         return False
     has_bfloat16 = weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return weight.dtype == torch.float32 or has_bfloat16
-
-
-def _bias(layers: Sequence[nn.Linear]) -> Tensor | None:
-    if all(layer.bias is None for layer in layers):
-        return None
-    biases = [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
-    return torch.cat([bias.detach() for bias in biases])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from lib.forward.packed import can_pack, joined, pack, packed_bytes, panels_of
 from lib.kernels import products
-from lib.models.packed import can_pack, joined, pack, packed_bytes, panels_of
 
 DTYPES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}
 

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from lib.decoding import generate, in_batches
-from lib.models import PairError, load_pair, stored
-from lib.models.fused import copied_bytes, fused
+from lib.drafters import make
+from lib.forward import load_pair, stored
+from lib.forward.passes import copied_bytes, forward_pass
+from lib.forward.quantize import PackedEmbedding, PackedLinear
 from lib.models.gguf_files import packaged
-from lib.models.quantize import PackedEmbedding, PackedLinear
 from lib.tests import tiny_gguf
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 from lib.tests.real_model import needs_real_model
@@ -62,25 +63,10 @@ def test_greedy_text_with_a_tree_is_that_of_the_dequantised_model(tmp_path, kind
     pair, whole = load_pair(f"{path}|{path}", quantize="stored"), dequantised(path)
     prompts = [torch.arange(5, 5 + length) for length in (9, 17)]
     ids, mask = next(in_batches(prompts, 2))
-    from lib.drafters import make
-
     done = generate(pair.target, make("model", pair), ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=20)
     for prompt, tokens in zip(prompts, done.new_tokens):
         own = whole.generate(prompt[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)
         assert own[0, len(prompt) :].tolist() == tokens
-
-
-def test_a_model_that_is_no_gguf_file_has_no_stored_numbers():
-    with pytest.raises(PairError, match="quantize is 'stored', but small is no GGUF file"):
-        load_pair("small/tiny", quantize="stored")
-
-
-def test_stored_blocks_take_float32_alone(tmp_path):
-    path = tiny_gguf.write(tmp_path / "tiny.gguf")
-    with pytest.raises(PairError, match="dtype is .bfloat16., but stored blocks run with float32"):
-        load_pair(str(path), quantize="stored", dtype="bfloat16")
-    both = load_pair(f"{path}|{path}", dtype="stored|int8")
-    assert both.dtype == "stored|int8" and both.target.dtype == torch.float32
 
 
 @needs_real_model
@@ -88,4 +74,4 @@ def test_the_real_file_is_held_once_and_decodes(monkeypatch):
     monkeypatch.undo()
     model = load_pair(str(packaged()), quantize="stored").target
     held = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
-    assert sum(held.values()) < 1.01 * packaged().stat().st_size and copied_bytes(fused(model).model) == 0
+    assert sum(held.values()) < 1.01 * packaged().stat().st_size and copied_bytes(forward_pass(model).model) == 0

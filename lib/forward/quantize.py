@@ -16,7 +16,7 @@ KINDS = (NONE, INT8, STORED)
 LARGEST = 127  # of int8, symmetric
 
 
-class _Packed(nn.Module):
+class _OverPanels(nn.Module):
     """A module over panels, held as buffers so that they move with its model."""
 
     def __init__(self, held: Panels):
@@ -31,7 +31,7 @@ class _Packed(nn.Module):
         return Panels(**self.about, **dict(self.named_buffers(recurse=False)))
 
 
-class PackedLinear(_Packed):
+class PackedLinear(_OverPanels):
     """A linear layer whose weights [out, in] are in panels, in a model with activations of a dtype."""
 
     def __init__(self, held: Panels, dtype: torch.dtype, bias: Tensor | None = None):
@@ -58,7 +58,7 @@ class PackedLinear(_Packed):
         return layer
 
 
-class PackedEmbedding(_Packed):
+class PackedEmbedding(_OverPanels):
     """An embedding whose rows are in panels, which it may share with an output layer."""
 
     def __init__(self, held: Panels, dtype: torch.dtype):

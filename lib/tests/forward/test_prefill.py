@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lib.decoding import continuations
-from lib.models.prefill import alike, prefill, trunks
+from lib.forward.passes import forward_pass
+from lib.forward.prefill import alike, prefill, trunks
 from lib.tests import small_models
 
 TARGET = small_models.llama(0)
@@ -24,9 +25,10 @@ def test_texts_are_forwarded_beside_texts_of_similar_lengths():
 
 @pytest.mark.parametrize("texts", [PROMPTS, [LONG, LONG[3:19]], [OTHER, LONG], [LONG]])
 def test_a_prefill_by_groups_equals_each_text_alone(texts):
-    done = prefill(TARGET, texts, hidden_states=True)
+    run = forward_pass(TARGET)
+    done = prefill(run, texts, hidden_states=True)
     for row, text in enumerate(texts):
-        alone, length = prefill(TARGET, [text], hidden_states=True), len(text)
+        alone, length = prefill(run, [text], hidden_states=True), len(text)
         assert torch.allclose(done.logits[row], alone.logits[0], atol=1e-5) and done.cache.lengths[row] == length
         for layer, other in zip(done.cache.layers, alone.cache.layers, strict=True):
             for held, wanted in zip(layer.buffers, other.buffers):

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from lib.models.quantize import PackedLinear
+from lib.forward.quantize import PackedLinear
 
 
 class ReducedOutput(nn.Module):
@@ -56,7 +56,7 @@ def first_tokens(model, count: int):
 def narrow(model) -> tuple[object, ReducedOutput | None]:
     """A reduced model with logits [..., K] of its tokens alone, and its output layer; another model itself, and None.
 
-    It is the same object in every call, so that what `fused` makes of it is made once.
+    It is the same object in every call, so that the kernels of its forward pass are made once.
     """
     output = model.get_output_embeddings()
     return (output.narrow, output) if isinstance(output, ReducedOutput) else (model, None)

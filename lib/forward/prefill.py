@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.attention.registration import tree_forward
+from lib.forward.passes import ForwardPass
 from lib.models.cache import TreeCache
 
 ALIKE = 0.8  # of the longest text's length; shorter ones are forwarded apart
@@ -28,23 +28,23 @@ class Prefilled:
     hidden_states: tuple[Tensor, ...]
 
 
-def prefill(model, texts: Sequence[Tensor], hidden_states: bool = False) -> Prefilled:
-    """The texts int64[T], forwarded by a registered model; of texts that begin a longer one, only that one is."""
-    kept, place = trunks(texts)
+def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = False) -> Prefilled:
+    """The texts int64[T], forwarded by `run`; of texts that begin a longer one, only that one is."""
+    longest, place = trunks(texts)
     lengths, place = torch.tensor([len(text) for text in texts]), torch.tensor(place)
     caches, after, states = [], [], []
-    for group in alike(lengths[kept].tolist()):
+    for group in alike(lengths[longest].tolist()):
         inside = ((place >= group.start) & (place < group.stop)).nonzero()[:, 0]
-        tokens = pad_sequence([texts[i] for i in kept[group]], batch_first=True).to(model.device)
+        tokens = pad_sequence([texts[i] for i in longest[group]], batch_first=True).to(run.device)
         last, column = torch.unique(lengths[inside] - 1, return_inverse=True)
         depth = torch.arange(tokens.shape[1], device=tokens.device)
         caches.append(TreeCache())
-        out = tree_forward(model, tokens, depth, None, caches[-1], logits_to_keep=last.to(tokens.device),
-                           **({"output_hidden_states": True} if hidden_states else {}))
-        caches[-1].set_lengths(lengths[kept[group]])
+        out = run(tokens, depth, None, caches[-1], logits_to_keep=last.to(tokens.device),
+                  **({"output_hidden_states": True} if hidden_states else {}))
+        caches[-1].set_lengths(lengths[longest[group]])
         after.append((inside, out.logits[place[inside] - group.start, column]))
         states.append(out.hidden_states if hidden_states else ())
-    cache, in_order = caches[0], torch.equal(place, torch.arange(len(kept)))
+    cache, in_order = caches[0], torch.equal(place, torch.arange(len(longest)))
     cache.join(caches[1:])
     if not in_order:
         cache.select(place)
@@ -60,15 +60,15 @@ def trunks(texts: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     """The indices of the texts int64[T] that are no beginning of a longer one, and for each text the place of its trunk
     among them.
     """
-    kept: list[int] = []
+    longest: list[int] = []
     place = [0] * len(texts)
     for i in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
         text = texts[i]
-        trunk_places = (at for at, trunk in enumerate(kept) if torch.equal(texts[trunk][: len(text)], text))
-        place[i] = next(trunk_places, len(kept))
-        if place[i] == len(kept):
-            kept.append(i)
-    return kept, place
+        trunk_places = (at for at, trunk in enumerate(longest) if torch.equal(texts[trunk][: len(text)], text))
+        place[i] = next(trunk_places, len(longest))
+        if place[i] == len(longest):
+            longest.append(i)
+    return longest, place
 
 
 def alike(lengths: Sequence[int]) -> list[slice]:
