@@ -33,11 +33,11 @@ from lib.cost.round_cost import Curve
 from lib.cost.ways import Deadline
 from lib.decoding import loop
 from lib.drafters.controls import RandomDrafter
+from lib.forward.load import load_again
+from lib.forward.passes import release
+from lib.forward.quantize import INT8, STORED
 from lib.lab import processor, stats
 from lib.models.checks import DTYPES, first_line, format_name
-from lib.models.fused import release
-from lib.models.load import load_again
-from lib.models.quantize import INT8, STORED
 from lib.trees import shapes
 
 FORMATS, NONE = ("float32", "bfloat16", INT8, STORED), "none"

@@ -13,9 +13,9 @@ from lib.attention.registration import tree_forward
 from lib.cost.recommendation import Interval
 from lib.cost.ways import Deadline
 from lib.decoding import loop
+from lib.forward.passes import forward_pass
 from lib.lab import stats
 from lib.models.cache import TreeCache
-from lib.models.fused import fused
 
 PROMPTS, TOKENS, AT_ONCE = 12, 32, 4  # prompts that are read, tokens of each, and prompts that are continued together
 
@@ -45,7 +45,7 @@ def written(pair, prompts: Sequence[Tensor], deadline: Deadline) -> Written:
 @torch.inference_mode()
 def log_probabilities(target, prompt: Tensor, tokens: Tensor) -> Tensor:
     """float32[N, V] for tokens int64[N] after a prompt int64[T], teacher-forced in a prefill and one block."""
-    model, cache, ids = fused(target), TreeCache(), torch.cat([prompt, tokens[:-1]])[None].to(target.device)
+    model, cache, ids = forward_pass(target), TreeCache(), torch.cat([prompt, tokens[:-1]])[None].to(target.device)
     places = torch.arange(max(len(prompt), len(tokens)), device=target.device)
     parts = [tree_forward(model, ids[:, : len(prompt)], places[: len(prompt)], None, cache, logits_to_keep=1).logits]
     cache.commit([list(range(len(prompt)))])

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.drafters.filling import top_tokens
+from lib.forward.reduced import ReducedOutput
 from lib.lab.processor import one_thread
-from lib.models.reduced import ReducedOutput
 from lib.trees.growth.candidates import Candidates, Growth, next_level
 from lib.trees.tree import ROOT
 from lib.verify.draft import Draft

@@ -11,10 +11,10 @@ from lib.decoding.loop import generate
 from lib.decoding.walkthrough import Step, walk
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.registry import heads_for, make
+from lib.explorers import round_figures
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.explorers import round_figures
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth

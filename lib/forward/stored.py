@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from lib.forward.quantize import STORED, PackedEmbedding, PackedLinear
 from lib.kernels import panels
 from lib.models import gguf_blocks, gguf_shards, gguf_tensors
 from lib.models.checks import PairError
 from lib.models.gguf_blocks import Stored
-from lib.forward.quantize import STORED, PackedEmbedding, PackedLinear
 
 TABLE, OUTPUT = "token_embd.weight", "output.weight"
 WHOLE = {TABLE: "model.embed_tokens", "output_norm.weight": "model.norm", OUTPUT: "lm_head"}

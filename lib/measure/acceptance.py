@@ -15,12 +15,12 @@ from lib.decoding.walkthrough import walk
 from lib.drafters import vocabulary as reduced_vocabulary
 from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.forward.load import load_pairs
+from lib.forward.reduced import first_tokens
 from lib.lab import cluster
 from lib.lab.chapter import Store
-from lib.models.load import load_pairs
 from lib.models.prompts import PromptSet
 from lib.models.prompts import load as load_prompts
-from lib.models.reduced import first_tokens
 from lib.replay import acceptance, expectation, live, protocols, simulated
 from lib.replay.acceptance import CONTINUATION, FREQUENT
 from lib.replay.protocols import Competitors

@@ -14,16 +14,17 @@ from lib import cost
 from lib.cost import formats as number_formats
 from lib.cost import formulas, recommendation, roofline
 from lib.cost.candidates import Candidate, Limits
+from lib.cost.judging import measured
 from lib.cost.recommendation import ONE, PLAIN, Recommendation
-from lib.cost.recommending import PREFIX, RULER, Found, measured, row
-from lib.cost.round_cost import Costs, RoundCost
+from lib.cost.recommending import PREFIX, RULER, Found, row
+from lib.cost.round_cost import CostTable, RoundCost
 from lib.drafters.heads.store import made_for
 from lib.drafters.registry import parse
+from lib.forward.load import dtypes_of
 from lib.lab import processor, provenance, stats, tables
 from lib.lab.chapter import Store
 from lib.measure import sources
-from lib.models.checks import dtypes_of
-from lib.models.load import load_pair, load_pairs
+from lib.forward.load import load_pair, load_pairs
 from lib.models.prompts import load as load_prompts
 from lib.trees.tree import Tree
 
@@ -116,7 +117,7 @@ def with_costs_of(tried: Sequence[Candidate], costs: Mapping[str, pd.DataFrame],
     nodes = np.arange(1, MOST + 1)
     for name, timed in costs.items() if able else ():
         target, drafter, dtype = timed[["target", "drafter", "dtype"]].iloc[-1]
-        known = Costs(timed)
+        known = CostTable(timed)
         for batch in batches:
             price = known.at(target, drafter, batch=batch)
             check = known.cells.get((target, RULER, batch), price)
@@ -170,7 +171,7 @@ class Machine:
 
     name: str
     made: Recommendation
-    costs: Costs
+    costs: CostTable
     timed: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def prices(self, batch: int, here: Mapping[str, RoundCost]) -> dict[str, RoundCost]:
@@ -205,7 +206,7 @@ def of_runs(folders: Sequence[str], target: str) -> list[Machine]:
             raise ValueError(f"elsewhere names {folder}, a run on {name} as another one: name one run for each kind of "
                              "machine")
         timed = tables.read(folder, "advice_timed") if tables.exists(folder, "advice_timed") else pd.DataFrame()
-        machines.append(Machine(name, made, Costs(tables.read(folder, "costs")), timed))
+        machines.append(Machine(name, made, CostTable(tables.read(folder, "costs")), timed))
     return machines
 
 
@@ -225,7 +226,7 @@ def ratios(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator)
     fastest chain; and the recommendation over the fastest chain on the prompts that judged, where it is no chain.
     """
     rows = []
-    for machine in [Machine(HERE, found.recommendation, Costs(found.costs), found.timed), *elsewhere]:
+    for machine in [Machine(HERE, found.recommendation, CostTable(found.costs), found.timed), *elsewhere]:
         about = dict(hardware=machine.name, target=machine.made.target, dtype=machine.made.dtype)
         for told in (*_chosen(machine.timed, rng), *_recommended(machine.made)):
             rows.append(about | told)

@@ -46,7 +46,7 @@ def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], furt
     exist for it, and the others with `other_drafters`. shapes: names of static shapes; grown: budgets at which
     drafters that can grow trees also do. judge_prompts: of each kind. new_tokens: of a continuation.
     """
-    loaded = models.load_pairs(pairs, dtype=dtype, device=device)
+    loaded = forward.load_pairs(pairs, dtype=dtype, device=device)
     by_target: dict[str, list] = {}
     for pair in loaded:
         by_target.setdefault(pair.target_name, []).append(pair)

@@ -243,7 +243,7 @@ def elsewhere(name: str, values: Values) -> None:
     """Folders of runs for the same target."""
     from lib.models.registry import sources
 
-    import_module("lib.studies.advice.machines").of_runs(values[name], sources(values["pairs"][0])[0].short)
+    import_module("lib.measure.advice").of_runs(values[name], sources(values["pairs"][0])[0].short)
 
 
 def formats(name: str, values: Values) -> None:

@@ -19,10 +19,10 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.self_speculation import first_layers
 from lib.lab import cluster
 from lib.lab.chapter import Store
-from lib.models import load_pair, load_pairs
+from lib.forward.load import load_pair, load_pairs
 from lib.models.prompts import load as load_prompts
-from lib.studies.acceptance import live
-from lib.studies.acceptance.measure import room
+from lib.replay import live
+from lib.replay.protocols import room
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 from lib.verify.proof import bounds, enumeration, sources

@@ -16,11 +16,12 @@ from lib.cost.round_cost import RoundCost
 from lib.drafters.drafter import TextDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, make, parse
+from lib.forward.load import load_served
 from lib.lab import provenance, stats
 from lib.lab.chapter import Store
 from lib.models import dialogue, held_out
 from lib.models import prompts as prompt_files
-from lib.models.load import Served, load_served
+from lib.models.load import Served
 from lib.models.registry import sources
 from lib.replay import acceptance, endpoint, log_lines, logs
 from lib.replay.logs import Texts

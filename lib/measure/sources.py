@@ -11,7 +11,7 @@ import pandas as pd
 
 from lib.cost import formulas, recommendation
 from lib.cost.recommending import RULER
-from lib.cost.round_cost import Costs, Curve, RoundCost
+from lib.cost.round_cost import CostTable, Curve, RoundCost
 from lib.lab import stats, tables
 from lib.lab.chapter import Store
 from lib.replay.acceptance import REAL_TEXT
@@ -47,7 +47,7 @@ def measure(store: Store, seed: int) -> None:
         rows = greedy_rounds(tables.read(store.folder, "acceptance"), chains)
         sizes = tables.read(store.folder, "models").set_index("model")["parameters"].to_dict()
     costs, candidates = (tables.read(store.folder, name) for name in ("costs", "advice_candidates"))
-    prices = prices_of(Costs(costs), candidates, made)
+    prices = prices_of(CostTable(costs), candidates, made)
     measured = Measured(rows, prices, made.target, made.dtype, made.processor, sizes)
     store.write("source_grid", measured.grid(np.random.default_rng(seed)))
 
@@ -65,7 +65,7 @@ def greedy_rounds(acceptance: pd.DataFrame, chains: pd.DataFrame) -> pd.DataFram
     return rows[real | ~has_real]
 
 
-def prices_of(costs: Costs, candidates: pd.DataFrame, made: recommendation.Recommendation) -> dict[str, RoundCost]:
+def prices_of(costs: CostTable, candidates: pd.DataFrame, made: recommendation.Recommendation) -> dict[str, RoundCost]:
     """The cost of rounds at batch 1 by drafter, as candidates had it, a draft model's under its name; of drafters that
     were timed, or whose drafting takes no time. Empty without that batch size. candidates: "advice_candidates".
     """

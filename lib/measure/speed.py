@@ -30,14 +30,15 @@ from lib.drafters.controls import RandomDrafter
 from lib.drafters.drafter import ROOT_ALONE
 from lib.drafters.heads.store import made_for
 from lib.drafters.registry import head_of, make, needs_draft_model
+from lib.forward.load import load_pair
+from lib.forward.passes import forward_pass
 from lib.lab import processor
 from lib.lab.chapter import Store
 from lib.lab.tables import Table
 from lib.lab.timing import LEAST_REPEATS, interleaved, synchronise
 from lib.models.cache import TreeCache
 from lib.models.checks import DTYPES
-from lib.models.fused import fused
-from lib.models.load import Pair, load_pair
+from lib.models.load import Pair
 from lib.models.prompts import load as load_prompts
 from lib.models.registry import sources
 from lib.trees import shapes
@@ -82,7 +83,7 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
 
     order = torch.Generator().manual_seed(seed)
     ruler = RandomDrafter(pair.target.config.get_text_config().vocab_size, torch.Generator().manual_seed(seed))
-    costs = cost.Costs(store.once("speed_costs", lambda: pd.concat([
+    costs = cost.CostTable(store.once("speed_costs", lambda: pd.concat([
         cost.calibrate(pair, choosing.ids, batches=batches, prefix=cost.usual_prefix(choosing.ids, new_tokens),
                        seconds=calibration_seconds, generator=order, drafter=drafter,
                        most=most_depth).assign(drafter=name)
@@ -340,7 +341,7 @@ def passes(name: str, pairs: Mapping[Format, Pair], prompts: Sequence[Tensor], *
     of nodes.
     """
     tokens = rows_of_text(prompts, 1, prefix + max(NODES))
-    ready = {(*form, "loop"): _passes(fused(pair.target), tokens, prefix) for form, pair in pairs.items()}
+    ready = {(*form, "loop"): _passes(forward_pass(pair.target), tokens, prefix) for form, pair in pairs.items()}
     if file := llama_cpp.file_of(name):
         ready[*STORED, LLAMA] = llama_cpp.passes(file, tokens[0].tolist(), prefix)
     rows = []

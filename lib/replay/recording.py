@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lib.decoding import loop
 from lib.decoding.checks import token_set
+from lib.forward.reduced import narrow
 from lib.lab import cluster, provenance
-from lib.models.reduced import narrow
 from lib.replay import trace
 from lib.replay.acceptance import DEEPEST
 from lib.replay.reading import AHEAD, check_models, check_prompts, read, window_of

@@ -9,7 +9,7 @@ import lib
 
 LIB = Path(lib.__file__).parent
 ORDER = ("lab", "kernels", "trees", "verify", "attention", "models", "drafters", "decoding", "replay", "cost",
-         "measure", "explorers", "studies", "training")
+         "measure", "explorers", "training")
 IMPORTS_LAB_ALONE = "kernels"
 
 

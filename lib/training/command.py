@@ -10,9 +10,9 @@ from typing import Callable, Sequence
 import torch
 
 from lib.decoding.loop import continuations
+from lib.forward.load import load_pair
 from lib.lab import atomic_file
 from lib.models import checks, dialogue, prompts
-from lib.models.load import load_pair
 from lib.models.registry import SMOLLM2
 from lib.training import heads, loop, nano, ngrams, own_text
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from lib.drafters import heads, vocabulary
 from lib.drafters.heads.eagle import continued, unroll
 from lib.drafters.heads.layers import Head, Unrolled, embed
-from lib.models.load import load_pair
+from lib.forward.load import load_pair
 from lib.training import loop, own_text
 from lib.training.own_text import Windows
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lib.drafters import vocabulary
-from lib.models.load import load_pair
+from lib.forward.load import load_pair
 from lib.training import loop, own_text
 from lib.training.heads import extend_curve
 from lib.training.own_text import Windows

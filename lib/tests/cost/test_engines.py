@@ -17,7 +17,7 @@ from lib.cost.engines import (CHAIN, CHAINED, DYNAMIC, ENGINES, FOLDER, GGUF, GR
 from lib.drafters.heads import store
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
-from lib.models import load_pair
+from lib.forward import load_pair
 from lib.tests import small_models
 from lib.tests.cost.engine_readers import READERS, read_schedule
 from lib.tests.replay.test_replay import trees

@@ -17,10 +17,10 @@ from lib.cost import formats, quality, recommendation, ways
 from lib.cost.candidates import Limits
 from lib.cost.recommendation import PLAIN, RECOMMENDED, Interval
 from lib.decoding import loop
+from lib.forward.load import load_again
+from lib.forward.passes import forward_pass, release
 from lib.lab import processor
 from lib.models import checks, load_pair
-from lib.models.fused import fused, release
-from lib.models.load import load_again
 from lib.tests import small_models
 from lib.tests.cost import test_recommendation as plainly
 
@@ -191,7 +191,7 @@ def test_the_file_and_the_lines_have_the_second_answer(raced, tmp_path):
 def test_released_models_and_their_copies_hold_no_weights():
     pair = load_pair("base", dtype="float32")
     with torch.inference_mode():
-        fused(pair.target)
+        forward_pass(pair.target)
     held = [weakref.ref(each) for each in pair.target.parameters()]
     release(pair.target)
     gc.collect()

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lib.cost import llama_cpp
+from lib.forward.load import load_pair
 from lib.models import gguf_files
-from lib.models.load import load_pair
 from lib.models.registry import SMOLLM2
 
 EOS = 7

@@ -14,8 +14,8 @@ from lib import cost
 from lib.cost import candidates, judging, racing, recommendation, recommending, ways
 from lib.cost.calibration import falling
 from lib.cost.candidates import Entrant, Limits
-from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, Interval
 from lib.cost.racing import Contest
+from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, Interval
 from lib.cost.round_cost import Curve, RoundCost
 from lib.cost.ways import Deadline
 from lib.decoding import loop

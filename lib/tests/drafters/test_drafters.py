@@ -20,7 +20,7 @@ from lib.drafters.lookup import LookupDrafter, by_frequency
 from lib.drafters.merged import MergedDrafter, merge_chosen
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
-from lib.models.reduced import first_tokens
+from lib.forward.reduced import first_tokens
 from lib.replay import live
 from lib.tests import small_heads, small_models
 from lib.tests.replay.test_replay import trees

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
-from lib.models.reduced import first_tokens
+from lib.forward.reduced import first_tokens
 from lib.replay import live
 from lib.tests import small_models
 from lib.tests.decoding.test_decoding import own_greedy

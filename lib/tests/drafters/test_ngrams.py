@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from lib import replay
 from lib.drafters import make, ngrams
 from lib.drafters.ngrams import NgramDrafter, NgramTables
-from lib.training import ngrams as counting
-from lib.training import own_text
 from lib.replay import live
 from lib.tests import small_heads, small_models
-from lib.tests.training.test_own_text import Chat
 from lib.tests.replay.test_replay import trees
+from lib.tests.training.test_own_text import Chat
+from lib.training import ngrams as counting
+from lib.training import own_text
 from lib.trees import shapes
 
 VOCABULARY = 4

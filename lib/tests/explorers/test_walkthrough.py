@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.decoding import generate
+from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
-from lib.lab.theme import ROLES
-from lib.models.reduced import reduced
-from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 from lib.explorers.round_figures import describe_round, legend, running_text, tree_svg
+from lib.forward.reduced import reduced
+from lib.lab.theme import ROLES
 from lib.tests import small_models
 from lib.tests.letters import Letters
 from lib.trees.drawing import visible

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from lib.cost import roofline
+from lib.forward import load_pair
 from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.measure import acceptance as study
 from lib.measure import rules
-from lib.models import load_pair
 from lib.models.prompts import PromptSet
 from lib.models.prompts import load as load_prompts
 from lib.replay import protocols, trace

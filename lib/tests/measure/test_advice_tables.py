@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lib import cost
-from lib.cost import formulas, recommendation, roofline
 from lib.cost import formats as number_formats
+from lib.cost import formulas, recommendation, roofline
 from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
 from lib.cost.recommending import RULER
 from lib.lab import processor, tables
@@ -38,7 +38,7 @@ def told(**other):
 
 def machine(name, found, rows=None):  # noqa: F811
     """A machine with these rows of costs, or those of this one."""
-    return advice.Machine(name, found.recommendation, cost.Costs(found.costs if rows is None else rows))
+    return advice.Machine(name, found.recommendation, cost.CostTable(found.costs if rows is None else rows))
 
 
 def over_chains(found, elsewhere=(), size=PARAMETERS):  # noqa: F811
@@ -154,7 +154,7 @@ def test_costs_of_another_machine_are_its_own_checks_and_drafting(found):  # noq
 def test_a_step_that_takes_far_longer_than_its_weights_is_launch_bound(found):  # noqa: F811
     """By hand: an H200 reads 2 bytes per weight at 4.8 TB/s."""
     made = dataclasses.replace(found.recommendation, dtype="bfloat16")
-    other = advice.Machine("NVIDIA H200", made, cost.Costs(found.costs))
+    other = advice.Machine("NVIDIA H200", made, cost.CostTable(found.costs))
     plain = other.prices(1, found.prices[1])["model"].plain
     size = plain * 4.8e12 / 2 / roofline.LAUNCH_BOUND  # of which a plain step reads the weights five times
     for factor, source in ((0.9, advice.LAUNCHES), (1.1, advice.MEASURED)):
@@ -172,7 +172,7 @@ def test_what_was_timed_of_a_tree_and_a_chain_is_their_ratio_by_prompt(found):  
             for part in ("choosing", "judging") for way, own in rates.items() for at, rate in enumerate(own)]
     timed = pd.DataFrame(rows)[lambda all: ~((all["way"] == "lookup, kary:2@6") & (all["prompt"] == "p2"))]
     made = told(over_chain=Interval(0.9, 0.8, 1.1), tree="kary:2@6", prompts=5)
-    other = advice.Machine("another", made, cost.Costs(found.costs))
+    other = advice.Machine("another", made, cost.CostTable(found.costs))
     here = dataclasses.replace(found, timed=timed, recommendation=told())
     ratios = advice.ratios(here, [other], np.random.default_rng(0))
     tables.Table("", "advice_ratios", "mark").extend(ratios)

@@ -8,7 +8,7 @@ import pytest
 
 from lib.cost import formulas
 from lib.cost.recommending import RULER
-from lib.cost.round_cost import Costs, Curve, RoundCost
+from lib.cost.round_cost import CostTable, Curve, RoundCost
 from lib.lab.tables import Table
 from lib.measure import sources
 from lib.tests.cost import test_cost
@@ -105,8 +105,8 @@ def test_the_cost_of_a_drafter_is_the_rulers_check_and_its_own_drafting():
     ruled = pd.concat([table.assign(drafter=RULER, verify_ms=7.0), table.assign(drafter="model")])
     candidates = pd.DataFrame(dict(drafter=["lookup", "model", "eagle"], level=[0.0, 0.1, 0.1]))
     made = replace(told(), draft_models=["d"])
-    prices = sources.prices_of(Costs(ruled), candidates, made)
+    prices = sources.prices_of(CostTable(ruled), candidates, made)
     assert set(prices) == {RULER, "lookup", "model", "d"} and prices["d"] is prices["model"]
     assert prices["lookup"].level(1) == 0 and prices["lookup"].check(3) == prices["model"].check(3)
-    assert prices["model"].level(1) == Costs(ruled).at("t", "model").level(1) > 0
-    assert sources.prices_of(Costs(ruled.assign(batch=2)), candidates, made) == {}
+    assert prices["model"].level(1) == CostTable(ruled).at("t", "model").level(1) > 0
+    assert sources.prices_of(CostTable(ruled.assign(batch=2)), candidates, made) == {}

@@ -81,7 +81,7 @@ def test_whole_rounds_are_those_in_which_every_row_runs():
 @pytest.mark.parametrize("spec", [speed.MODEL, "lookup"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_policy_that_may_stop_writes_the_same_text(pair, rows, spec):
-    price = cost.Costs(test_cost.table()).at("t", "d")
+    price = cost.CostTable(test_cost.table()).at("t", "d")
     way = speed.adaptive(pair, spec, price, price, 4, 20)
     done, plain = way.run(PROMPTS[:rows]), ways.ours(pair, NoDrafter(), "chain:0", 20)(PROMPTS[:rows])
     assert done.tokens == plain.tokens and {found.drafted for found in done.rounds} <= set(range(5))

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib.measure import parameters
 from lib.models import prompts
 from lib.models.prompts import PromptSet
-from lib.measure import parameters
 from lib.tests.real_model import needs_real_model
 
 class Letters:

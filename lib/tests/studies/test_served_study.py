@@ -11,12 +11,12 @@ from lib.cost import served
 from lib.cost.candidates import Limits
 from lib.lab import tables
 from lib.lab.findings import Results
-from lib.training import example_log
+from lib.measure.parameters import CHECKS
 from lib.models import PairError, load_pair, load_served, prompts
 from lib.replay import logs
 from lib.studies.report import Ask
 from lib.studies.served import findings, measure
-from lib.measure.parameters import CHECKS
+from lib.training import example_log
 
 TARGET = load_served("base", ["tiny-base"], dtype="float32")
 VALUES = dict(logs="", inputs="", endpoint="", served="", prompts="", temperature=-1.0, target="base",

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lib.drafters import vocabulary
-from lib.training import command, own_text
-from lib.training.own_text import Dialogues
 from lib.replay.trace import loops
 from lib.tests import small_models
+from lib.training import command, own_text
+from lib.training.own_text import Dialogues
 
 END = 2
 MODEL = small_models.llama(3, gain=1.0)  # so flat that a sampled turn ends soon

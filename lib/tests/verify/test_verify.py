@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.decoding.decide import Decider
+from lib.decoding.loop import Decider
 from lib.decoding.records import Hooks
 from lib.trees import Tree, shapes
 from lib.verify import RULES, Draft, GeneratorDraws, verify, warp
 from lib.verify.draft import PROPOSALS
+from lib.verify.fast import k_seq_scale
 from lib.verify.proof import enumeration
 from lib.verify.proof.languages import HARD, random_pair
-from lib.verify.fast import k_seq_scale
 from lib.verify.rules import simplest_rule
 from lib.verify.warping import best_token
 

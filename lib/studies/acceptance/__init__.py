@@ -1,1 +1,0 @@
-"""What is left here until the other studies read tables in their notebooks."""
