@@ -220,7 +220,7 @@ def dtype(name: str, values: Values) -> None:
             checks.check_device(values["device"], part)
 
 
-# --------------------------------------------------------------------------------------------------- advice, served text
+# -------------------------------------------------------------------------------------------------- advice, served text
 
 
 def possible_drafters(name: str, values: Values) -> None:
