@@ -106,7 +106,7 @@ class RoundsExplorer:
     def _names(self, kind: str) -> list[tuple[str, int]]:
         """The prompts of a kind: name and beginning, and index in the set."""
         tokenizer = next(iter(self.pairs.values())).tokenizer
-        chosen = [place for place, own in enumerate(self.prompts.kinds) if own == kind]
+        chosen = [place for place, its_kind in enumerate(self.prompts.kinds) if its_kind == kind]
         begins = [tokenizer.decode(self.prompts.ids[place][:40], skip_special_tokens=True) for place in chosen]
         return [(f"{self.prompts.names[place]}: {' '.join(begin.split())[:70]}…", place)
                 for place, begin in zip(chosen, begins)]

@@ -24,7 +24,7 @@ class ShapeExplorer:
 
     def __init__(self, acceptance: Mapping[str, Sequence[float]], *, families: Sequence[str] = tuple(shapes.FAMILIES),
                  first: str = "", second: str = NONE, budget: int = 16, max_budget: int = 64, prefix: int = 128):
-        self.acceptance = {name: list(own) for name, own in acceptance.items()}
+        self.acceptance = {name: list(rates) for name, rates in acceptance.items()}
         once = {"continuous_update": False}  # draw when a field is left or Enter is pressed, not at each key
         self.first = ipywidgets.Combobox(value=first or families[-1], options=tuple(families), description="shape",
                                          **once)

@@ -107,10 +107,10 @@ def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: 
     counted = trace.starts(shape.max_depth)
     if in_real_text(trace):
         counted = np.minimum(counted, 1)
-    running, found = np.flatnonzero(counted > 0).tolist(), []
+    running, walked = np.flatnonzero(counted > 0).tolist(), []
     for first in range(0, len(running), rows):
-        found += _consecutive(recorded, drafter, shape, running[first : first + rows], counted)
-    *columns, open_end = np.array(sorted(found), dtype=np.int64).reshape(-1, 8).T
+        walked += _consecutive(recorded, drafter, shape, running[first : first + rows], counted)
+    *columns, open_end = np.array(sorted(walked), dtype=np.int64).reshape(-1, 8).T
     return SimulatedWalk(*columns, open_end.astype(bool))
 
 
@@ -131,10 +131,11 @@ def _consecutive(recorded: Recorded, drafter: Drafter, shape, chunk: list[int], 
         levels = running.levels or [running.calls - calls] * len(drafts)
         ahead = [trace.tokens[row, start + 1 : trace.ends[row] + 1].tolist() for row, start in zip(chunk, at)]
         paths = [draft.along(tokens) for draft, tokens in zip(drafts, ahead)]
-        for row, start, draft, path, own, tokens in zip(chunk, at, drafts, paths, levels, ahead):
+        for row, start, draft, path, level_calls, tokens in zip(chunk, at, drafts, paths, levels, ahead):
             end = path[-1] if path else ROOT
             open_end = len(path) < len(tokens) and bool(draft.tree.children(end))
-            done.append((row, start, len(path), end, draft.tree.budget, draft.tree.max_depth, own, open_end))
+            done.append((row, start, len(path), end, draft.tree.budget, draft.tree.max_depth,
+                         level_calls, open_end))
         after = [start + len(path) + 1 for start, path in zip(at, paths)]
         bonus = [int(trace.tokens[row, min(start, trace.ends[row])]) for row, start in zip(chunk, after)]
         running.commit(paths, bonus, _outputs(hidden, [length + start for length, start in zip(lengths, at)],
@@ -151,10 +152,10 @@ def _outputs(hidden: Sequence[Sequence[Tensor]], first: Sequence[int], nodes: Se
     `first` on, at these nodes.
     """
     layers = []
-    for own_layers in zip(*hidden):
-        states = own_layers[0].new_zeros(len(nodes), 1 + max(map(max, nodes)), own_layers[0].shape[1])
-        for row, (own, start, places) in enumerate(zip(own_layers, first, nodes)):
-            states[row, places] = own[start : start + len(places)]
+    for row_layers in zip(*hidden):
+        states = row_layers[0].new_zeros(len(nodes), 1 + max(map(max, nodes)), row_layers[0].shape[1])
+        for row, (text_states, start, places) in enumerate(zip(row_layers, first, nodes)):
+            states[row, places] = text_states[start : start + len(places)]
         layers.append(states)
     return SimpleNamespace(hidden_states=layers)
 
