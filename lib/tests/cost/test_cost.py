@@ -290,8 +290,8 @@ def test_the_best_length_is_where_one_more_token_no_longer_pays():
     assert len(rows) == len(formulas.FORMULAS) * 4 * 3
     best = rows[rows["by"] == "Leviathan et al."].set_index(["alpha", "cost"])
     assert best.loc[(0.6, 0.1), "length"] == 3 and best.loc[(0.8, 0.1), "length"] == 6
-    for (alpha, cost), row in best.iterrows():
-        speeds = [(1 - alpha ** (length + 1)) / (1 - alpha) / (length * cost + 1) for length in range(1, 20)]
+    for (alpha, share), row in best.iterrows():
+        speeds = [(1 - alpha ** (length + 1)) / (1 - alpha) / (length * share + 1) for length in range(1, 20)]
         assert row["length"] == 1 + int(np.argmax(speeds)) and row["speedup"] == pytest.approx(max(speeds))
 
 
