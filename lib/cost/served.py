@@ -157,11 +157,11 @@ def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch
     return ForBatch(
         batch=batch, drafter=best.entrant.name, pair="", tree=best.label,
         choices=[list(path) for path in best.shape.choices()], budget=best.shape.budget, depth=best.shape.max_depth,
-        chain=_named(chain), predicted=speeds[best.name], speedup=over(best, nothing, others), over_chain=over(best, chain, others),
-        with_prefill=None, kinds={kind: over(best, nothing, names) for kind, names in kinds.items() if names},
-        tokens_per_second={}, prompts=len(others), repeats=0,
-        settings=[] if best is nothing else settings(best.entrant.spec, best.shape, own_chain.shape,
-                                                     places(best.entrant)),
+        chain=_named(chain), predicted=speeds[best.name], speedup=over(best, nothing, others),
+        over_chain=over(best, chain, others), with_prefill=None,
+        kinds={kind: over(best, nothing, names) for kind, names in kinds.items() if names}, tokens_per_second={},
+        prompts=len(others), repeats=0,
+        settings=settings(best.entrant.spec, best.shape, own_chain.shape, places(best.entrant)),
         warnings=[], best_tree=tree and _named(tree), tree_over_chain=tree and over(tree, chain, others), raced=raced,
         raced_on=len(choosing), reason="" if best is not nothing else "no candidate is faster")
 
