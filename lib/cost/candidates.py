@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from lib.cost.judging import log_tokens
 from lib.cost.round_cost import RoundCost, before_steps, widths
-from lib.cost.ways import ours, together
+from lib.cost.ways import ours
 from lib.decoding import loop
 from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter, TextDrafter
@@ -140,14 +141,14 @@ class Candidate:
         """Whether the shape has, or may have, more than one path."""
         return not isinstance(self.shape, Tree) or len(self.shape.leaves) > 1
 
+    def tokens_on(self, names: Sequence[str]) -> np.ndarray:
+        """float[P], tokens per round on prompts of these names; NaN where it has no rounds."""
+        known = dict(zip(self.prompts, 1 + self.accepted / self.rounds))
+        return np.array([known.get(name, float("nan")) for name in names])
+
     def tokens_in(self, asked, batch: int) -> float:
-        """Tokens per round and row in batches of these prompts: the mean over the rows of a batch, which have the same
-        rounds, and the geometric mean over batches, as speeds are measured.
-        """
-        own = dict(zip(self.prompts, 1 + self.accepted / self.rounds))
-        batches = [[own[asked.names[row]] for row in rows if asked.names[row] in own]
-                   for _, rows in together(asked.kinds, batch)]
-        return float(np.exp(np.mean([np.log(np.mean(tokens)) for tokens in batches if tokens])))
+        """Tokens per round and row in batches of these prompts (see `judging.log_tokens`)."""
+        return float(np.exp(log_tokens(self.tokens_on(asked.names)[None], asked.kinds, batch)[0]))
 
     def seconds(self, price: RoundCost, batch: int = 1) -> float:
         """The mean seconds of its rounds: a check is as wide as the largest draft of the batch, and one without drafts

@@ -80,7 +80,7 @@ def optimism(tokens: np.ndarray, rates: np.ndarray, kinds: Sequence[str], batch:
     for _ in range(SPLITS if prompts > 1 else 0):
         order = generator.permutation(prompts)
         halves = [np.sort(half) for half in (order[: prompts // 2], order[prompts // 2 :])]
-        sides = [_log_tokens(tokens[:, half], [kinds[at] for at in half], batch) + np.log(rates) for half in halves]
+        sides = [log_tokens(tokens[:, half], [kinds[at] for at in half], batch) + np.log(rates) for half in halves]
         known = ~np.isnan(sides).any(0)
         for own, other in (sides, sides[::-1]) if known.any() else ():
             best = np.where(known, own, -np.inf).argmax()
@@ -88,8 +88,10 @@ def optimism(tokens: np.ndarray, rates: np.ndarray, kinds: Sequence[str], batch:
     return float(np.exp(np.mean(logs))) if logs else 1.0
 
 
-def _log_tokens(tokens: np.ndarray, kinds: Sequence[str], batch: int) -> np.ndarray:
-    """float[C]: `Candidate.tokens_in` of batches of these prompts, in logarithms; tokens: float[C, P]."""
+def log_tokens(tokens: np.ndarray, kinds: Sequence[str], batch: int) -> np.ndarray:
+    """float[C]: tokens per round and row in batches of these prompts, in logarithms: the mean over the rows of a batch,
+    which have the same rounds, and the geometric mean over batches, as speeds are measured. tokens: float[C, P].
+    """
     means = np.stack([_mean(tokens[:, rows]) for _, rows in together(kinds, batch)], axis=1)
     return _mean(np.log(means))
 

@@ -90,9 +90,10 @@ class Contest:
 
     def fastest_first(self, entrants: Iterable[Entrant]) -> list[Entrant]:
         """The drafters that have a price, by the highest speed that is predicted of them, 0 without a candidate."""
-        best = {one.name: max([self.speed(each) for each in self.tried if each.entrant is one], default=0.0)
-                for one in entrants if one.name in self.prices}
-        return sorted((one for one in entrants if one.name in best), key=lambda one: -best[one.name])
+        priced = [entrant for entrant in entrants if entrant.name in self.prices]
+        best = {entrant.name: max([0.0, *(self.speed(candidate) for candidate in self.tried
+                                          if candidate.entrant is entrant)]) for entrant in priced}
+        return sorted(priced, key=lambda entrant: -best[entrant.name])
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,10 @@ def race(task: Task, choosing: PromptSet, contest: Contest, deadline: Deadline) 
     """The finalists' race on the choosing prompts: of nearly the largest predicted speed, few of the same drafter and
     none with the tree of another; the fastest chain and the fastest tree that branches are always among them.
     """
-    finalists = {each.name: each for each in finalists_of(contest)}
+    finalists = {candidate.name: candidate for candidate in finalists_of(contest)}
     rows = timed(task, finalists, ways.groups(choosing, contest.batch), contest.batch, deadline, repeats=1)
-    known = [dict(zip(each.prompts, 1 + each.accepted / each.rounds)) for each in contest.tried]
-    tokens = np.array([[own.get(name, float("nan")) for name in choosing.names] for own in known])
-    rates = np.array([contest.speed(each) / each.tokens for each in contest.tried])
+    tokens = np.array([candidate.tokens_on(choosing.names) for candidate in contest.tried])
+    rates = np.array([contest.speed(candidate) / candidate.tokens for candidate in contest.tried])
     left = judging.optimism(tokens, rates, choosing.kinds, contest.batch, task.rng)
     turns = rows.pivot(index=["prompt", "repeat"], columns="way", values="round_ms")
     ratios = {way: float((turns[PLAIN] / turns[way]).median()) for way in turns.columns if way != PLAIN}
@@ -130,26 +130,27 @@ def race(task: Task, choosing: PromptSet, contest: Contest, deadline: Deadline) 
         return finalists.get(names[judging.choose([speeds[name] for name in names], nodes)]) if names else None
 
     winner = fastest(list(speeds))
-    roles = {RECOMMENDED: winner} | {
-        role: winner if winner and fits(winner) else fastest([name for name, each in finalists.items() if fits(each)])
-        for role, fits in ((CHAIN, lambda each: each.is_chain), (TREE, lambda each: each.branches))}
+    roles: dict[str, Candidate | None] = {RECOMMENDED: winner}
+    for role, kind in ((CHAIN, "is_chain"), (TREE, "branches")):
+        fitting = [name for name, candidate in finalists.items() if getattr(candidate, kind)]
+        roles[role] = winner if winner and getattr(winner, kind) else fastest(fitting)
     return Choice(rows, finalists, ratios, speeds, left, roles)
 
 
 def finalists_of(contest: Contest) -> list[Candidate]:
     """The candidates that are timed again (see `race`). ValueError where no drafter drafted a chain."""
-    ranked = sorted(contest.tried, key=lambda each: (-contest.speed(each), each.shape.budget))
-    chain = next((each for each in ranked if each.is_chain), None)
+    ranked = sorted(contest.tried, key=lambda candidate: (-contest.speed(candidate), candidate.shape.budget))
+    chain = next((candidate for candidate in ranked if candidate.is_chain), None)
     if chain is None:
         raise ValueError("no drafter drafted anything: give other drafters, more prompts, or larger limits")
-    tree = next((each for each in ranked if each.branches), None)
+    tree = next((candidate for candidate in ranked if candidate.branches), None)
     chosen: list[Candidate] = []
-    for each in ranked:
-        shapes = [other.shape for other in chosen if other.entrant is each.entrant]
-        near = contest.speed(each) >= NEAR * max(1.0, contest.speed(ranked[0]))
-        if near and len(chosen) < FINALISTS and len(shapes) < OF_ONE and each.shape not in shapes:
-            chosen.append(each)
-    return chosen + [each for each in (chain, tree) if each and not any(each is one for one in chosen)]
+    for candidate in ranked:
+        shapes = [other.shape for other in chosen if other.entrant is candidate.entrant]
+        near = contest.speed(candidate) >= NEAR * max(1.0, contest.speed(ranked[0]))
+        if near and len(chosen) < FINALISTS and len(shapes) < OF_ONE and candidate.shape not in shapes:
+            chosen.append(candidate)
+    return chosen + [best for best in (chain, tree) if best and not any(best is other for other in chosen)]
 
 
 def timed(task: Task, named: Mapping[str, Candidate], asked: Sequence[ways.Group], batch: int, deadline: Deadline, *,
@@ -158,8 +159,9 @@ def timed(task: Task, named: Mapping[str, Candidate], asked: Sequence[ways.Group
     "advice_timed". warm: whether the drafters have decoded before.
     """
     runs = {PLAIN: ways.ours(task.pair, NoDrafter(), ROOT_ALONE, task.new_tokens, task.generate)}
-    runs |= {name: ways.ours(each.entrant.pair, make(each.entrant.spec, each.entrant.pair), each.shape, task.new_tokens,
-                             task.generate) for name, each in named.items()}
+    for name, candidate in named.items():
+        drafter = make(candidate.entrant.spec, candidate.entrant.pair)
+        runs[name] = ways.ours(candidate.entrant.pair, drafter, candidate.shape, task.new_tokens, task.generate)
     known = list(runs) if warm else []
     if generated:
         runs[GENERATE] = ways.theirs(task.pair, GENERATE, task.new_tokens, clock=task.clock)
@@ -176,18 +178,20 @@ def judge(task: Task, record: Record, contest: Contest, choice: Choice,
     batch, roles, rng = contest.batch, dict(choice.roles), task.rng
     predicted = {name: speed * choice.left for name, speed in choice.speeds.items()}
     winner = roles[RECOMMENDED]
-    named = {role: each for role, each in roles.items() if each and (role == RECOMMENDED or each is not winner)}
+    named = {role: candidate for role, candidate in roles.items()
+             if candidate and (role == RECOMMENDED or candidate is not winner)}
     groups = ways.groups(record.judging, batch)
     enough = min(stats.FEWEST, len(groups)), deadline.share(1 - SHARES["others"])
     rows = timed(task, named, groups, batch, deadline, generated=True, warm=True, repeats=REPEATS, enough=enough)
-    others = {name: each for name, each in choice.finalists.items() if not any(each is one for one in roles.values())}
+    others = {name: candidate for name, candidate in choice.finalists.items()
+              if not any(candidate is other for other in roles.values())}
     rest = rows[:0]
     if others and not deadline.over():
         asked = [group for group in groups if group[0] in set(rows["prompt"])]
         rest = timed(task, others, asked, batch, deadline, warm=True, repeats=1)
         rest["repeat"] += rows["repeat"].max() + 1
-    errors = [error(part, way, each, choice, record.choosing, batch, rng) for part, ways_ in (
-        (rows, named), (rest, others)) for way, each in ways_.items() if way in set(part["way"])]
+    errors = [error(part, way, candidate, choice, record.choosing, batch, rng) for part, ways_ in (
+        (rows, named), (rest, others)) for way, candidate in ways_.items() if way in set(part["way"])]
     measured_on = rows["prompt"].nunique()
     warnings = _warnings(winner, contest, measured_on, len(groups))
     judged, reason = rows, ""
@@ -200,7 +204,7 @@ def judge(task: Task, record: Record, contest: Contest, choice: Choice,
             role = next((role for role in (CHAIN, TREE) if roles[role] is winner), RECOMMENDED)
             judged, roles[RECOMMENDED], winner = rows.replace({"way": {RECOMMENDED: role}}), None, None
     raced = beside(choice.rows, choice.finalists, choice.speeds, rng)
-    way_of = {role: RECOMMENDED if each and each is winner else role for role, each in roles.items()}
+    way_of = {role: RECOMMENDED if candidate and candidate is winner else role for role, candidate in roles.items()}
     best = RECOMMENDED if winner else PLAIN
     shown = {RECOMMENDED: best, PLAIN: PLAIN, CHAIN: way_of[CHAIN]}
     shown |= ({TREE: way_of[TREE]} if roles[TREE] else {}) | {GENERATE: GENERATE}
@@ -259,15 +263,16 @@ def setting_of(winner: Candidate | None, contest: Contest, predicted: float, tas
 def for_engines(winner: Candidate, contest: Contest) -> tuple[list[dict[str, str]], dict[str, object] | None]:
     """`ForBatch.settings` and `ForBatch.served`."""
     def lines_of(candidate: Candidate) -> list[dict[str, str]]:
-        chains = [each for each in contest.tried if each.entrant is candidate.entrant and each.is_chain]
+        chains = [other for other in contest.tried if other.entrant is candidate.entrant and other.is_chain]
         chain = max(chains, key=contest.speed).shape if chains else ROOT_ALONE
         return settings(candidate.entrant.spec, candidate.shape, chain, places(candidate.entrant))
 
     if lines := lines_of(winner):
         return lines, None
-    for each in sorted(contest.tried, key=contest.speed, reverse=True):
-        if contest.speed(each) > 1 and (lines := [line for line in lines_of(each) if line["draft"] == SAME]):
-            return lines, {"drafter": each.entrant.spec, "tree": each.label, "predicted": contest.speed(each)}
+    for candidate in sorted(contest.tried, key=contest.speed, reverse=True):
+        if contest.speed(candidate) > 1 and (lines := [line for line in lines_of(candidate) if line["draft"] == SAME]):
+            return lines, {"drafter": candidate.entrant.spec, "tree": candidate.label,
+                           "predicted": contest.speed(candidate)}
     return [], None
 
 
@@ -281,7 +286,7 @@ def _warnings(winner: Candidate | None, contest: Contest, batches: int, asked: i
     """
     told = []
     for what, name in (("budget", "budget"), ("depth", "max_depth")):
-        largest = max(getattr(each.shape, name) for each in contest.tried)
+        largest = max(getattr(candidate.shape, name) for candidate in contest.tried)
         if winner and not hasattr(winner.shape, "costs") and getattr(winner.shape, name) == largest:
             told.append(f"the best {what} is the largest tested, {largest}: a larger one may be faster")
     if batches < asked:

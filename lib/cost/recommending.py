@@ -85,20 +85,20 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
         report(f"{clock() - begin:4.0f} s: {line}")
 
     replaying, pricing = whole.share(SHARES["replay"]), whole.share(SHARES["price"])
-    say(f"drafters: {', '.join(one.name for one in task.entrants)}")
-    record_ = record(task, choosing, judging, replaying)
-    say(f"{len(choosing.ids)} choosing prompts are recorded, {len(record_.tried)} candidates replayed or decoded")
-    costs, prices = price(task, choosing, record_.tried, pricing)
-    tried, contests = predict(task, choosing, record_, prices, whole)
+    say(f"drafters: {', '.join(entrant.name for entrant in task.entrants)}")
+    known = record(task, choosing, judging, replaying)
+    say(f"{len(choosing.ids)} choosing prompts are recorded, {len(known.tried)} candidates replayed or decoded")
+    costs, prices = price(task, choosing, known.tried, pricing)
+    tried, contests = predict(task, choosing, known, prices, whole)
     say("costs are calibrated")
     by_batch, timed, errors = [], [], []
     for place, contest in enumerate(contests):
         deadline, most = whole.share(1 / (len(contests) - place)), task.most_nodes(contest.batch)
-        contest = replace(contest, tried=[each for each in contest.tried if each.shape.budget <= most])
-        choice = race(task, record_.choosing, contest, deadline.share(SHARES["choose"]))
+        contest = replace(contest, tried=[candidate for candidate in contest.tried if candidate.shape.budget <= most])
+        choice = race(task, known.choosing, contest, deadline.share(SHARES["choose"]))
         winner = choice.roles[RECOMMENDED]
         say(f"batch {contest.batch}: {winner.name if winner else PLAIN} is chosen")
-        result, judged, rows = judge(task, record_, contest, choice, deadline)
+        result, judged, rows = judge(task, known, contest, choice, deadline)
         say(f"batch {contest.batch}: judged on {result.prompts} batches of prompts")
         by_batch.append(result)
         timed += [choice.rows.assign(part="choosing"), judged.assign(part="judging")]
@@ -107,16 +107,16 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
     made = Recommendation(
         target=task.pair.target_name,
         draft_models=[pair.drafter_name for pair in pairs if pair.draft_model is not None],
-        drafters=[one.name for one in task.entrants], dtype=dtype_of(task.pair), device=machine["device"],
+        drafters=[entrant.name for entrant in task.entrants], dtype=dtype_of(task.pair), device=machine["device"],
         processor=processor.title(machine), threads=machine["threads"], versions=provenance.versions(),
-        new_tokens=new_tokens, choosing=len(choosing.ids), judging=len(record_.judging.ids), looping=record_.looping,
+        new_tokens=new_tokens, choosing=len(choosing.ids), judging=len(known.judging.ids), looping=known.looping,
         by_batch=with_schedule(by_batch), warnings=task.warnings)
     facts = dict(target=made.target, dtype=made.dtype)
-    listed = pd.DataFrame([row(each, contest.batch, contest.prices[each.entrant.name], task.rng)
-                           for contest in contests for each in contest.tried])
+    listed = pd.DataFrame([row(candidate, contest.batch, contest.prices[candidate.entrant.name], task.rng)
+                           for contest in contests for candidate in contest.tried])
     return Found(made, tried, prices, listed.assign(**facts),
                  pd.concat(timed, ignore_index=True).drop(columns="prefill").assign(**facts), costs,
-                 pd.DataFrame(errors).assign(**facts), record_.judging)
+                 pd.DataFrame(errors).assign(**facts), known.judging)
 
 
 def record(task: Task, choosing, judging, deadline: Deadline) -> Record:
@@ -132,21 +132,21 @@ def record(task: Task, choosing, judging, deadline: Deadline) -> Record:
     if not whole:
         task.warnings.append("the target's text loops on every judging prompt; speeds are those of loops")
     usable = recorded.trace.without_loops
-    ranked = [one for one in task.entrants if one.name in recorded.trace.ranks]
-    tried = [each for one in ranked for each in candidates.static(one, recorded, task.limits)]
-    others = [one for one in task.entrants if one not in ranked]
-    for place, one in enumerate(others):
-        found = (candidates.static(one, recorded, task.limits) if one.able.replayable else
-                 candidates.live(one, recorded, task.limits, task.new_tokens, generate=task.generate))
-        tried += in_time(found, deadline.share(1 / (len(others) - place)))
+    ranked = [entrant for entrant in task.entrants if entrant.name in recorded.trace.ranks]
+    tried = [candidate for entrant in ranked for candidate in candidates.static(entrant, recorded, task.limits)]
+    others = [entrant for entrant in task.entrants if entrant not in ranked]
+    for place, entrant in enumerate(others):
+        drafted = (candidates.static(entrant, recorded, task.limits) if entrant.able.replayable else
+                   candidates.live(entrant, recorded, task.limits, task.new_tokens, generate=task.generate))
+        tried += in_time(drafted, deadline.share(1 / (len(others) - place)))
     return Record(recorded, choosing.select(usable) if usable else choosing,
                   judging.select(whole) if whole else judging, 1 - len(whole) / len(written) if whole else 0.0, tried)
 
 
-def in_time(found: Iterable[Candidate], deadline: Deadline) -> Iterator[Candidate]:
+def in_time(drafted: Iterable[Candidate], deadline: Deadline) -> Iterator[Candidate]:
     """Candidates as long as the time is not over, one at least where there is one."""
-    for each in found:
-        yield each
+    for candidate in drafted:
+        yield candidate
         if deadline.over():
             return
 
@@ -156,9 +156,9 @@ def in_turns(parts: Sequence[Iterator[Candidate]], deadline: Deadline) -> Iterat
     while parts and not deadline.over():
         left = []
         for part in parts:
-            if not deadline.over() and (each := next(part, None)):
+            if not deadline.over() and (candidate := next(part, None)):
                 left.append(part)
-                yield each
+                yield candidate
         parts = left
 
 
@@ -170,8 +170,9 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
     calibrated in the order of the speed that they would have if drafting cost nothing; those for which the time is over
     at the first batch size do not compete.
     """
-    forwarding = [one for one in task.entrants if any(each.passes for each in tried if each.entrant is one)]
-    costless = [one for one in task.entrants if one not in forwarding]
+    with_passes = [candidate.entrant for candidate in tried if candidate.passes]
+    forwarding = [entrant for entrant in task.entrants if any(entrant is other for other in with_passes)]
+    costless = [entrant for entrant in task.entrants if entrant not in forwarding]
     seconds = deadline.left() / len(task.batches) / (2 + len(forwarding))
     prefix = max(PREFIX, usual_prefix(choosing.ids, task.new_tokens))  # committed tokens of the text's rounds
     vocabulary = task.pair.target.config.get_text_config().vocab_size
@@ -196,21 +197,21 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
         check = CostTable(rows).at(task.pair.target_name, RULER, batch=batch)
         free = replace(check, once=0.0, level=Curve.through([1], [0.0]))
         if not prices:
-            contest = Contest(batch, tried, {one.name: free for one in task.entrants})
+            contest = Contest(batch, tried, {entrant.name: free for entrant in task.entrants})
             forwarding = contest.fastest_first(forwarding)
-        for place, one in enumerate(forwarding):
+        for place, entrant in enumerate(forwarding):
             if not prices and place >= LEAST_PRICED and deadline.over():
                 late = ", ".join(other.name for other in forwarding[place:])
                 task.warnings.append(f"no time was left to measure the costs of {late}, which do not compete: give "
                                      "more seconds")
                 forwarding = forwarding[:place]
                 break
-            rules = candidates.timed_rules(one.drafter, replace(task.limits, nodes=task.most_nodes(batch)))
-            parts.append(calibrated(one.pair, one.drafter, one.name, [*LEVELS, *rules], PREFIX, seconds))
+            rules = candidates.timed_rules(entrant.drafter, replace(task.limits, nodes=task.most_nodes(batch)))
+            parts.append(calibrated(entrant.pair, entrant.drafter, entrant.name, [*LEVELS, *rules], PREFIX, seconds))
         table = CostTable(pd.concat(parts))
-        own = {one.name: table.at(task.pair.target_name, one.name, batch=batch) for one in forwarding}
-        own |= {one.name: free for one in costless}
-        prices[batch] = {name: replace(cost, plain=check.plain, check=check.check) for name, cost in own.items()}
+        by_name = {entrant.name: table.at(task.pair.target_name, entrant.name, batch=batch) for entrant in forwarding}
+        by_name |= {entrant.name: free for entrant in costless}
+        prices[batch] = {name: replace(cost, plain=check.plain, check=check.check) for name, cost in by_name.items()}
     return pd.concat(parts, ignore_index=True), prices
 
 
@@ -221,12 +222,12 @@ def predict(task: Task, choosing, record: Record, prices: Mapping[int, Mapping[s
     drafters whose trees were not grown.
     """
     first = task.batches[0]
-    tried = [each for each in record.tried if each.entrant.name in prices[first]]
-    growing = [one for one in Contest(first, tried, prices[first]).fastest_first(task.entrants)
-               if candidates.timed_rules(one.drafter, task.limits)]
-    trees = [candidates.grown(one, record.recorded, task.limits) for one in growing]
+    tried = [candidate for candidate in record.tried if candidate.entrant.name in prices[first]]
+    growing = [entrant for entrant in Contest(first, tried, prices[first]).fastest_first(task.entrants)
+               if candidates.timed_rules(entrant.drafter, task.limits)]
+    trees = [candidates.grown(entrant, record.recorded, task.limits) for entrant in growing]
     grown = list(in_turns(trees, whole.share(SHARES["grow"])))
-    if late := [one.name for one in growing if not any(each.entrant is one for each in grown)]:
+    if late := [entrant.name for entrant in growing if not any(candidate.entrant is entrant for candidate in grown)]:
         task.warnings.append(f"no time was left to grow trees with {', '.join(late)}: give more seconds")
     tried += grown
     sizing, contests = whole.share(SHARES["automatic"]), []
@@ -234,9 +235,10 @@ def predict(task: Task, choosing, record: Record, prices: Mapping[int, Mapping[s
         deadline = sizing.share(1 / (len(task.batches) - place))
         contest = Contest(batch, tried, prices[batch])
         limits = replace(task.limits, nodes=task.most_nodes(batch))
-        sized = [candidates.automatic(one, record.recorded, limits, prices[batch][one.name], batch)
-                 for one in contest.fastest_first(task.entrants)]
-        more = [replace(each, drafting=_drafting(task, choosing, each, batch)) for each in in_turns(sized, deadline)]
+        sized = [candidates.automatic(entrant, record.recorded, limits, prices[batch][entrant.name], batch)
+                 for entrant in contest.fastest_first(task.entrants)]
+        more = [replace(candidate, drafting=_drafting(task, choosing, candidate, batch))
+                for candidate in in_turns(sized, deadline)]
         contests.append(replace(contest, tried=tried + more))
     record.recorded.forget()
     return tried, contests

@@ -92,7 +92,7 @@ class ForLogs:
         source = f"computed by a roofline of {self.costs}" if self.costs in roofline.HARDWARE else f"of {self.costs}"
         head = (f"{self.target}, {self.answers} logged answers at temperature {self.temperature:g}, costs {source}; "
                 "predicted, nothing was timed")
-        return "\n".join([head, *(line for each in self.by_batch for line in each.lines)])
+        return "\n".join([head, *(line for candidate in self.by_batch for line in candidate.lines)])
 
     def save(self, path: str | Path) -> None:
         """Writes a JSON file in one step; an interval is [value, low, high], null where an end is not known."""
@@ -113,7 +113,7 @@ def halves(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
 def candidates(entrants: Sequence[Entrant], trace: Trace, texts: Texts, limits: Limits) -> list[Candidate]:
     """Every drafter with its static trees, replayed on all logged answers."""
     recorded = Recorded(trace, texts.prompts)
-    return [each for one in entrants for each in static(one, recorded, limits)]
+    return [candidate for one in entrants for candidate in static(one, recorded, limits)]
 
 
 def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch: int, texts: Texts,
@@ -128,38 +128,40 @@ def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch
                          "answers, or a smaller depth")
     nothing = replace(tried[0], entrant=Entrant(NO_DRAFTER, NO_DRAFTER, None, None), label=NO_TREE, shape=ROOT_ALONE,
                       accepted=0 * tried[0].accepted, sizes=np.ones(1), passes={})
-    speeds = [_part(each, choosing).speedup(price_of(each, prices), batch) for each in (nothing, *tried)]
-    ranked = sorted(zip(speeds, (nothing, *tried)), key=lambda told: -told[0])
-    speed, best = ranked[judging.choose([speed for speed, _ in ranked], [each.shape.budget for _, each in ranked])]
-    chain = next(each for _, each in ranked if each.is_chain and each is not nothing)
-    own_chain = next((each for _, each in ranked if each.is_chain and each.entrant is best.entrant), nothing)
-    tree = next((each for _, each in ranked if each.branches), None)
+    everything = (nothing, *tried)
+    speeds = {each.name: _part(each, choosing).speedup(price_of(each, prices), batch) for each in everything}
+    ranked = sorted(everything, key=lambda each: -speeds[each.name])
+    best = ranked[judging.choose([speeds[each.name] for each in ranked], [each.shape.budget for each in ranked])]
+    chains = [each for each in ranked if each.is_chain and each is not nothing]
+    own_chain = next((each for each in chains if each.entrant is best.entrant), nothing)
+    chain, tree = chains[0], next((each for each in ranked if each.branches), None)
 
-    def over(one: Candidate, other: Candidate, names: set[str]) -> Interval:
+    def over(first: Candidate, second: Candidate, names: set[str]) -> Interval:
         """The predicted speed of a candidate over that of another, paired on answers of these names."""
-        if one is other:
+        if first is second:
             return ONE
-        (own, base), (time, base_time) = ([_part(each, names) for each in (one, other)],
-                                          [each.seconds(price_of(each, prices), batch) for each in (one, other)])
-        ratio = stats.difference(own.accepted + own.rounds, own.rounds, base.accepted + base.rounds, base.rounds, rng,
+        one, base = _part(first, names), _part(second, names)
+        share = base.seconds(price_of(base, prices), batch) / one.seconds(price_of(one, prices), batch)
+        ratio = stats.difference(one.accepted + one.rounds, one.rounds, base.accepted + base.rounds, base.rounds, rng,
                                  relative=True)
-        return Interval(*(end * base_time / time for end in (ratio.value, ratio.low, ratio.high)))
+        return Interval(*(share * end for end in (ratio.value, ratio.low, ratio.high)))
 
-    leaders: dict[str, tuple[float, Candidate]] = {}
-    for told in ranked:
-        leaders.setdefault(told[1].entrant.name, told)
-    raced = [Raced(each.name if each is not nothing else PLAIN, each.shape.budget, estimate, beside,
-                   not (beside.is_known and beside.is_below(1)))
-             for estimate, each in leaders.values() for beside in [over(each, ranked[0][1], choosing)]]
+    leaders: dict[str, Candidate] = {}  # each drafter's fastest
+    for each in ranked:
+        leaders.setdefault(each.entrant.name, each)
+    beside = {name: over(each, ranked[0], choosing) for name, each in leaders.items()}
+    raced = [Raced(PLAIN if each is nothing else each.name, each.shape.budget, speeds[each.name], beside[name],
+                   not (beside[name].is_known and beside[name].is_below(1))) for name, each in leaders.items()]
     kinds = {kind: {name for name, other in zip(texts.names, texts.kinds) if other == kind} & others
              for kind in dict.fromkeys(texts.kinds)}
     return ForBatch(
         batch=batch, drafter=best.entrant.name, pair="", tree=best.label,
         choices=[list(path) for path in best.shape.choices()], budget=best.shape.budget, depth=best.shape.max_depth,
-        chain=_named(chain), predicted=speed, speedup=over(best, nothing, others), over_chain=over(best, chain, others),
-        with_prefill=None, kinds={kind: over(best, nothing, names) for kind, names in kinds.items() if names},
-        tokens_per_second={}, prompts=len(others), repeats=0,
-        settings=settings(best.entrant.spec, best.shape, own_chain.shape, places(best.entrant)) if speed > 1 else [],
+        chain=_named(chain), predicted=speeds[best.name], speedup=over(best, nothing, others),
+        over_chain=over(best, chain, others), with_prefill=None,
+        kinds={kind: over(best, nothing, names) for kind, names in kinds.items() if names}, tokens_per_second={},
+        prompts=len(others), repeats=0,
+        settings=settings(best.entrant.spec, best.shape, own_chain.shape, places(best.entrant)),
         warnings=[], best_tree=tree and _named(tree), tree_over_chain=tree and over(tree, chain, others), raced=raced,
         raced_on=len(choosing), reason="" if best is not nothing else "no candidate is faster")
 
@@ -183,6 +185,6 @@ def _named(candidate: Candidate) -> dict[str, str]:
 
 def _part(candidate: Candidate, names: set[str]) -> Candidate:
     """The candidate on some answers."""
-    kept = np.array([name in names for name in candidate.prompts])
+    known = np.array([name in names for name in candidate.prompts])
     return replace(candidate, prompts=[name for name in candidate.prompts if name in names],
-                   accepted=candidate.accepted[kept], rounds=candidate.rounds[kept])
+                   accepted=candidate.accepted[known], rounds=candidate.rounds[known])

@@ -1,4 +1,4 @@
-"""llama.cpp as a way of decoding: with a stand-in for its package, and with the package itself where it is installed."""
+"""llama.cpp as a way of decoding: with a stand-in for its package, and with the package itself where it is there."""
 
 import sys
 from importlib.util import find_spec

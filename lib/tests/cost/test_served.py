@@ -87,7 +87,8 @@ def test_a_nearly_as_fast_candidate_with_fewer_nodes_is_recommended_and_ties_are
     assert fastest.name.startswith("model") and fastest.over_fastest == ONE and own.raced_on == 10
     assert [each.name.partition(",")[0] for each in others] == ["lookup", PLAIN]
     assert not any(each.tied or each.over_fastest.high >= 1 for each in others)
-    twice = [replace(each, entrant=replace(each.entrant, name="again")) for each in found if each.entrant.name == "model"]
+    twice = [replace(each, entrant=replace(each.entrant, name="again")) for each in found
+             if each.entrant.name == "model"]
     alike = served.recommend(found + twice, {**price[1], "again": price[1]["model"]}, 1, texts(),
                              np.random.default_rng(0))
     assert [each.name.partition(",")[0] for each in alike.raced if each.tied] == ["model", "again"]
