@@ -7,7 +7,7 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from lib.attention.registration import check_attention, tree_forward
+from lib.attention.registration import check_attention
 from lib.drafters.drafter import BY_RANKS, Drafter, added_tokens, refuse_nan
 from lib.drafters.filling import Filling, Level, block, check_proposal, native_levels, plan, planned_block, tails
 from lib.drafters.growing import Growing, drafts_of, forwarding, grow_levels, growable

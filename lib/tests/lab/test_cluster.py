@@ -16,7 +16,6 @@ from lib.lab.chapter import Store
 from lib.measure import acceptance as study
 from lib.measure import rules
 from lib.models.prompts import PromptSet
-from lib.models.prompts import load as load_prompts
 from lib.replay import protocols, trace
 from lib.tests.lab import pieces
 
