@@ -174,7 +174,7 @@ class _Calls:
             self.target, InTurns(self.drafter, (self.shapes[name] for name in turns)), self.texts, shape=self.deepest,
             observe=lambda *_: before.append(None),
             hooks=Hooks(stop=lambda row, written: len(before) == self.rounds - 1 and len(written) > 1),
-            max_new_tokens=self.most_tokens)
+            max_new_tokens=self.most_tokens, attention_mask=torch.ones_like(self.texts))  # all is text
         self.seconds.append(pd.DataFrame([
             (name, record.draft_seconds, record.verify_seconds, record.commit_seconds)
             for name, (record, *_) in zip(turns, full_rounds(done.rounds, len(self.texts)))],

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import GenerationConfig
 
 from lib import cost
 from lib.cost import calibration, formulas, round_cost
@@ -218,6 +219,17 @@ def test_calibration_reads_the_loop(tmp_path):
     assert again.grown(4) == pytest.approx(other.grown(4)) and other.grown(4) > 0
     with pytest.raises(ValueError, match="chain:0"):
         cost.calibrate(pair, [], shapes=("chain:1",), generator=torch.Generator())
+
+
+def test_a_text_that_is_cut_before_the_padding_token_is_still_text():
+    target, prompts = small_models.llama(1), small_models.prompts(0, [30, 40])
+    first = calibration.rows_of_text(prompts, 2, 19)[:, 0]
+    assert first[0] != first[1], "one row alone begins with it"
+    target.generation_config = GenerationConfig(pad_token_id=int(first[0]))
+    pair = SimpleNamespace(target=target, draft_model=target, target_name="t", drafter_name="d")
+    rows = cost.calibrate(pair, prompts, batches=(2,), prefix=20, seconds=0.1, shapes=("chain:0", "chain:1"), most=1,
+                          generator=torch.Generator().manual_seed(0))
+    assert (rows["round_ms"] > 0).all()
 
 
 @pytest.mark.parametrize("named", [("chain:0", "chain:2", "independent:2x2", "chain:1"), ("chain:0", "chain:2"),
