@@ -134,8 +134,10 @@ def shape_card(tree: Tree, *, prefix_length: int | None = None, node: int | None
         node = accepted[-1] if accepted else None
     elif node is not None:
         accepted = tree.path(node)[1:]
+    if labels is not None:  # whose title may be a text, longer than the tree is wide
+        figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
     draw_tree(tree, labels=labels, accepted=accepted, bonus=bonus, prefix_length=prefix_length, axis=axes[0],
-              title=title or describe(tree))
+              title="" if labels is not None else title or describe(tree))
     row = "which nodes attend to which" if node is None else f"node {node} attends to its ancestors"
     draw_mask(tree, prefix_length=prefix_length, node=node, labels=labels, axis=axes[1], title=f"Mask: {row}")
     return figure
@@ -186,7 +188,7 @@ def _drawable() -> frozenset[int]:
 def as_svg(figure: Figure) -> str:
     """A figure as an SVG element of an HTML page, with text as text; the figure is closed."""
     text = io.StringIO()
-    with rc_context({"svg.fonttype": "none", "savefig.bbox": "standard"}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "tree", "savefig.bbox": "standard"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
     return text.getvalue()[text.getvalue().index("<svg") :]
