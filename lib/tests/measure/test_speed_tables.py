@@ -142,13 +142,14 @@ def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair):
 
 
 def test_the_runs_own_recommendation_is_taken_and_another_is_made_where_it_does_not_fit(pair, tmp_path):
-    made, other, store = told(), told(batch=4), Store(tmp_path, "mark")
+    store, own = Store(tmp_path, "mark"), dict(dtype=calibration.dtype_of(pair))
+    made, other = replace(told(), **own), replace(told(batch=4), **own)
     assert speed.recommended(store, pair, [1], lambda: other) is other
     made.save(tmp_path / FILE)
     assert speed.recommended(store, pair, [1], lambda: other).text() == made.text()
     assert speed.recommended(store, pair, [1, 4], lambda: other) is other
     assert speed.recommended(store, replace(pair, target_name="u"), [1], lambda: other) is other
-    replace(made, dtype="bfloat16").save(tmp_path / FILE)
+    replace(made, dtype="int8").save(tmp_path / FILE)
     assert speed.recommended(store, pair, [1], lambda: other) is other
 
 
