@@ -66,8 +66,8 @@ def check(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: the recommendation as it was found, its task and number format, choosing prompts, and the time
-    for all formats.
+    """What is compared: the recommendation as it was found, its task, number format and device, choosing prompts, and
+    the time for all formats.
 
     left_out: why a format was not raced or is not the fastest; rows: tables of timed calls.
     """
@@ -75,6 +75,7 @@ class Comparison:
     found: Found
     task: Task
     reference: str
+    device: torch.device
     choosing: object
     load: Load
     whole: Deadline
@@ -84,8 +85,7 @@ class Comparison:
 
     def opened(self, name: str | None) -> list | None:
         """The pairs in a format, or in the recommendation's; None, with the reason kept, where they cannot be."""
-        device = self.task.pair.target.device
-        if reason := name in DTYPES and processor.slow_dtype(DTYPES[name], device):
+        if reason := name in DTYPES and processor.slow_dtype(DTYPES[name], self.device):
             self.left_out[name] = reason
             return None
         try:
@@ -151,8 +151,8 @@ def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = ()
     begin, made = clock(), found.recommendation
     task = Task(pairs, (), tuple(each.batch for each in made.by_batch), made.new_tokens, limits, seed, generate, clock,
                 torch.Generator().manual_seed(seed), np.random.default_rng(seed))
-    comparison = Comparison(found, task, format_name(pairs[0].target), spread(choosing, FEW), load,
-                            Deadline(clock, end),
+    comparison = Comparison(found, task, format_name(pairs[0].target), pairs[0].target.device, spread(choosing, FEW),
+                            load, Deadline(clock, end),
                             lambda line: report(f"{clock() - begin:4.0f} s on number formats: {line}"))
     formats_ = compare(comparison, formats or [name for name in FORMATS if name != STORED or pairs[0].is_gguf])
     rows = pd.concat(comparison.rows, ignore_index=True) if comparison.rows else pd.DataFrame()

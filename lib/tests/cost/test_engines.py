@@ -184,7 +184,8 @@ def test_weights_are_where_the_drafter_was_loaded_from(tmp_path):
 
 
 def test_a_head_in_this_projects_own_format_is_read_by_no_engine(tmp_path):
-    published, here = LlamaConfig(), store.settings("eagle3", LlamaConfig())
+    published = LlamaConfig(hidden_size=96, num_attention_heads=3, num_key_value_heads=1)
+    here = store.settings("eagle3", published)
     for config, known in ((published, {FOLDER: str(tmp_path)}), (here, {})):
         drafter = dict(name_or_path=str(tmp_path), head=SimpleNamespace(config=config))
         assert engines.places(entrant("eagle3", **drafter)) == known
