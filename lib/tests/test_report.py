@@ -31,7 +31,7 @@ def shown():
 
     def display(shown_object):
         if isinstance(shown_object, pd.DataFrame):
-            shown["table"].append(shown_object.to_html())
+            shown["table"].append(shown_object._repr_html_())
         elif isinstance(shown_object, IPython.display.Markdown):
             shown["text"].append(shown_object.data)
         else:
@@ -74,6 +74,7 @@ def test_the_report_is_short(shown):
     tables_of_prose = sum(len(re.findall(r"^\|[-|]+\|$", source, re.MULTILINE)) for source in PROSE)
     assert tables_of_prose + len(shown["table"]) <= MOST_TABLES
     assert not any(re.search(r"\bnan\b|mathdefault", text) for text in [*shown["text"], *shown["table"]])
+    assert not any("<td>...</td>" in text for text in shown["table"]), "pandas leaves rows out"
 
 
 def test_cells_are_short_and_hold_no_functions():
