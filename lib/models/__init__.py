@@ -12,4 +12,4 @@ from lib import lazy_exports
 
 __getattr__, __all__ = lazy_exports(__name__, checks=("DTYPES", "PairError"),
                                     load=("Pair", "Served", "check_pairs", "load_pair", "load_pairs", "load_served"),
-                                    registry=("FAMILY", "PAIRS", "PRESETS", "SHIPPED", "Source", "files_of", "sources"))
+                                    registry=("FAMILY", "PAIRS", "PRESETS", "SHIPPED", "Source", "sources"))

@@ -123,12 +123,6 @@ def findable(name: str) -> str:
                     for text in parts(name))
 
 
-def files_of(names: Sequence[str]) -> list[Path]:
-    """The folders and GGUF files on this machine that pairs name, on whose content results depend."""
-    named = {model for name in names for model in sources(name) if model is not None}
-    return sorted({Path(model.where) for model in named if model.is_folder or model.is_gguf})
-
-
 def _is_here(text: str) -> bool:
     """Whether a text names a shipped model, or a folder or file on this machine."""
     return (SHIPPED / text).is_dir() or Path(text).expanduser().exists()
