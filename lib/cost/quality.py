@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.attention.registration import tree_forward
 from lib.cost.recommendation import Interval
 from lib.cost.ways import Deadline
 from lib.decoding import loop
@@ -47,10 +46,10 @@ def log_probabilities(target, prompt: Tensor, tokens: Tensor) -> Tensor:
     """float32[N, V] for tokens int64[N] after a prompt int64[T], teacher-forced in a prefill and one block."""
     model, cache, ids = forward_pass(target), TreeCache(), torch.cat([prompt, tokens[:-1]])[None].to(target.device)
     places = torch.arange(max(len(prompt), len(tokens)), device=target.device)
-    parts = [tree_forward(model, ids[:, : len(prompt)], places[: len(prompt)], None, cache, logits_to_keep=1).logits]
+    parts = [model(ids[:, : len(prompt)], places[: len(prompt)], None, cache, logits_to_keep=1).logits]
     cache.commit([list(range(len(prompt)))])
     if len(tokens) > 1:
-        parts.append(tree_forward(model, ids[:, len(prompt) :], places[: len(tokens) - 1], None, cache).logits)
+        parts.append(model(ids[:, len(prompt) :], places[: len(tokens) - 1], None, cache).logits)
     return torch.cat(parts, 1)[0].float().log_softmax(-1).cpu()
 
 

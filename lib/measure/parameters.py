@@ -213,10 +213,11 @@ def prompts(name: str, values: Values) -> None:
 
 def dtype(name: str, values: Values) -> None:
     """Number formats on the notebook's device."""
+    from lib.forward.load import dtypes_of
     from lib.models import checks
 
     for one in _members(values[name]):
-        for part in checks.dtypes_of(one, values["device"]):
+        for part in dtypes_of(one, values["device"]):
             checks.check_device(values["device"], part)
 
 

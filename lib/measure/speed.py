@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from lib import cost
-from lib.attention.registration import tree_forward
 from lib.cost import llama_cpp, recommendation
 from lib.cost.calibration import dtype_of, rows_of_text
 from lib.cost.candidates import Limits
@@ -359,12 +358,12 @@ def _passes(model, tokens: Tensor, prefix: int) -> Callable[[int], object]:
     """A forward pass over the next nodes [1, n] after a prefix, as a function of n."""
     cache = TreeCache()
     with torch.inference_mode():
-        tree_forward(model, tokens[:, :prefix], torch.arange(prefix), None, cache, logits_to_keep=1)
+        model(tokens[:, :prefix], torch.arange(prefix), None, cache, logits_to_keep=1)
         cache.commit([list(range(prefix))])
 
     @torch.inference_mode()
     def run(nodes: int) -> None:
-        tree_forward(model, tokens[:, prefix : prefix + nodes], torch.arange(nodes), None, cache)
+        model(tokens[:, prefix : prefix + nodes], torch.arange(nodes), None, cache)
         cache.forget()
 
     return run

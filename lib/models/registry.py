@@ -3,7 +3,6 @@
 import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Sequence
 
 from lib.models import gguf_files, gguf_shards
 from lib.models.checks import PairError

@@ -20,7 +20,8 @@ from lib.decoding import loop
 from lib.forward.load import load_again
 from lib.forward.passes import forward_pass, release
 from lib.lab import processor
-from lib.models import checks, load_pair
+from lib.forward import load_pair
+from lib.models import checks
 from lib.tests import small_models
 from lib.tests.cost import test_recommendation as plainly
 

@@ -9,14 +9,13 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.cost import roofline
 from lib.forward import load_pair
 from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.measure import acceptance as study
 from lib.measure import rules
 from lib.models.prompts import PromptSet
-from lib.replay import protocols, trace
+from lib.replay import protocols
 from lib.tests.lab import pieces
 
 pytest.importorskip("distributed")
@@ -135,25 +134,3 @@ def test_tables_are_those_of_one_process(address, tmp_path):
     assert alone.keys() == together.keys()
     for name, rows in alone.items():
         assert len(rows) and rows.to_csv() == together[name].to_csv(), name
-
-
-def test_what_the_docstring_says_a_large_study_costs(tmp_path):
-    """Bytes by a trace, in its file and in memory; hours by the roofline."""
-    told = " ".join(cluster.__doc__.split())
-    prompts, tokens, drafters, pairs, rows = 10_000, 96, 8, 20, 32
-    rng = np.random.default_rng(0)
-    shape = (500, tokens)
-    names = [str(place) for place in range(drafters)]
-    made = trace.Trace(
-        tokens=rng.integers(0, 150_000, (500, tokens + 1)).astype(np.int32), lengths=np.full(500, tokens),
-        ended=np.zeros(500, bool), loops=np.full(500, tokens), target_probs=rng.random(shape, np.float32),
-        ranks={name: rng.integers(0, 150_000, shape).astype(np.int32) for name in names},
-        probs={name: rng.random(shape, np.float32) for name in names}, alpha={}, prompts=tuple(map(str, range(500))),
-        kinds=("k",) * 500)
-    trace.save(made, tmp_path / "t.safetensors")
-    share = prompts / 500
-    held = sum(array.nbytes for array in (made.tokens, made.target_probs, *made.ranks.values(), *made.probs.values()))
-    assert f"{(tmp_path / 't.safetensors').stat().st_size * share * pairs / 1e9:.1f} GB in all" in told
-    assert f"one pair, {held * share / 1e6:.0f} MB" in told
-    steps, seconds = prompts / rows * tokens, roofline.HARDWARE["H100, bfloat16"].step(8e9)
-    assert f"{steps:,.0f} steps of {1e3 * seconds:.1f} ms, {steps * seconds * pairs / 3600:.1f} hours for" in told

@@ -76,6 +76,7 @@ def test_shards_that_are_missing_damaged_or_do_not_belong_together_are_named(cac
     assert f"{SHARDS[2]} cannot be read" in (said := refusal(folder)) and "ffn_up.weight' is in another" in said
     third.write_bytes(content[:-64])
     assert f"{SHARDS[2]} cannot be read as GGUF" in refusal(folder)
+    third.write_bytes(content)
     shutil.copy(first, second)
     assert f"{SHARDS[1]} says that it is shard 0 of 3" in (said := refusal(folder)) and "name says 1 of 3" in said
     assert [path.name for path in cache.iterdir()] == [".lock"]

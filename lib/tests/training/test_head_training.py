@@ -265,6 +265,7 @@ def test_the_command_writes_text_trains_saves_resumes_and_publishes(tmp_path, mo
     for name, value in (("CHUNK", 8), ("TURN", 20), ("ANSWER", 20)):
         monkeypatch.setattr(own_text, name, value)
     monkeypatch.setattr(vocabulary, "REDUCED", 40)
+    monkeypatch.setattr(training, "HELD_OUT_SHARE", 0.25)
     monkeypatch.setattr(training, "PLAN", loop.Plan(9, 2, 16, 5e-3, seed=0))
     little = small_models.llama(3, vocabulary=4096, dtype=torch.float32)
     little.save_pretrained(tmp_path / "little")
