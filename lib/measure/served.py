@@ -1,5 +1,5 @@
-"""Logged answers of a model that is served elsewhere: what was read, drafters replayed on it, the recommendation at costs
-of elsewhere, and what it means that some answers are known by their text alone. No target is loaded.
+"""Logged answers of a model that is served elsewhere: what was read, drafters replayed on it, the recommendation at
+costs of elsewhere, and what it means that some answers are known by their text alone. No target is loaded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ import pandas as pd
 
 import lib.cost.served as from_logs
 from lib.cost.candidates import Candidate, Entrant, Limits
+from lib.cost.recommendation import with_schedule
 from lib.cost.roofline import HARDWARE
 from lib.cost.round_cost import RoundCost
 from lib.drafters.drafter import TextDrafter
@@ -54,7 +55,7 @@ def measure(store: Store, *, log: str, inputs: str, url: str, served: str, promp
     tried = replayed(found, texts, written_at, Limits(most_nodes, most_depth, batches))
     by_batch = [from_logs.recommend(tried, cost, batch, texts, rng) for batch, cost in known.items()]
     told = from_logs.ForLogs(model.name, Path(costs).name, written_at, len(texts.names),
-                             from_logs.with_schedule(by_batch))
+                             with_schedule(by_batch))
     told.save(store.folder / from_logs.FILE)
     store.write("served_candidates", predicted(tried, known, rng))
     store.write("served_text", by_text_alone(found, texts, model.tokenizer, written_at))

@@ -3,21 +3,19 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from transformers import MistralConfig, MixtralConfig, PreTrainedConfig, Qwen3NextConfig
 
 from lib.cost import served
 from lib.cost.candidates import Limits
-from lib.lab import tables
-from lib.lab.findings import Results
+from lib.forward import load_pair, load_served
+from lib.lab.chapter import Store
+from lib.measure import served as study
 from lib.measure.parameters import CHECKS
-from lib.models import PairError, load_pair, load_served, prompts
+from lib.models import PairError
 from lib.replay import logs
-from lib.studies.report import Ask
-from lib.studies.served import findings, measure
-from lib.training import example_log
 
+PARAMETERS = CHECKS["08_served"]
 TARGET = load_served("base", ["tiny-base"], dtype="float32")
 VALUES = dict(logs="", inputs="", endpoint="", served="", prompts="", temperature=-1.0, target="base",
               drafters=["lookup", "tiny-base"], costs="H100, bfloat16", dtype="auto", device="cpu")
@@ -25,12 +23,12 @@ VALUES = dict(logs="", inputs="", endpoint="", served="", prompts="", temperatur
 
 @pytest.fixture(scope="module")
 def texts():
-    return logs.select(measure.read("", "", TARGET), range(10))
+    return logs.select(study.read("", "", TARGET), range(10))
 
 
 @pytest.fixture(scope="module")
 def competing():
-    return measure.entrants(TARGET, ["lookup"])
+    return study.entrants(TARGET, ["lookup"])
 
 
 def test_no_weights_of_the_target_are_read():
@@ -56,19 +54,19 @@ def test_a_target_that_never_runs_needs_its_tokenizer_alone(kind, tmp_path, text
     CHECKS["08_served"]["drafters"]("drafters", values)
     target = load_served(values["target"], ["tiny-base"], dtype="float32")
     assert target.eos_token_ids == TARGET.eos_token_ids and target.name == "t"
-    found = measure.replayed(measure.entrants(target, ["lookup", "sam"]), texts, 0.7, Limits(2, 2))
-    own = measure.replayed(measure.entrants(TARGET, ["lookup", "sam"]), texts, 0.7, Limits(2, 2))
+    found = study.replayed(study.entrants(target, ["lookup", "sam"]), texts, 0.7, Limits(2, 2))
+    own = study.replayed(study.entrants(TARGET, ["lookup", "sam"]), texts, 0.7, Limits(2, 2))
     assert [each.tokens for each in found] == [each.tokens for each in own]
     if kind in ("window", "mixture", "hybrid"):
-        prices = measure.prices("H100, bfloat16", target, [1], 4)
+        prices = study.prices("H100, bfloat16", target, [1], 4)
         assert prices[1]["tiny-base"].plain == pytest.approx(2 * target.parameters / 3.35e12)
         with pytest.raises(PairError, match="cannot verify a tree|holds no weights"):  # a drafter has to run
             CHECKS["08_served"]["drafters"]("drafters", VALUES | {"drafters": [values["target"]]})
     else:
         with pytest.raises(PairError, match=r"t, from which costs.*cannot be counted .*; give costs as a table"):
-            measure.prices("H100, bfloat16", target, [1], 4)
+            study.prices("H100, bfloat16", target, [1], 4)
     (tmp_path / "theirs.csv").write_text("batch,nodes,check_ms,draft_ms\n1,0,5,1\n1,4,6,1\n")
-    assert measure.prices(str(tmp_path / "theirs.csv"), target, [1], 4)[1]["tiny-base"].plain == 0.005
+    assert study.prices(str(tmp_path / "theirs.csv"), target, [1], 4)[1]["tiny-base"].plain == 0.005
 
 
 def test_a_target_without_a_tokenizer_is_refused_and_drafters_have_the_weights_that_were_asked_for(tmp_path):
@@ -78,57 +76,41 @@ def test_a_target_without_a_tokenizer_is_refused_and_drafters_have_the_weights_t
     assert load_served("base", ["tiny-base"], dtype="int8").drafters["tiny-base"].quantised == "int8"
 
 
-def test_the_example_is_what_its_recipe_writes():
-    rows = [json.loads(line) for line in measure.EXAMPLE.read_text(encoding="utf-8").splitlines()]
-    pair = load_pair("base", dtype="float32")
-    first = rows[0]["response"]["choices"][0]["token_ids"]
-    asked = prompts.PromptSet(("a",), ("k",), (logs.torch.tensor(rows[0]["response"]["prompt_token_ids"]),))
-    [line] = example_log.lines(pair, asked, [first])
-    assert json.loads(line)["response"] == rows[0]["response"] and len(rows) == 24
-
-
-def test_tables_and_sentences_are_those_of_the_logs(texts, competing, tmp_path):
-    tried = measure.replayed(competing, texts, 0.7, Limits(4, 4))
-    known = measure.prices("AVX2 laptop, float32", TARGET, [1, 8], 4)
-    rng = np.random.default_rng(0)
-    listed = measure.listed(tried, known, rng)
-    chain = listed[(listed["drafter"] == "tiny-base") & (listed["shape"] == "chain:2") & (listed["batch"] == 1)].iloc[0]
-    own = known[1]["tiny-base"]
-    assert chain["speedup"] == pytest.approx(chain["tokens"] * own.plain / (2 * own.level(1) + own.check(2)))
-    apart = measure.by_text_alone(competing, texts, TARGET.tokenizer, 0.7)
-    assert set(apart["answers"]) == {5} and set(apart["drafter"]) == {"lookup", "tiny-base"}
-    for name, rows in (("served_candidates", listed), ("served_text", apart)):
-        tables.write(tmp_path, name, rows, "mark")
-    found = [served.recommend(tried, prices, batch, texts, rng) for batch, prices in known.items()]
-    told = served.ForLogs("base", "AVX2 laptop, float32", 0.7, 10, found)
-    shown = findings.recommended(told)
-    told.save(tmp_path / served.FILE)
-    kept = json.loads((tmp_path / served.FILE).read_text(encoding="utf-8"))
-    assert [own["batch"] for own in kept["by_batch"]] == [1, 8] and kept["by_batch"][0]["tree"] in told.text()
-    assert all(one["setting"] in told.text() for own in found if not own.is_plain for one in own.settings)
-    assert "computed by a roofline" in shown.claim and list(shown.tables[0].index) == [1, 8]
-    assert f"{listed[listed['batch'] == 1]['tokens'].max():.2f}" in findings.tokens(listed).claim
-    assert "naive sampling at temperature 0.7" in findings.read(texts, 0.7).text
-    assert "known 5 by token ids, 0 by logged tokens, 5 by text alone" in findings.read(texts, 0.7).claim
-    (tmp_path / "run.json").write_text(json.dumps({"stages": {}, "parameters": {"08_served": {"logs": "mine.jsonl"}}}))
-    parts = list(findings.report(Results(tmp_path), Ask("t/d", 2), rng))
-    assert parts[0] == findings.SERVED and len(parts) == 3
-    (tmp_path / "run.json").write_text(json.dumps({"stages": {}, "parameters": {"08_served": {"logs": ""}}}))
-    assert not list(findings.report(Results(tmp_path), Ask("t/d", 2), rng)), "the example is no finding"
+def test_the_tables_are_those_of_the_log(tmp_path):
+    rows = [json.loads(line) for line in study.EXAMPLE.read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps(row) for row in rows[:12]]
+    (tmp_path / "log.jsonl").write_text("\n".join([*lines, "[1]"]), encoding="utf-8")
+    settings = dict(log=str(tmp_path / "log.jsonl"), inputs="", url="", served="", prompts="", ask_prompts=1,
+                    new_tokens=4, target="base", drafters=["lookup", "tiny-base"], temperature=-1.0,
+                    costs="AVX2 laptop, float32", batches=[1, 8], most_nodes=4, most_depth=4, dtype="float32",
+                    device="cpu", seed=0)
+    store = Store(tmp_path, "mark")
+    study.measure(store, **settings)
+    read, tried, apart = (store.open(f"served_{name}").frame() for name in ("answers", "candidates", "text"))
+    assert read["known_by"].value_counts().to_dict() == {"token ids": 6, "text alone": 6, "refused": 1}
+    assert read.loc[read["known_by"] == "refused", "remark"].tolist() == ["it is a list, no object"]
+    assert set(apart["drafter"]) == {"lookup", "tiny-base"} and set(apart["answers"]) == {6}
+    chain = tried[(tried["drafter"] == "tiny-base") & (tried["shape"] == "chain:2") & (tried["batch"] == 1)].iloc[0]
+    price = study.prices("AVX2 laptop, float32", TARGET, [1], 4)[1]["tiny-base"]
+    assert chain["speedup"] == pytest.approx(chain["tokens"] * price.plain / (2 * price.level(1) + price.check(2)))
+    told = json.loads((tmp_path / served.FILE).read_text(encoding="utf-8"))
+    assert [one["batch"] for one in told["by_batch"]] == [1, 8] and told["answers"] == 12
+    assert {path.name for path in study.files_of(settings["log"], "", "base", settings["drafters"], "")} == {
+        "log.jsonl", "base", "tiny-base"}
 
 
 def test_without_ids_the_examples_answers_stand_in(texts, competing):
     alone = logs.select(texts, [row for row, by in enumerate(texts.known_by) if by == logs.BY_TEXT])
-    rows = measure.by_text_alone(competing, alone, TARGET.tokenizer, 0.7)
+    rows = study.by_text_alone(competing, alone, TARGET.tokenizer, 0.7)
     assert set(rows["answers"]) == {12} and set(rows["drafter"]) == {"lookup", "sam"}
-    assert "No answer of this log has ids" in findings.text_alone(rows).claim
+    assert rows["example"].all()
 
 
 def test_the_temperature_is_asked_for_where_the_log_does_not_tell_it(texts):
-    assert measure.temperature_of(measure.AS_LOGGED, texts) == 0.7 and measure.temperature_of(0.3, texts) == 0.3
+    assert study.temperature_of(study.AS_LOGGED, texts) == 0.7 and study.temperature_of(0.3, texts) == 0.3
     for told in ((), (0.0, 0.7)):
         with pytest.raises(ValueError, match="give the one at which its answers were written"):
-            measure.temperature_of(measure.AS_LOGGED, replace(texts, temperatures=told))
+            study.temperature_of(study.AS_LOGGED, replace(texts, temperatures=told))
 
 
 @pytest.mark.parametrize("name, value, message", [
@@ -149,18 +131,18 @@ def test_what_cannot_be_used_is_refused_before_anything_runs(name, value, messag
 
 def test_a_servers_answers_are_a_log(tmp_path, monkeypatch):
     asked = {}
-    monkeypatch.setattr(measure.endpoint, "collect",
+    monkeypatch.setattr(study.endpoint, "collect",
                         lambda url, requests, kinds, folder: asked.update(requests) or kinds)
     settings = dict(first=1, new_tokens=5, temperature=0.0, seed=3)
-    kinds = measure.ask("http://x/v1", "mine", TARGET, "", str(tmp_path), **settings)
+    kinds = study.ask("http://x/v1", "mine", TARGET, "", str(tmp_path), **settings)
     assert len(set(kinds.values())) == len(kinds) == 8
     assert all(isinstance(each["prompt"], str) and each["max_tokens"] == 5 and each["seed"] == 3
                for each in asked.values())
     with pytest.raises(ValueError, match="give the one at which the server shall answer"):
-        measure.ask("http://x/v1", "mine", TARGET, "", str(tmp_path), **settings | {"temperature": -1.0})
+        study.ask("http://x/v1", "mine", TARGET, "", str(tmp_path), **settings | {"temperature": -1.0})
 
 
 def test_costs_of_other_batches_are_refused(tmp_path):
     (tmp_path / "theirs.csv").write_text("batch,nodes,check_ms\n1,0,5\n1,4,6\n")
     with pytest.raises(ValueError, match="has no batch 8, but 1: measure it"):
-        measure.prices(str(tmp_path / "theirs.csv"), TARGET, [1, 8], 4)
+        study.prices(str(tmp_path / "theirs.csv"), TARGET, [1, 8], 4)
