@@ -1,7 +1,7 @@
-"""`python -m lib`, the command that run_notebooks.sh calls; the only module that knows both the runner and the studies.
+"""`python -m lib`, the command that run_notebooks.sh calls; the only module that knows both the runner and the models.
 
-`python -m lib [PROFILE] [NOTEBOOK ...]` runs notebooks, `python -m lib test` runs the tests, `python -m lib training ...`
-trains the shipped models again.
+`python -m lib [PROFILE] [NOTEBOOK ...]` runs notebooks, `python -m lib render FOLDER` writes the report of a finished
+run anew, `python -m lib test` runs the tests, `python -m lib training ...` trains the shipped models again.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Iterable, Iterator, Sequence
+from typing import Callable, Iterator, Sequence
 
 from lib.lab import plan
 from lib.lab.plan import Plan, StageFailed, UsageError
@@ -26,6 +26,7 @@ PYTEST_USAGE = 4  # pytest's exit status for wrong arguments
 HELP = """\
 ./run_notebooks.sh [PROFILE] [NOTEBOOK ...] [--from NN] [--run NAME] [--set name=value ...] [--reference]
                    [--workers N | --cluster tcp://HOST:8786]
+./run_notebooks.sh render FOLDER [--reference]
 ./run_notebooks.sh test [pytest's arguments]
 
 Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
@@ -42,6 +43,7 @@ Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
   --workers N    spread traces, live rounds and enumeration over N processes on this machine; timings stay alone
   --cluster A    the same over a Dask cluster at this address; all its workers need this commit, the same models and
                    packages, and --nthreads 1. Dask sends pickled objects: take a cluster that you trust
+  render FOLDER  execute the notebooks of a finished run on its tables, without models, and write its report anew
   test           all tests: pytest over lib/tests and each notebook with its defaults; other arguments go to pytest
   --help         this text
 
@@ -75,23 +77,72 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
 
 
 def notebooks(home: Path, arguments: Sequence[str]) -> int:
-    """Plan notebooks, check their parameters, and run them."""
-    from lib.measure import parameters
-
-    layout = plan.Layout(home)
-    given = _parser().parse_intermixed_args(arguments)
+    """Plan notebooks, check their parameters, and run them; or render a finished run."""
+    layout, given = plan.Layout(home), _parser().parse_intermixed_args(arguments)
     if given.help:
         print(HELP.format(profiles=", ".join(layout.profiles()), notebooks=", ".join(layout.stages())))
         return 0
+    if given.words[:1] == ["render"]:
+        return _render(layout, given, arguments)
     made = plan.make(layout, given.words, settings=given.settings, run=given.run, start=given.start,
                      reference=given.reference, command=arguments)
     if not any(setting.partition("=")[0].strip() == "pairs" for setting in given.settings):
         made = _with_what_is_installed(made)
     if not made.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from lib.lab import run
+    from lib.measure import parameters
+
     parameters.check(made)
     with _workers(given):
-        return _run(made, [name for name in parameters.CHECKS if name != "01_shapes"])
+        work = partial(run.carry_out, made, facts=partial(_ends, made))
+        return _told(work, lambda: f"to resume: {shlex.join(run.resuming(made))}", made.folder)
+
+
+def _ends(made: Plan, stage: plan.Stage) -> dict[str, dict[str, tuple[int, ...]]]:
+    """For the record of a stage, by target the tokens that end its text; nothing where their files can not be read."""
+    from lib.models.checks import PairError
+    from lib.models.load import ends_by_name
+
+    names = [*stage.parameters.get("pairs", ()), *filter(None, [stage.parameters.get("target")])]
+    try:
+        with chdir(made.layout.notebooks):  # to which paths are relative
+            return {"eos_token_ids": ends_by_name(names)} if names else {}
+    except (PairError, OSError):
+        return {}
+
+
+def _render(layout: plan.Layout, given: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Render the run in a folder. UsageError for another number of folders."""
+    from lib.lab import run
+
+    if len(given.words) != 2 or given.settings or given.run or given.start:
+        raise UsageError("render takes the folder of a finished run, with its parameters: ./run_notebooks.sh render "
+                         "data/runs/NAME")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    again = f"to render again: {shlex.join(['./run_notebooks.sh', *arguments])}"
+    folder = Path(given.words[1]).resolve()
+    return _told(partial(run.render, layout, folder, reference=given.reference), lambda: again, folder)
+
+
+def _told(work: Callable, remedy: Callable[[], str], folder: Path) -> int:
+    """Do the work, which takes a function that prints and returns the report's path; returns the exit status."""
+    say = partial(print, flush=True)  # at once, also where the output is a file
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        report = work(say=say)
+    except (StageFailed, OSError, KeyboardInterrupt) as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        say("\nstopped" if stopped else f"error: {error}")
+        say(f"what finished is kept; {remedy()}")
+        return INTERRUPTED if stopped else FAILED
+    from lib.cost import recommendation
+
+    if (path := folder / recommendation.FILE).exists():
+        say(recommendation.load(path).text())
+    say(f"report: {report}" if report else f"done: {folder}")
+    return 0
 
 
 @contextmanager
@@ -167,44 +218,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cluster")
     parser.add_argument("--help", "-h", action="store_true")
     return parser
-
-
-def _ends(made: Plan, stage: plan.Stage) -> dict[str, dict[str, tuple[int, ...]]]:
-    """By target of a stage that has ended the tokens that end its text; nothing for a stage without targets, and where
-    their files can no longer be read.
-    """
-    from lib.models.checks import PairError
-    from lib.models.load import ends_by_name
-
-    values = stage.parameters
-    names = [*values.get("pairs", ()), *filter(None, [values.get("target")])]
-    try:
-        with chdir(made.layout.notebooks):  # to which paths are relative
-            return {"eos_token_ids": ends_by_name(names)} if names else {}
-    except (PairError, OSError):
-        return {}
-
-
-def _run(made: Plan, report_needs: Iterable[str]) -> int:
-    """Carry out a plan and print its progress; returns the exit status."""
-    from lib.lab import run
-
-    say = partial(print, flush=True)  # at once, also where the output is a file
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        report = run.carry_out(made, say, report_needs, partial(_ends, made))
-    except (StageFailed, OSError, KeyboardInterrupt) as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        say("\nstopped" if stopped else f"error: {error}")
-        say(f"what finished is kept; to resume: {shlex.join(run.resuming(made))}")
-        return INTERRUPTED if stopped else FAILED
-    from lib.cost import recommendation
-
-    if (told := made.folder / recommendation.FILE).exists():
-        say(recommendation.load(told).text())
-    say(f"report: {report}" if report else f"done: {made.folder}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from lib.cost.judging import log_tokens
 from lib.cost.round_cost import RoundCost, before_steps, widths
-from lib.cost.ways import ours, together
+from lib.cost.ways import ours
 from lib.decoding import loop
 from lib.drafters import vocabulary
-from lib.drafters.drafter import BY_RANKS, Drafter, TextDrafter
+from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.registry import advised, heads_for, make, needs_draft_model
 from lib.replay import acceptance, recording, simulated
@@ -73,13 +74,6 @@ class Entrant:
     pair: object
     drafter: Drafter
 
-    @property
-    def recorded_as(self):
-        """What a trace records: its language model, or the drafter itself; None where ranks do not decide."""
-        if self.drafter.traits.replay != BY_RANKS:
-            return None
-        return self.drafter if self.drafter.reads_ahead else self.drafter.model
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -124,14 +118,14 @@ class Candidate:
         """Whether the shape has, or may have, more than one path."""
         return not isinstance(self.shape, Tree) or len(self.shape.leaves) > 1
 
+    def tokens_on(self, names: Sequence[str]) -> np.ndarray:
+        """float[P], tokens per round on prompts of these names; NaN where it has no rounds."""
+        known = dict(zip(self.prompts, 1 + self.accepted / self.rounds))
+        return np.array([known.get(name, float("nan")) for name in names])
+
     def tokens_in(self, asked, batch: int) -> float:
-        """Tokens per round and row in batches of these prompts: the mean over the rows of a batch, which have the same
-        rounds, and the geometric mean over batches, as speeds are measured.
-        """
-        own = dict(zip(self.prompts, 1 + self.accepted / self.rounds))
-        batches = [[own[asked.names[row]] for row in rows if asked.names[row] in own]
-                   for _, rows in together(asked.kinds, batch)]
-        return float(np.exp(np.mean([np.log(np.mean(tokens)) for tokens in batches if tokens])))
+        """Tokens per round and row in batches of these prompts (see `judging.log_tokens`)."""
+        return float(np.exp(log_tokens(self.tokens_on(asked.names)[None], asked.kinds, batch)[0]))
 
     def seconds(self, price: RoundCost, batch: int = 1) -> float:
         """The mean seconds of its rounds: a check is as wide as the largest draft of the batch, and one without drafts
@@ -154,9 +148,6 @@ class Candidate:
         return self.tokens * price.plain / self.seconds(price, batch)
 
 
-# -------------------------------------------------------------------------------------------------------- who competes
-
-
 def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
     """The drafters that compete for the target of these pairs: those of `specs`, or all that it can have.
 
@@ -168,9 +159,9 @@ def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
         raise ValueError(f"pairs are of the targets {', '.join(targets) or 'none'}; give pairs of one target")
     found = []
     for spec in dict.fromkeys(specs or possible(pairs[0])):
-        own = list(pairs) if needs_draft_model(spec) else [pairs[0]]
-        found += [Entrant(spec if len(own) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
-                  for pair in own]
+        of = list(pairs) if needs_draft_model(spec) else [pairs[0]]
+        found += [Entrant(spec if len(of) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
+                  for pair in of]
     return found
 
 
@@ -190,7 +181,8 @@ def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest
 
     prompts: with names, kinds, ids, as in `models.prompts.PromptSet`. deepest: levels of the deepest tree.
     """
-    read = {one.name: one.recorded_as for one in competing if one.recorded_as is not None}
+    read = {one.name: one.drafter if one.drafter.reads_ahead else one.drafter.model
+            for one in competing if one.drafter.traits.replay == BY_RANKS}
     trace = recording.record(
         pair.target, read, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=new_tokens - 1,
         beyond=deepest + 1, ahead=deepest, eos_token_id=pair.eos_token_ids,
@@ -198,48 +190,101 @@ def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest
     return Recorded(trace, prompts.ids)
 
 
-# ----------------------------------------------------------------------------------------------------- what is accepted
-
-
 def static(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
     """The drafter with static shapes within the limits, judged by replay: of ranks, or by drafting again where it reads
     the text, or stands behind a look-up. Trees that are grown from text are judged on other text. Nothing for others.
     """
-    if entrant.name in recorded.trace.ranks:
-        yield from _by_ranks(entrant, recorded, limits)
-    elif simulated.replayable(entrant.drafter):
-        for label, tree in _fixed(limits).items():
+    trace, drafter = recorded.trace, entrant.drafter
+    if entrant.name not in trace.ranks:
+        for label, tree in _fixed(limits).items() if simulated.replayable(drafter) else ():
             yield _drafted_again(entrant, recorded, label, tree)
+        return
+    depth, parts = min(limits.depth, drafter.deepest or limits.depth), folds(trace)
+    forest = [(label, tree, [(tree, trace)]) for label, tree in _fixed(replace(limits, depth=depth)).items()]
+    for budget in sorted({*limits.budgets, limits.nodes}):
+        for family in (OPTIMAL, FREQUENT):
+            tree, *grown = (from_data(part, entrant.name, family, Limits(budget, depth))
+                            for part in (trace, *(grow for grow, _ in parts)))
+            forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in parts))))
+    for label, tree, judged in forest:
+        tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, shape, entrant.name))
+                   for shape, part in judged]
+        walk = (simulated.rounds(recorded, entrant.drafter, tree) if drafter.traits.reads_text else
+                acceptance.rounds_of(trace, tree, entrant.name))
+        sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
+        calling = 1.0 if drafter.traits.reads_text else float((sizes > 0).sum() / max(1, len(sizes)))
+        passes = {} if drafter.traits.reads_text else Counter(widths(tree).tolist())
+        yield _candidate(entrant, label, tree, tallies, sizes, passes, calling)
 
 
-def replayed_or_live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int,
-                     **options) -> Iterator[Candidate]:
-    """`static` candidates, or for a drafter that cannot be replayed `live` ones."""
-    if entrant.name in recorded.trace.ranks or simulated.replayable(entrant.drafter):
-        return static(entrant, recorded, limits)
-    return live(entrant, recorded, limits, new_tokens, **options)
+def live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int, *,
+         generate: Callable = loop.generate) -> Iterator[Candidate]:
+    """The drafter with static shapes within the limits, decoded in one batch on some prompts, evenly spread."""
+    prompts, trace = recorded.prompts, recorded.trace
+    some = np.unique(np.linspace(0, len(prompts) - 1, LIVE_PROMPTS).astype(int))
+    for label, tree in _fixed(limits, LIVE_CHAINS, LIVE_FAMILIES, LIVE_BUDGETS).items():
+        drafter = make(entrant.spec, entrant.pair)
+        done = ours(entrant.pair, drafter, tree, new_tokens, generate)([prompts[row] for row in some])
+        if not done.rounds:
+            return
+        rows, starts, accepted, drafted, calls = (np.array(column, dtype=np.int64) for column in zip(*(
+            (some[one.row], one.position - 1, one.accepted, one.drafted, one.draft_calls) for one in done.rounds)))
+        counted = _counted(trace, rows, starts)
+        passes = {1: float(calls[counted].mean())} if calls.any() else {}
+        tally = acceptance.tally(trace.prompts, trace.kinds, rows, starts >= trace.loops[rows], accepted=accepted)
+        yield _candidate(entrant, label, tree, [tally], drafted[counted], passes)
+
+
+def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:
+    """The tree of a family for a trace, within the limits: the most frequent rank paths, or Sequoia's."""
+    if family == FREQUENT:
+        paths = most_frequent_paths(part, limits.nodes, drafter, most_depth=limits.depth)
+        return Tree.from_choices(path for path, _ in paths)
+    most = sum(acceptance.RANKS**level for level in range(1, limits.depth + 1))
+    return shapes.optimal(acceptance.acceptance_by_rank(part, drafter), min(limits.nodes, most), limits.depth)
+
+
+def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
+    """(to grow trees from, to judge them on): every second prompt of each kind against the others, both ways."""
+    names = list(dict.fromkeys(zip(trace.kinds, trace.prompts)))
+    names.sort(key=lambda name: name[0])  # stable: prompts of one kind stand together, in their order
+    odd = {prompt for place, (_, prompt) in enumerate(names) if place % 2}
+    in_odd = np.array([prompt in odd for prompt in trace.prompts])
+    if not in_odd.any():
+        return [(trace, trace)]
+    halves = trace.select(in_odd), trace.select(~in_odd)
+    return [halves, halves[::-1]]
+
+
+def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] = FAMILIES,
+           budgets: Sequence[int] = ()) -> dict[str, Tree]:
+    """Chains of these lengths and families at these budgets, within the limits; by default all lengths and budgets."""
+    trees = {f"chain:{length}": shapes.chain(length) for length in lengths or range(1, limits.depth + 1)}
+    trees |= {f"{family}@{n}": tree for family in families for n in budgets or sorted({*limits.budgets, limits.nodes})
+              if (tree := shapes.at_budget(family, n)).max_depth < n}  # else it is a chain
+    return {label: tree for label, tree in trees.items()
+            if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}
 
 
 def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
     """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
-    if simulated.replayable(entrant.drafter):
-        for name, budgets in growth_rules(entrant.drafter, limits.depth).items():
-            for budget in (budget for budget in limits.budgets if budget in budgets):
-                rule = grown_at(name, budget)
-                yield _drafted_again(entrant, recorded, rule.name, rule)
+    rules = growth_rules(entrant.drafter, limits.depth) if simulated.replayable(entrant.drafter) else {}
+    for name, budgets in rules.items():
+        for budget in (budget for budget in limits.budgets if budget in budgets):
+            rule = grown_at(name, budget)
+            yield _drafted_again(entrant, recorded, rule.name, rule)
 
 
 def growth_rules(drafter: Drafter, depth: int) -> dict[str, range]:
     """Growth rules for a drafter's trees of at most so many levels, and the range of the budgets at which they are
     tried; the first is also tried with an automatic one. Empty where it cannot grow trees.
     """
-    if not drafter.traits.grows:
+    traits = drafter.traits
+    if not traits.grows:
         return {}
     depth = min(depth, drafter.deepest or depth)
-    if drafter.traits.per_depth:
-        return {f"ddtree:{depth}": GROWN_BUDGETS}
-    if drafter.traits.one_pass:
-        return {f"pctree:{depth}": GROWN_BUDGETS}
+    if traits.per_depth or traits.one_pass:
+        return {f"{'ddtree' if traits.per_depth else 'pctree'}:{depth}": GROWN_BUDGETS}
     return {f"opttree:{WIDTH},{depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{depth}": GROWN_BUDGETS,
             f"fork:{BRANCHES},{CERTAIN},{depth}": SHORT_BUDGETS}
 
@@ -249,10 +294,10 @@ def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
     limits. Empty where no grown tree is tried.
     """
     rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) else {}
-    for name, budgets in rules.items():
-        if fitting := [budget for budget in limits.budgets if budget in budgets]:
-            return [grown_at(name, budget).name for budget in dict.fromkeys((min(fitting), max(fitting)))]
-    return []
+    fitting = [[grown_at(name, budget).name for budget in limits.budgets if budget in budgets]
+               for name, budgets in rules.items()]
+    first = next(filter(None, fitting), [])
+    return list(dict.fromkeys((*first[:1], *first[-1:])))
 
 
 def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: RoundCost,
@@ -300,75 +345,6 @@ def _counted(trace: Trace, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """bool[R]: the rounds of these rows and starts, both int64[R], that are in no loop; all where there is no other."""
     before = starts < trace.loops[rows]
     return before if before.any() else np.ones(len(rows), dtype=bool)
-
-
-def live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int, *,
-         generate: Callable = loop.generate) -> Iterator[Candidate]:
-    """The drafter with static shapes within the limits, decoded in one batch on some prompts, evenly spread."""
-    prompts, trace = recorded.prompts, recorded.trace
-    some = np.unique(np.linspace(0, len(prompts) - 1, LIVE_PROMPTS).astype(int))
-    for label, tree in _fixed(limits, LIVE_CHAINS, LIVE_FAMILIES, LIVE_BUDGETS).items():
-        drafter = make(entrant.spec, entrant.pair)
-        done = ours(entrant.pair, drafter, tree, new_tokens, generate)([prompts[row] for row in some])
-        if not done.rounds:
-            return
-        rows, starts, accepted, drafted, calls = (np.array(column, dtype=np.int64) for column in zip(*(
-            (some[one.row], one.position - 1, one.accepted, one.drafted, one.draft_calls) for one in done.rounds)))
-        counted = _counted(trace, rows, starts)
-        passes = {1: float(calls[counted].mean())} if calls.any() else {}
-        tally = acceptance.tally(trace.prompts, trace.kinds, rows, starts >= trace.loops[rows], accepted=accepted)
-        yield _candidate(entrant, label, tree, [tally], drafted[counted], passes)
-
-
-def _by_ranks(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
-    trace = recorded.trace
-    limits, parts = replace(limits, depth=min(limits.depth, entrant.drafter.deepest or limits.depth)), folds(trace)
-    forest = [(label, tree, [(tree, trace)]) for label, tree in _fixed(limits).items()]
-    for budget in sorted({*limits.budgets, limits.nodes}):
-        for family in (OPTIMAL, FREQUENT):
-            tree, *grown = (from_data(part, entrant.name, family, Limits(budget, limits.depth))
-                            for part in (trace, *(grow for grow, _ in parts)))
-            forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in parts))))
-    reads_text = isinstance(entrant.drafter, TextDrafter)  # and has no token for some nodes
-    for label, tree, judged in forest:
-        tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, own, entrant.name)) for own, part in judged]
-        walk = (simulated.rounds(recorded, entrant.drafter, tree) if reads_text else
-                acceptance.rounds_of(trace, tree, entrant.name))
-        sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
-        calling = 1.0 if reads_text else float((sizes > 0).sum() / max(1, len(sizes)))
-        yield _candidate(entrant, label, tree, tallies, sizes, {} if reads_text else Counter(widths(tree).tolist()),
-                         calling)
-
-
-def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:
-    """The tree of a family for a trace, within the limits: the most frequent rank paths, or Sequoia's."""
-    if family == FREQUENT:
-        found = most_frequent_paths(part, limits.nodes, drafter, most_depth=limits.depth)
-        return Tree.from_choices(path for path, _ in found)
-    most = sum(acceptance.RANKS**level for level in range(1, limits.depth + 1))
-    return shapes.optimal(acceptance.acceptance_by_rank(part, drafter), min(limits.nodes, most), limits.depth)
-
-
-def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
-    """(to grow trees from, to judge them on): every second prompt of each kind against the others, both ways."""
-    names = list(dict.fromkeys(zip(trace.kinds, trace.prompts)))
-    names.sort(key=lambda name: name[0])  # stable: prompts of one kind stand together, in their order
-    odd = {prompt for place, (_, prompt) in enumerate(names) if place % 2}
-    in_odd = np.array([prompt in odd for prompt in trace.prompts])
-    if not in_odd.any():
-        return [(trace, trace)]
-    halves = trace.select(in_odd), trace.select(~in_odd)
-    return [halves, halves[::-1]]
-
-
-def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] = FAMILIES,
-           budgets: Sequence[int] = ()) -> dict[str, Tree]:
-    """Chains of these lengths and families at these budgets, within the limits; by default all lengths and budgets."""
-    trees = {f"chain:{length}": shapes.chain(length) for length in lengths or range(1, limits.depth + 1)}
-    trees |= {f"{family}@{n}": tree for family in families for n in budgets or sorted({*limits.budgets, limits.nodes})
-              if (tree := shapes.at_budget(family, n)).max_depth < n}  # else it is a chain
-    return {label: tree for label, tree in trees.items()
-            if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}
 
 
 def _candidate(entrant: Entrant, label: str, shape, tallies: Sequence[pd.DataFrame], drafted: np.ndarray,

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from lib.lab import provenance, tables, theme
 
-RENDER = "DRAFT_TREES_RENDER"  # in the environment: set while notebooks are executed on the tables of a finished run
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Store:
     mark: str
 
     def open(self, name: str) -> tables.Table:
-        """A table to which rows are added one after another; rows that an earlier run of the same mark made are kept."""
+        """A table to which rows are added one after another; those of an earlier run with this mark are kept."""
         return tables.Table(self.folder, name, self.mark)
 
     def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -37,12 +36,15 @@ class Store:
 
 class Chapter:
     """One notebook of a run. run_dir: the run's folder, "" to keep nothing after the notebook ends; number: the
-    notebook's, as "02", with which the file names of its figures begin.
+    notebook's, as "02", with which the file names of its figures begin; reads: the folder of a finished run whose
+    tables a notebook without a run of its own shows.
     """
 
-    def __init__(self, run_dir: str, number: str):
-        self._scratch = None if run_dir else TemporaryDirectory()
-        self.folder, self.number = Path(run_dir or self._scratch.name), number
+    def __init__(self, run_dir: str, number: str, *, reads: str = ""):
+        self._scratch = None if run_dir or reads else TemporaryDirectory()
+        self.folder, self.number = Path(run_dir or reads or self._scratch.name), number
+        self._keeps_figures = bool(run_dir)
+        self._read: dict[str, tuple[int, pd.DataFrame]] = {}  # by table, with the file's time
         theme.use_theme()
 
     def measure(self, function: Callable[..., None], *, files: Iterable[str | Path] = (), device: str = "cpu",
@@ -50,7 +52,7 @@ class Chapter:
         """Calls function(store, device=device, **settings), which writes tables; rows of an earlier call are kept where
         code, settings, files, versions and machine are the same. While a finished run is rendered, nothing is called.
         """
-        if os.environ.get(RENDER):
+        if os.environ.get(provenance.RENDER):
             print("rows of the finished run")
             return
         mark = provenance.fingerprint(files=files, device=device, parameters=settings | {"of": function.__module__})
@@ -58,9 +60,14 @@ class Chapter:
 
     def table(self, name: str) -> pd.DataFrame:
         """The rows of a table, without their fingerprints; no rows where the run lacks it."""
-        if not tables.exists(self.folder, name):
-            return pd.DataFrame({column: [] for column in tables.schema_of(name).columns})
-        return tables.read(self.folder, name).drop(columns=tables.FINGERPRINT)
+        path = tables.path_of(self.folder, name)
+        if not path.exists():
+            columns = tables.schema_of(name).columns.items()
+            return pd.DataFrame({name: pd.Series(dtype=tables.DTYPES[column.kind]) for name, column in columns})
+        version = path.stat().st_mtime_ns
+        if name not in self._read or self._read[name][0] != version:
+            self._read[name] = version, tables.read(self.folder, name).drop(columns=tables.FINGERPRINT)
+        return self._read[name][1].copy()
 
     def has(self, *names: str) -> bool:
         """Whether the run has rows of all these tables; prints which one it lacks."""
@@ -70,14 +77,17 @@ class Chapter:
         return not lacking
 
     def save(self, figure: Figure, name: str) -> None:
-        """Keeps a figure as figures/NUMBER_NAME.png and .svg in the run's folder."""
-        theme.save(figure, str(self.folder), f"{self.number}_{name}")
+        """Keeps a figure as figures/NUMBER_NAME.png and .svg in the run's folder, if the notebook has a run."""
+        if self._keeps_figures:
+            theme.save(figure, str(self.folder), f"{self.number}_{name}")
 
     def say(self, markdown: str) -> None:
-        """Shows a computed sentence; no text of a prompt or model in it becomes a tag of HTML."""
+        """Shows a computed sentence in Markdown. No text of a prompt or model in it becomes a tag of HTML: an invisible
+        space parts its sign from its name, within code and without.
+        """
         from IPython.display import Markdown, display
 
-        display(Markdown(markdown.replace("<", "&lt;")))
+        display(Markdown(markdown.replace("<", "<\u200b")))
 
     @cached_property
     def record(self) -> dict:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from scipy.optimize import isotonic_regression
 
-from lib.lab.theme import Style, shown, styles_of
+from lib.lab.theme import shown, styles_of
 
 MOST_LABELS = 6  # lines that are named at their ends
 LABEL_POINTS = 13  # height of a label
@@ -31,16 +31,31 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
     """
     styles = styles_of(order if order is not None else rows[by])
     groups = [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
-    ticks = _powers_of_two(np.unique(rows[x]))
-    figure, axes = _panels(len(groups), columns)
+    ticks = np.unique(rows[x])
+    if len(ticks) > 8 and ticks[0] > 0:  # only powers of two
+        ticks = 2.0 ** np.arange(np.ceil(np.log2(ticks[0])), np.floor(np.log2(ticks[-1])) + 1)
+    columns = min(columns, len(groups))
+    wide, high = {1: (7.4, 4.4), 2: (10.6, 4.2)}.get(columns, (3.3 * columns + 2.0, 2.9))
+    lines_of_panels = -(-len(groups) // columns)
+    figure, axes = plt.subplots(lines_of_panels, columns, squeeze=False, sharex=True, sharey=True, layout="constrained",
+                                figsize=(wide, high if lines_of_panels == 1 else 2.9 * lines_of_panels))
+    for axis in axes.flat[len(groups):]:
+        axis.set_visible(False)
     for axis, (name, group) in zip(axes.flat, groups):
-        for strategy, line in group.groupby(by, sort=False):
-            marked = ticks if log_x else line[x][::max(1, len(line) // 8)]
-            _line(axis, line.sort_values(x), (x, y, lower, upper), styles[strategy], shown(strategy), marked)
+        for strategy, line in group.sort_values(x, kind="stable").groupby(by, sort=False):
+            marked = np.isin(line[x], ticks if log_x else line[x][::max(1, len(line) // 8)])
+            axis.plot(line[x], line[y], **styles[strategy].line, label=shown(strategy), markeredgecolor="white",
+                      markevery=list(np.flatnonzero(marked)), markeredgewidth=0.6)
+            if lower and upper:
+                axis.fill_between(line[x], line[lower], line[upper], color=styles[strategy].colour, alpha=0.15,
+                                  linewidth=0)
         if bound is not None:
             axis.axhline(bound, color="#666666", linestyle=":", linewidth=1)
         if log_x:
-            _log_axis(axis, ticks)
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_locator(FixedLocator(ticks))
+            axis.xaxis.set_minor_locator(NullLocator())
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         if log_y:
             axis.set_yscale("log")
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -54,7 +69,10 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
     if panels and title:
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
     if rows[by].nunique() > MOST_LABELS:
-        _legend(figure, rows, x, y, by, axes)
+        handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
+        ends = rows[rows[x] == rows.groupby(by)[x].transform("max")].groupby(by)[y].mean()
+        names = [shown(name) for name in ends.sort_values(ascending=False).index]
+        figure.legend([handles[name] for name in names], names, loc="outside right upper")
     elif rows[by].nunique() > 1:
         for row in axes:
             name_ends([axis for axis in row if axis.get_visible()][-1])
@@ -64,6 +82,8 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
 def name_ends(axis: Axes) -> None:
     """Writes each line's label right of the panel, at the height of its end; labels do not overlap."""
     named = [line for line in axis.get_lines() if not line.get_label().startswith("_") and len(line.get_xdata())]
+    if not named:
+        return
     inside = axis.get_xlim()[0]  # of the axis, which may be logarithmic
     heights = axis.transAxes.inverted().transform(axis.transData.transform(
         [(inside, line.get_ydata()[-1]) for line in named]))[:, 1]
@@ -130,46 +150,3 @@ def _apart(heights: Sequence[float], sizes: Sequence[float]) -> list[float]:
     moved = np.empty(len(heights))
     moved[order] = isotonic_regression(np.asarray(heights)[order] - room).x + room
     return moved.tolist()
-
-
-def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    wide = {1: (7.4, 4.4), 2: (10.6, 4.2)}.get(columns, (3.3 * columns + 2.0, 2.9))
-    size = wide[0], wide[1] if rows == 1 else 2.9 * rows
-    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharex=True, sharey=True,
-                                layout="constrained")
-    for axis in axes.flat[count:]:
-        axis.set_visible(False)
-    return figure, axes
-
-
-def _line(axis: Axes, line: pd.DataFrame, names, style: Style, label: str, marked: Sequence[float]) -> None:
-    x, y, lower, upper = names
-    places = list(np.flatnonzero(np.isin(line[x], marked)))
-    axis.plot(line[x], line[y], **style.line, label=label, markevery=places, markeredgecolor="white",
-              markeredgewidth=0.6)
-    if lower and upper:
-        axis.fill_between(line[x], line[lower], line[upper], color=style.colour, alpha=0.15, linewidth=0)
-
-
-def _powers_of_two(values: np.ndarray) -> np.ndarray:
-    """The values themselves if they are few, else the powers of two in their range."""
-    few = len(values) <= 8 or values[0] <= 0
-    return values if few else 2.0 ** np.arange(np.ceil(np.log2(values[0])), np.floor(np.log2(values[-1])) + 1)
-
-
-def _log_axis(axis: Axes, ticks: np.ndarray) -> None:
-    axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_locator(FixedLocator(ticks))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _legend(figure: Figure, rows: pd.DataFrame, x: str, y: str, by: str, axes: np.ndarray) -> None:
-    handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
-    if len(handles) < 2:
-        return
-    ends = rows[rows[x] == rows.groupby(by)[x].transform("max")].groupby(by)[y].mean()
-    names = [shown(name) for name in ends.sort_values(ascending=False).index]
-    figure.legend([handles[name] for name in names], names, loc="outside right upper")

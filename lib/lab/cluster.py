@@ -7,12 +7,6 @@ the workers wait.
 
 A worker that dies costs the pieces that it held, which others then do. Dask sends pickled objects between its own
 processes, so a cluster must be one that is trusted; files of a user's are never unpickled.
-
-What a large study costs, which a test computes from a trace's file and from a roofline: 10,000 prompts of 96 tokens, 20
-pairs, 8 drafters. In a file a position takes 4 bytes for its token, 2 for the target's probability, and 6 for each
-drafter's rank and probability: 1.0 GB in all. The target decodes in batches of 32: 8 B parameters on an H100 need 30,000
-steps of 4.8 ms, 0.8 hours for 20 pairs, and each drafter reads the text once, which takes far less. The driver holds two
-pieces for each worker and the trace of one pair, 69 MB, with its tables; nothing else grows with the number of prompts.
 """
 
 import hashlib
@@ -58,6 +52,8 @@ def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
     if not active():
         yield from (function(piece, *shared) for piece in pieces)
         return
+    from distributed import KilledWorker
+
     client, waiting, pieces = _client(os.environ[ADDRESS]), deque(), iter(pieces)
     told = function, shared, identity(), torch.get_num_threads()
     try:
@@ -66,7 +62,10 @@ def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
             waiting.extend(client.submit(_work, piece, *told, pure=False) for _, piece in zip(range(room), pieces))
             if not waiting:
                 return
-            yield _result(waiting.popleft())
+            yield waiting.popleft().result()
+    except KilledWorker as error:
+        raise ClusterError(f"{DEATHS} workers died over one piece of work, the last at {error.last_worker.address}: "
+                           "the memory may be too small for the models; take fewer workers") from None
     finally:
         client.cancel(list(waiting))
 
@@ -77,16 +76,6 @@ def _work(piece, function: Callable, shared: tuple, wanted: Mapping[str, object]
         raise ClusterError(f"a worker joined that {differs}")
     torch.set_num_threads(threads)
     return function(piece, *shared)
-
-
-def _result(future):
-    from distributed import KilledWorker
-
-    try:
-        return future.result()
-    except KilledWorker as error:
-        raise ClusterError(f"{DEATHS} workers died over one piece of work, the last at {error.last_worker.address}: the "
-                           "memory may be too small for the models; take fewer workers") from None
 
 
 @cache
@@ -113,13 +102,9 @@ def _differences(wanted: Mapping[str, object], found: Mapping[str, object]) -> s
 
 @cache
 def _client(address: str):
-    """This process's connection. ClusterError where there is no scheduler, no worker, or one that is refused."""
-    client = _connected(address)
-    check(client, identity())
-    return client
-
-
-def _connected(address: str):
+    """This process's connection to workers that may work for it. ClusterError where there is no scheduler, no worker,
+    or one that is refused.
+    """
     try:
         import dask
         from distributed import Client
@@ -127,10 +112,16 @@ def _connected(address: str):
         raise ClusterError(MISSING) from None
     dask.config.set({"distributed.scheduler.allowed-failures": DEATHS, "distributed.comm.timeouts.connect": SECONDS})
     try:
-        return Client(address, timeout=SECONDS, set_as_default=False)
+        client = Client(address, timeout=SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ClusterError(f"there is no cluster at {address} ({_first_line(error)}); start one with `dask scheduler` "
                            "and `dask worker`, or take --workers N") from None
+    try:
+        check(client, identity())
+    except ClusterError:
+        client.close()
+        raise
+    return client
 
 
 def check(client, wanted: Mapping[str, object]) -> None:
@@ -175,11 +166,8 @@ def used(address: str) -> Iterator[None]:
 
     ClusterError before anything runs, where the cluster is not there or not allowed.
     """
-    client = _connected(address)
-    try:
-        check(client, identity())
-    finally:
-        client.close()
+    _client(address).close()
+    _client.cache_clear()
     os.environ[ADDRESS] = address
     try:
         yield

@@ -133,7 +133,7 @@ def make(layout: Layout, words: Sequence[str], *, settings: Sequence[str] = (), 
     if reference and chosen:
         raise UsageError("--reference takes all notebooks; leave out " + ", ".join(sorted(chosen)))
     defaults = {name: defaults_of(layout.notebooks / f"{name}.ipynb") for name in known}
-    values = {name: _profile_values(profile, name, defaults[name]) for name in known}
+    values = {name: _of_profile(profile, name, defaults[name]) for name in known}
     typed: dict[str, str] = {}
     for setting in settings:
         _apply(setting, names, defaults, values, cwd, layout.notebooks, typed)
@@ -150,6 +150,17 @@ def make(layout: Layout, words: Sequence[str], *, settings: Sequence[str] = (), 
         hint = f"it is not among the notebooks of this command, {', '.join(names)}" if first else nearest(start, known)
         raise UsageError(f"--from: no notebook {first or repr(start)}: {hint}")
     return Plan(layout, profile, run, stages, tuple(known), first, reference, tuple(command), typed)
+
+
+def _default_run(profile: str, settings: Sequence[str], typed: Mapping[str, str]) -> str:
+    """The profile's name and the settings, with the last part of each path: other settings give another name."""
+    full = short = "-".join([profile, *settings])
+    for path in sorted(typed.values(), key=len, reverse=True):
+        short = short.replace(path, Path(path).name)
+    name = re.sub(r"[^A-Za-z0-9._=-]+", "-", short).strip("-.")
+    if short == full and len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME - 9]}-{sha256(full.encode()).hexdigest()[:8]}"
 
 
 def find_notebook(word: str, known: Sequence[str]) -> str | None:
@@ -174,6 +185,27 @@ def nearest(name: str, names: Iterable[str]) -> str:
 # ------------------------------------------------------------------------------------------------------------- profiles
 
 
+def _sort_words(layout: Layout, words: Sequence[str], known: Sequence[str]) -> tuple[set[str], Profile]:
+    """The notebooks among the words, and the profile (by default cpu)."""
+    profiles, chosen, files = layout.profiles(), set(), []
+    for word in words:
+        if word in profiles:
+            files.append(profiles[word])
+        elif (notebook := find_notebook(word, known)) is not None:
+            chosen.add(notebook)
+        elif word.endswith((".yaml", ".yml")) and Path(word).is_file():
+            files.append(Path(word))
+        elif word in ("test", "render"):
+            raise UsageError(f"'{word}' goes with no profile or notebook; write ./run_notebooks.sh {word} first")
+        else:
+            raise UsageError(f"{word!r} is neither a profile, a profile's file nor a notebook: "
+                             f"{nearest(word, [*profiles, *known, 'test', 'render'])}")
+    if len(files) > 1:
+        raise UsageError(f"one profile at a time, not {' and '.join(path.stem for path in files)}")
+    default = layout.notebooks / "params" / f"{DEFAULT_PROFILE}.yaml"
+    return chosen, load_profile(files[0] if files else default, known)
+
+
 def load_profile(path: Path, known: Sequence[str]) -> Profile:
     """A profile from its file. UsageError where the file is malformed or names a notebook that does not exist."""
     try:
@@ -195,36 +227,14 @@ def load_profile(path: Path, known: Sequence[str]) -> Profile:
     return Profile(path.stem, about, {name: section or {} for name, section in content.items()}, seconds, online)
 
 
-def _sort_words(layout: Layout, words: Sequence[str], known: Sequence[str]) -> tuple[set[str], Profile]:
-    """The notebooks among the words, and the profile (by default cpu)."""
-    profiles, chosen, files = layout.profiles(), set(), []
-    for word in words:
-        if word in profiles:
-            files.append(profiles[word])
-        elif (notebook := find_notebook(word, known)) is not None:
-            chosen.add(notebook)
-        elif word.endswith((".yaml", ".yml")) and Path(word).is_file():
-            files.append(Path(word))
-        elif word == "test":
-            raise UsageError("'test' goes with no profile or notebook; write ./run_notebooks.sh test alone")
-        else:
-            raise UsageError(f"{word!r} is neither a profile, a profile's file nor a notebook: "
-                             f"{nearest(word, [*profiles, *known, 'test'])}")
-    if len(files) > 1:
-        raise UsageError(f"one profile at a time, not {' and '.join(path.stem for path in files)}")
-    default = layout.notebooks / "params" / f"{DEFAULT_PROFILE}.yaml"
-    return chosen, load_profile(files[0] if files else default, known)
-
-
-def _profile_values(profile: Profile, notebook: str, defaults: Mapping[str, Value]) -> dict[str, Value]:
+def _of_profile(profile: Profile, notebook: str, defaults: Mapping[str, Value]) -> dict[str, Value]:
     """A profile's values for a notebook, checked. UsageError for a parameter that the notebook does not have."""
-    values, where = {}, f"profile {profile.name}, {notebook}"
-    for name, value in profile.values.get(notebook, {}).items():
+    where, section = f"profile {profile.name}, {notebook}", profile.values.get(notebook, {})
+    for name in section:
         if name not in defaults or name == RUN_DIR:
             hint = nearest(str(name), set(defaults) - {RUN_DIR})
             raise UsageError(f"{where}: no parameter is called {name!r}: {hint}")
-        values[name] = checked(f"{where}: {name}", defaults[name], value)
-    return values
+    return {name: checked(f"{where}: {name}", defaults[name], value) for name, value in section.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- parameters
@@ -234,13 +244,13 @@ def defaults_of(path: Path) -> dict[str, Value]:
     """name -> default of a notebook's parameters. UsageError for a default that is no constant or list of constants."""
     from papermill import inspect_notebook  # a slow import, which --help does not need
 
-    found: dict[str, Value] = {}
-    for name, parameter in inspect_notebook(path).items():
-        found[name] = _constant(default := parameter["default"])
-        if found[name] == default:
+    written = {name: parameter["default"] for name, parameter in inspect_notebook(path).items()}
+    defaults = {name: _constant(text) for name, text in written.items()}
+    for name, text in written.items():
+        if defaults[name] == text:
             raise UsageError(f"{path.name}: its parameters cell must hold constants and flat lists alone, not "
-                             f"'{name} = {default}'")
-    return found
+                             f"'{name} = {text}'")
+    return defaults
 
 
 def checked(name: str, default: Value, value: Value) -> Value:
@@ -294,14 +304,13 @@ def _apply(setting: str, names: Sequence[str], defaults: Mapping[str, Mapping[st
         raise UsageError(f"--set {setting!r}: write --set name=value")
     if name == RUN_DIR:
         raise UsageError(f"--set {name}: the folder follows from the run's name; use --run NAME")
-    having = [notebook for notebook in names if name in defaults[notebook]]
+    having = [notebook for notebook in defaults if name in defaults[notebook]]
+    if having and not set(having) & set(names):
+        raise UsageError(f"--set {name}: of the notebooks of this command none has it, but {', '.join(having)}")
     if not having:
-        elsewhere = [notebook for notebook in defaults if name in defaults[notebook]]
-        if elsewhere:
-            raise UsageError(f"--set {name}: of the notebooks of this command none has it, but {', '.join(elsewhere)}")
-        every = {parameter for notebook in names for parameter in defaults[notebook]} - {RUN_DIR}
-        raise UsageError(f"--set {name}: no notebook has such a parameter: {nearest(name, every)}")
-    for notebook in having:
+        parameters = {parameter for notebook in names for parameter in defaults[notebook]} - {RUN_DIR}
+        raise UsageError(f"--set {name}: no notebook has such a parameter: {nearest(name, parameters)}")
+    for notebook in set(having) & set(names):
         value = parsed(f"--set {name}", defaults[notebook][name], text)
         values[notebook][name] = _from_notebooks(value, cwd, notebooks, typed)
 
@@ -324,14 +333,3 @@ def _from_notebooks(value: Value, cwd: Path, notebooks: Path, typed: dict[str, s
     if value.endswith(FILE_ENDINGS) and not (notebooks / value).exists():
         raise UsageError(f"there is no file {value} in {cwd}")
     return value
-
-
-def _default_run(profile: str, settings: Sequence[str], typed: Mapping[str, str]) -> str:
-    """The profile's name and the settings, with the last part of each path: other settings give another name."""
-    full = shown = "-".join([profile, *settings])
-    for path in sorted(typed.values(), key=len, reverse=True):
-        shown = shown.replace(path, Path(path).name)
-    name = re.sub(r"[^A-Za-z0-9._=-]+", "-", shown).strip("-.")
-    if shown == full and len(name) <= LONGEST_NAME:
-        return name
-    return f"{name[:LONGEST_NAME - 9]}-{sha256(full.encode()).hexdigest()[:8]}"

@@ -17,6 +17,7 @@ from lib.lab import environment, json_text
 LIB = Path(__file__).resolve().parents[1]
 HOME = LIB.parent
 APART = {"tests", "explorers", "training", "__pycache__"}  # folders of lib that do not count for a fingerprint
+RENDER = "DRAFT_TREES_RENDER"  # in the environment, while notebooks are executed on the tables of a finished run
 LENGTH = 12  # hexadecimal digits of a fingerprint, enough that two runs do not share one by chance
 
 
@@ -40,7 +41,8 @@ def fingerprint(*, files: Iterable[str | Path] = (), parameters: Mapping[str, ob
 
 def digest(facts: object) -> str:
     """SHA-256 of plain values; the order of keys does not count."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=_plain).encode()).hexdigest()
+    text = json.dumps(facts, sort_keys=True, default=lambda value: getattr(value, "item", value.__str__)())  # of NumPy
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def file_digest(path: str | Path) -> str:
@@ -91,32 +93,20 @@ def commit() -> dict[str, object]:
 
 def read(run_dir: str | Path) -> dict:
     """The record of a run, run.json. FileNotFoundError without one, ValueError where the file is no such record."""
-    path = Path(run_dir) / "run.json"
+    path, kinds = Path(run_dir) / "run.json", {"fingerprint": str, "finished": str, "tables": dict, "machine": dict}
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} holds no run (no run.json); ./run_notebooks.sh makes one")
     try:
         record = json_text.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        stages, parameters = record["stages"], record.get("parameters", {})
+        lacking = [f"{name}: {key}" for name, stage in stages.items() for key, kind in kinds.items()
+                   if not isinstance(stage.get(key), kind)]
+        lacking += [f"parameters of {name}" for name, values in parameters.items() if not isinstance(values, dict)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no record of a run: {error}") from None
-    if fault := _fault_of(record):
-        raise ValueError(f"{path} is no record of a run: {fault}")
+    if lacking:
+        raise ValueError(f"{path} is no record of a run: it lacks {', '.join(lacking)}")
     return record
-
-
-def _fault_of(record: object) -> str:
-    """What a record of a run lacks that others read of it; empty for a good one."""
-    if not isinstance(record, dict) or not isinstance(record.get("stages"), dict):
-        return "it lacks an object `stages`"
-    for name, stage in record["stages"].items():
-        kinds = {"fingerprint": str, "finished": str, "tables": dict, "machine": dict}
-        held = stage if isinstance(stage, dict) else {}
-        wrong = [key for key, kind in kinds.items() if not isinstance(held.get(key), kind)]
-        if wrong:
-            return f"its stage {name!r} lacks {', '.join(wrong)}"
-    parameters = record.get("parameters", {})
-    if not isinstance(parameters, dict) or not all(isinstance(own, dict) for own in parameters.values()):
-        return "its parameters are no objects"
-    return ""
 
 
 def machine_of(run: dict, stage: str) -> dict[str, object]:
@@ -134,8 +124,3 @@ def machines(run: dict) -> str:
         by_words.setdefault(words, []).append(stage)
     one = len(by_words) == 1
     return "; ".join(words if one else f"{', '.join(stages)}: {words}" for words, stages in by_words.items())
-
-
-def _plain(value: object) -> object:
-    """A number of NumPy as Python's, anything else as text."""
-    return value.item() if hasattr(value, "item") else str(value)

@@ -1,11 +1,13 @@
 """Carries out a plan: finished stages are skipped, each stage is recorded as it ends, the report comes last.
 
 A run's folder has run.json (what made the run and which stages are finished), recommendation.json, executed notebooks,
-tables and figures.
+tables, figures, report.html and its chapters.
 """
 
 import fcntl
 import json
+import lzma
+import os
 import shutil
 import sys
 import time
@@ -17,25 +19,24 @@ from typing import Callable, Iterable, Iterator, Mapping
 import nbformat
 
 from lib.lab import atomic_file, execute, provenance
-from lib.lab.plan import REPORT, RUN_DIR, Plan, Stage, UsageError
+from lib.lab.plan import REPORT, RUN_DIR, Layout, Plan, Stage, StageFailed, UsageError, defaults_of
 
 FINDINGS = "<!-- findings: from the committed run -->", "<!-- end of findings -->"  # the lines around them in README.md
-OPENING = "**In short**"  # with which the report's first output begins
+LARGE = 100_000  # bytes, from which a committed table is compressed
+Say = Callable[[str], None]
 
 
-def carry_out(plan: Plan, say: Callable[[str], None], report_needs: Iterable[str] = (),
-              facts: Callable[[Stage], Mapping[str, object]] = lambda stage: {}) -> Path | None:
+def carry_out(plan: Plan, say: Say, facts: Callable[[Stage], Mapping] = lambda stage: {}) -> Path | None:
     """Run a plan's unfinished stages; returns the report's path, None without a report.
 
-    report_needs: the notebooks whose tables the report reads. facts: what the record of a stage that has ended holds
-    besides, by name. UsageError before anything has run; StageFailed where a notebook stops.
+    facts: what the record of a finished stage holds besides. UsageError before anything has run; StageFailed where a
+    notebook stops.
     """
     with locked(plan.folder):
         record = about(plan, load(plan.folder))
-        missing = [name for name in report_needs if name in plan.known and name not in record["parameters"]]
-        if missing and plan.has_report:
-            raise UsageError(f"{REPORT} reads tables of other notebooks, and run {plan.run} never had "
-                             f"{', '.join(missing)}; run them too, or name the run that has them with --run")
+        if plan.has_report and not set(record["parameters"]) - {REPORT}:
+            raise UsageError(f"{REPORT} reads tables of other notebooks, and run {plan.run} has none; run them too, or "
+                             "name the run that has them with --run")
         wanted = fingerprints(plan, record)
         done = finished(plan, record, wanted)
         announce(plan, done, record["stages"], say)
@@ -47,13 +48,18 @@ def carry_out(plan: Plan, say: Callable[[str], None], report_needs: Iterable[str
             record["stages"].pop(stage.name, None)
             save(plan.folder, record)
             before, start = _versions(plan.folder), time.monotonic()
-            execute.run(plan, stage, show_progress=sys.stderr.isatty())
+            try:
+                execute.run(plan.layout.notebooks / f"{stage.name}.ipynb", plan.executed(stage.name), stage.values,
+                            show_progress=sys.stderr.isatty())
+            except StageFailed as error:
+                raise StageFailed(plan.as_typed(str(error))) from None
             seconds = time.monotonic() - start
             written = [path for path, version in _versions(plan.folder).items() if before.get(path) != version]
             record["stages"][stage.name] = {
                 "fingerprint": wanted[stage.name], "commit": record["commit"], "seconds": round(seconds, 1),
                 "machine": record["machine"], "finished": now(),
-                "tables": {path.name: provenance.file_digest(path) for path in sorted(written)}, **facts(stage)}
+                "tables": {path.name: provenance.file_digest(path) for path in sorted(written)},
+                **facts(stage)}
             save(plan.folder, record)
             say(f"{head} done in {spoken(seconds)}")
         save(plan.folder, record | {"finished": now()})
@@ -61,23 +67,49 @@ def carry_out(plan: Plan, say: Callable[[str], None], report_needs: Iterable[str
         if plan.has_report and (REPORT not in done or not report.exists()):
             if not plan.executed(REPORT).exists():
                 raise UsageError(f"{REPORT} has never finished in run {plan.run}; run it without --from")
-            execute.report(plan.executed(REPORT), report)
+            execute.pages(plan.folder / "executed", plan.folder)
         if plan.reference:
-            make_reference(plan, say)
+            make_reference(plan.layout, plan.folder, say)
         return report if plan.has_report else None
+
+
+def render(layout: Layout, folder: Path, say: Say, reference: bool = False) -> Path:
+    """Execute the notebooks that a finished run has, and the report, on the run's tables without models; write their
+    copies and pages, and into run.json by which commit. Returns the report's path. UsageError for a folder without run.
+    """
+    if not (folder / "run.json").exists():
+        raise UsageError(f"{folder} holds no run (no run.json); name the folder of a run, such as data/runs/cpu")
+    with locked(folder):
+        record = load(folder)
+        names = [name for name in layout.stages() if name in record["stages"] or name == REPORT]
+        os.environ[provenance.RENDER] = "1"
+        try:
+            for name in names:
+                notebook = layout.notebooks / f"{name}.ipynb"
+                known = {key: value for key, value in record.get("parameters", {}).get(name, {}).items()
+                         if key in defaults_of(notebook)}
+                execute.run(notebook, folder / "executed" / f"{name}.ipynb",
+                            known | {RUN_DIR: os.path.relpath(folder, layout.notebooks)})
+                say(f"rendered {name}")
+        finally:
+            del os.environ[provenance.RENDER]
+        save(folder, record | {"rendered": provenance.commit() | {"finished": now(), "notebooks": names}})
+        execute.pages(folder / "executed", folder)
+        if reference:
+            make_reference(layout, folder, say)
+    return folder / "report.html"
 
 
 def resuming(plan: Plan) -> list[str]:
     """The command that resumes a stopped run: the same one, but with --from at the first unfinished stage."""
-    words = ["./run_notebooks.sh", *plan.command]
-    recorded = load(plan.folder)["stages"]
+    words, recorded = ["./run_notebooks.sh", *plan.command], load(plan.folder)["stages"]
     first = next((stage.name for stage in plan.stages if stage.name not in recorded), None)
     if "--from" in words and first:
         words[words.index("--from") + 1] = first
     return words
 
 
-def announce(plan: Plan, done: set[str], recorded: Mapping[str, Mapping], say: Callable[[str], None]) -> None:
+def announce(plan: Plan, done: set[str], recorded: Mapping[str, Mapping], say: Say) -> None:
     """Say which stages will run, and about how long they take."""
     left = [stage.seconds for stage in plan.stages if stage.name not in done]
     estimates = [seconds for seconds in left if seconds is not None]
@@ -158,17 +190,17 @@ def about(plan: Plan, before: Mapping) -> dict[str, object]:
         **{name: {path.name: provenance.file_digest(path) for path in sorted((data / name).glob("[!.]*"))}
            for name in ("models", "prompts")},
         "parameters": parameters,
-        "seeds": {name: {key: own[key] for key in own if "seed" in key} for name, own in parameters.items()},
+        "seeds": {name: {key: values[key] for key in values if "seed" in key} for name, values in parameters.items()},
     }
 
 
 def fingerprints(plan: Plan, record: Mapping) -> dict[str, str]:
-    """The fingerprint of each stage of the plan: of its notebook, code, parameters, models, prompts, versions, machine,
-    and the fingerprints of the stages before it (all, or those that the notebook's metadata lists as `upstream`).
+    """The fingerprint of each stage of the plan: of its notebook's cells, lib's code, parameters, models, prompts,
+    versions, machine, and the fingerprints of the stages before it (all, or those that the notebook's metadata lists as
+    `upstream`).
     """
     shared = {name: record[name] for name in ("versions", "machine", "models", "prompts")}
-    stages = {stage.name: stage for stage in plan.stages}
-    code = provenance.code_digest()
+    stages, code = {stage.name: stage for stage in plan.stages}, provenance.code_digest()
     marks = {name: entry["fingerprint"] for name, entry in record["stages"].items()}
     for position, name in enumerate(plan.known):
         if name in stages:
@@ -176,8 +208,7 @@ def fingerprints(plan: Plan, record: Mapping) -> dict[str, str]:
             before = notebook.metadata.get("upstream", plan.known[:position])
             marks[name] = provenance.digest({
                 "cells": [(cell.cell_type, cell.source) for cell in notebook.cells],
-                "code": code,
-                "values": stages[name].values, "files": _named_files(stages[name], plan.layout.notebooks),
+                "code": code, "values": stages[name].values, "files": _named_files(stages[name], plan.layout.notebooks),
                 "before": {other: marks.get(other) for other in before}, **shared})[:provenance.LENGTH]
     return {name: marks[name] for name in stages}
 
@@ -210,19 +241,26 @@ def now() -> str:
 # -------------------------------------------------------------------------------------------------------- the reference
 
 
-def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
+def make_reference(layout: Layout, folder: Path, say: Say) -> None:
     """Make a run the committed one: its tables, record, figures, executed notebooks, report, and README's findings."""
-    home, readme = plan.layout.home, plan.layout.home / "README.md"
-    results, executed = home / "data" / "results" / "reference", plan.layout.notebooks / "executed"
+    home, readme, executed = layout.home, layout.home / "README.md", layout.notebooks / "executed"
+    report = nbformat.read(folder / "executed" / f"{REPORT}.ipynb", as_version=4)
+    text = with_findings(readme.read_text(encoding="utf-8"), report)
+    results = home / "data" / "results" / "reference"
     shown = f"{REPORT.partition('_')[0]}_*"  # figures that the report shows
-    text = with_findings(readme.read_text(encoding="utf-8"), nbformat.read(plan.executed(REPORT), as_version=4))
     copied = [
-        *_replace(plan.folder / "tables", results / "tables", ("*.csv", "*.csv.xz")),
-        *_replace(plan.folder, results, ("*.json", "columns.csv")),  # what made the run, what it recommends
-        *_replace(plan.folder / "figures", home / "figures", (f"{shown}.png", f"{shown}.svg")),
-        *_replace(plan.folder / "executed", executed, ("[0-9]*.ipynb",)),
-        *_replace(plan.folder, executed, ("report.html",)),
+        *_replace(folder / "tables", results / "tables", ("*.csv", "*.csv.xz")),
+        *_replace(folder, results, ("*.json", "columns.csv")),  # what made the run, what it recommends
+        *_replace(folder / "figures", home / "figures", (f"{shown}.png", f"{shown}.svg")),
+        *_replace(folder / "executed", executed, ("[0-9]*.ipynb",)),
     ]
+    for path in results.glob("tables/*.csv"):
+        if path.stat().st_size > LARGE:
+            packed = path.with_suffix(".csv.xz")
+            packed.write_bytes(lzma.compress(path.read_bytes()))
+            path.unlink()
+            copied[copied.index(path)] = packed
+    copied += execute.pages(executed, executed)
     readme.write_text(text, encoding="utf-8")
     size = sum(path.stat().st_size for path in copied)
     say(f"reference: {len(copied)} files, {size / 2**20:.1f} MiB, in data/results/reference, figures and "
@@ -230,22 +268,24 @@ def make_reference(plan: Plan, say: Callable[[str], None]) -> None:
 
 
 def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
-    """README.md with the executed report's opening between its two marks. UsageError where either lacks its part."""
+    """README.md with the executed report's first Markdown output between its two marks. UsageError where it is not."""
     begin, end = map(readme.find, FINDINGS)
     if not 0 <= begin < end:
         raise UsageError(f"README.md lacks the lines {' and '.join(FINDINGS)}, between which the findings go")
-    outputs = [output for cell in report.cells for output in cell.get("outputs", [])]
-    opening = next((text for output in outputs
-                    if (text := output.get("data", {}).get("text/markdown", "")).startswith(OPENING)), None)
+    outputs = [output.get("data", {}) for cell in report.cells for output in cell.get("outputs", [])]
+    opening = next((data["text/markdown"] for data in outputs if "text/markdown" in data), None)
     if opening is None:
-        raise UsageError(f"the report has no output that begins with {OPENING!r}; run it to its end first")
+        raise UsageError("the report shows no Markdown, of which the first becomes README.md's findings; run it to its "
+                         "end first")
     return f"{readme[:begin]}{FINDINGS[0]}\n{opening}\n{readme[end:]}"
 
 
 def _replace(source: Path, target: Path, patterns: Iterable[str]) -> list[Path]:
     """Put a folder's files of these patterns, but for failed notebooks, in the place of the target's; returns them."""
+    if source.resolve() == target.resolve():
+        return []
     target.mkdir(parents=True, exist_ok=True)
     for path in [path for pattern in patterns for path in target.glob(pattern)]:
         path.unlink()
-    found = sorted(path for pattern in patterns for path in source.glob(pattern) if ".failed." not in path.name)
-    return [Path(shutil.copyfile(path, target / path.name)) for path in found]
+    files = sorted(path for pattern in patterns for path in source.glob(pattern) if ".failed." not in path.name)
+    return [Path(shutil.copyfile(path, target / path.name)) for path in files]

@@ -2,8 +2,8 @@
 
 `data/columns.csv` declares every table: a row without a column says what a row of the table is, the others its columns
 in the order of the file, with kind, unit and meaning, and the place of those that together name a row (`key`). A table
-is the file `RUN/tables/NAME.csv`; in the committed run, large ones are compressed (`NAME.csv.xz`). Every change replaces
-the whole file in one step, so a stopped writer leaves all rows that it added before.
+is the file `RUN/tables/NAME.csv`; in the committed run, large ones are compressed (`NAME.csv.xz`). Every change
+replaces the whole file in one step, so a stopped writer leaves all rows that it added before.
 """
 
 import csv

@@ -81,9 +81,15 @@ def interleaved(
                 once[name] = clock(call, device)
             except Exception as error:  # compilers, libraries and devices without memory raise errors of many kinds
                 failed[name] = failure(error)
-    counts = _repeats({name: once[name] for name in affordable(once, seconds)}, repeats, seconds)
-    samples, names = {name: [] for name in counts}, list(counts)
-    rounds = max(counts.values(), default=0)
+    names = sorted(once, key=once.get)
+    while names and LEAST_REPEATS * sum(once[name] for name in names) > seconds:
+        names.pop()
+    counts, left = {}, seconds
+    for place, name in enumerate(names):  # cheapest first: an equal share each of the time that is left
+        share = left / (len(names) - place)
+        counts[name] = int(min(repeats, max(LEAST_REPEATS, share / max(once[name], 1e-9))))
+        left -= counts[name] * once[name]
+    samples, rounds = {name: [] for name in names}, max(counts.values(), default=0)
     for index in range(rounds):
         for at in torch.randperm(len(names), generator=generator).tolist():
             name = names[at]
@@ -92,17 +98,14 @@ def interleaved(
                 samples[name].append(clock(alternatives[name], device))
     untried = f"time: not tried, one call of each of those before it took more than {seconds:g} s"
     skipped = {name: too_long(once[name], seconds) if name in once else untried for name in alternatives} | failed
-    return {
-        name: _quartiles(samples[name]) if name in samples else Timing(skipped=skipped[name]) for name in alternatives
-    }
-
-
-def affordable(once: dict[str, float], seconds: float) -> list[str]:
-    """The alternatives, cheapest first, for which LEAST_REPEATS calls each fit into `seconds` together."""
-    kept = sorted(once, key=once.get)
-    while kept and LEAST_REPEATS * sum(once[name] for name in kept) > seconds:
-        kept.pop()
-    return kept
+    times = {}
+    for name in alternatives:
+        if name in samples:
+            lower, median, upper = np.quantile(samples[name], [0.25, 0.5, 0.75]).tolist()
+            times[name] = Timing(median, lower, upper, len(samples[name]))
+        else:
+            times[name] = Timing(skipped=skipped[name])
+    return times
 
 
 def failure(error: Exception) -> str:
@@ -114,16 +117,6 @@ def failure(error: Exception) -> str:
 def too_long(once: float, seconds: float) -> str:
     """The reason for skipping an alternative that takes `once` seconds a call."""
     return f"time: {LEAST_REPEATS} calls of {once:.3g} s and those of the faster ones do not fit into {seconds:g} s"
-
-
-def _repeats(once: dict[str, float], repeats: int, seconds: float) -> dict[str, int]:
-    """Repeats of each, cheapest first: an equal share of the remaining time; unused time goes to the others."""
-    counts, left = {}, seconds
-    for index, (name, each) in enumerate(once.items()):
-        share = left / (len(once) - index)
-        counts[name] = int(min(repeats, max(LEAST_REPEATS, share / max(each, 1e-9))))
-        left -= counts[name] * each
-    return counts
 
 
 def shortest(call: Call, device: str | torch.device, seconds: float) -> float:
@@ -146,8 +139,3 @@ def flusher(device: str | torch.device = "cpu") -> Callable[[str], object]:
     cached = (torch.device(device).type == "cpu" and processor.cache_bytes()) or 0
     data = torch.zeros(max(LEAST_FLUSHED, 2 * cached) // 4, device=device)  # writes might bypass the caches
     return lambda name: data.sum()
-
-
-def _quartiles(samples: list[float]) -> Timing:
-    lower, median, upper = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
-    return Timing(median, lower, upper, len(samples))

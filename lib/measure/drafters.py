@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib import models
 from lib.cost.candidates import growth_rules
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
@@ -19,6 +18,7 @@ from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter, NoDrafter
 from lib.drafters.heads.store import folder_of, made_for
 from lib.drafters.registry import DRAFTERS, make, needs_draft_model, parse
+from lib.forward.load import load_pairs
 from lib.lab.chapter import Store
 from lib.models import prompts as prompt_files
 from lib.models.registry import sources
@@ -43,7 +43,7 @@ def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], furt
     exist for it, and the others with `other_drafters`. shapes: names of static shapes; grown: budgets at which
     drafters that can grow trees also do. judge_prompts: of each kind. new_tokens: of a continuation.
     """
-    loaded = models.load_pairs(pairs, dtype=dtype, device=device)
+    loaded = load_pairs(pairs, dtype=dtype, device=device)
     by_target: dict[str, list] = {}
     for pair in loaded:
         by_target.setdefault(pair.target_name, []).append(pair)

@@ -11,15 +11,17 @@ import pandas as pd
 
 import lib.cost.served as from_logs
 from lib.cost.candidates import Candidate, Entrant, Limits
+from lib.cost.recommendation import with_schedule
 from lib.cost.roofline import HARDWARE
 from lib.cost.round_cost import RoundCost
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, make, parse
+from lib.forward.load import load_served
 from lib.lab import provenance, stats
 from lib.lab.chapter import Store
 from lib.models import dialogue, held_out
 from lib.models import prompts as prompt_files
-from lib.models.load import Served, load_served
+from lib.models.load import Served
 from lib.models.registry import sources
 from lib.replay import acceptance, endpoint, log_lines, logs
 from lib.replay.logs import Texts
@@ -52,7 +54,7 @@ def measure(store: Store, *, log: str, inputs: str, url: str, served: str, promp
     tried = replayed(found, texts, written_at, Limits(most_nodes, most_depth, batches))
     by_batch = [from_logs.recommend(tried, cost, batch, texts, rng) for batch, cost in known.items()]
     told = from_logs.ForLogs(model.name, Path(costs).name, written_at, len(texts.names),
-                             from_logs.with_schedule(by_batch))
+                             with_schedule(by_batch))
     told.save(store.folder / from_logs.FILE)
     store.write("served_candidates", predicted(tried, known, rng))
     store.write("served_text", by_text_alone(found, texts, model.tokenizer, written_at))

@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.drafters.self_speculation import EarlyExitDrafter, first_layers, int8_self
-from lib.models.quantize import PackedLinear
+from lib.forward.quantize import PackedLinear
 from lib.measure.drafters import competing
 from lib.tests import small_models
 

@@ -22,7 +22,7 @@ from lib.lab.plan import Layout
 
 HOME = provenance.HOME
 # Tables whose rows are timings, or follow from them.
-TIMED = re.compile("advice_|attention|speed|form|sampled|peaks|costs|source_grid|rules_cost")  # at its beginning
+TIMED = re.compile("advice_|attention|speed|form|sampled|peaks|costs|source_grid")  # at its beginning
 SECONDS = 10.0  # in which kernels notice that their runner is gone
 MOST = 3600.0  # of a run
 

@@ -1,5 +1,7 @@
 """What figures say: everything asked for is drawn, nothing else, and wrong input is named."""
 
+import io
+
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
+from PIL import Image
 
 from lib.lab import charts, theme
 from lib.lab.theme import STYLES, styles_of
@@ -97,6 +100,20 @@ def test_a_narrow_tree_has_room_for_a_long_title(tree):
     theme.use_theme()
     figure = drawing.draw_tree(tree, title="random:smollm2-1.7b drafted by random:smollm2-135m, batch 4: one tree")
     figure.canvas.draw()
+
+
+def test_a_small_picture_looks_the_same_and_every_strategy_keeps_its_colour():
+    trees = {name: shapes.at_budget(name, 12) for name in ("chain", "star", "independent:2", "kary:2", "comb:3",
+                                                           "expansion:2,2,1")}
+    shades = {name: np.linspace(1, 0, tree.size) for name, tree in trees.items()}
+    figure, drawn = drawing.gallery(trees, weights=shades), io.BytesIO()
+    figure.savefig(drawn, format="png")
+    small = theme.with_palette(drawn.getvalue())
+    before, after = (np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), int) for png in (drawn.getvalue(), small))
+    distance = np.abs(before - after)
+    assert before.shape == after.shape and len(small) < 0.6 * len(drawn.getvalue())
+    assert distance.max() < 30 and distance.mean() < 1  # of 255: no hue becomes another's
+    assert (after[0, 0] == 255).all()  # paper stays white
 
 
 def table():

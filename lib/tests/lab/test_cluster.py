@@ -9,19 +9,17 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.cost import roofline
+from lib.forward import load_pair
 from lib.lab import cluster
-from lib.lab.tables import Table
-from lib.models import load_pair
-from lib.models.prompts import load as load_prompts
-from lib.replay import trace
-from lib.studies.acceptance import live, measure, recording
-from lib.studies.rules import measure as rules
+from lib.lab.chapter import Store
+from lib.measure import acceptance as study
+from lib.measure import rules
+from lib.models.prompts import PromptSet
+from lib.replay import protocols
 from lib.tests.lab import pieces
 
 pytest.importorskip("distributed")
-ASKED = recording.split_prompts("abcdef", ["k"] * 6, [torch.arange(3, 9 + place) for place in range(6)], choose=2,
-                                judge=4)
+ASKED = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + place) for place in range(6)))
 
 
 @pytest.fixture(scope="module")
@@ -104,22 +102,25 @@ def test_generators_depend_on_their_place_alone():
 
 def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
     """What the studies spread: recorded traces, trees that grow, sampled children, subsets of prompts, enumeration."""
-    drafters = recording.Competitors([pair])
-    traces = recording.record(
-        "t", pair.target, drafters, ASKED, temperatures=[0.0, 1.0], tokens=10, starts=2, horizon=6,
+    competitors = protocols.Competitors([pair])
+    traces = protocols.record_all(
+        "t", competitors, ASKED, ["a", "b"], temperatures=[0.0, 1.0], tokens=10, starts=2, horizon=6,
         eos_token_id=pair.eos_token_ids, seed=3, folder=folder, deepest=4, report=lambda line: None)
-    texts = recording.texts_of(ASKED, traces[0].about["protocol"], 2)
-    found = {"growth": measure.compare_grown(traces[0], pair.drafter_name, drafters, texts, families=["chain"],
-                                             rules=["dyspec", "eagle2:2,2"], budgets=[3]),
-             "choices": measure.choices(traces[:1], 4, np.random.default_rng(0)),
-             "live": live.sampled(pair, ASKED, ["kary:2@2"], [1.0], new_tokens=6, seed=0),
-             "expected": measure.expected(pair, ASKED, ["kary:2@2"], [1.0], new_tokens=6, seed=0)}
+    first = study.Studied(traces[0], competitors)
+    sampling = dict(new_tokens=6, seed=0)
+    found = {"growth": study.compare_grown(first, pair.drafter_name, ["dyspec", "eagle2:2,2"], [3]),
+             "choices": study.choices([first], 4, np.random.default_rng(0)),
+             "live": study.sampled_live(pair, ASKED, ["kary:2@2"], [1.0], **sampling),
+             "expected": study.expected(pair, ASKED, ["kary:2@2"], [1.0], **sampling)}
     for place, recorded in enumerate(traces):
-        found[f"tokens {place}"] = pd.DataFrame(recorded.tokens)
-        found[f"ranks {place}"] = pd.DataFrame(recorded.ranks[pair.drafter_name])
-    exact, proof = (Table("", name, "x") for name in ("rules_exact", "rules_proof"))
-    found["exact"] = rules.exact(exact, ["chain:2", "star:2"], temperatures=[1.0], agreements=[0.8], languages=2, seed=0)
-    found["proof"] = rules.proof(proof, ["chain:2"], random=2)
+        found[f"tokens {place}"] = pd.DataFrame(recorded.trace.tokens)
+        found[f"ranks {place}"] = pd.DataFrame(recorded.trace.ranks[pair.drafter_name])
+    store = Store(folder, "x")
+    cases = [*rules.LOSSLESS.items(), (rules.BOUND, "")]
+    rules.exact(store, rules.wanted_rows(["chain:2", "star:2"], cases, vocabulary=3, seed=0, languages=2,
+                                         agreements=[0.8], temperatures=[1.0]))
+    rules.proof(store, ["chain:2"], random=2)
+    found |= {name: store.open(name).frame() for name in ("rules_exact", "rules_proof")}
     return found
 
 
@@ -133,25 +134,3 @@ def test_tables_are_those_of_one_process(address, tmp_path):
     assert alone.keys() == together.keys()
     for name, rows in alone.items():
         assert len(rows) and rows.to_csv() == together[name].to_csv(), name
-
-
-def test_what_the_docstring_says_a_large_study_costs(tmp_path):
-    """Bytes by a trace, in its file and in memory; hours by the roofline."""
-    told = " ".join(cluster.__doc__.split())
-    prompts, tokens, drafters, pairs, rows = 10_000, 96, 8, 20, 32
-    rng = np.random.default_rng(0)
-    shape = (500, tokens)
-    names = [str(place) for place in range(drafters)]
-    made = trace.Trace(
-        tokens=rng.integers(0, 150_000, (500, tokens + 1)).astype(np.int32), lengths=np.full(500, tokens),
-        ended=np.zeros(500, bool), loops=np.full(500, tokens), target_probs=rng.random(shape, np.float32),
-        ranks={name: rng.integers(0, 150_000, shape).astype(np.int32) for name in names},
-        probs={name: rng.random(shape, np.float32) for name in names}, alpha={}, prompts=tuple(map(str, range(500))),
-        kinds=("k",) * 500)
-    trace.save(made, tmp_path / "t.safetensors")
-    share = prompts / 500
-    held = sum(array.nbytes for array in (made.tokens, made.target_probs, *made.ranks.values(), *made.probs.values()))
-    assert f"{(tmp_path / 't.safetensors').stat().st_size * share * pairs / 1e9:.1f} GB in all" in told
-    assert f"one pair, {held * share / 1e6:.0f} MB" in told
-    steps, seconds = prompts / rows * tokens, roofline.HARDWARE["H100, bfloat16"].step(8e9)
-    assert f"{steps:,.0f} steps of {1e3 * seconds:.1f} ms, {steps * seconds * pairs / 3600:.1f} hours for" in told

@@ -8,12 +8,12 @@ from transformers import MistralConfig, MixtralConfig, PreTrainedConfig, Qwen3Ne
 
 from lib.cost import served
 from lib.cost.candidates import Limits
+from lib.forward import load_pair, load_served
 from lib.lab.chapter import Store
 from lib.measure import served as study
 from lib.measure.parameters import CHECKS
-from lib.models import PairError, load_pair, load_served, prompts
+from lib.models import PairError
 from lib.replay import logs
-from lib.training import example_log
 
 PARAMETERS = CHECKS["08_served"]
 TARGET = load_served("base", ["tiny-base"], dtype="float32")
@@ -74,15 +74,6 @@ def test_a_target_without_a_tokenizer_is_refused_and_drafters_have_the_weights_t
     with pytest.raises(PairError, match="t cannot be read as a model|tokenizer"):
         CHECKS["08_served"]["drafters"]("drafters", VALUES | {"target": str(tmp_path / "t"), "drafters": ["lookup"]})
     assert load_served("base", ["tiny-base"], dtype="int8").drafters["tiny-base"].quantised == "int8"
-
-
-def test_the_example_is_what_its_recipe_writes():
-    rows = [json.loads(line) for line in study.EXAMPLE.read_text(encoding="utf-8").splitlines()]
-    pair = load_pair("base", dtype="float32")
-    first = rows[0]["response"]["choices"][0]["token_ids"]
-    asked = prompts.PromptSet(("a",), ("k",), (logs.torch.tensor(rows[0]["response"]["prompt_token_ids"]),))
-    [line] = example_log.lines(pair, asked, [first])
-    assert json.loads(line)["response"] == rows[0]["response"] and len(rows) == 24
 
 
 def test_the_tables_are_those_of_the_log(tmp_path):

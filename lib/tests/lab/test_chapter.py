@@ -1,0 +1,76 @@
+"""A chapter measures once and reads its tables; its page shows what others wrote and runs nothing of it."""
+
+import base64
+from xml.etree import ElementTree
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
+from bs4 import BeautifulSoup
+from nbformat import v4
+
+from lib.lab import execute, provenance
+from lib.lab.chapter import Chapter
+
+matplotlib.use("agg")
+CALLS: list[int] = []
+
+
+def measured(store, *, device, count):
+    """A measuring function, which keeps rows."""
+    done = store.open("peaks").keys()
+    for threads in range(count):
+        if ("cpu", threads, "bandwidth") not in done:
+            CALLS.append(threads)
+            store.open("peaks").append(device="cpu", threads=threads, what="bandwidth", value=1.0, unit="byte/s")
+
+
+def test_a_chapter_measures_once_reads_its_tables_and_calls_nothing_while_it_is_rendered(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(provenance, "machine", lambda device: {"device": device})
+    chapter = Chapter(str(tmp_path), "02")
+    assert not chapter.has("peaks", "models") and list(chapter.table("models"))[0] == "model"
+    assert capsys.readouterr().out == "not measured in this run: peaks, models\n"
+    for _ in range(2):
+        chapter.measure(measured, count=3)
+    assert chapter.has("peaks") and CALLS == [0, 1, 2] and "fingerprint" not in chapter.table("peaks")
+    chapter.measure(measured, count=2)
+    assert CALLS == [0, 1, 2, 0, 1] and len(chapter.table("peaks")) == 2, "other settings, other rows"
+    monkeypatch.setenv(provenance.RENDER, "1")
+    chapter.measure(measured, count=9)
+    assert len(chapter.table("peaks")) == 2
+    figure, _ = plt.subplots()
+    chapter.save(figure, "one")
+    assert (tmp_path / "figures" / "02_one.png").exists() and (tmp_path / "figures" / "02_one.svg").exists()
+    assert not Chapter("", "02").has("peaks"), "a notebook without a run keeps nothing"
+
+
+HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>` $\\frac{$ &lt;b&gt;"
+
+
+def test_texts_of_others_are_shown_and_never_run(tmp_path, monkeypatch):
+    """In sentences, tables, figures and the page that is made of them; a figure is described by what follows."""
+    outputs = []
+    monkeypatch.setattr("IPython.display.display", outputs.append)
+    chapter = Chapter(str(tmp_path), "09")
+    chapter.say(f"{HOSTILE} and `{HOSTILE}`")
+    figure, axis = plt.subplots()
+    axis.plot([0, 1], label=HOSTILE)
+    axis.set(title=HOSTILE, xlabel=HOSTILE)
+    axis.legend()
+    chapter.save(figure, "hostile")
+    svg = ElementTree.fromstring((tmp_path / "figures" / "09_hostile.svg").read_text(encoding="utf-8"))
+    assert not [tag for tag in svg.iter() if tag.tag.endswith("}script")]
+    table = pd.DataFrame({HOSTILE: [HOSTILE]}, index=[HOSTILE])._repr_html_()
+    png = base64.b64encode((tmp_path / "figures" / "09_hostile.png").read_bytes()).decode()
+    data = [{"text/html": table}, {"image/png": png}, {"text/markdown": outputs[0].data}, {"image/png": png}]
+    cell = v4.new_code_cell("1 < 2", outputs=[v4.new_output("display_data", part) for part in data])
+    (tmp_path / "executed").mkdir()
+    notebook = v4.new_notebook(cells=[v4.new_markdown_cell("# T"), cell])
+    execute.write_clean(notebook, tmp_path / "executed" / "09_report.ipynb")
+    (report,) = execute.pages(tmp_path / "executed", tmp_path)
+    page = BeautifulSoup(report.read_text(encoding="utf-8"), "html.parser")
+    assert not page.find_all("script") and not [tag for tag in page.find_all(True) if set(tag.attrs) & {"onerror"}]
+    assert page.body.get_text().replace("\u200b", "").count("<script>window.ran = 1</script>") >= 5
+    assert all(image["src"].startswith("data:image/png") for image in page.find_all("img"))
+    assert [image["alt"][:9].replace("\u200b", "") for image in page.find_all("img")] == ["<script>", "figure"]
+    assert page.find("meta", {"http-equiv": "Content-Security-Policy"})["content"].startswith("default-src 'none'")
