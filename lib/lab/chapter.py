@@ -36,12 +36,14 @@ class Store:
 
 class Chapter:
     """One notebook of a run. run_dir: the run's folder, "" to keep nothing after the notebook ends; number: the
-    notebook's, as "02", with which the file names of its figures begin.
+    notebook's, as "02", with which the file names of its figures begin; reads: the folder of a finished run whose
+    tables a notebook without a run of its own shows.
     """
 
-    def __init__(self, run_dir: str, number: str):
-        self._scratch = None if run_dir else TemporaryDirectory()
-        self.folder, self.number = Path(run_dir or self._scratch.name), number
+    def __init__(self, run_dir: str, number: str, *, reads: str = ""):
+        self._scratch = None if run_dir or reads else TemporaryDirectory()
+        self.folder, self.number = Path(run_dir or reads or self._scratch.name), number
+        self._keeps_figures = bool(run_dir)
         self._read: dict[str, tuple[int, pd.DataFrame]] = {}  # by table, with the file's time
         theme.use_theme()
 
@@ -75,8 +77,9 @@ class Chapter:
         return not lacking
 
     def save(self, figure: Figure, name: str) -> None:
-        """Keeps a figure as figures/NUMBER_NAME.png and .svg in the run's folder."""
-        theme.save(figure, str(self.folder), f"{self.number}_{name}")
+        """Keeps a figure as figures/NUMBER_NAME.png and .svg in the run's folder, if the notebook has a run."""
+        if self._keeps_figures:
+            theme.save(figure, str(self.folder), f"{self.number}_{name}")
 
     def say(self, markdown: str) -> None:
         """Shows a computed sentence in Markdown. No text of a prompt or model in it becomes a tag of HTML: an invisible

@@ -82,6 +82,8 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
 def name_ends(axis: Axes) -> None:
     """Writes each line's label right of the panel, at the height of its end; labels do not overlap."""
     named = [line for line in axis.get_lines() if not line.get_label().startswith("_") and len(line.get_xdata())]
+    if not named:
+        return
     inside = axis.get_xlim()[0]  # of the axis, which may be logarithmic
     heights = axis.transAxes.inverted().transform(axis.transData.transform(
         [(inside, line.get_ydata()[-1]) for line in named]))[:, 1]

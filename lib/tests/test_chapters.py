@@ -48,8 +48,8 @@ def first_of(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def one_budget(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the budget that is nearest to 16 nodes."""
-    if "budget" not in rows or rows.empty:
+    """The rows of the budget that is nearest to 16 nodes, where a run chooses the budgets of families of trees."""
+    if not {"family", "budget"} <= set(rows) or rows.empty:
         return rows
     distance = (rows["budget"] - 16).abs()
     return rows[rows["budget"] == rows["budget"][distance.idxmin()]]
@@ -98,7 +98,7 @@ def test_a_chapter_draws_from_whatever_a_run_has(notebook, cut, whole, tmp_path,
     monkeypatch.chdir(NOTEBOOKS)
     monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("loads a model"))
     monkeypatch.setattr(Chapter, "save", lambda chapter, figure, name: figure.canvas.draw() if cut == "whole" else None)
-    names = {"__name__": "__main__"}
+    names, parameters = {"__name__": "__main__"}, provenance.read(REFERENCE)["parameters"].get(notebook.stem, {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for place, source in enumerate(sources):
@@ -108,6 +108,7 @@ def test_a_chapter_draws_from_whatever_a_run_has(notebook, cut, whole, tmp_path,
                 error.add_note(f"in code cell {place}:\n{source}")
                 raise
             if "run_dir =" in source:
+                names |= {name: parameters[name] for name in parameters.keys() & names.keys()}
                 names["run_dir"] = str(tmp_path)
             matplotlib.pyplot.close("all")
 
