@@ -1,8 +1,8 @@
-"""Tree attention: the operator, its backends, the choice among them, and their registration with transformers.
+"""Tree attention: the operator, its backends, and their registration with transformers.
 
-Start at `operator` (`tree_attention`) and `registration` (`tree_forward`, one forward pass of a model over a tree, and
-what a model's attention has to be for that). `backends` holds the implementations, `choice` picks the fastest one from
-measurements (choice.csv).
+Start at `operator` (`tree_attention`, and the rule by which it chooses a backend) and `registration` (`tree_forward`,
+one forward pass of a model over a tree, and what a model's attention has to be for that). `backends` holds the
+implementations.
 """
 
 from lib import lazy_exports

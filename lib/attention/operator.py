@@ -10,10 +10,7 @@ from torch import Tensor
 
 from lib.attention.backends import implementation, onepass, refusal
 from lib.attention.backends.mask import SharedMask
-from lib.attention.choice import ranked, situation
-
-MOST_REMEMBERED = 4096
-_REMEMBERED: dict[tuple, str] = {}  # kinds of calls -> the backend that `auto` takes
+from lib.lab import processor
 
 
 def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor | np.ndarray | SharedMask,
@@ -37,40 +34,32 @@ def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor 
     mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
     _check(query, key, value, mask.visible, prefix)
     if backend == "auto":
-        backend = auto(query, key, value, prefix, return_lse)
+        backend = choose_backend(query, key, value, prefix)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     output, lse = implementation(backend)(query, key, value, mask, prefix, scale, return_lse)
     return (output, lse) if return_lse else output
 
 
-def auto(query: Tensor, key: Tensor, value: Tensor, prefix: list[int], return_lse: bool = False) -> str:
-    """The name that `choose_backend` chooses, cached, since choosing takes long beside a small call."""
-    longest = max(prefix)
-    # On a GPU a call of one row takes as long as one of all rows; a processor does the same work either way.
-    calls = len(prefix) if query.is_cuda and len(set(prefix)) > 1 else 1
-    shift = max(0, longest.bit_length() - 3)  # prefixes of one eighth share an answer
-    needs_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    sizes = query.shape, key.shape[1], value.shape[-1], shift, longest >> shift
-    call = query.dtype, query.device, sizes, needs_gradients, return_lse, calls
-    if call not in _REMEMBERED:
-        if len(_REMEMBERED) >= MOST_REMEMBERED:
-            _REMEMBERED.clear()
-        _REMEMBERED[call] = choose_backend(query, key, value, longest, return_lse, calls)
-    return _REMEMBERED[call]
+def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: list[int]) -> str:
+    """The backend that `backend="auto"` takes for these inputs after prefixes of these lengths, one per row.
 
-
-def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: int, return_lse: bool = False,
-                   calls: int = 1) -> str:
-    """The backend that `backend="auto"` takes for these inputs after a prefix of that length.
-
-    The fastest in the nearest cell that notebook 03 measured on this kind of machine, among those that can serve such
-    inputs. calls: those of a backend that serves rows of one length at a time. Where a processor cannot run its own
-    kernel at all, the log says so once.
+    Where a processor cannot run its own kernel at all, the log says so once.
     """
-    if query.device.type == "cpu" and query.dtype in onepass.ENTRIES and (reason := onepass.unavailable()):
-        onepass.say_once(reason)
-    return next(backend for backend in ranked(situation(query, key, prefix), calls=calls)
-                if refusal(backend, query, key, value, return_lse) is None)
+    # The rule comes from notebook 03 on three machines: over 449 cells of batch, prefix, draft and number format it
+    # takes the fastest backend in 439, and 0.5 % more time than the fastest in the geometric mean.
+    # - Processors (AMX; AVX-512): the kernel is faster, but for a single query row per key head where matrix units
+    #   multiply, which read whole tiles of rows: there PyTorch's attention takes 0.6 to 1 times its time.
+    # - GPUs (capability 9.0): folded attention takes about 22 ns times prefix + 1,000 and serves rows of one length at
+    #   a time; the fused kernel takes about 270 us for rows of any lengths.
+    if query.is_cuda:
+        several = len(set(prefix)) > 1
+        wanted = "triton" if several and len(prefix) * (max(prefix) + 1000) > 12_000 else "folded"
+    else:
+        rows = query.shape[1] // key.shape[1] * query.shape[2]
+        wanted = "folded" if rows == 1 and processor.has_matrix_units() else "onepass"
+        if query.dtype in onepass.ENTRIES and (reason := onepass.unavailable()):
+            onepass.say_once(reason)
+    return "folded" if refusal(wanted, query, key, value) else wanted
 
 
 def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:

@@ -26,24 +26,20 @@ def register() -> None:
 
 
 def attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, *, tree_mask=None,
-                      prefix_length=None, tree_backend="auto", slot_bias=None, **kwargs):
+                      prefix_length=None, tree_backend="auto", **kwargs):
     """The attention function of a model's layers: tree attention where `tree_mask` is given, else the same as "sdpa".
 
     tree_mask: without `prefix_length`, the tree follows all keys but its own. A tree takes no padding mask: rows of
         different lengths are right-padded, with one `prefix_length` per row.
     prefix_length: without `tree_mask`, the queries are a chain after that prefix; with prefix 0 they are an ordinary
         causal prefill, where right padding needs no mask because no real token sees it.
-    slot_bias: additive mask over all slots of a static cache, for folded queries, as `lib.models.compiled` makes it.
     Returns ([B, mq, Hq, d], None), as transformers expects.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    from lib.attention.backends.folded import attend_slots
     from lib.attention.operator import prefix_list, tree_attention
 
     nodes = query.shape[2]
-    if slot_bias is not None:
-        return attend_slots(query, key, value, slot_bias, scaling).transpose(1, 2).contiguous(), None
     if tree_mask is None and prefix_length is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     unknown = [name for name in ("softcap", "position_bias", "s_aux", "sliding_window") if kwargs.get(name) is not None]
@@ -70,12 +66,8 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
     tree_mask: bool[m, mk] or [B, m, mk] with mk = cache.pending + m, or None for a causal block, which sees all
         pending nodes. The layers share its other forms during this forward pass.
     cache: a TreeCache, empty for a prefill.
-    kwargs, and the outputs, are the model's. A stand-in with a method `tree_block` is asked for that first.
+    kwargs, and the outputs, are the model's.
     """
-    if own := getattr(model, "tree_block", None):
-        with forward():
-            if (outputs := own(tokens, depth, tree_mask, cache, **kwargs)) is not None:
-                return outputs
     lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
     if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
         tree_mask = causal(tokens.shape[1], cache.pending, tokens.device)

@@ -2,7 +2,7 @@
 
 Start at `recommending`, the one procedure that recommends, with `judging`, what a race decides, and `recommendation`,
 what it finds, as JSON and text.
-`calibration` times rounds of the loop and `round_cost` makes `Costs` of them: the cost of any round; `roofline`
+`calibration` times rounds of the loop and `round_cost` makes a `CostTable` of them: the cost of any round; `roofline`
 computes what other hardware would take. `formats` sets the fastest number format beside the
 recommendation, with its `quality`. `served` recommends from logged answers and costs of elsewhere. `candidates`
 are the drafters and trees that compete, `ways` those in which prompts are decoded and timed, `formulas` what was
@@ -17,5 +17,5 @@ __getattr__, __all__ = lazy_exports(
     candidates=("Limits",),
     recommending=("Found", "recommend"),
     recommendation=("ForBatch", "Recommendation"),
-    round_cost=("Costs", "Curve", "RoundCost", "widths"),
+    round_cost=("CostTable", "Curve", "RoundCost", "widths"),
 )

@@ -58,8 +58,8 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
         of = partial(_Calls, generate, pair.target, prompts, batch, prefix, generator)
         calls = [of(NoDrafter(), [PLAIN], rounds)]
         if drafting:
-            own = drafter or LanguageModelDrafter(pair.draft_model)
-            calls.append(of(own, drafting, rounds))
+            drafter = drafter or LanguageModelDrafter(pair.draft_model)
+            calls.append(of(drafter, drafting, rounds))
         start, done = clock(), 0
         while done < LEAST_REPEATS or done <= repeats and clock() - start < seconds:
             for at in torch.randperm(len(calls), generator=generator).tolist():
@@ -67,7 +67,7 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
             done += 1
             further = not shapes and done >= LEAST_REPEATS and len(calls) < 2 + HALVINGS
             if further and clock() - start < seconds and (nodes := _halfway(calls)):
-                calls.append(of(own, [_of_nodes(nodes)], COLD + TURNS))
+                calls.append(of(drafter, [_of_nodes(nodes)], COLD + TURNS))
                 for _ in range(LEAST_REPEATS):
                     calls[-1]()
         rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=dtype_of(pair), batch=batch,
@@ -87,15 +87,6 @@ def _of_nodes(nodes: int) -> str:
     """The name of the narrowest chains side by side of so many nodes with up to DEEPEST levels."""
     chains = -(-nodes // DEEPEST)
     return f"independent:{chains}@{nodes}" if chains > 1 else f"chain:{nodes}"
-
-
-def _halfway(calls: Sequence["_Calls"]) -> int | None:
-    """The number of nodes in the middle of those between which the time of a check rises most; None without a rise."""
-    rows = pd.DataFrame(_rows(calls))
-    check = Curve.through(rows["nodes"], rows["verify_ms"] + rows["commit_ms"])
-    rises = np.diff(check.seconds) * (np.diff(check.at) > 1)
-    at = int(np.argmax(rises))
-    return int(check.at[at] + check.at[at + 1]) // 2 if rises[at] > 0 else None
 
 
 def falling(rows: pd.DataFrame) -> str:
@@ -135,6 +126,12 @@ def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:
     return stream.repeat(-(-rows * length // len(stream)))[: rows * length].view(rows, length)
 
 
+def full_rounds(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:
+    """The records, one per row, of each round of a `Generation` in which every row of the batch ran."""
+    parts = (rounds[first : first + batch] for first in range(0, len(rounds), batch))
+    return [rows for rows in parts if [record.row for record in rows] == list(range(batch))]
+
+
 class InTurns(Wrapper):
     """Shapes take turns in a drafter's rounds, cut to the depth of the shape that is asked for."""
 
@@ -143,10 +140,10 @@ class InTurns(Wrapper):
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The inner drafter's drafts of the next shape."""
-        own = next(self.turns)
-        if own.max_depth > shape.max_depth:
-            own = levels_of(own, shape.max_depth)[0] if isinstance(own, Tree) else own.at_most(shape.max_depth)
-        return self.drafter.propose(own, draws)
+        turn = next(self.turns)
+        if turn.max_depth > shape.max_depth:
+            turn = levels_of(turn, shape.max_depth)[0] if isinstance(turn, Tree) else turn.at_most(shape.max_depth)
+        return self.drafter.propose(turn, draws)
 
 
 class _Calls:
@@ -168,42 +165,40 @@ class _Calls:
         self.seconds: list[pd.DataFrame] = []  # of a call's rounds: shape, and seconds of draft, verify and commit
 
     def __call__(self) -> None:
-        turns = self.turns()
+        names, count = list(self.shapes), (self.rounds - COLD) // len(self.shapes)
+        warm = [names[at] for _ in range(count) for at in torch.randperm(len(names), generator=self.generator).tolist()]
+        turns = warm[-COLD:] + warm  # any in the cold rounds, then all in shuffled turns
         before: list[object] = []  # one for each round before the current one, of which the last ends all rows
         done = self.generate(
             self.target, InTurns(self.drafter, (self.shapes[name] for name in turns)), self.texts, shape=self.deepest,
             observe=lambda *_: before.append(None),
             hooks=Hooks(stop=lambda row, written: len(before) == self.rounds - 1 and len(written) > 1),
-            max_new_tokens=self.most_tokens)
+            max_new_tokens=self.most_tokens, attention_mask=torch.ones_like(self.texts))  # all is text
         self.seconds.append(pd.DataFrame([
             (name, record.draft_seconds, record.verify_seconds, record.commit_seconds)
             for name, (record, *_) in zip(turns, full_rounds(done.rounds, len(self.texts)))],
             columns=["shape", "draft", "verify", "commit"]))
 
-    def turns(self) -> list[str]:
-        """The shape of each round: any in the cold ones, then all in shuffled turns."""
-        names = list(self.shapes)
-        warm = [names[at] for _ in range((self.rounds - COLD) // len(names))
-                for at in torch.randperm(len(names), generator=self.generator).tolist()]
-        return warm[-COLD:] + warm
 
-    def rows(self) -> Iterator[dict]:
-        """For each shape medians in milliseconds over all warm rounds; the first call warms up and does not count."""
-        warm = pd.concat([call[COLD:] for call in self.seconds[1:]]).groupby("shape", sort=False)
-        for name, shape in self.shapes.items():
+def _rows(calls: Sequence[_Calls]) -> list[dict]:
+    """For each shape medians in milliseconds over all warm rounds, by nodes; a first call warms up and does not count.
+    """
+    rows = []
+    for call in calls:
+        warm = pd.concat([seconds[COLD:] for seconds in call.seconds[1:]]).groupby("shape", sort=False)
+        for name, shape in call.shapes.items():
             parts = 1000 * warm.get_group(name)[["draft", "verify", "commit"]].to_numpy()
             lower, middle, upper = np.quantile(parts.sum(1), [0.25, 0.5, 0.75])
             draft, verify, commit = np.median(parts, axis=0)
-            yield dict(shape=name, nodes=shape.budget, rounds=len(parts), draft_ms=draft, verify_ms=verify,
-                       commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper)
+            rows.append(dict(shape=name, nodes=shape.budget, rounds=len(parts), draft_ms=draft, verify_ms=verify,
+                             commit_ms=commit, round_ms=middle, lower_ms=lower, upper_ms=upper))
+    return sorted(rows, key=lambda row: row["nodes"])
 
 
-def _rows(calls: Sequence[_Calls]) -> list[dict]:
-    """The rows of all calls, by nodes."""
-    return sorted((row for call in calls for row in call.rows()), key=lambda row: row["nodes"])
-
-
-def full_rounds(rounds: Sequence[Round], batch: int) -> list[Sequence[Round]]:
-    """The records, one per row, of each round of a `Generation` in which every row of the batch ran."""
-    parts = (rounds[first : first + batch] for first in range(0, len(rounds), batch))
-    return [rows for rows in parts if [record.row for record in rows] == list(range(batch))]
+def _halfway(calls: Sequence[_Calls]) -> int | None:
+    """The number of nodes in the middle of those between which the time of a check rises most; None without a rise."""
+    rows = pd.DataFrame(_rows(calls))
+    check = Curve.through(rows["nodes"], rows["verify_ms"] + rows["commit_ms"])
+    rises = np.diff(check.seconds) * (np.diff(check.at) > 1)
+    at = int(np.argmax(rises))
+    return int(check.at[at] + check.at[at + 1]) // 2 if rises[at] > 0 else None

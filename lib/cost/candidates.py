@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from lib.cost.judging import log_tokens
 from lib.cost.round_cost import RoundCost, before_steps, widths
-from lib.cost.ways import ours, together
+from lib.cost.ways import ours
 from lib.decoding import loop
 from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter, TextDrafter
@@ -65,6 +66,20 @@ class Limits:
         return sorted({nodes for batch in self.batches for nodes in before_steps(batch, self.nodes)} - {0})
 
 
+class Abilities:
+    """What candidates need to know of a drafter: which trees it can draft, and how these are judged.
+
+    replayable: its rounds follow from a trace; by_ranks: ranks decide them; reads_text: it reads the text alone, and
+    has no token for some nodes. grows, per_depth, one_pass, deepest: as `Drafter` has them.
+    """
+
+    def __init__(self, drafter: Drafter):
+        self.replayable, self.by_ranks = simulated.replayable(drafter), drafter.replayed == BY_RANKS
+        self.reads_text, self.reads_ahead = isinstance(drafter, TextDrafter), drafter.reads_ahead
+        self.grows, self.per_depth = drafter.grows, drafter.per_depth
+        self.one_pass, self.deepest = drafter.one_pass, drafter.deepest
+
+
 @dataclass(frozen=True)
 class Entrant:
     """A drafter that competes: a spec of `drafters.make`, its pair, and a drafter of both.
@@ -78,11 +93,9 @@ class Entrant:
     drafter: Drafter
 
     @property
-    def recorded_as(self):
-        """What a trace records: its language model, or the drafter itself; None where ranks do not decide."""
-        if self.drafter.replayed != BY_RANKS:
-            return None
-        return self.drafter if self.drafter.reads_ahead else self.drafter.model
+    def able(self) -> Abilities:
+        """What its drafter can do."""
+        return Abilities(self.drafter)
 
 
 @dataclass(frozen=True)
@@ -128,14 +141,14 @@ class Candidate:
         """Whether the shape has, or may have, more than one path."""
         return not isinstance(self.shape, Tree) or len(self.shape.leaves) > 1
 
+    def tokens_on(self, names: Sequence[str]) -> np.ndarray:
+        """float[P], tokens per round on prompts of these names; NaN where it has no rounds."""
+        known = dict(zip(self.prompts, 1 + self.accepted / self.rounds))
+        return np.array([known.get(name, float("nan")) for name in names])
+
     def tokens_in(self, asked, batch: int) -> float:
-        """Tokens per round and row in batches of these prompts: the mean over the rows of a batch, which have the same
-        rounds, and the geometric mean over batches, as speeds are measured.
-        """
-        own = dict(zip(self.prompts, 1 + self.accepted / self.rounds))
-        batches = [[own[asked.names[row]] for row in rows if asked.names[row] in own]
-                   for _, rows in together(asked.kinds, batch)]
-        return float(np.exp(np.mean([np.log(np.mean(tokens)) for tokens in batches if tokens])))
+        """Tokens per round and row in batches of these prompts (see `judging.log_tokens`)."""
+        return float(np.exp(log_tokens(self.tokens_on(asked.names)[None], asked.kinds, batch)[0]))
 
     def seconds(self, price: RoundCost, batch: int = 1) -> float:
         """The mean seconds of its rounds: a check is as wide as the largest draft of the batch, and one without drafts
@@ -158,9 +171,6 @@ class Candidate:
         return self.tokens * price.plain / self.seconds(price, batch)
 
 
-# -------------------------------------------------------------------------------------------------------- who competes
-
-
 def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
     """The drafters that compete for the target of these pairs: those of `specs`, or all that it can have.
 
@@ -172,9 +182,9 @@ def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
         raise ValueError(f"pairs are of the targets {', '.join(targets) or 'none'}; give pairs of one target")
     found = []
     for spec in dict.fromkeys(specs or possible(pairs[0])):
-        own = list(pairs) if needs_draft_model(spec) else [pairs[0]]
-        found += [Entrant(spec if len(own) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
-                  for pair in own]
+        of = list(pairs) if needs_draft_model(spec) else [pairs[0]]
+        found += [Entrant(spec if len(of) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
+                  for pair in of]
     return found
 
 
@@ -196,7 +206,8 @@ def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest
 
     prompts: with names, kinds, ids, as in `models.prompts.PromptSet`. deepest: levels of the deepest tree.
     """
-    read = {one.name: one.recorded_as for one in competing if one.recorded_as is not None}
+    read = {one.name: one.drafter if one.able.reads_ahead else one.drafter.model
+            for one in competing if one.able.by_ranks}
     trace = recording.record(
         pair.target, read, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=new_tokens - 1,
         beyond=deepest + 1, ahead=deepest, eos_token_id=pair.eos_token_ids,
@@ -204,108 +215,31 @@ def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest
     return Recorded(trace, prompts.ids)
 
 
-# ----------------------------------------------------------------------------------------------------- what is accepted
-
-
 def static(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
     """The drafter with static shapes within the limits, judged by replay: of ranks, or by drafting again where it reads
     the text, or stands behind a look-up. Trees that are grown from text are judged on other text. Nothing for others.
     """
-    if entrant.name in recorded.trace.ranks:
-        yield from _by_ranks(entrant, recorded, limits)
-    elif simulated.replayable(entrant.drafter):
-        for label, tree in _fixed(limits).items():
+    trace, able = recorded.trace, entrant.able
+    if entrant.name not in trace.ranks:
+        for label, tree in _fixed(limits).items() if able.replayable else ():
             yield _drafted_again(entrant, recorded, label, tree)
-
-
-def replayed_or_live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int,
-                     **options) -> Iterator[Candidate]:
-    """`static` candidates, or for a drafter that cannot be replayed `live` ones."""
-    if entrant.name in recorded.trace.ranks or simulated.replayable(entrant.drafter):
-        return static(entrant, recorded, limits)
-    return live(entrant, recorded, limits, new_tokens, **options)
-
-
-def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
-    """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
-    if simulated.replayable(entrant.drafter):
-        for name, budgets in growth_rules(entrant.drafter, limits.depth).items():
-            for budget in (budget for budget in limits.budgets if budget in budgets):
-                rule = grown_at(name, budget)
-                yield _drafted_again(entrant, recorded, rule.name, rule)
-
-
-def growth_rules(drafter: Drafter, depth: int) -> dict[str, range]:
-    """Growth rules for a drafter's trees of at most so many levels, and the range of the budgets at which they are
-    tried; the first is also tried with an automatic one. Empty where it cannot grow trees.
-    """
-    if not drafter.grows:
-        return {}
-    depth = min(depth, drafter.deepest or depth)
-    if drafter.per_depth:
-        return {f"ddtree:{depth}": GROWN_BUDGETS}
-    if drafter.one_pass:
-        return {f"pctree:{depth}": GROWN_BUDGETS}
-    return {f"opttree:{WIDTH},{depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{depth}": GROWN_BUDGETS,
-            f"fork:{BRANCHES},{CERTAIN},{depth}": SHORT_BUDGETS}
-
-
-def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
-    """The growth rules whose drafting is timed: the first one that fits, at its smallest and largest budget within the
-    limits. Empty where no grown tree is tried.
-    """
-    rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) else {}
-    for name, budgets in rules.items():
-        if fitting := [budget for budget in limits.budgets if budget in budgets]:
-            return [grown_at(name, budget).name for budget in dict.fromkeys((min(fitting), max(fitting)))]
-    return []
-
-
-def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: RoundCost,
-              batch: int) -> Iterator[Candidate]:
-    """The drafter with trees whose size these costs of a batch decide in each round, judged as `grown`: an automatic
-    budget and, where each level takes a forward pass, SMART.
-    """
-    if not simulated.replayable(entrant.drafter) or not entrant.drafter.grows:
         return
-    nodes = min(limits.nodes, MOST_AUTOMATIC)
-    checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))
-    costs = Costs(tuple((price.once + np.maximum.accumulate(checks)).tolist()),
-                  growing_level(entrant.drafter, price, limits.depth))
-    first, *_ = growth_rules(entrant.drafter, limits.depth)
-    for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.one_pass else [f"smart:{limits.depth}@{nodes}"]):
-        rule = parse_rule(name, costs=costs)
-        each = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
-        yield replace(each, alike=name.endswith(AUTO))
-
-
-def growing_level(drafter: Drafter, price: RoundCost, depth: int) -> float:
-    """Seconds that one more level of a grown tree takes: a forward pass. For a drafter with one pass for all levels,
-    the level's share of the time of growing a small tree; 0 where that was not timed.
-    """
-    if not drafter.one_pass:
-        return float(price.level(WIDTH))
-    return max(0.0, float(price.grown.seconds[0]) - price.once) / depth if price.grown else 0.0
-
-
-def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree | Growth, **options) -> Candidate:
-    """The candidate of a shape or rule, by drafting again; a level of a grown tree has up to WIDTH nodes."""
-    walk = simulated.rounds(recorded, entrant.drafter, shape, **options)
-    counted, calling = _counted(recorded.trace, walk.rows, walk.starts), 1.0
-    calls = float(walk.draft_calls[counted].mean()) if counted.any() else 0.0
-    if isinstance(shape, Tree):
-        passes = Counter(widths(shape).tolist())
-        calling = min(1.0, calls if entrant.drafter.one_pass else calls / passes.total())
-    else:
-        passes = {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
-    tally = acceptance.tally_walk(recorded.trace, walk)
-    return _candidate(entrant, label, shape, [tally], walk.drafted[counted], passes if calls else {}, calling)
-
-
-def _counted(trace: Trace, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """bool[R]: the rounds of these rows and starts, both int64[R], that are in no loop; all where there is no other."""
-    before = starts < trace.loops[rows]
-    return before if before.any() else np.ones(len(rows), dtype=bool)
+    depth, parts = min(limits.depth, able.deepest or limits.depth), folds(trace)
+    forest = [(label, tree, [(tree, trace)]) for label, tree in _fixed(replace(limits, depth=depth)).items()]
+    for budget in sorted({*limits.budgets, limits.nodes}):
+        for family in (OPTIMAL, FREQUENT):
+            tree, *grown = (from_data(part, entrant.name, family, Limits(budget, depth))
+                            for part in (trace, *(grow for grow, _ in parts)))
+            forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in parts))))
+    for label, tree, judged in forest:
+        tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, shape, entrant.name))
+                   for shape, part in judged]
+        walk = (simulated.rounds(recorded, entrant.drafter, tree) if able.reads_text else
+                acceptance.rounds_of(trace, tree, entrant.name))
+        sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
+        calling = 1.0 if able.reads_text else float((sizes > 0).sum() / max(1, len(sizes)))
+        passes = {} if able.reads_text else Counter(widths(tree).tolist())
+        yield _candidate(entrant, label, tree, tallies, sizes, passes, calling)
 
 
 def live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int, *,
@@ -326,31 +260,11 @@ def live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int, 
         yield _candidate(entrant, label, tree, [tally], drafted[counted], passes)
 
 
-def _by_ranks(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
-    trace = recorded.trace
-    limits, parts = replace(limits, depth=min(limits.depth, entrant.drafter.deepest or limits.depth)), folds(trace)
-    forest = [(label, tree, [(tree, trace)]) for label, tree in _fixed(limits).items()]
-    for budget in sorted({*limits.budgets, limits.nodes}):
-        for family in (OPTIMAL, FREQUENT):
-            tree, *grown = (from_data(part, entrant.name, family, Limits(budget, limits.depth))
-                            for part in (trace, *(grow for grow, _ in parts)))
-            forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in parts))))
-    reads_text = isinstance(entrant.drafter, TextDrafter)  # and has no token for some nodes
-    for label, tree, judged in forest:
-        tallies = [acceptance.tally_walk(part, acceptance.rounds_of(part, own, entrant.name)) for own, part in judged]
-        walk = (simulated.rounds(recorded, entrant.drafter, tree) if reads_text else
-                acceptance.rounds_of(trace, tree, entrant.name))
-        sizes = walk.drafted[_counted(trace, walk.rows, walk.starts)]
-        calling = 1.0 if reads_text else float((sizes > 0).sum() / max(1, len(sizes)))
-        yield _candidate(entrant, label, tree, tallies, sizes, {} if reads_text else Counter(widths(tree).tolist()),
-                         calling)
-
-
 def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:
     """The tree of a family for a trace, within the limits: the most frequent rank paths, or Sequoia's."""
     if family == FREQUENT:
-        found = most_frequent_paths(part, limits.nodes, drafter, most_depth=limits.depth)
-        return Tree.from_choices(path for path, _ in found)
+        paths = most_frequent_paths(part, limits.nodes, drafter, most_depth=limits.depth)
+        return Tree.from_choices(path for path, _ in paths)
     most = sum(acceptance.RANKS**level for level in range(1, limits.depth + 1))
     return shapes.optimal(acceptance.acceptance_by_rank(part, drafter), min(limits.nodes, most), limits.depth)
 
@@ -375,6 +289,86 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
               if (tree := shapes.at_budget(family, n)).max_depth < n}  # else it is a chain
     return {label: tree for label, tree in trees.items()
             if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}
+
+
+def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
+    """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
+    for name, budgets in growth_rules(entrant.drafter, limits.depth).items() if entrant.able.replayable else ():
+        for budget in (budget for budget in limits.budgets if budget in budgets):
+            rule = grown_at(name, budget)
+            yield _drafted_again(entrant, recorded, rule.name, rule)
+
+
+def growth_rules(drafter: Drafter, depth: int) -> dict[str, range]:
+    """Growth rules for a drafter's trees of at most so many levels, and the range of the budgets at which they are
+    tried; the first is also tried with an automatic one. Empty where it cannot grow trees.
+    """
+    able = Abilities(drafter)
+    if not able.grows:
+        return {}
+    depth = min(depth, able.deepest or depth)
+    if able.per_depth or able.one_pass:
+        return {f"{'ddtree' if able.per_depth else 'pctree'}:{depth}": GROWN_BUDGETS}
+    return {f"opttree:{WIDTH},{depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{depth}": GROWN_BUDGETS,
+            f"fork:{BRANCHES},{CERTAIN},{depth}": SHORT_BUDGETS}
+
+
+def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
+    """The growth rules whose drafting is timed: the first one that fits, at its smallest and largest budget within the
+    limits. Empty where no grown tree is tried.
+    """
+    rules = growth_rules(drafter, limits.depth) if Abilities(drafter).replayable else {}
+    fitting = [[grown_at(name, budget).name for budget in limits.budgets if budget in budgets]
+               for name, budgets in rules.items()]
+    first = next(filter(None, fitting), [])
+    return list(dict.fromkeys((*first[:1], *first[-1:])))
+
+
+def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: RoundCost,
+              batch: int) -> Iterator[Candidate]:
+    """The drafter with trees whose size these costs of a batch decide in each round, judged as `grown`: an automatic
+    budget and, where each level takes a forward pass, SMART.
+    """
+    if not entrant.able.replayable or not entrant.able.grows:
+        return
+    nodes = min(limits.nodes, MOST_AUTOMATIC)
+    checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))
+    costs = Costs(tuple((price.once + np.maximum.accumulate(checks)).tolist()),
+                  growing_level(entrant.drafter, price, limits.depth))
+    first, *_ = growth_rules(entrant.drafter, limits.depth)
+    for name in [f"{first}@{AUTO}"] + ([] if entrant.able.one_pass else [f"smart:{limits.depth}@{nodes}"]):
+        rule = parse_rule(name, costs=costs)
+        each = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
+        yield replace(each, alike=name.endswith(AUTO))
+
+
+def growing_level(drafter: Drafter, price: RoundCost, depth: int) -> float:
+    """Seconds that one more level of a grown tree takes: a forward pass. For a drafter with one pass for all levels,
+    the level's share of the time of growing a small tree; 0 where that was not timed.
+    """
+    if not Abilities(drafter).one_pass:
+        return float(price.level(WIDTH))
+    return max(0.0, float(price.grown.seconds[0]) - price.once) / depth if price.grown else 0.0
+
+
+def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree | Growth, **options) -> Candidate:
+    """The candidate of a shape or rule, by drafting again; a level of a grown tree has up to WIDTH nodes."""
+    walk = simulated.rounds(recorded, entrant.drafter, shape, **options)
+    counted, calling = _counted(recorded.trace, walk.rows, walk.starts), 1.0
+    calls = float(walk.draft_calls[counted].mean()) if counted.any() else 0.0
+    if isinstance(shape, Tree):
+        passes = Counter(widths(shape).tolist())
+        calling = min(1.0, calls if entrant.able.one_pass else calls / passes.total())
+    else:
+        passes = {1: min(1.0, calls), WIDTH: max(0.0, calls - 1)}
+    tally = acceptance.tally_walk(recorded.trace, walk)
+    return _candidate(entrant, label, shape, [tally], walk.drafted[counted], passes if calls else {}, calling)
+
+
+def _counted(trace: Trace, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """bool[R]: the rounds of these rows and starts, both int64[R], that are in no loop; all where there is no other."""
+    before = starts < trace.loops[rows]
+    return before if before.any() else np.ones(len(rows), dtype=bool)
 
 
 def _candidate(entrant: Entrant, label: str, shape, tallies: Sequence[pd.DataFrame], drafted: np.ndarray,

@@ -1,9 +1,6 @@
 """Speed by published formulas, beside replay and measured costs: Leviathan's walltime factor, a blog's table."""
 
-from itertools import product
-
 import numpy as np
-import pandas as pd
 
 from lib.drafters.adaptive import tokens_of_chains
 
@@ -24,40 +21,10 @@ def leviathan_speedup(alpha: float, length: int, cost: float) -> float:
     return leviathan_tokens(alpha, length) / (length * cost + 1)
 
 
-ALPHAS, COSTS, LONGEST = (0.6, 0.7, 0.8, 0.9), (0.05, 0.1, 0.2), 19  # of the table of best lengths
 LEVIATHAN = "Leviathan et al."
-FORMULAS = {LEVIATHAN: leviathan_speedup}  # by the name of their source
-
-
-def best_lengths() -> pd.DataFrame:
-    """The table "formula_lengths": for each formula, chance of acceptance and cost of a drafter's step the length of a
-    chain, of 1 to LONGEST, that it calls the best, and the speedup that it gives it.
-    """
-    rows = []
-    for (name, formula), alpha, cost in product(FORMULAS.items(), ALPHAS, COSTS):
-        length = max(range(1, LONGEST + 1), key=lambda own: formula(alpha, own, cost))
-        rows.append(dict(by=name, alpha=alpha, cost=cost, length=length, speedup=formula(alpha, length, cost)))
-    return pd.DataFrame(rows)
-
-
 # The source blog's table: chain length, acceptance, speedup, share of target calls saved.
 CLAIMS = {"length": [3, 5, 8, 12], "acceptance": [0.85, 0.78, 0.70, 0.62], "speedup": [1.8, 2.1, 2.3, 2.1],
           "saved": [0.45, 0.58, 0.67, 0.72]}
-
-
-def blog_claims() -> pd.DataFrame:
-    """The source blog's table by draft length, with the tokens per target call that follow from its columns.
-
-    tokens_by_calls: 1 / (1 - saved). tokens_by_share: 1 + acceptance * length, if acceptance is accepted over drafted.
-    tokens_by_alpha: Leviathan's, if acceptance is a chance per token. draft_cost: the c at which Leviathan's walltime
-    factor, with tokens_by_calls, gives the claimed speedup; below zero no drafter is cheap enough.
-    """
-    claims = pd.DataFrame(CLAIMS)
-    claims["tokens_by_calls"] = 1 / (1 - claims["saved"])
-    claims["tokens_by_share"] = 1 + claims["acceptance"] * claims["length"]
-    claims["tokens_by_alpha"] = list(map(leviathan_tokens, claims["acceptance"], claims["length"]))
-    claims["draft_cost"] = (claims["tokens_by_calls"] / claims["speedup"] - 1) / claims["length"]
-    return claims
 
 
 def blog_speedup(length: float) -> float:

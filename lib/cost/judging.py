@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from lib.cost.recommendation import PLAIN, Interval
+from lib.cost.recommendation import ONE, PLAIN, Interval
 from lib.cost.ways import together
+from lib.lab import stats
 
 NEARLY = 0.98  # of the highest estimate: among candidates this fast, the one with the fewest nodes is recommended
 SPLITS = 50  # of the choosing prompts into halves
@@ -79,7 +80,7 @@ def optimism(tokens: np.ndarray, rates: np.ndarray, kinds: Sequence[str], batch:
     for _ in range(SPLITS if prompts > 1 else 0):
         order = generator.permutation(prompts)
         halves = [np.sort(half) for half in (order[: prompts // 2], order[prompts // 2 :])]
-        sides = [_log_tokens(tokens[:, half], [kinds[at] for at in half], batch) + np.log(rates) for half in halves]
+        sides = [log_tokens(tokens[:, half], [kinds[at] for at in half], batch) + np.log(rates) for half in halves]
         known = ~np.isnan(sides).any(0)
         for own, other in (sides, sides[::-1]) if known.any() else ():
             best = np.where(known, own, -np.inf).argmax()
@@ -87,8 +88,10 @@ def optimism(tokens: np.ndarray, rates: np.ndarray, kinds: Sequence[str], batch:
     return float(np.exp(np.mean(logs))) if logs else 1.0
 
 
-def _log_tokens(tokens: np.ndarray, kinds: Sequence[str], batch: int) -> np.ndarray:
-    """float[C]: `Candidate.tokens_in` of batches of these prompts, in logarithms; tokens: float[C, P]."""
+def log_tokens(tokens: np.ndarray, kinds: Sequence[str], batch: int) -> np.ndarray:
+    """float[C]: tokens per round and row in batches of these prompts, in logarithms: the mean over the rows of a batch,
+    which have the same rounds, and the geometric mean over batches, as speeds are measured. tokens: float[C, P].
+    """
     means = np.stack([_mean(tokens[:, rows]) for _, rows in together(kinds, batch)], axis=1)
     return _mean(np.log(means))
 
@@ -111,3 +114,16 @@ def parts(rows: pd.DataFrame, way: str, batch: int) -> tuple[float, float]:
                          "time": np.log(own["round_ms"] / plain["round_ms"])}).dropna()
     found = np.exp(logs.groupby(level="prompt").mean().mean())
     return float(found["tokens"]), float(found["time"])
+
+
+def measured(rows: pd.DataFrame, way: str, base: str | None, rng: np.random.Generator, whole: bool = False) -> Interval:
+    """The geometric mean over prompts of a way's speed, or of its ratio to another's in the same turns; of decoding
+    alone, or of whole calls. rows: of one batch size and part of the table "advice_timed".
+    """
+    if way == base:
+        return ONE
+    speed = np.log(rows["tokens"] / rows["seconds"] if whole else rows["rate"])
+    turns = rows.assign(speed=speed).pivot(index=["prompt", "repeat"], columns="way", values="speed")
+    logs = (turns[way] - turns[base] if base else turns[way]).dropna()
+    found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], rng)
+    return Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))

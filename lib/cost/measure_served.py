@@ -64,13 +64,11 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help="number format, as torch names it (default: the model's own)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    dtype = args.dtype if args.dtype == "auto" else getattr(torch, args.dtype)
-    batches = [int(batch) for batch in args.batches.split(",")]
-    common = dict(dtype=dtype, device=args.device, batches=batches, prefix=args.prefix, repeats=args.repeats,
+    common = dict(dtype=args.dtype if args.dtype == "auto" else getattr(torch, args.dtype), device=args.device,
+                  batches=[int(batch) for batch in args.batches.split(",")], prefix=args.prefix, repeats=args.repeats,
                   text=args.text)
     target = times(args.target, nodes=NODES, **common)
-    drafter = times(args.drafter, nodes=(0,), **common) if args.drafter else {}
-    write(target, drafter, sys.stdout)
+    write(target, times(args.drafter, nodes=(0,), **common) if args.drafter else {}, sys.stdout)
 
 
 def read(path: str) -> str:
@@ -101,7 +99,7 @@ def times(name: str, *, dtype, device: str, batches, nodes, prefix: int, repeats
         seconds = {count: [] for count in nodes}
         for turn in range(repeats + 1):
             for count in order.sample(list(nodes), len(nodes)):
-                took = one(model, tokens[:, prefix : prefix + count + 1], cache, device)
+                took = seconds_of(model, tokens[:, prefix : prefix + count + 1], cache, device)
                 cache.crop(-(count + 1))
                 if turn:  # the first turn warms up
                     seconds[count].append(took)
@@ -125,8 +123,11 @@ def check_crop(name: str, model, block: torch.Tensor, cache) -> None:
     layers = getattr(cache, "layers", [])
     kinds = {type(layer).__name__ for layer in layers if not getattr(layer, "is_croppable", True)}
     try:
-        first, again = (_logits_and_crop(model, block, cache) for _ in range(2))
-        if not kinds and torch.allclose(first, again, rtol=0, atol=0.01 * first.abs().max().item()):
+        logits = []
+        for _ in range(2):
+            logits.append(model(block, past_key_values=cache, use_cache=True).logits.float())
+            cache.crop(-block.shape[1])
+        if not kinds and torch.allclose(*logits, rtol=0, atol=0.01 * logits[0].abs().max().item()):
             return
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
         pass
@@ -135,25 +136,14 @@ def check_crop(name: str, model, block: torch.Tensor, cache) -> None:
                      "repeated; time its checks in the engine that serves it, and write the table by hand")
 
 
-def _logits_and_crop(model, block: torch.Tensor, cache) -> torch.Tensor:
-    logits = model(block, past_key_values=cache, use_cache=True).logits.float()
-    cache.crop(-block.shape[1])
-    return logits
-
-
-def one(model, tokens: torch.Tensor, cache, device: str) -> float:
+def seconds_of(model, tokens: torch.Tensor, cache, device: str) -> float:
     """Seconds of a forward pass with its greedy choice, from idle device to idle device."""
-    synchronise(device)
+    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    wait()
     start = time.perf_counter()
     model(tokens, past_key_values=cache, use_cache=True).logits.argmax(-1)
-    synchronise(device)
+    wait()
     return time.perf_counter() - start
-
-
-def synchronise(device: str) -> None:
-    """Waits for a GPU."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

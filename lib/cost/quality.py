@@ -2,20 +2,19 @@
 reads the same text, teacher-forced.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.attention.registration import tree_forward
 from lib.cost.recommendation import Interval
+from lib.cost.ways import Deadline
 from lib.decoding import loop
+from lib.forward.passes import forward_pass
 from lib.lab import stats
 from lib.models.cache import TreeCache
-from lib.models.fused import fused
 
 PROMPTS, TOKENS, AT_ONCE = 12, 32, 4  # prompts that are read, tokens of each, and prompts that are continued together
 
@@ -29,16 +28,15 @@ class Written:
     logs: Sequence[Tensor]
 
 
-def written(pair, prompts: Sequence[Tensor], until: float = float("inf"),
-            clock: Callable[[], float] = time.perf_counter) -> Written:
+def written(pair, prompts: Sequence[Tensor], deadline: Deadline) -> Written:
     """Greedy continuations of prompts int64[T], until the time is over, with their log-probabilities."""
     texts, logs = [], []
     for first in range(0, len(prompts), AT_ONCE):
-        own = prompts[first : first + AT_ONCE]
-        done = loop.continuations(pair.target, own, max_new_tokens=TOKENS, eos_token_id=pair.eos_token_ids)
+        chunk = prompts[first : first + AT_ONCE]
+        done = loop.continuations(pair.target, chunk, max_new_tokens=TOKENS, eos_token_id=pair.eos_token_ids)
         texts += [torch.tensor(tokens) for tokens in done]
-        logs += [log_probabilities(pair.target, *each) for each in zip(own, texts[first:])]
-        if clock() > until:
+        logs += [log_probabilities(pair.target, *text) for text in zip(chunk, texts[first:])]
+        if deadline.over():
             break
     return Written(prompts[: len(texts)], texts, logs)
 
@@ -46,28 +44,27 @@ def written(pair, prompts: Sequence[Tensor], until: float = float("inf"),
 @torch.inference_mode()
 def log_probabilities(target, prompt: Tensor, tokens: Tensor) -> Tensor:
     """float32[N, V] for tokens int64[N] after a prompt int64[T], teacher-forced in a prefill and one block."""
-    model, cache, ids = fused(target), TreeCache(), torch.cat([prompt, tokens[:-1]])[None].to(target.device)
+    model, cache, ids = forward_pass(target), TreeCache(), torch.cat([prompt, tokens[:-1]])[None].to(target.device)
     places = torch.arange(max(len(prompt), len(tokens)), device=target.device)
-    parts = [tree_forward(model, ids[:, : len(prompt)], places[: len(prompt)], None, cache, logits_to_keep=1).logits]
+    parts = [model(ids[:, : len(prompt)], places[: len(prompt)], None, cache, logits_to_keep=1).logits]
     cache.commit([list(range(len(prompt)))])
     if len(tokens) > 1:
-        parts.append(tree_forward(model, ids[:, len(prompt) :], places[: len(tokens) - 1], None, cache).logits)
+        parts.append(model(ids[:, len(prompt) :], places[: len(tokens) - 1], None, cache).logits)
     return torch.cat(parts, 1)[0].float().log_softmax(-1).cpu()
 
 
-def quality(base: Written, pair, rng: np.random.Generator, until: float = float("inf"),
-            clock: Callable[[], float] = time.perf_counter) -> dict[str, object]:
+def quality(base: Written, pair, rng: np.random.Generator, deadline: Deadline) -> dict[str, object]:
     """The fields of `OtherFormat` that compare a pair's target with the format that wrote the text: agreement of the
     most likely tokens; divergence, the mean of KL(writer || target) in nats per token; judged, the number of prompts.
     """
     rows = []
     for prompt, tokens, theirs in zip(base.prompts, base.tokens, base.logs):
-        own = log_probabilities(pair.target, prompt, tokens)
-        apart = (theirs.double().exp() * (theirs.double() - own.double())).sum(-1)
-        rows.append((int((own.argmax(-1) == theirs.argmax(-1)).sum()), float(apart.sum()), len(tokens)))
-        if clock() > until:
+        logs = log_probabilities(pair.target, prompt, tokens)
+        apart = (theirs.double().exp() * (theirs.double() - logs.double())).sum(-1)
+        rows.append((int((logs.argmax(-1) == theirs.argmax(-1)).sum()), float(apart.sum()), len(tokens)))
+        if deadline.over():
             break
     same, apart, counts = np.array(rows, dtype=float).T
-    found = [stats.ratio(each, counts, rng) for each in (same, apart)]
-    agreement, divergence = (Interval(each.value, each.low, each.high) for each in found)
+    means = [stats.ratio(values, counts, rng) for values in (same, apart)]
+    agreement, divergence = (Interval(mean.value, mean.low, mean.high) for mean in means)
     return dict(agreement=agreement, divergence=divergence, judged=len(rows))

@@ -8,12 +8,12 @@ interval is a list [value, low, high] of a value and the ends of its 95 % interv
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.cost.engines.registry import why_none
+from lib.cost.engines import scheduled, why_none
 from lib.lab import atomic_file, json_text, stats
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
@@ -92,7 +92,9 @@ class ForBatch:
     batch, without prefill, by way: "recommended", "plain decoding", "best chain", "best tree" and "generate", that of
     transformers. best_tree, tree_over_chain: drafter and name of the fastest tree that branches, and its speed over
     that of the fastest chain; None where none was raced. raced: everything that decoded choosing prompts, the fastest
-    first; raced_on: batches of prompts that it decoded.
+    first; raced_on: batches of prompts that it decoded. From logged answers nothing is timed: these speeds are then
+    predicted on the answers that did not choose, with_prefill is null and tokens_per_second empty, and raced are each
+    drafter's fastest candidate.
     prompts: batches of prompts that were measured, `batch` prompts each; repeats: measurements of each at most.
     settings: of serving engines that can run the drafter, as `engines.scheduled` gives them. served: drafter, tree and
     predicted speedup of the fastest candidate that an engine can run, where none can run the drafter: the settings are
@@ -111,7 +113,7 @@ class ForBatch:
     predicted: float
     speedup: Interval
     over_chain: Interval
-    with_prefill: Interval
+    with_prefill: Interval | None
     kinds: Mapping[str, Interval]
     tokens_per_second: Mapping[str, Interval]
     prompts: int
@@ -167,16 +169,42 @@ class ForBatch:
 
     @property
     def sentence(self) -> str:
-        """What is recommended, and its predicted and measured speedup."""
+        """What is recommended, and its measured speedup with that predicted, or the predicted one alone."""
         if self.is_plain:
             return f"plain decoding, since {self.reason or 'no candidate was faster'}"
+        predicted = f" (predicted {self.predicted:.2f})" if self.with_prefill else ""
         return (f"{self.drafter} with {self.tree} (budget {self.budget}, depth {self.depth}), {self.speedup} times "
-                f"plain decoding (predicted {self.predicted:.2f})")
+                f"plain decoding{predicted}")
 
     @property
     def is_plain(self) -> bool:
         """Whether plain decoding is recommended."""
         return self.drafter == NO_DRAFTER
+
+    @property
+    def lines(self) -> list[str]:
+        """The recommendation in lines of text."""
+        chain = f"the best chain ({self.chain['drafter']}, {self.chain['tree']})"
+        beside = [f"it is {chain}" if self.over_chain == ONE else f"{self.over_chain} times {chain}"]
+        if self.with_prefill and not self.is_plain:
+            beside.append(f"{self.with_prefill} times plain decoding with prefill")
+        lines = [f"batch {self.batch}: {self.sentence}", f"  {'; '.join(beside)}"]
+        if self.tokens_per_second:
+            speeds = ", ".join(f"{speed} {way}" for way, speed in self.tokens_per_second.items())
+            lines.append(f"  tokens per second: {speeds} ({self.prompts} x {self.batch} prompts)")
+        lines += [f"  {self.reason}"] if self.reason and not self.is_plain else []
+        lines += [f"  {self.trees}", f"  {self.ties}"]
+        if self.choices and not self.tree.startswith("chain"):
+            lines.append(f"  tree: {[list(path) for path in self.choices]}")
+        lines += [f"  {self.for_engines}"] if self.for_engines else []
+        lines += [f"  {row['engine']} ({row['versions']}; {row['draft']}): {row['setting']}" for row in self.settings]
+        return lines + [f"  note: {sentence}" for sentence in self.warnings]
+
+
+def with_schedule(by_batch: Sequence[ForBatch]) -> list[ForBatch]:
+    """The same recommendations with the settings of `engines.scheduled`."""
+    rows = scheduled({each.batch: None if each.is_plain else each.settings for each in by_batch})
+    return [replace(each, settings=rows[each.batch]) for each in by_batch]
 
 
 @dataclass(frozen=True)
@@ -230,26 +258,18 @@ class Formats:
     drift: Interval
     drift_prompts: int = 0
 
-    def quality(self, own: OtherFormat) -> str:
-        """How far the text of another format is from that of the widest, in a sentence."""
-        share = exact(Interval(*(100 * end for end in own.agreement)))
-        return (f"its most likely next token is that of {self.widest} at {share} % of places, with a mean KL "
-                f"divergence of {exact(own.divergence)} nats per token ({own.judged} prompts)")
-
-    @property
-    def drifted(self) -> str:
-        """How much the machine's speed changed, in a sentence."""
-        return (f"plain decoding in {self.reference} was {self.drift} times as fast after all of them as before "
-                f"(n = {self.drift_prompts})")
-
     @property
     def lines(self) -> list[str]:
         """The second answer in lines of text."""
         lines = []
-        for own in self.fastest:
-            lines += [f"batch {own.batch}, over all number formats: {own.sentence}", f"  {self.quality(own)}"]
+        for other in self.fastest:
+            share = exact(Interval(*(100 * end for end in other.agreement)))
+            lines += [f"batch {other.batch}, over all number formats: {other.sentence}",
+                      f"  its most likely next token is that of {self.widest} at {share} % of places, with a mean KL "
+                      f"divergence of {exact(other.divergence)} nats per token ({other.judged} prompts)"]
         if self.fastest:
-            lines.append(f"  the formats were timed one after another: {self.drifted}")
+            lines.append(f"  the formats were timed one after another: plain decoding in {self.reference} was "
+                         f"{self.drift} times as fast after all of them as before (n = {self.drift_prompts})")
         return lines + [f"  not raced, or slower: {name} ({reason})" for name, reason in self.left_out.items()]
 
 
@@ -294,69 +314,49 @@ class Recommendation:
 
     def save(self, path: str | Path) -> None:
         """Writes the file in one step, in a new folder if need be."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.replace(Path(path), json.dumps(jsonable(asdict(self)), indent=1, allow_nan=False).encode() + b"\n")
+        write(path, self)
 
     def text(self) -> str:
         """The recommendation in lines of text."""
         lines = [f"{self.target} ({self.dtype}; {self.processor}, {self.threads} threads): chosen on {self.choosing} "
                  f"prompts, measured on others, {self.new_tokens} tokens each"]
-        for own in self.by_batch:
-            lines += _lines(own)
+        lines += [line for each in self.by_batch for line in each.lines]
         lines += self.formats.lines if self.formats else []
         return "\n".join([*lines, *(f"note: {sentence}" for sentence in self.warnings)])
 
 
+def write(path: str | Path, value) -> None:
+    """Writes a dataclass as JSON in one step, in a new folder if need be; null stands for NaN."""
+    def plain(part):
+        if isinstance(part, Mapping):
+            return {key: plain(inner) for key, inner in part.items()}
+        if isinstance(part, (list, tuple)):
+            return [plain(inner) for inner in part]
+        return None if isinstance(part, float) and isnan(part) else part
+
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    atomic_file.replace(Path(path), json.dumps(plain(asdict(value)), indent=1, allow_nan=False).encode() + b"\n")
+
+
 def load(path: str | Path) -> Recommendation:
     """Reads a file that `save` wrote. FileNotFoundError without it, ValueError where it holds something else."""
+    def interval(ends: Sequence[float | None]) -> Interval:
+        return Interval(*(float("nan") if end is None else end for end in ends))
+
+    def with_intervals(row: Mapping[str, object], *names: str) -> dict[str, object]:
+        return row | {name: interval(row[name]) for name in names if row.get(name) is not None}
+
     try:
-        told = json_text.loads(Path(path).read_text(encoding="utf-8"))
-        by_batch = [ForBatch(**own | {
-            name: Interval(*_numbers(own[name]))
-            for name in ("speedup", "over_chain", "with_prefill", "tree_over_chain") if own.get(name)} | {
-            name: {key: Interval(*_numbers(each)) for key, each in own[name].items()}
-            for name in ("kinds", "tokens_per_second")} | {
-            "raced": [Raced(**each | {"over_fastest": Interval(*_numbers(each["over_fastest"]))})
-                      for each in own.get("raced", ())]}) for own in told["by_batch"]]
-        return Recommendation(**told | {"by_batch": by_batch, "formats": _formats(told.get("formats"))})
+        fields = json_text.loads(Path(path).read_text(encoding="utf-8"))
+        by_batch = [ForBatch(**with_intervals(row, "speedup", "over_chain", "with_prefill", "tree_over_chain") | {
+            name: {key: interval(ends) for key, ends in row[name].items()} for name in ("kinds", "tokens_per_second")
+        } | {"raced": [Raced(**with_intervals(way, "over_fastest")) for way in row.get("raced", ())]})
+            for row in fields["by_batch"]]
+        formats = fields.get("formats")
+        if formats is not None:
+            fastest = [OtherFormat(**with_intervals(row, "tokens_per_second", "over", "agreement", "divergence"))
+                       for row in formats["fastest"]]
+            formats = Formats(**with_intervals(formats, "drift") | {"fastest": fastest})
+        return Recommendation(**fields | {"by_batch": by_batch, "formats": formats})
     except (ValueError, TypeError, KeyError, AttributeError) as reason:
         raise ValueError(f"{path} is no recommendation ({reason}); delete it, and run 06_advice again") from None
-
-
-def _formats(told: Mapping | None) -> Formats | None:
-    """`Recommendation.formats` as the file has it."""
-    if told is None:
-        return None
-    fastest = [OtherFormat(**own | {name: Interval(*_numbers(own[name])) for name in (
-        "tokens_per_second", "over", "agreement", "divergence")}) for own in told["fastest"]]
-    return Formats(**told | {"fastest": fastest, "drift": Interval(*_numbers(told["drift"]))})
-
-
-def _lines(own: ForBatch) -> list[str]:
-    """The lines of one batch size."""
-    speeds = ", ".join(f"{speed} {way}" for way, speed in own.tokens_per_second.items())
-    chain = f"the best chain ({own.chain['drafter']}, {own.chain['tree']})"
-    beside = [f"it is {chain}" if own.over_chain == ONE else f"{own.over_chain} times {chain}"]
-    beside += [] if own.is_plain else [f"{own.with_prefill} times plain decoding with prefill"]
-    lines = [f"batch {own.batch}: {own.sentence}", f"  {'; '.join(beside)}",
-             f"  tokens per second: {speeds} ({own.prompts} x {own.batch} prompts)"]
-    lines += [f"  {own.reason}"] if own.reason and not own.is_plain else []
-    lines += [f"  {own.trees}", f"  {own.ties}"]
-    if own.choices and not own.tree.startswith("chain"):
-        lines.append(f"  tree: {[list(path) for path in own.choices]}")
-    lines += [f"  {own.for_engines}"] if own.for_engines else []
-    lines += [f"  {one['engine']} ({one['versions']}; {one['draft']}): {one['setting']}" for one in own.settings]
-    return lines + [f"  note: {sentence}" for sentence in own.warnings]
-
-
-def jsonable(value):
-    """Plain values for JSON: lists for tuples, null for NaN."""
-    if isinstance(value, Mapping):
-        return {key: jsonable(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [jsonable(each) for each in value]
-    return None if isinstance(value, float) and isnan(value) else value
-
-
-def _numbers(told: Sequence[float | None]) -> list[float]:
-    return [float("nan") if number is None else number for number in told]

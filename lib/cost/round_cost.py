@@ -105,7 +105,7 @@ def widths(tree: Tree) -> np.ndarray:
     return np.bincount(tree.depth[inner], minlength=1) if len(inner) else np.zeros(0, dtype=np.int64)
 
 
-class Costs:
+class CostTable:
     """The table "costs" as functions: `at` gives the cost of rounds of a pair at a batch."""
 
     def __init__(self, rows: pd.DataFrame):

@@ -6,9 +6,8 @@ for each batch size and number of drafted tokens per sequence, 0 among them, whi
 script that needs torch and transformers alone, writes one.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,11 @@ import pandas as pd
 
 from lib.cost import judging, roofline
 from lib.cost.candidates import Candidate, Entrant, Limits, static
-from lib.cost.engines.registry import settings
-from lib.cost.engines.schedule import scheduled
-from lib.cost.engines.weights import places
-from lib.cost.recommendation import TOO_FEW, Interval, jsonable
+from lib.cost.engines import places, settings
+from lib.cost.recommendation import NO_DRAFTER, NO_TREE, ONE, PLAIN, ForBatch, Interval, Raced, write
 from lib.cost.round_cost import Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
-from lib.lab import atomic_file, stats
+from lib.lab import stats
 from lib.replay.logs import Texts
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
@@ -36,87 +33,48 @@ def read_costs(path: str | Path) -> dict[int, RoundCost]:
     """By batch size the cost of rounds, of a table of costs. FileNotFoundError without the file; ValueError names what
     is missing or cannot be a time.
     """
-    path = Path(path).expanduser()
+    path, columns = Path(path).expanduser(), ", ".join(COLUMNS)
     if not path.is_file():
-        raise FileNotFoundError(f"no costs at {path.resolve()}; give a CSV file with the columns {', '.join(COLUMNS)} "
-                                f"and {DRAFT}, or one of {', '.join(roofline.HARDWARE)}")
+        raise FileNotFoundError(f"no costs at {path.resolve()}; give a CSV file with the columns {columns} and "
+                                f"{DRAFT}, or one of {', '.join(roofline.HARDWARE)}")
     try:
         rows = pd.read_csv(path)
         rows = rows.astype({name: float for name in rows.columns.intersection([*COLUMNS, DRAFT])})
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{path} is no table of costs ({' '.join(str(error).split())}); give numbers in the columns "
-                         f"{', '.join(COLUMNS)}") from None
+                         f"{columns}") from None
     if missing := [name for name in COLUMNS if name not in rows]:
         raise ValueError(f"{path} lacks the column {missing[0]}; it has {', '.join(rows.columns)}")
     rows[DRAFT] = rows[DRAFT] if DRAFT in rows else np.nan
-    _check(path, rows)
-    return {int(batch): _of_rows(path, int(batch), own) for batch, own in rows.groupby("batch")}
-
-
-def _check(path: Path, rows: pd.DataFrame) -> None:
-    """ValueError for a number that cannot be what its column says."""
-    for name, least in (("batch", 1), ("nodes", 0)):
-        wrong = rows[~((rows[name] >= least) & (rows[name] % 1 == 0))]
-        if len(wrong):
-            raise ValueError(f"{path} has {name} {wrong[name].iloc[0]:g}; give a whole number from {least} on")
-    for name in ("check_ms", DRAFT):
-        wrong = rows[~((rows[name] > 0) & np.isfinite(rows[name]) | rows[name].isna() & (name == DRAFT))]
-        if len(wrong):
-            raise ValueError(f"{path} has {name} {wrong[name].iloc[0]:g}; give milliseconds, more than 0")
-
-
-def _of_rows(path: Path, batch: int, rows: pd.DataFrame) -> RoundCost:
-    if not (rows["nodes"] == 0).any() or not (rows["nodes"] > 0).any():
-        held = ", ".join(str(int(count)) for count in sorted(rows["nodes"]))
-        raise ValueError(f"{path} has at batch {batch} the nodes {held}; give 0, a plain step, and one or more larger "
-                         "numbers")
-    check = Curve.through(rows["nodes"], rows["check_ms"] / 1000)
-    draft = rows[DRAFT].mean() / 1000
-    return RoundCost(float(check(0)), 0.0, Curve(np.array([1.0]), np.array([draft])), check)
+    whole = "a whole number from {} on"
+    for name, right, remedy in (
+            ("batch", (rows["batch"] >= 1) & (rows["batch"] % 1 == 0), whole.format(1)),
+            ("nodes", (rows["nodes"] >= 0) & (rows["nodes"] % 1 == 0), whole.format(0)),
+            ("check_ms", (rows["check_ms"] > 0) & np.isfinite(rows["check_ms"]), "milliseconds, more than 0"),
+            (DRAFT, (rows[DRAFT] > 0) & np.isfinite(rows[DRAFT]) | rows[DRAFT].isna(), "milliseconds, more than 0")):
+        if not right.all():
+            raise ValueError(f"{path} has {name} {rows.loc[~right, name].iloc[0]:g}; give {remedy}")
+    prices = {}
+    for batch, cells in rows.groupby("batch"):
+        if not (cells["nodes"] == 0).any() or not (cells["nodes"] > 0).any():
+            known = ", ".join(str(int(count)) for count in sorted(cells["nodes"]))
+            raise ValueError(f"{path} has at batch {batch:.0f} the nodes {known}; give 0, a plain step, and one or "
+                             "more larger numbers")
+        check = Curve.through(cells["nodes"], cells["check_ms"] / 1000)
+        level = Curve(np.array([1.0]), np.array([cells[DRAFT].mean() / 1000]))
+        prices[int(batch)] = RoundCost(float(check(0)), 0.0, level, check)
+    return prices
 
 
 def computed(hardware: str, target: float, drafter: float, batches: Sequence[int], most: int) -> dict[int, RoundCost]:
     """By batch size the cost of rounds on one of `roofline.HARDWARE`, for models of so many parameters."""
-    machine, found = roofline.HARDWARE[hardware], {}
+    machine, prices = roofline.HARDWARE[hardware], {}
     for batch in batches:
         plain, step = (machine.step(size, batch) for size in (target, drafter))
-        level = RoundCost(plain, 0.0, Curve(np.array([1.0]), np.array([step])), Curve.through([1], [plain]))
-        share = roofline.on(machine, level, most, batch)
-        found[batch] = RoundCost(plain, 0.0, level.level, Curve(share.check.at, share.check.seconds * plain))
-    return found
-
-
-@dataclass(frozen=True)
-class ForBatch:
-    """What to use at one batch size. drafter, tree: names; choices: the tree's paths of ranks. budget: drafted tokens
-    at most; depth: levels. speedup: over plain decoding; over_chain: over the drafters' fastest chain; kinds: the
-    speedup by kind of text; all predicted, on answers that did not choose. plain: whether nothing is faster than plain
-    decoding. raced: the speed of each drafter's fastest candidate over that of the recommended one, by name, paired on
-    the answers that choose, n of them. settings: as `engines.settings` gives them, or `with_schedule`.
-    """
-
-    batch: int
-    drafter: str
-    tree: str
-    choices: Sequence[Sequence[int]]
-    budget: int
-    depth: int
-    chain: str
-    speedup: Interval
-    over_chain: Interval
-    kinds: Mapping[str, Interval]
-    plain: bool
-    raced: Mapping[str, Interval]
-    n: int
-    settings: Sequence[Mapping[str, str]]
-
-    @property
-    def ties(self) -> str:
-        """A sentence on which drafters' fastest candidates cannot be told apart from the recommended one."""
-        if self.n < stats.FEWEST:
-            return f"{len(self.raced)} drafters stand beside it on n = {self.n} answers, {TOO_FEW}"
-        tied = "; ".join(f"{name} {over}" for name, over in self.raced.items() if not over.is_below(1))
-        return f"tied with it: {tied or 'none'} (of {len(self.raced)} other drafters, n = {self.n} answers)"
+        level = Curve(np.array([1.0]), np.array([step]))
+        share = roofline.on(machine, RoundCost(plain, 0.0, level, Curve.through([1], [plain])), most, batch)
+        prices[batch] = RoundCost(plain, 0.0, level, Curve(share.check.at, share.check.seconds * plain))
+    return prices
 
 
 @dataclass(frozen=True)
@@ -132,20 +90,13 @@ class ForLogs:
     def text(self) -> str:
         """The recommendation in lines of text."""
         source = f"computed by a roofline of {self.costs}" if self.costs in roofline.HARDWARE else f"of {self.costs}"
-        lines = [f"{self.target}, {self.answers} logged answers at temperature {self.temperature:g}, costs {source}; "
-                 "predicted, nothing was timed"]
-        for own in self.by_batch:
-            lines.append(f"batch {own.batch}: plain decoding, since no candidate is faster" if own.plain else
-                         f"batch {own.batch}: {own.drafter} with {own.tree} (budget {own.budget}, depth {own.depth}), "
-                         f"{own.speedup} times plain decoding, {own.over_chain} times the best chain ({own.chain})")
-            lines += [] if own.plain else [f"  {own.ties}"]
-            lines += [] if own.plain else [f"  {one['engine']} ({one['versions']}; {one['draft']}): {one['setting']}"
-                                           for one in own.settings]
-        return "\n".join(lines)
+        head = (f"{self.target}, {self.answers} logged answers at temperature {self.temperature:g}, costs {source}; "
+                "predicted, nothing was timed")
+        return "\n".join([head, *(line for candidate in self.by_batch for line in candidate.lines)])
 
     def save(self, path: str | Path) -> None:
         """Writes a JSON file in one step; an interval is [value, low, high], null where an end is not known."""
-        atomic_file.replace(Path(path), json.dumps(jsonable(asdict(self)), indent=1, allow_nan=False).encode() + b"\n")
+        write(path, self)
 
 
 def halves(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
@@ -162,82 +113,78 @@ def halves(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
 def candidates(entrants: Sequence[Entrant], trace: Trace, texts: Texts, limits: Limits) -> list[Candidate]:
     """Every drafter with its static trees, replayed on all logged answers."""
     recorded = Recorded(trace, texts.prompts)
-    return [each for one in entrants for each in static(one, recorded, limits)]
+    return [candidate for one in entrants for candidate in static(one, recorded, limits)]
 
 
 def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch: int, texts: Texts,
               rng: np.random.Generator) -> ForBatch:
     """The fastest candidate on the answers that choose, at the costs of a batch size, or the one with the fewest nodes
-    of those nearly as fast, judged on the others; prices: as for `price_of`.
+    of those nearly as fast, judged on the others; prices: as for `price_of`. Plain decoding has no nodes.
     """
     long = set.intersection(*(set(each.prompts) for each in tried))  # a deep tree has no round in a short answer
     choosing, others = ({name for name, is_in in zip(texts.names, part) if is_in} & long for part in halves(texts))
     if not choosing or not others:
         raise ValueError(f"{len(long)} of {len(texts.names)} answers are long enough for the deepest tree: give longer "
                          "answers, or a smaller depth")
-    on_half = {each.name: _part(each, choosing) for each in tried}
-    priced = {each.name: price_of(each, prices) for each in tried}
-    speed = {each.name: on_half[each.name].speedup(priced[each.name], batch) for each in tried}
-    best = tried[judging.choose([speed[each.name] for each in tried], [each.shape.budget for each in tried])]
-    rivals = {}
-    for each in sorted(tried, key=lambda each: -speed[each.name]):
-        if each.entrant is not best.entrant:
-            rivals.setdefault(each.entrant.name, each)
-    chain = max((each for each in tried if each.is_chain), key=lambda each: speed[each.name])
-    own_chain = max((each for each in tried if each.is_chain and each.entrant is best.entrant), default=None,
-                    key=lambda each: speed[each.name])
-    judged, beside = _part(best, others), _part(chain, others)
-    by_kind: dict[str, set[str]] = {}
-    for name, kind in zip(texts.names, texts.kinds):
-        by_kind.setdefault(kind, set()).update({name} & others)
-    chained = own_chain.shape if own_chain else ROOT_ALONE
+    nothing = replace(tried[0], entrant=Entrant(NO_DRAFTER, NO_DRAFTER, None, None), label=NO_TREE, shape=ROOT_ALONE,
+                      accepted=0 * tried[0].accepted, sizes=np.ones(1), passes={})
+    everything = (nothing, *tried)
+    speeds = {each.name: _part(each, choosing).speedup(price_of(each, prices), batch) for each in everything}
+    ranked = sorted(everything, key=lambda each: -speeds[each.name])
+    best = ranked[judging.choose([speeds[each.name] for each in ranked], [each.shape.budget for each in ranked])]
+    chains = [each for each in ranked if each.is_chain and each is not nothing]
+    own_chain = next((each for each in chains if each.entrant is best.entrant), nothing)
+    chain, tree = chains[0], next((each for each in ranked if each.branches), None)
+
+    def over(first: Candidate, second: Candidate, names: set[str]) -> Interval:
+        """The predicted speed of a candidate over that of another, paired on answers of these names."""
+        if first is second:
+            return ONE
+        one, base = _part(first, names), _part(second, names)
+        share = base.seconds(price_of(base, prices), batch) / one.seconds(price_of(one, prices), batch)
+        ratio = stats.difference(one.accepted + one.rounds, one.rounds, base.accepted + base.rounds, base.rounds, rng,
+                                 relative=True)
+        return Interval(*(share * end for end in (ratio.value, ratio.low, ratio.high)))
+
+    leaders: dict[str, Candidate] = {}  # each drafter's fastest
+    for each in ranked:
+        leaders.setdefault(each.entrant.name, each)
+    beside = {name: over(each, ranked[0], choosing) for name, each in leaders.items()}
+    raced = [Raced(PLAIN if each is nothing else each.name, each.shape.budget, speeds[each.name], beside[name],
+                   not (beside[name].is_known and beside[name].is_below(1))) for name, each in leaders.items()]
+    kinds = {kind: {name for name, other in zip(texts.names, texts.kinds) if other == kind} & others
+             for kind in dict.fromkeys(texts.kinds)}
     return ForBatch(
-        batch, best.entrant.name, best.label, [list(path) for path in best.shape.choices()], best.shape.budget,
-        best.shape.max_depth, chain.name, _over_plain(judged, priced[best.name], batch, rng),
-        _over(judged, priced[best.name], beside, priced[chain.name], batch, rng),
-        {kind: _over_plain(_part(best, names), priced[best.name], batch, rng)
-         for kind, names in by_kind.items() if names},
-        speed[best.name] <= 1,
-        {each.name: _over(on_half[each.name], priced[each.name], on_half[best.name], priced[best.name], batch, rng)
-         for each in rivals.values()},
-        len(choosing), settings(best.entrant.spec, best.shape, chained, places(best.entrant)))
+        batch=batch, drafter=best.entrant.name, pair="", tree=best.label,
+        choices=[list(path) for path in best.shape.choices()], budget=best.shape.budget, depth=best.shape.max_depth,
+        chain=_named(chain), predicted=speeds[best.name], speedup=over(best, nothing, others),
+        over_chain=over(best, chain, others), with_prefill=None,
+        kinds={kind: over(best, nothing, names) for kind, names in kinds.items() if names}, tokens_per_second={},
+        prompts=len(others), repeats=0,
+        settings=settings(best.entrant.spec, best.shape, own_chain.shape, places(best.entrant)),
+        warnings=[], best_tree=tree and _named(tree), tree_over_chain=tree and over(tree, chain, others), raced=raced,
+        raced_on=len(choosing), reason="" if best is not nothing else "no candidate is faster")
 
 
-def with_schedule(by_batch: Sequence[ForBatch]) -> list[ForBatch]:
-    """The same with `engines.scheduled` settings."""
-    rows = scheduled({own.batch: None if own.plain else own.settings for own in by_batch})
-    return [replace(own, settings=rows[own.batch]) for own in by_batch]
-
-
-def price_of(each: Candidate, prices: Mapping[str, RoundCost]) -> RoundCost:
+def price_of(candidate: Candidate, prices: Mapping[str, RoundCost]) -> RoundCost:
     """The cost of a drafter's rounds, of those by the names of drafters with a model; "" is of all others, for which
     drafting is free. ValueError where a model has no cost.
     """
-    if not each.passes:
+    if not candidate.passes:
         return replace(prices[""], level=Curve.through([1], [0.0]))
-    own = prices[each.entrant.name]
-    if np.isnan(own.level(1)):
-        raise ValueError(f"drafter {each.entrant.name!r} has a model, but the costs have no {DRAFT}: give the time of "
-                         "its forward pass, or leave it out")
-    return own
+    price = prices[candidate.entrant.name]
+    if np.isnan(price.level(1)):
+        raise ValueError(f"drafter {candidate.entrant.name!r} has a model, but the costs have no {DRAFT}: give the "
+                         "time of its forward pass, or leave it out")
+    return price
 
 
-def _part(each: Candidate, names: set[str]) -> Candidate:
+def _named(candidate: Candidate) -> dict[str, str]:
+    return {"drafter": candidate.entrant.name, "tree": candidate.label}
+
+
+def _part(candidate: Candidate, names: set[str]) -> Candidate:
     """The candidate on some answers."""
-    kept = np.array([name in names for name in each.prompts])
-    return replace(each, prompts=[name for name in each.prompts if name in names], accepted=each.accepted[kept],
-                   rounds=each.rounds[kept])
-
-
-def _over_plain(each: Candidate, price: RoundCost, batch: int, rng: np.random.Generator) -> Interval:
-    found = stats.ratio(each.accepted + each.rounds, each.rounds, rng)
-    share = price.plain / each.seconds(price, batch)
-    return Interval(found.value * share, found.low * share, found.high * share)
-
-
-def _over(each: Candidate, price: RoundCost, chain: Candidate, chain_price: RoundCost, batch: int,
-          rng: np.random.Generator) -> Interval:
-    found = stats.difference(each.accepted + each.rounds, each.rounds, chain.accepted + chain.rounds, chain.rounds, rng,
-                             relative=True)
-    share = chain.seconds(chain_price, batch) / each.seconds(price, batch)
-    return Interval(found.value * share, found.low * share, found.high * share)
+    known = np.array([name in names for name in candidate.prompts])
+    return replace(candidate, prompts=[name for name in candidate.prompts if name in names],
+                   accepted=candidate.accepted[known], rounds=candidate.rounds[known])

@@ -3,13 +3,10 @@ timed in shuffled turns on the same groups of prompts.
 """
 
 import copy
-import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -44,6 +41,26 @@ class Continued:
     prefilled: float = float("nan")
 
 
+class Deadline:
+    """The end of a stage on a clock, in seconds."""
+
+    def __init__(self, clock: Callable[[], float], end: float):
+        self.clock, self.end = clock, end
+
+    def left(self) -> float:
+        """The seconds that are left."""
+        return max(0.0, self.end - self.clock())
+
+    def over(self) -> bool:
+        """Whether the time is over."""
+        return self.clock() > self.end
+
+    def share(self, fraction: float) -> "Deadline":
+        """The end of a stage that starts now and has this share of the time that is left."""
+        now = self.clock()
+        return Deadline(self.clock, now + fraction * max(0.0, self.end - now))
+
+
 Run = Callable[[Sequence[Tensor]], Continued]
 Group = tuple[str, str, list[Tensor]]  # name, kind and prompts int64[T] of a batch
 
@@ -67,9 +84,12 @@ def ours(pair, drafter, shape: str | Tree | Growth, new_tokens: int,
 def theirs(pair, name: str, new_tokens: int, draft: int = 4, clock: Callable[[], float] = time.perf_counter) -> Run:
     """Transformers' generation on a left-padded batch, with the fused attention that it takes by default.
 
-    name: GENERATE, LOOKUP, or one of ASSISTED. draft: tokens that assisted generation drafts in its first round.
+    name: GENERATE, LOOKUP, or one of ASSISTED, whose schedules draft as many tokens in each round, a number that adapts
+    to acceptance, or as many as the confidence of the assistant allows. draft: tokens that assisted generation drafts
+    in its first round.
     """
-    settings = dict(max_new_tokens=new_tokens, do_sample=False, eos_token_id=list(pair.eos_token_ids) or None)
+    settings = dict(max_new_tokens=new_tokens, do_sample=False, eos_token_id=list(pair.eos_token_ids) or None,
+                    pad_token_id=min(pair.eos_token_ids, default=0))
     models = [pair.target, pair.draft_model] if name in ASSISTED else [pair.target]
     if name == LOOKUP:
         settings["prompt_lookup_num_tokens"] = LOOKED_UP
@@ -78,48 +98,32 @@ def theirs(pair, name: str, new_tokens: int, draft: int = 4, clock: Callable[[],
 
     def run(prompts: Sequence[Tensor]) -> Continued:
         ids, mask = left_padded(prompts, pair.target.device)
-        first, pad = _FirstTokens(clock, pair.target.device), min(pair.eos_token_ids, default=0)
-        hooks = {"logits_processor": [first]} if name == GENERATE else {}
-        with _as_transformers_runs(models):
-            if name in ASSISTED:
-                _schedule(pair.draft_model.generation_config, ASSISTED[name], draft)
-            out = pair.target.generate(ids, attention_mask=mask, pad_token_id=pad, **hooks, **settings)
-        return Continued([until_end(row, pair.eos_token_ids) for row in out[:, ids.shape[1] :].tolist()], [],
-                         first.at)
+        prefilled: list[float] = []
+
+        def notes_first(input_ids: Tensor, scores: Tensor) -> Tensor:
+            """A logits processor that changes nothing: prefill ends where it is called first."""
+            if not prefilled:
+                synchronise(pair.target.device)
+                prefilled.append(clock())
+            return scores
+
+        if name in ASSISTED:
+            config, schedule = pair.draft_model.generation_config, ASSISTED[name]
+            config.num_assistant_tokens = draft
+            config.num_assistant_tokens_schedule = "heuristic" if schedule == "heuristic" else "constant"
+            config.assistant_confidence_threshold = CONFIDENCE if schedule == "confident" else 0.0
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # its own generation makes calls of which it warns
+        try:
+            with using_attention(models[0], "sdpa"), using_attention(models[-1], "sdpa"):
+                hooks = {"logits_processor": [notes_first]} if name == GENERATE else {}
+                out = pair.target.generate(ids, attention_mask=mask, **hooks, **settings)
+        finally:
+            logging.set_verbosity(verbosity)
+        tokens = [until_end(row, pair.eos_token_ids) for row in out[:, ids.shape[1] :].tolist()]
+        return Continued(tokens, [], prefilled[0] if prefilled else float("nan"))
 
     return run
-
-
-class _FirstTokens:
-    """A logits processor that changes nothing and notes when it is called first: prefill ends there."""
-
-    def __init__(self, clock: Callable[[], float], device):
-        self.clock, self.device, self.at = clock, device, float("nan")
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if np.isnan(self.at):
-            synchronise(self.device)
-            self.at = self.clock()
-        return scores
-
-
-@contextmanager
-def _as_transformers_runs(models: Sequence) -> Iterator[None]:
-    """The models with transformers' fused attention, and without warnings of calls that its own generation makes."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with using_attention(models[0], "sdpa"), using_attention(models[-1], "sdpa"):
-            yield
-    finally:
-        logging.set_verbosity(before)
-
-
-def _schedule(config, schedule: str, draft: int) -> None:
-    """Sets how many tokens an assistant drafts: as many, adapted to acceptance, or limited by its confidence."""
-    config.num_assistant_tokens = draft
-    config.num_assistant_tokens_schedule = "heuristic" if schedule == "heuristic" else "constant"
-    config.assistant_confidence_threshold = CONFIDENCE if schedule == "confident" else 0.0
 
 
 def left_padded(prompts: Sequence[Tensor], device) -> tuple[Tensor, Tensor]:
@@ -134,9 +138,6 @@ def until_end(tokens: list[int], eos: Sequence[int]) -> list[int]:
     """Tokens up to the first EOS token, this one included."""
     first = next((place for place, token in enumerate(tokens) if token in eos), len(tokens) - 1)
     return tokens[: first + 1]
-
-
-# --------------------------------------------------------------------------------------------------------------- groups
 
 
 def groups(prompts, batch: int) -> list[Group]:
@@ -158,19 +159,16 @@ def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]
             yield kind, [own[(first + i) % len(own)] for i in range(batch)]
 
 
-# ----------------------------------------------------------------------------------------------------------------- race
-
-
-def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repeats: int, least: int, device,
-         generator: torch.Generator, enough: tuple[int, float] = (0, math.inf), warm: Collection[str] = (),
-         sparing: Collection[str] = (), clock: Callable[[], float] = time.perf_counter) -> pd.DataFrame:
+def race(runs: Mapping[str, Run], asked: Sequence[Group], deadline: Deadline, *, repeats: int, least: int, device,
+         generator: torch.Generator, enough: tuple[int, Deadline] | None = None, warm: Collection[str] = (),
+         sparing: Collection[str] = ()) -> pd.DataFrame:
     """Times all ways on every group, `repeats` times, in shuffled turns after an untimed run each, but for those in
     `warm`: a row for each way, group and repeat.
 
     Columns: way, prompt (the group's name), kind, repeat, tokens and seconds (of the whole call), prefill, seconds of
     it; rate, tokens per second of decoding alone while all rows run, and round_ms, milliseconds per round of it. The
-    race ends at the time `until`, after `least` groups at the earliest, or at the earlier time enough[1], after
-    enough[0] groups; all ways have the same groups and repeats, and groups in which a row ends at once are left out.
+    race ends at the deadline, after `least` groups at the earliest, or at the earlier one enough[1], after enough[0]
+    groups; all ways have the same groups and repeats, and groups in which a row ends at once are left out.
     But ways in `sparing` miss a turn, after the first that counts, where they have taken more than SPARED of the time.
     """
     order, rows = torch.randperm(len(asked), generator=generator).tolist(), []
@@ -178,10 +176,10 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repea
         if way not in warm:
             run(asked[order[0]][2])
     turns = [(repeat, asked[at]) for repeat in range(repeats) for at in order]
+    clock = deadline.clock
     begin, spent, timed_once = clock(), dict.fromkeys(runs, 0.0), False
     for turn, (repeat, (name, kind, prompts)) in enumerate(turns):
-        now = clock()
-        if turn >= least and now > until or turn >= enough[0] and now > enough[1]:
+        if turn >= least and deadline.over() or enough and turn >= enough[0] and enough[1].over():
             break
         most = SPARED * (clock() - begin)
         ways = [way for way in runs if way not in sparing or spent[way] <= most or not timed_once]
@@ -193,7 +191,7 @@ def race(runs: Mapping[str, Run], asked: Sequence[Group], *, until: float, repea
             end = clock()
             spent[ways[at]] += end - start
             rows.append(dict(way=ways[at], prompt=name, kind=kind, repeat=repeat, tokens=sum(map(len, done.tokens)),
-                             seconds=end - start, prefill=_prefill(done, start, end), **_pace(done, len(prompts), end)))
+                             seconds=end - start, **_pace(done, len(prompts), start, end)))
         timed_once = timed_once or all(row["rate"] > 0 for row in rows[-len(ways) :])
     timed = pd.DataFrame(rows)
     whole = timed.groupby(["prompt", "repeat"])["rate"].transform(lambda rates: bool((rates > 0).all())).astype(bool)
@@ -209,21 +207,18 @@ def one_per_round(rounds: Sequence[Round]) -> list[Round]:
     return [record for record, first in zip(rounds, begins) if first]
 
 
-def _prefill(done: Continued, start: float, end: float) -> float:
-    """Seconds of a call from the time `start` to `end` that are not of rounds; NaN where nothing tells them."""
-    return end - start - sum(one.seconds for one in one_per_round(done.rounds)) if done.rounds else (
-        done.prefilled - start)
-
-
-def _pace(done: Continued, batch: int, end: float) -> dict[str, float]:
-    """rate and round_ms of a call that ended at the time `end`; NaN where no row was decoded after its prefill."""
+def _pace(done: Continued, batch: int, start: float, end: float) -> dict[str, float]:
+    """prefill, rate and round_ms of a call between these times; NaN for what nothing tells, and for the pace where no
+    row was decoded after its prefill.
+    """
     if done.rounds:
         full = full_rounds(done.rounds, batch)
         rounds, seconds = len(full), sum(rows[0].seconds for rows in full)
         tokens = sum(record.accepted + 1 for rows in full for record in rows)
+        prefill = end - start - sum(one.seconds for one in one_per_round(done.rounds))
     else:
         rounds, seconds = max(map(len, done.tokens)) - 1, end - done.prefilled
-        tokens = batch * rounds
-    if not rounds or not seconds > 0:
-        return dict(rate=float("nan"), round_ms=float("nan"))
-    return dict(rate=tokens / seconds, round_ms=1000 * seconds / rounds)
+        tokens, prefill = batch * rounds, done.prefilled - start
+    known = rounds and seconds > 0
+    return dict(prefill=prefill, rate=tokens / seconds if known else float("nan"),
+                round_ms=1000 * seconds / rounds if known else float("nan"))

@@ -1,6 +1,7 @@
 """Decoding with draft trees: draft, verify, commit; one record per round.
 
-Start at `loop` (`generate`). `custom_generate` offers the loop to transformers' `generate`.
+Start at `loop` (`generate`). `custom_generate` offers the loop to transformers' `generate`, `walkthrough` tells the
+rounds of one prompt with their tokens.
 """
 
 from lib import lazy_exports

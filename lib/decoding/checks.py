@@ -1,7 +1,6 @@
 """The arguments of `generate`: checks, the prompts without padding, and drafts no deeper than there is room for."""
 
 from numbers import Integral, Real
-from types import SimpleNamespace
 from typing import Iterable, Sequence
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from lib.attention.registration import check_attention
 from lib.drafters.drafter import Drafter, Wrapper, alone, levels_of
+from lib.forward.passes import Output
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
@@ -27,16 +27,9 @@ def unpadded(target, input_ids: Tensor, attention_mask: Tensor | None) -> list[T
         raise ValueError(
             f"attention_mask is {_kind(attention_mask)} for input_ids {tuple(input_ids.shape)}; give one entry per "
             "token")
-    if attention_mask is None:
-        _check_padding(target, input_ids)
-    keep = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-    return [ids[kept].cpu().long() for ids, kept in zip(input_ids, keep)]
-
-
-def _check_padding(target, input_ids: Tensor) -> None:
-    """ValueError where some rows, but not all, begin or end with the target's padding token; where the target names
-    none, with a token that ends its texts, with which one pads then.
-    """
+    if attention_mask is not None:
+        return [ids[real].cpu().long() for ids, real in zip(input_ids, attention_mask.bool())]
+    # Padding is the target's padding token; where the target names none, a token that ends its texts.
     settings, config = (getattr(target, name, None) for name in ("generation_config", "config"))
     pads = next(filter(None, (token_set(getattr(owner, name, None)) for owner, name in (
         (settings, "pad_token_id"), (config, "pad_token_id"), (settings, "eos_token_id")))), ())
@@ -46,6 +39,7 @@ def _check_padding(target, input_ids: Tensor) -> None:
             token = int(input_ids[padded[0], column])
             raise ValueError(f"row {padded[0]} of input_ids {side}s with token {token}, the target's padding, and "
                              "others do not; pass `attention_mask`; all ones if these are text")
+    return [ids.cpu().long() for ids in input_ids]
 
 
 def token_set(eos_token_id: int | Iterable[int] | Tensor | None) -> frozenset[int]:
@@ -68,26 +62,11 @@ def check(target, drafter, prompts: list[Tensor], rule: str, temperature: float,
             f"drafter is {_kind(drafter)}, not a Drafter; give one that lib.drafters.make(NAME, pair) makes, such as "
             "make('model', pair)")
     if not callable(target) or not hasattr(target, "config"):
-        raise ValueError(f"target is {_kind(target)}; give a model, such as lib.models.load_pair(NAME).target")
+        raise ValueError(f"target is {_kind(target)}; give a model, such as lib.forward.load_pair(NAME).target")
     check_attention(target)
     if not isinstance(limit, Integral) or limit < 0:
         raise ValueError(f"max_new_tokens is {limit!r}; give 0 or more")
     vocabulary = target.config.get_text_config().vocab_size
-    _check_prompts(prompts, vocabulary)
-    if (drafter.knows or 0) > vocabulary:
-        raise ValueError(
-            f"the drafter knows {drafter.knows} tokens, the target {vocabulary}; if the others are padding, make it by "
-            "lib.drafters.make('model', pair), which leaves them out, else take one of the target's family")
-    _check_rule(rule, temperature, generator)
-
-
-def _kind(value) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.dtype} {tuple(value.shape)}"
-    return repr(value) if isinstance(value, (str, Real)) else f"a {type(value).__name__}"
-
-
-def _check_prompts(prompts: list[Tensor], vocabulary: int) -> None:
     for row, prompt in enumerate(prompts):
         if not len(prompt):
             raise ValueError(f"prompt {row} is empty; give at least one token, such as the tokenizer's first")
@@ -96,9 +75,10 @@ def _check_prompts(prompts: list[Tensor], vocabulary: int) -> None:
             raise ValueError(
                 f"prompt {row} has token {strange[0]}, the target knows 0 to {vocabulary - 1}; take the target's own "
                 "tokenizer, and an attention_mask that is 0 at padding")
-
-
-def _check_rule(rule: str, temperature: float, generator) -> None:
+    if (drafter.knows or 0) > vocabulary:
+        raise ValueError(
+            f"the drafter knows {drafter.knows} tokens, the target {vocabulary}; if the others are padding, make it by "
+            "lib.drafters.make('model', pair), which leaves them out, else take one of the target's family")
     if rule not in RULES:
         raise ValueError(f"rule is {rule!r}; choose one of {', '.join(RULES)}")
     if not isinstance(temperature, Real) or not temperature >= 0:
@@ -110,6 +90,12 @@ def _check_rule(rule: str, temperature: float, generator) -> None:
         raise ValueError(
             f"temperature is {temperature} but generator is {generator!r}; pass a torch.Generator, so that a run "
             "can be repeated")
+
+
+def _kind(value) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return repr(value) if isinstance(value, (str, Real)) else f"a {type(value).__name__}"
 
 
 def within_limits(target, drafter: Drafter, shape: Tree | Growth, prompts: Sequence[Tensor],
@@ -186,36 +172,31 @@ class WithinWindow(Wrapper):
         needed = shape.max_depth - 1  # the last level is never forwarded
         self._keep([row for row in self.inside if self.lengths[row] + needed <= self.window])
         drafts, self.levels, calls = alone(self.roots), [0] * len(self.roots), self.calls
-        own = self.drafter.propose(shape, draws) if self.inside else []
-        levels = self.drafter.levels or [self.calls - calls] * len(own)
-        for row, draft, count in zip(self.inside, own, levels):
+        inner = self.drafter.propose(shape, draws) if self.inside else []
+        levels = self.drafter.levels or [self.calls - calls] * len(inner)
+        for row, draft, count in zip(self.inside, inner, levels):
             drafts[row], self.levels[row] = draft, count
         return drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         self.roots = list(bonus)
         self.lengths = [length + len(nodes) + 1 for length, nodes in zip(self.lengths, accepted)]
-        if self.inside:
-            whole = len(self.inside) == len(bonus)
-            self.drafter.commit([accepted[row] for row in self.inside], [bonus[row] for row in self.inside],
-                                target_outputs if whole else _of_rows(target_outputs, self.inside))
+        if not self.inside:
+            return
+        if target_outputs is not None and len(self.inside) < len(bonus):  # what drafters read of them, of these rows
+            states, logits = (getattr(target_outputs, name, None) for name in ("hidden_states", "logits"))
+            target_outputs = Output(None if logits is None else logits[self.inside],
+                                    states and tuple(layer[self.inside] for layer in states))
+        self.drafter.commit([accepted[row] for row in self.inside], [bonus[row] for row in self.inside],
+                            target_outputs)
 
     def select(self, rows: list[int]) -> None:
         self._keep([row for row in rows if row in self.inside])
         self.inside = [place for place, row in enumerate(rows) if row in self.inside]
-        self.roots, self.lengths = ([each[row] for row in rows] for each in (self.roots, self.lengths))
+        self.roots, self.lengths = [self.roots[row] for row in rows], [self.lengths[row] for row in rows]
 
     def _keep(self, rows: list[int]) -> None:
         """Takes all other rows from the inner drafter; one that has no row left is not called again."""
         if rows and rows != self.inside:
             self.drafter.select([self.inside.index(row) for row in rows])
         self.inside = rows
-
-
-def _of_rows(outputs, rows: list[int]):
-    """What drafters read of the target's outputs, of some rows."""
-    if outputs is None:
-        return None
-    states, logits = (getattr(outputs, name, None) for name in ("hidden_states", "logits"))
-    return SimpleNamespace(hidden_states=states and tuple(layer[rows] for layer in states),
-                           logits=None if logits is None else logits[rows])

@@ -6,7 +6,6 @@ processor that reads the text before a token gets each tree node's own path.
 
 import inspect
 from copy import copy
-from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -16,7 +15,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
 
 from lib.attention.registration import TREE, can_host_tree, using_attention
-from lib.decoding.loop import generate
+from lib.decoding.loop import generate, padded
 from lib.decoding.records import Hooks
 from lib.trees.tree import Tree
 
@@ -41,16 +40,15 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
 
     def custom_generate(model, input_ids, logits_processor, stopping_criteria, generation_config, streamer=None,
                         **model_kwargs):
-        kept = _kept_back(inspect.currentframe().f_back)
-        streamer = streamer or kept["streamer"]  # `generate` has already given it the prompt
-        model_kwargs["assistant_model"] = kept["assistant_model"]
+        given = _kept_back(inspect.currentframe().f_back)
+        streamer = streamer or given["streamer"]  # `generate` has already given it the prompt
+        model_kwargs["assistant_model"] = given["assistant_model"]
         model_kwargs["streamer"] = streamer if len(input_ids) > 1 else None
-        if kept["kwargs"] is not None:  # the caller's cache alone: transformers has prepared an empty one otherwise
-            model_kwargs["past_key_values"] = kept["kwargs"].get("past_key_values")
+        if given["kwargs"] is not None:  # the caller's cache alone: transformers has prepared an empty one otherwise
+            model_kwargs["past_key_values"] = given["kwargs"].get("past_key_values")
         _refuse(model, generation_config, logits_processor, model_kwargs)
         processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
         ends, longest, others = _divided(stopping_criteria)
-        call = _Call(input_ids.cpu(), processors, others, streamer)
         sampled = generation_config.do_sample
         with using_attention(model, TREE):
             done = generate(
@@ -58,12 +56,13 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
                 rule=rule if sampled else "greedy",
                 temperature=1.0 if sampled else 0.0,  # the processors have warped already
                 max_new_tokens=max(1, longest - input_ids.shape[1]),  # criteria of length are evaluated after a token
-                eos_token_id=ends, hooks=call.hooks(),
+                eos_token_id=ends, hooks=_hooks(input_ids.cpu(), processors, others, streamer),
                 # seeded from torch's own generator, which transformers' sampling uses
                 generator=torch.Generator().manual_seed(int(torch.randint(2**62, ()))) if sampled else None)
         if streamer is not None:
             streamer.end()
-        sequences = _padded(input_ids, done.new_tokens, generation_config._pad_token_tensor)
+        pad = generation_config._pad_token_tensor
+        sequences = padded(input_ids, done.new_tokens, 0 if pad is None else int(pad))
         if generation_config.return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=sequences)
         return sequences
@@ -71,45 +70,34 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
     return custom_generate
 
 
-@dataclass(frozen=True)
-class _Call:
-    """The arguments that transformers prepared for one call.
+def _hooks(prompts: Tensor, processors: list[LogitsProcessorList], criteria: StoppingCriteriaList, streamer) -> Hooks:
+    """The hooks that are needed alone: a loop without them reads best tokens directly from the logits.
 
-    prompts int64[B, T], with their padding as processors expect it; processors: those of each row.
+    prompts: int64[B, T], with their padding as processors expect it; processors: those of each row.
     """
 
-    prompts: Tensor
-    processors: list[LogitsProcessorList]
-    criteria: StoppingCriteriaList
-    streamer: object
-
-    def hooks(self) -> Hooks:
-        """Only the hooks that are needed: a loop without them reads best tokens directly from the logits."""
-        return Hooks(
-            adjust=self.adjust if any(map(len, self.processors)) else None,
-            stop=self.stop if len(self.criteria) else None,
-            emit=self.emit if self.streamer is not None else None,
-        )
-
-    def adjust(self, row: int, contexts: list[list[int]], logits: Tensor) -> Tensor:
+    def adjust(row: int, contexts: list[list[int]], logits: Tensor) -> Tensor:
         """Logits [m, V] processed for each node's own text; nodes of one depth share a call, as a batch."""
         adjusted = torch.empty_like(logits)
         for length in sorted({len(context) for context in contexts}):
             nodes = [i for i, context in enumerate(contexts) if len(context) == length]
-            own = torch.tensor([contexts[i] for i in nodes], dtype=torch.long).reshape(len(nodes), length)
-            text = torch.cat([self.prompts[row].expand(len(nodes), -1), own], dim=1).to(logits.device)
-            adjusted[nodes] = self.processors[row](text, logits[nodes].float()).to(adjusted.dtype)
+            added = torch.tensor([contexts[i] for i in nodes], dtype=torch.long).reshape(len(nodes), length)
+            text = torch.cat([prompts[row].expand(len(nodes), -1), added], dim=1).to(logits.device)
+            adjusted[nodes] = processors[row](text, logits[nodes].float()).to(adjusted.dtype)
         return adjusted
 
-    def stop(self, row: int, written: list[int]) -> bool:
+    def stop(row: int, written: list[int]) -> bool:
         """Whether any criterion of the caller ends the row after its last token."""
-        text = torch.cat([self.prompts[row], torch.tensor(written)])[None]
-        return bool(self.criteria(text, None).any())
+        text = torch.cat([prompts[row], torch.tensor(written)])[None]
+        return bool(criteria(text, None).any())
 
-    def emit(self, row: int, tokens: list[int]) -> None:
+    def emit(row: int, tokens: list[int]) -> None:
         """Gives the streamer one token at a time, as it expects them."""
         for token in tokens:
-            self.streamer.put(torch.tensor([token]))
+            streamer.put(torch.tensor([token]))
+
+    return Hooks(adjust if any(map(len, processors)) else None, stop if len(criteria) else None,
+                 emit if streamer is not None else None)
 
 
 def _kept_back(caller: FrameType) -> dict[str, object]:
@@ -156,22 +144,17 @@ def _moved(keywords: dict) -> bool:
     positions, mask = keywords.get("position_ids"), keywords.get("attention_mask")
     if positions is None:
         return False
-    kept = torch.ones_like(positions) if mask is None else mask
-    return bool(((positions != kept.cumsum(-1) - 1) & kept.bool()).any())
+    real = torch.ones_like(positions) if mask is None else mask
+    return bool(((positions != real.cumsum(-1) - 1) & real.bool()).any())
 
 
 def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
     """The processors for this row alone: some hold one number per row."""
-
-    def own(processor):
-        ignored = getattr(processor, "prompt_ignore_length", None)
-        if not isinstance(ignored, Tensor):
-            return processor
-        alone = copy(processor)
-        alone.prompt_ignore_length = int(ignored[row])
-        return alone
-
-    return LogitsProcessorList(map(own, processors))
+    of_row = LogitsProcessorList(map(copy, processors))
+    for processor in of_row:
+        if isinstance(ignored := getattr(processor, "prompt_ignore_length", None), Tensor):
+            processor.prompt_ignore_length = int(ignored[row])
+    return of_row
 
 
 def _divided(criteria: StoppingCriteriaList) -> tuple[list[int], int, StoppingCriteriaList]:
@@ -184,11 +167,3 @@ def _divided(criteria: StoppingCriteriaList) -> tuple[list[int], int, StoppingCr
     longest = min(one.max_length for one in criteria if type(one) is MaxLengthCriteria)
     others = (one for one in criteria if type(one) not in (EosTokenCriteria, MaxLengthCriteria))
     return sorted(ends), longest, StoppingCriteriaList(others)
-
-
-def _padded(input_ids: Tensor, written: list[list[int]], pad: Tensor | None) -> Tensor:
-    """int64[B, T + new] on the inputs' device, with the padding token after the end of a row."""
-    width, pad = max(map(len, written), default=0), 0 if pad is None else int(pad)
-    rows = [row + [pad] * (width - len(row)) for row in written]
-    new = torch.tensor(rows, dtype=torch.long, device=input_ids.device).reshape(len(written), width)
-    return torch.cat([input_ids, new], dim=1)

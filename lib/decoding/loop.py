@@ -4,6 +4,7 @@ Plain decoding is the same loop with a tree that is a root alone.
 
 import logging
 import time
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Iterator, Sequence
 
@@ -11,19 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.attention.registration import tree_forward
 from lib.decoding.checks import check, token_set, unpadded, within_limits
-from lib.decoding.decide import Decider
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
 from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, refuse_nan
+from lib.forward.passes import AUTO, ForwardPass, forward_pass
+from lib.forward.prefill import prefill
 from lib.lab.counters import clocked
-from lib.models.fused import fused
-from lib.models.prefill import Prefilled, prefill
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draft import Draft
-from lib.verify.draws import GeneratorDraws
-from lib.verify.rules import RULES
+from lib.verify.draft import Draft, Draws, GeneratorDraws
+from lib.verify.rules import RULES, verify
+from lib.verify.warping import best_token_list, warp
 
 LOG = logging.getLogger(__name__)  # a line per call, of the level INFO
 
@@ -43,6 +42,7 @@ def generate(
     eos_token_id: int | Sequence[int] | None = None,
     attention_mask: Tensor | None = None,
     generator: torch.Generator | None = None,
+    forward: str = AUTO,
     observe: Observer | None = None,
     hooks: Hooks = Hooks(),
 ) -> Generation:
@@ -51,9 +51,10 @@ def generate(
     target: a transformers model with attn_implementation "tree". drafter: see `lib.drafters.registry.make`. shape: a
     name, a `Tree`, or a growth rule that the drafter can follow. attention_mask: bool or int [B, T], 0 at padding, on
     either side; needed where some rows, not all, begin or end with the target's padding token. temperature: 0 is
-    greedy and takes the rule "greedy"; above 0, `generator` is needed. observe: called after each round with the rows
-    that ran, their drafts, and the decision of each. ValueError names the argument that cannot be used, its value and
-    the remedy. Each call logs its summary.
+    greedy and takes the rule "greedy"; above 0, `generator` is needed. forward: the name of the target's forward pass
+    (see `lib.forward`); drafters choose their own. observe: called after each round with the rows that ran, their
+    drafts, and the decision of each. ValueError names the argument that cannot be used, its value and the remedy. Each
+    call logs its summary.
     """
     prompts = unpadded(target, input_ids, attention_mask)
     shape = shape_or_growth(shape)
@@ -62,24 +63,30 @@ def generate(
     drafter.ask_probs(RULES[rule].compares)
     calls = drafter.calls
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
-    loop = _Loop(fused(target), drafter, shape, decider, max_new_tokens, token_set(eos_token_id), observe)
+    loop = _Loop(forward_pass(target, forward), drafter, shape, decider, max_new_tokens, token_set(eos_token_id),
+                 observe)
     loop.run(prompts)
-    width = max(map(len, loop.written), default=0)
-    padding = min(loop.eos, default=0)
-    new = torch.tensor([row + [padding] * (width - len(row)) for row in loop.written], dtype=torch.long)
-    done = Generation(torch.cat([input_ids.cpu(), new.reshape(len(prompts), width)], dim=1), loop.rounds, loop.written,
-                      loop.calls, drafter.calls - calls)
+    sequences = padded(input_ids.cpu(), loop.written, min(loop.eos, default=0))
+    done = Generation(sequences, loop.rounds, loop.written, loop.calls, drafter.calls - calls, loop.forward.name)
     if LOG.isEnabledFor(logging.INFO):
         LOG.info(done.summary())
     return done
+
+
+def padded(input_ids: Tensor, written: list[list[int]], padding: int) -> Tensor:
+    """int64[B, T + new]: the inputs and each row's generated tokens, with padding after them."""
+    width = max(map(len, written), default=0)
+    rows = [row + [padding] * (width - len(row)) for row in written]
+    new = torch.tensor(rows, dtype=torch.long, device=input_ids.device).reshape(len(written), width)
+    return torch.cat([input_ids, new], dim=1)
 
 
 def in_batches(prompts: Sequence[Tensor], rows: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Prompts int64[T] right-padded in batches of `rows` rows: tokens int64[B, T] and their mask bool[B, T]."""
     for first in range(0, len(prompts), rows):
         batch = list(prompts[first : first + rows])
-        padded = pad_sequence(batch, batch_first=True)
-        yield padded, torch.arange(padded.shape[1])[None] < torch.tensor([len(prompt) for prompt in batch])[:, None]
+        tokens = pad_sequence(batch, batch_first=True)
+        yield tokens, torch.arange(tokens.shape[1])[None] < torch.tensor([len(prompt) for prompt in batch])[:, None]
 
 
 def continuations(target, prompts: Sequence[Tensor], *, max_new_tokens: int, temperature: float = 0.0, rows: int = 32,
@@ -89,8 +96,8 @@ def continuations(target, prompts: Sequence[Tensor], *, max_new_tokens: int, tem
     with a tree that is a root alone.
     """
     written: list[list[int]] = []
-    for padded, mask in in_batches(prompts, rows):
-        done = generate(target, NoDrafter(), padded, attention_mask=mask, shape=ROOT_ALONE,
+    for tokens, mask in in_batches(prompts, rows):
+        done = generate(target, NoDrafter(), tokens, attention_mask=mask, shape=ROOT_ALONE,
                         rule="naive" if temperature else "greedy", temperature=temperature,
                         max_new_tokens=max_new_tokens, eos_token_id=eos_token_id, generator=generator)
         written += done.new_tokens
@@ -122,11 +129,53 @@ def stack(drafts: list[Draft], device: torch.device) -> tuple[Tensor, Tensor, Te
     return tokens.to(device), depth.to(device), mask.to(device)
 
 
+@dataclass(frozen=True)
+class Decider:
+    """A rule, the warping of the target's distribution, the draws, and the caller's hooks."""
+
+    rule: str
+    warping: tuple[float, int | None, float | None]  # temperature, top k, top p
+    draws: Draws
+    hooks: Hooks
+
+    def first(self, rows: list[int], logits: Tensor) -> list[int]:
+        """The first roots of these rows: the target's next token after each prompt, from logits [B, V]."""
+        if self.hooks.adjust:
+            logits = torch.cat([self.hooks.adjust(row, [[]], logits[i : i + 1]) for i, row in enumerate(rows)])
+        if self.rule == "greedy":
+            return best_token_list(logits)
+        return [self.draws.categorical(probs) for probs in warp(logits, *self.warping)]
+
+    def round(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> list[Decision]:
+        """The accepted nodes and bonus token of each row, from logits [B, m, V]; written: the rows' generated tokens.
+
+        Greedy verification needs only the best token of each node; those of all rows reach the host in one transfer.
+        """
+        if self.hooks.adjust:
+            logits = self._adjusted(rows, written, drafts, logits)
+        if self.rule == "greedy":
+            return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token_list(logits))]
+        probs = warp(logits, *self.warping)
+        return [verify(self.rule if draft.tree.budget else "naive",  # a root alone is plain decoding for any rule
+                       draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
+
+    def _adjusted(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> Tensor:
+        adjusted = logits.clone()
+        for i, (row, draft) in enumerate(zip(rows, drafts)):
+            before, size = written[row], draft.tree.size
+            contexts = [before]  # the text up to each node
+            for node in range(1, size):
+                contexts.append([*contexts[draft.tree.parents[node]], draft.token_list[node]])
+            adjusted[i, :size] = self.hooks.adjust(row, contexts, logits[i, :size])
+        return adjusted
+
+
 class _Loop:
     """The state of a batch while it is decoded; `alive` maps the rows that still run to rows of the input."""
 
-    def __init__(self, target, drafter, shape, decider: Decider, limit: int, eos: frozenset[int], observe):
-        self.target, self.drafter, self.shape, self.decider = target, drafter, shape, decider
+    def __init__(self, forward: ForwardPass, drafter, shape, decider: Decider, limit: int, eos: frozenset[int],
+                 observe: Observer | None):
+        self.forward, self.drafter, self.shape, self.decider = forward, drafter, shape, decider
         self.limit, self.eos, self.observe, self.hooks = limit, eos, observe, decider.hooks
         # Heads read the target's hidden states; the first commit brings those of the prompts.
         self.outputs = {"output_hidden_states": True} if drafter.wants_hidden_states else {}
@@ -140,7 +189,10 @@ class _Loop:
         self.written: list[list[int]] = [[] for _ in prompts]
         if not self.limit or not prompts:
             return
-        roots, outputs = self.prefill(prompts)
+        outputs = prefill(self.forward, prompts, self.drafter.wants_hidden_states)
+        refuse_nan(outputs.logits, self.forward.model)
+        self.cache, self.calls = outputs.cache, 1
+        roots = self.decider.first(self.alive, outputs.logits)  # the target's next token after each prompt
         self.drafter.start(prompts)
         self.drafter.commit([[] for _ in roots], roots, outputs)
         del outputs  # the prompts' hidden states are not kept while rounds run
@@ -150,13 +202,6 @@ class _Loop:
         while self.alive:
             self.round()
 
-    def prefill(self, prompts: list[Tensor]) -> tuple[list[int], Prefilled]:
-        """The first roots, the target's next token after each prompt; and its outputs."""
-        done = prefill(self.target, prompts, self.drafter.wants_hidden_states)
-        refuse_nan(done.logits, self.target)
-        self.cache, self.calls = done.cache, 1
-        return self.decider.first(self.alive, done.logits), done
-
     def round(self) -> None:
         """One draft and one forward pass of the target for every row that still runs."""
         clock, calls = [time.perf_counter()], self.drafter.calls
@@ -164,7 +209,7 @@ class _Loop:
         with clocked() as models:
             drafts = self.drafter.propose(self.shape, self.decider.draws)
             clock.append(time.perf_counter())
-            outputs = tree_forward(self.target, *stack(drafts, self.target.device), self.cache, **self.outputs)
+            outputs = self.forward(*stack(drafts, self.forward.device), self.cache, **self.outputs)
             decided = self.decider.round(self.alive, self.written, drafts, outputs.logits)
             clock.append(time.perf_counter())
             self.cache.commit([[0, *accepted] for accepted, _ in decided])
@@ -173,23 +218,17 @@ class _Loop:
         spent = [after - before for before, after in zip(clock, clock[1:])]
         held, calls = self.cache.bytes + self.drafter.cache_bytes, self.drafter.calls - calls
         plain = self.drafter.past_window
-        for place, (row, draft, decision) in enumerate(zip(self.alive, drafts, decided)):
-            self.rounds.append(self.record(row, draft, decision, calls, spent, held, models.seconds, place in plain))
+        for place, (row, draft, (accepted, bonus)) in enumerate(zip(self.alive, drafts, decided)):
+            emitted, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
+            length = self.write(row, emitted)
+            counted = accepted[:length]
+            ranks = tuple(int(draft.tree.rank[node]) for node in counted)
+            open_end = length == len(emitted) and bool(draft.tree.children(accepted[-1] if accepted else ROOT))
+            self.rounds.append(Round(row, position, draft.tree.budget, len(counted), ranks, open_end, calls, 1, *spent,
+                                     held, models.seconds, place in plain))
         if self.observe:
             self.observe(self.alive, drafts, decided)
         self.retire()
-
-    def record(self, row: int, draft: Draft, decision: Decision, calls: int, spent: list[float], held: int,
-               models: float, past_window: bool) -> Round:
-        """Writes the round's tokens to the row, up to its end, and returns the record."""
-        accepted, bonus = decision
-        emitted, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
-        length = self.write(row, emitted)
-        counted = accepted[:length]
-        ranks = tuple(int(draft.tree.rank[node]) for node in counted)
-        open_end = length == len(emitted) and bool(draft.tree.children(accepted[-1] if accepted else ROOT))
-        return Round(row, position, draft.tree.budget, len(counted), ranks, open_end, calls, 1, *spent, held, models,
-                     past_window)
 
     def write(self, row: int, emitted: list[int]) -> int:
         """Appends tokens to a row up to the limit, EOS or the token at which a hook stops it; returns the number of

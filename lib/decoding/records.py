@@ -68,7 +68,7 @@ class Generation:
 
     sequences: int64[B, T + new], the input and the generated tokens, padded on the right. rounds: in their order.
     new_tokens: each row's generated tokens, without padding. target_calls, drafter_calls: forward passes of the whole
-    batch, those of the prompts among them.
+    batch, those of the prompts among them. forward: the name of the target's forward pass (see `lib.forward`).
     """
 
     sequences: Tensor
@@ -76,6 +76,7 @@ class Generation:
     new_tokens: list[list[int]]
     target_calls: int = 0
     drafter_calls: int = 0
+    forward: str = ""
 
     @property
     def drafted(self) -> int:
@@ -106,4 +107,4 @@ class Generation:
         """The call in one line."""
         return (f"drafted {self.drafted}, accepted {self.accepted} (rate {self.acceptance_rate:.3f}), "
                 f"{self.tokens_per_round:.2f} tokens per round in {len(self.rounds)} rounds of {len(self.new_tokens)} "
-                f"rows; {self.target_calls} target calls, {self.drafter_calls} drafter calls")
+                f"rows; {self.target_calls} target calls ({self.forward}), {self.drafter_calls} drafter calls")

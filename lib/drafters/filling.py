@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.forward.native import Levels
+from lib.forward.reduced import ReducedOutput
 from lib.lab.processor import one_thread
-from lib.models.native_blocks import Levels
-from lib.models.reduced import ReducedOutput
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
-from lib.verify.residual import without
+from lib.verify.fast import without
 from lib.verify.warping import best_token, warp
 
 

@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.drafters.filling import top_tokens
+from lib.forward.reduced import ReducedOutput
 from lib.lab.processor import one_thread
-from lib.models.reduced import ReducedOutput
 from lib.trees.growth.candidates import Candidates, Growth, next_level
-from lib.trees.growth.rules import Auto, DDTree, PCTree
 from lib.trees.tree import ROOT
 from lib.verify.draft import Draft
 from lib.verify.warping import warp
@@ -24,11 +23,11 @@ def growable(rule: Growth, proposal: str = "top_k", temperature: float = 1.0, *,
 
     per_depth: whether one pass of the drafter gives a distribution for each depth; per_parent: one for each parent.
     """
-    grown_by = rule.rule if isinstance(rule, Auto) else rule
-    if isinstance(grown_by, DDTree) and not per_depth:
+    family = rule.name.partition(":")[0]
+    if family == "ddtree" and not per_depth:
         raise ValueError(f"{rule.name!r} grows over one distribution per depth, this drafter gives one per node; take "
                          "a rule such as 'dyspec@32', or a drafter with one distribution per depth")
-    if isinstance(grown_by, PCTree) and not per_parent:
+    if family == "pctree" and not per_parent:
         raise ValueError(f"{rule.name!r} grows where one forward pass serves every parent token, as that of 'dspark' "
                          "does, and not for this drafter; take a rule such as 'dyspec@32'")
     if proposal != "top_k" or temperature <= 0:

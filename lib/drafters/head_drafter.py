@@ -9,9 +9,10 @@ from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.heads import published
 from lib.drafters.heads.store import check_folder_of
-from lib.models.fused import output_layer, weights_of
-from lib.models.packed import pack
-from lib.models.reduced import ReducedOutput, rows_of
+from lib.forward.packed import pack
+from lib.forward.packed import weights_of
+from lib.forward.passes import forward_pass
+from lib.forward.reduced import ReducedOutput, rows_of
 
 
 class HeadDrafter(Drafter):
@@ -42,7 +43,7 @@ class HeadDrafter(Drafter):
         """Takes the output layer anew, for a target whose weights have changed."""
         own, tokens = self.head.lm_head, self.head.tokens
         if tokens is None:
-            self.output = output_layer(self.target) if own is None else own
+            self.output = forward_pass(self.target).output if own is None else own
         elif (made_of := weights_of(self.target)) != self.made_of_target:
             whole, self.made_of_target = self.target.get_output_embeddings(), made_of
             self.known = pack(ReducedOutput(rows_of(whole, tokens) if own is None else own, tokens, whole.out_features))

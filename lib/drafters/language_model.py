@@ -7,16 +7,16 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from lib.attention.registration import check_attention, tree_forward
+from lib.attention.registration import check_attention
 from lib.drafters.drafter import BY_RANKS, Drafter, added_tokens, refuse_nan
 from lib.drafters.filling import Filling, Level, block, check_proposal, native_levels, plan, planned_block, tails
 from lib.drafters.growing import Growing, drafts_of, forwarding, grow_levels, growable
 from lib.drafters.vocabulary import drafting
+from lib.forward.passes import forward_pass
+from lib.forward.prefill import prefill
+from lib.forward.reduced import narrow
 from lib.lab.counters import forward
 from lib.models.cache import TreeCache
-from lib.models.fused import fused
-from lib.models.prefill import prefill
-from lib.models.reduced import narrow
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -25,7 +25,7 @@ from lib.verify.draft import Draft, Draws
 class LanguageModelDrafter(Drafter):
     """Drafts with a causal language model (attn_implementation "tree").
 
-    model: also one that knows some of its tokens alone (see `lib.models.reduced`), whose distributions are zero
+    model: also one that knows some of its tokens alone (see `lib.forward.reduced`), whose distributions are zero
     elsewhere.
     proposal: "top_k" (children are the most likely tokens), "iid" or "without_replacement" (samples at `temperature`).
     keep_probs: whether "top_k" drafts carry the distributions, at `temperature`, that their children were chosen from;
@@ -65,9 +65,9 @@ class LanguageModelDrafter(Drafter):
         """Prefills the prompts int64[T], as one call. ValueError where the model gives NaN."""
         check_attention(self.model)
         self._check_window(max(map(len, prompts)))
-        self.blocks = fused(self.narrow)
+        self.blocks = forward_pass(self.narrow)
         self.choices = self.narrow.get_output_embeddings().out_features  # tokens to choose from
-        done = prefill(self.narrow, prompts)
+        done = prefill(forward_pass(self.narrow, "layers"), prompts)
         refuse_nan(done.logits, self.model)
         self.cache = done.cache
         self.calls += 1
@@ -97,7 +97,7 @@ class LanguageModelDrafter(Drafter):
 
     def _fills_natively(self) -> bool:
         """Whether one native call can fill shapes: it gives no probabilities."""
-        return getattr(self.blocks, "fills", False) and self.proposal == "top_k" and not self.gives_probs
+        return self.blocks.fills and self.proposal == "top_k" and not self.gives_probs
 
     def _fill_natively(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]]:
         tokens = self._tail_tokens(shape.max_depth)
@@ -182,7 +182,7 @@ class LanguageModelDrafter(Drafter):
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.blocks.device
         self.calls += 1
-        return tree_forward(self.blocks, tokens.to(device), depth.to(device), mask.to(device), self.cache,
+        return self.blocks(tokens.to(device), depth.to(device), mask.to(device), self.cache,
                             **kwargs).logits
 
     def _check_window(self, needed: int) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lib.attention.registration import hosting_trees
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.vocabulary import drafting
-from lib.models.quantize import int8
+from lib.forward.quantize import int8
 
 SHARED = ("embed_tokens", "norm", "rotary_emb")
 
@@ -84,7 +84,7 @@ class Int8SelfDrafter(LanguageModelDrafter):
 def int8_self(target):
     """A copy of a model whose linear layers hold int8 weights; embeddings, norms and output layer are shared with it.
 
-    See `lib.models.quantize`. ValueError where no layer is linear.
+    See `lib.forward.quantize`. ValueError where no layer is linear.
     """
     if refused := Int8SelfDrafter.refusal(target):
         raise ValueError(f"{refused}, so there is nothing to round; take a drafter model, or look-up")

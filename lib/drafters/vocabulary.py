@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.models.reduced import first_tokens, reduced
+from lib.forward.reduced import first_tokens, reduced
 from lib.models.registry import SHIPPED
 
 FILE = "vocabulary.npy"  # in the folder of a target's drafters: its tokens, the most frequent in its own text first

@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from lib.cost.recommending import RULER
-from lib.cost.round_cost import Costs, Curve
+from lib.cost.round_cost import CostTable, Curve
 from lib.lab import charts, theme
 
 
@@ -24,7 +24,7 @@ class CostExplorer:
     line. Show `view`; errors appear in `message`, and the last picture stays.
     """
 
-    def __init__(self, candidates: pd.DataFrame, costs: Costs, target: str):
+    def __init__(self, candidates: pd.DataFrame, costs: CostTable, target: str):
         self.candidates, self.costs, self.target = candidates, costs, target
         once = {"continuous_update": False}
         batches, drafters = sorted(candidates["batch"].unique().tolist()), list(dict.fromkeys(candidates["drafter"]))
@@ -48,11 +48,11 @@ class CostExplorer:
         a cost that cannot be read.
         """
         typed = curve_of(self.check.value)
-        own = self.costs.at(self.target, RULER, batch=self.batch.value)
+        price = self.costs.at(self.target, RULER, batch=self.batch.value)
         rows = self.candidates[self.candidates["batch"] == self.batch.value]
-        drafting = (rows["round_ms"] - 1000 * own.check(rows["budget"])).clip(lower=0)
+        drafting = (rows["round_ms"] - 1000 * price.check(rows["budget"])).clip(lower=0)
         # A drafter that often finds nothing checks fewer nodes than its tree has: as many as its rounds' time says.
-        checked = np.minimum(rows["budget"], np.interp(rows["round_ms"] / 1000, own.check.seconds, own.check.at))
+        checked = np.minimum(rows["budget"], np.interp(rows["round_ms"] / 1000, price.check.seconds, price.check.at))
         return rows.assign(speed=rows["tokens"] * typed(0) / (drafting + typed(checked)))
 
     def _measured(self) -> pd.DataFrame:
@@ -85,11 +85,11 @@ class CostExplorer:
 
     def _tell(self, rows: pd.DataFrame) -> str:
         """The fastest tree within the limits, and the fastest of all."""
-        own = rows[(rows["drafter"] == self.drafter.value) & (rows["budget"] <= self.nodes.value)]
+        fitting = rows[(rows["drafter"] == self.drafter.value) & (rows["budget"] <= self.nodes.value)]
         every = rows.loc[rows["speed"].idxmax()]
         first = "no tree of this size was tried"
-        if len(own):
-            best = own.loc[own["speed"].idxmax()]
+        if len(fitting):
+            best = fitting.loc[fitting["speed"].idxmax()]
             first = (f"with at most {self.nodes.value} nodes <b>{escape(best['drafter'])}</b> is fastest with "
                      f"<b>{best['shape']}</b>, {best['speed']:.2f} times plain decoding ({best['tokens']:.2f} tokens "
                      "per round)")
@@ -106,8 +106,8 @@ class CostExplorer:
         left.plot(measured["nodes"], measured["ms"], "o", color=theme.GREY)
         left.axvline(self.nodes.value, color=theme.GREY, linewidth=1, linestyle=theme.DASHED)
         left.set(xlabel="draft nodes per sequence", ylabel="milliseconds of a check", ylim=(0, None))
-        for name, own in rows.groupby("drafter", sort=False):
-            line = own.groupby("budget")["speed"].max()
+        for name, candidates in rows.groupby("drafter", sort=False):
+            line = candidates.groupby("budget")["speed"].max()
             chosen = name == self.drafter.value
             right.plot(line.index, line, color=theme.VERMILLION if chosen else theme.GREY, label=name,
                        linewidth=2 if chosen else 1, marker="o", markersize=3, zorder=3 if chosen else 2)

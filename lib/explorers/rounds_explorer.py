@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from lib.decoding.loop import generate
+from lib.decoding.walkthrough import Step, walk
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.registry import heads_for, make
+from lib.explorers import round_figures
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.explorers import round_figures
-from lib.explorers.walkthrough import Step, walk
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
@@ -106,7 +106,7 @@ class RoundsExplorer:
     def _names(self, kind: str) -> list[tuple[str, int]]:
         """The prompts of a kind: name and beginning, and index in the set."""
         tokenizer = next(iter(self.pairs.values())).tokenizer
-        chosen = [place for place, own in enumerate(self.prompts.kinds) if own == kind]
+        chosen = [place for place, its_kind in enumerate(self.prompts.kinds) if its_kind == kind]
         begins = [tokenizer.decode(self.prompts.ids[place][:40], skip_special_tokens=True) for place in chosen]
         return [(f"{self.prompts.names[place]}: {' '.join(begin.split())[:70]}…", place)
                 for place, begin in zip(chosen, begins)]

@@ -30,9 +30,12 @@ class Matrix(ctypes.Structure):
                 *((name, c_int64) for name in ("out", "in", "group", "kind", "short_factors"))]
 
 
-def weights_refusal(weights: Sequence[Tensor]) -> str | None:
-    """Why products with such weights do not run here; None if they do. Compiles the C++ at its first use."""
-    kinds = {(weight.dtype, weight.device.type) for weight in weights}
+def weights_refusal(weights: Sequence[Tensor], device: str = "") -> str | None:
+    """Why products with such weights, on this kind of device if one is given, do not run here; None if they do.
+
+    Compiles the C++ at its first use.
+    """
+    kinds = {(weight.dtype, device or weight.device.type) for weight in weights}
     if len(kinds) > 1 or not kinds <= {(dtype, "cpu") for dtype in NAMES}:
         return f"its weights are {' and '.join(sorted(f'{dtype} on {device}' for dtype, device in kinds))}"
     if not all(weight.is_contiguous() for weight in weights):

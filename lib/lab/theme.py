@@ -103,7 +103,7 @@ def shown(name: str) -> str:
 def use_theme() -> None:
     """Sets fonts, grid and sizes of all later figures; call it once at the top of a notebook."""
     sns.set_theme(context="notebook", style="ticks", rc={
-        "figure.dpi": 110, "savefig.dpi": 130, "savefig.bbox": "tight", "font.size": 10, "axes.titlesize": 11,
+        "figure.dpi": 88, "savefig.dpi": 130, "savefig.bbox": "tight", "font.size": 10, "axes.titlesize": 11,
         "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 10, "axes.grid": True,
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#555555", "grid.color": "#E8E8E8",
         "grid.linewidth": 0.7, "lines.linewidth": 1.8, "lines.markersize": 5, "legend.frameon": False,

@@ -5,11 +5,11 @@ weights are read and nothing is downloaded.
 """
 
 import re
-from contextlib import chdir
+from contextlib import chdir, suppress
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
 from lib.lab.plan import Plan, UsageError, Value
 
@@ -36,6 +36,37 @@ def check(plan: Plan) -> None:
         if plan.has_report and stage.name == "02_acceptance" and 0 not in stage.parameters.get("temperatures", [0]):
             raise UsageError(f"02_acceptance: temperatures is {stage.parameters['temperatures']}; add 0, which "
                              "09_report begins with, or leave 09_report out by naming notebooks")
+
+
+def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
+    """The files that decide what a study measures: of local models, of the heads of their targets, and of prompts; of a
+    model of the hub the file of its cache that holds its commit. Nothing is fetched, and a pair that cannot be found
+    has no files: `load_pairs` refuses it.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    from lib.drafters.heads.store import folder_of, made_for
+    from lib.models import gguf_shards
+    from lib.models import prompts as prompt_files
+    from lib.models.checks import PairError
+    from lib.models.registry import sources
+
+    files = {prompt_files.place(prompts, chat) for chat in (False, True)}
+    for pair in pairs:
+        target = drafter = None
+        with suppress(PairError):
+            target, drafter = sources(pair)
+            files |= {folder_of(target.short, name) for name in made_for(target.short)}
+        for source in filter(None, (target, drafter)):
+            if source.is_gguf:
+                files |= set(gguf_shards.shards(Path(source.where)))
+            elif source.is_folder:
+                files.add(Path(source.where))
+            elif not source.is_random:
+                folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=source.where, repo_type="model")
+                files.add(folder / "refs" / (source.revision or "main"))
+    return sorted(path for path in files if path.exists())
 
 
 def _check_amount(where: str, name: str, default: Value, value: Value) -> None:
@@ -113,7 +144,9 @@ def _growth_rule(name: str, values: Values) -> None:
 
 
 def _drafter(name: str, values: Values) -> None:
-    import_module("lib.studies.drafters.measure").check(name)
+    from lib.measure.drafters import check as check_drafter
+
+    check_drafter(name)
 
 
 nodes = bounded(lambda value: value <= MOST_NODES, f"at most {MOST_NODES} draft nodes")
@@ -173,18 +206,18 @@ def prompts(name: str, values: Values) -> None:
 
     known = {load.chats(pair) for pair in values["pairs"]} if values[name] == "" else {False}
     for chat in {True, False} if None in known else known:
-        names, kinds = files.check(values[name], chat)
+        _, kinds = files.check(values[name], chat)
         if "choose_prompts" in values:
-            import_module("lib.studies.acceptance.recording").split_prompts(
-                names, kinds, names, choose=values["choose_prompts"], judge=values["judge_prompts"])
+            files.split_rows(kinds, values["choose_prompts"], values["judge_prompts"])
 
 
 def dtype(name: str, values: Values) -> None:
     """Number formats on the notebook's device."""
+    from lib.forward.load import dtypes_of
     from lib.models import checks
 
     for one in _members(values[name]):
-        for part in checks.dtypes_of(one, values["device"]):
+        for part in dtypes_of(one, values["device"]):
             checks.check_device(values["device"], part)
 
 
@@ -211,7 +244,7 @@ def elsewhere(name: str, values: Values) -> None:
     """Folders of runs for the same target."""
     from lib.models.registry import sources
 
-    import_module("lib.studies.advice.machines").of_runs(values[name], sources(values["pairs"][0])[0].short)
+    import_module("lib.measure.advice").of_runs(values[name], sources(values["pairs"][0])[0].short)
 
 
 def formats(name: str, values: Values) -> None:
@@ -223,9 +256,10 @@ def formats(name: str, values: Values) -> None:
 
 def logs(name: str, values: Values) -> None:
     """A log that can be read."""
+    from lib.measure.served import EXAMPLE
     from lib.replay.log_lines import read
 
-    read(values["logs"] or import_module("lib.studies.served.measure").EXAMPLE, values["inputs"])
+    read(values["logs"] or EXAMPLE, values["inputs"])
 
 
 def endpoint(name: str, values: Values) -> None:
@@ -254,9 +288,10 @@ def inputs(name: str, values: Values) -> None:
 
 def text_drafters(name: str, values: Values) -> None:
     """Kinds that read the text alone; other names are models, which are checked with the target."""
+    from lib.measure.served import kinds_of
     from lib.models.load import check_served
 
-    check_served(values["target"], import_module("lib.studies.served.measure").kinds_of(values[name])[1])
+    check_served(values["target"], kinds_of(values[name])[1])
 
 
 def costs(name: str, values: Values) -> None:

@@ -173,9 +173,9 @@ class TreeCache(Cache):
             layer.lazy_initialization(like, like)
             self.layers.append(layer)
 
-    def room(self, nodes: int, least: int = 0) -> None:
-        """Adds so many pending nodes, for writers of the layers' buffers themselves; capacity at least `least`."""
-        needed = max(least, self.rows.longest + self.pending + nodes)
+    def room(self, nodes: int) -> None:
+        """Adds so many pending nodes, for writers of the layers' buffers themselves."""
+        needed = self.rows.longest + self.pending + nodes
         for layer in self.layers:
             layer.pending += nodes
             layer.reserve(needed)
@@ -200,15 +200,15 @@ class TreeCache(Cache):
         """
         moves = [  # a node that is already in its place stays
             (row, length + node, length + place)
-            for row, (length, kept) in enumerate(zip(self.rows.as_list, lists))
-            for place, node in enumerate(kept)
+            for row, (length, nodes) in enumerate(zip(self.rows.as_list, lists))
+            for place, node in enumerate(nodes)
             if node != place
         ]
         if moves:
             rows, origins, goals = torch.tensor(moves, device=self.rows.device).T
             for layer in self.layers:
                 layer.move(rows, origins, goals)
-        self.rows.set([length + len(kept) for length, kept in zip(self.rows.as_list, lists)], self.rows.device)
+        self.rows.set([length + len(nodes) for length, nodes in zip(self.rows.as_list, lists)], self.rows.device)
         self.forget()
 
     def join(self, others: Sequence["TreeCache"]) -> None:

@@ -3,7 +3,7 @@ remedy.
 """
 
 from pathlib import Path
-from typing import Collection, Iterator
+from typing import Iterator
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,7 +12,6 @@ from lib.attention.registration import can_host_tree
 from lib.kernels import build, products
 from lib.lab import json_text, processor
 from lib.lab.processor import free_memory
-from lib.models.quantize import INT8, KINDS, NONE, STORED
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 AUTO = "auto"  # the number format that is fastest on the device
@@ -27,40 +26,16 @@ class PairError(ValueError):
     """A pair that cannot be loaded or cannot work: the thing, the reason and the remedy."""
 
 
-def each_of(name: str, value: object, choices: Collection[str]) -> tuple[str, str]:
-    """Target's and drafter's part of "x" (both) or "x|y". PairError where one of them is none of the choices."""
-    parts = str(value).split("|")
-    if len(parts) > 2 or not set(parts) <= set(choices):
-        raise PairError(f"{name} is {value!r}; give one of {', '.join(choices)}, or two as TARGET|DRAFTER")
-    return parts[0], parts[-1]
+def number_format(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> torch.dtype:
+    """A number format by its name, or as it is; "auto" is the device's own (`own_dtype`). PairError for other words."""
+    if dtype == AUTO:
+        return own_dtype(device)
+    if dtype_name(dtype) not in DTYPES:
+        raise PairError(f"dtype is {dtype!r}; give one of {', '.join((*DTYPES, AUTO))}")
+    return DTYPES[dtype_name(dtype)]
 
 
-def formats_of(dtype: str | torch.dtype, quantize: str = NONE,
-               device: str | torch.device = "cpu") -> tuple[tuple[torch.dtype, str], tuple[torch.dtype, str]]:
-    """The number format of the activations and the kind of weights (`quantize.KINDS`), of target and drafter.
-
-    dtype: a number format, "auto" (`own_dtype`), or "int8" or "stored" for weights of this kind; quantize: the kind of
-    weights beside a number format. Both for both models, or for each as "float32|bfloat16".
-    PairError for other words, and for stored blocks with other activations than float32.
-    """
-    names = each_of("dtype", str(dtype).removeprefix("torch."), (*DTYPES, AUTO, INT8, STORED))
-    return tuple(_format(name, kind, device) for name, kind in zip(names, each_of("quantize", quantize, KINDS)))
-
-
-def _format(name: str, kind: str, device: str | torch.device) -> tuple[torch.dtype, str]:
-    name, kind = (AUTO, name) if name in KINDS else (name, kind)
-    if kind == STORED and name not in (AUTO, "float32"):
-        raise PairError(f"dtype is {name!r}, but stored blocks run with float32 activations; leave dtype out")
-    automatic = torch.float32 if kind == STORED else own_dtype(device) if name == AUTO else None
-    return automatic or DTYPES[name], kind
-
-
-def dtypes_of(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> tuple[torch.dtype, torch.dtype]:
-    """The number formats of the activations of target and drafter; see `formats_of`."""
-    return tuple(own for own, _ in formats_of(dtype, device=device))
-
-
-def dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: str | torch.dtype) -> str:
     """A number format as tables name it, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
@@ -103,39 +78,29 @@ def check_tree(source, config) -> None:
 
 def check_weights(source, folder: Path) -> None:
     """PairError where a folder holds no whole safetensors files; reads their headers alone, not the weights."""
-    files = _weight_files(source, folder)
-    if not files:
-        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-        if pickles:
-            raise PairError(f"{source} holds pickled weights alone ({pickles[0]}), which may run code and are never "
-                            f"read here; {SAVE_AGAIN}")
-        raise PairError(f"{source} holds no weights ({WEIGHTS} is missing); fetch them, or save the model there again "
-                        "with `model.save_pretrained(FOLDER)`")
+    files = [folder / WEIGHTS]
+    if not files[0].is_file():
+        try:
+            index = json_text.loads((folder / INDEX).read_text(encoding="utf-8"))
+            files = [folder / name for name in sorted(set(index["weight_map"].values()))]
+        except OSError:
+            pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+            if pickles:
+                raise PairError(f"{source} holds pickled weights alone ({pickles[0]}), which may run code and are "
+                                f"never read here; {SAVE_AGAIN}") from None
+            raise PairError(f"{source} holds no weights ({WEIGHTS} is missing); fetch them, or save the model there "
+                            "again with `model.save_pretrained(FOLDER)`") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise PairError(f"{source}: {INDEX} is no index of weights; fetch or save it again") from None
     for path in files:
-        if reason := _broken(path):
-            raise PairError(f"{source}: {path.name} {reason}; fetch or save it again")
-
-
-def _weight_files(source, folder: Path) -> list[Path]:
-    """The safetensors files that transformers would read. PairError for an index that cannot be read."""
-    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
-        return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
-    try:
-        index = json_text.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return [folder / name for name in sorted(set(index["weight_map"].values()))]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise PairError(f"{source}: {INDEX} is no index of weights; fetch or save it again") from None
-
-
-def _broken(path: Path) -> str | None:
-    """What is wrong with a safetensors file, from its header and its size."""
-    if not path.is_file():
-        return f"is missing, but {INDEX} names it"
-    try:
-        with safe_open(path, "np"):
-            return None
-    except SafetensorError as error:
-        return f"is cut off, or no safetensors file ({first_line(error)})"
+        try:
+            with safe_open(path, "np"):
+                continue
+        except OSError:
+            fault = f"is missing, but {INDEX} names it"
+        except SafetensorError as error:
+            fault = f"is cut off, or no safetensors file ({first_line(error)})"
+        raise PairError(f"{source}: {path.name} {fault}; fetch or save it again")
 
 
 def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, int]) -> None:
@@ -144,8 +109,8 @@ def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, 
     Added tokens (such as chat marks) may have other names, and embeddings (`sizes`) may be padded; but both models need
     an embedding for each token that the target's tokenizer can write, its padding token excepted.
     """
-    ours, theirs = ({index: token for token, index in each.get_vocab().items()} for each in (target, drafter))
-    added = [set(each.get_added_vocab().values()) for each in (target, drafter)]
+    ours, theirs = ({index: token for token, index in tokenizer.get_vocab().items()} for tokenizer in (target, drafter))
+    added = [set(tokenizer.get_added_vocab().values()) for tokenizer in (target, drafter)]
 
     def ordinary(index: int) -> bool:
         return any(index in vocabulary and index not in extra for vocabulary, extra in zip((ours, theirs), added))

@@ -16,6 +16,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Iterator
 
+from safetensors import SafetensorError
+
 from lib.lab import json_text
 from lib.models import checks, gguf_shards
 from lib.models.checks import PairError, first_line
@@ -34,8 +36,8 @@ def packaged() -> Path | None:
         files = metadata.files(PACKAGE) or []
     except metadata.PackageNotFoundError:
         return None
-    found = [Path(file.locate()) for file in files if file.suffix == SUFFIX]
-    return next((path for path in found if path.is_file()), None)
+    models = [Path(file.locate()) for file in files if file.suffix == SUFFIX]
+    return next((path for path in models if path.is_file()), None)
 
 
 def in_folder(folder: Path) -> Path | None:
@@ -45,14 +47,14 @@ def in_folder(folder: Path) -> Path | None:
     if (folder / "config.json").exists():
         return None
     files = sorted(folder.glob(f"*{SUFFIX}"))
-    found = gguf_shards.first_of_each(files)
-    if len(found) > 1:
-        found = [file for file in found if not _stands_beside(file)] or found
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise PairError(f"{folder} holds {len(found)} GGUF files ({names}); name the one to load, as "
+    models = gguf_shards.first_of_each(files)
+    if len(models) > 1:
+        models = [file for file in models if not _stands_beside(file)] or models
+    if len(models) > 1:
+        names = ", ".join(file.name for file in models)
+        raise PairError(f"{folder} holds {len(models)} GGUF files ({names}); name the one to load, as "
                         f"FOLDER/FILE{SUFFIX}")
-    return found[0] if found else None
+    return models[0] if models else None
 
 
 def _stands_beside(file: Path) -> bool:
@@ -88,11 +90,15 @@ def converted(path: Path) -> Path:
         partial, whole = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "gguf"))
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
-            _save(*_read(path, _whole(files, whole)), partial)
+            if len(files) > 1:  # transformers reads no shards
+                gguf_shards.join(files, whole)
+            _save(*_read(path, whole if len(files) > 1 else files[0]), partial)
             shutil.rmtree(folder, ignore_errors=True)  # one that was damaged since
             os.replace(partial, folder)
         except MemoryError as error:
             raise checks.no_memory(path, "cpu") from error
+        except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+            raise _unkept(folder.parent, error) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
             whole.unlink(missing_ok=True)
@@ -101,12 +107,10 @@ def converted(path: Path) -> Path:
 
 def _digest(files: list[Path]) -> str:
     """The SHA-256 of files, one after the other. PairError where one does not begin as a GGUF file."""
-    from lib.models import gguf_tensors
-
     digest = sha256()
     for path in files:
         with open(path, "rb") as file:
-            gguf_tensors.check_magic(path, file.read(len(gguf_tensors.MAGIC)))
+            gguf_shards.check_magic(path, file.read(len(gguf_shards.MAGIC)))
             file.seek(0)
             file_digest(file, lambda: digest)
     return digest.hexdigest()
@@ -139,17 +143,6 @@ def _reserved(folder: Path) -> Iterator[None]:
         yield
 
 
-def _whole(files: list[Path], joined: Path) -> Path:
-    """The one file of a model, or the one that its shards are joined to, since transformers reads no shards."""
-    if len(files) == 1:
-        return files[0]
-    try:
-        gguf_shards.join(files, joined)
-    except OSError as error:
-        raise _unkept(joined.parent, error) from error
-    return joined
-
-
 def _read(path: Path, file: Path) -> tuple[object, object]:
     """The dequantised model in bfloat16, free of what ties it to its file, and the tokenizer. PairError otherwise.
 
@@ -163,7 +156,7 @@ def _read(path: Path, file: Path) -> tuple[object, object]:
     from transformers import AutoModelForCausalLM, GgufConfig
 
     place = dict(pretrained_model_name_or_path=file.parent, gguf_file=file.name, trust_remote_code=False)
-    config, tokenizer = _described(path, file, place)
+    config, tokenizer, turn = _described(path, file, place)
     try:
         with redirect_stderr(StringIO()):  # the reader draws a bar that no setting turns off
             read, info = AutoModelForCausalLM.from_pretrained(
@@ -183,12 +176,17 @@ def _read(path: Path, file: Path) -> tuple[object, object]:
         model = type(read)(read.config)
     model.load_state_dict(read.state_dict(), assign=True)
     model.tie_weights()
-    model.generation_config = _with_end_of_turn(read.generation_config, path)
+    model.generation_config, ends = read.generation_config, read.generation_config.eos_token_id
+    if turn is not None:  # the file's end of turn
+        model.generation_config.eos_token_id = list(
+            dict.fromkeys([*([ends] if isinstance(ends, int) else ends or ()), int(turn)]))
     return model, tokenizer
 
 
-def _described(path: Path, file: Path, place: dict[str, object]) -> tuple[object, object]:
-    """The configuration and the tokenizer, after all tensors were checked; place: where transformers finds the file."""
+def _described(path: Path, file: Path, place: dict[str, object]) -> tuple[object, object, object]:
+    """The configuration, the tokenizer, and the token that ends a turn or None, after all tensors were checked; place:
+    where transformers finds the file.
+    """
     from transformers import AutoConfig, AutoTokenizer
 
     from lib.models import gguf_blocks, gguf_rope, gguf_tensors, gguf_tokenizer
@@ -203,38 +201,24 @@ def _described(path: Path, file: Path, place: dict[str, object]) -> tuple[object
         raise _unreadable(path, error) from error
     checks.check_tree(path, config)
     gguf_rope.take_scaling(path, header.metadata, factors, config)
+    turn = header.metadata.get("tokenizer.ggml.eot_token_id")
     if header.metadata.get("tokenizer.ggml.model") == gguf_tokenizer.BYTE_LEVEL:
-        return config, gguf_tokenizer.byte_level(path, header.metadata)
+        return config, gguf_tokenizer.byte_level(path, header.metadata), turn
     try:
-        return config, AutoTokenizer.from_pretrained(**place)
+        return config, AutoTokenizer.from_pretrained(**place), turn
     except Exception as error:
         raise PairError(f"the tokenizer in {path} cannot be read ({first_line(error)}); {SAFETENSORS}") from error
 
 
-def _with_end_of_turn(settings, path: Path):
-    """Generation settings that also end texts at the file's end of turn, where it names one."""
-    from lib.models import gguf_tensors
-
-    ends, turn = settings.eos_token_id, gguf_tensors.header(path).metadata.get("tokenizer.ggml.eot_token_id")
-    if turn is not None:
-        settings.eos_token_id = list(dict.fromkeys([*([ends] if isinstance(ends, int) else ends or ()), int(turn)]))
-    return settings
-
-
 def _save(model, tokenizer, folder: Path) -> None:
-    from safetensors import SafetensorError
-
-    try:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        # transformers adds a class's own special tokens to vocabularies that lack them; no embedding belongs to them.
-        file = folder / "tokenizer.json"
-        content = json_text.loads(file.read_text(encoding="utf-8"))
-        size = model.config.get_text_config().vocab_size
-        content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < size]
-        file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
-        raise _unkept(folder.parent, error) from error
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    # transformers adds a class's own special tokens to vocabularies that lack them; no embedding belongs to them.
+    file = folder / "tokenizer.json"
+    content = json_text.loads(file.read_text(encoding="utf-8"))
+    size = model.config.get_text_config().vocab_size
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < size]
+    file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def _unkept(folder: Path, error: Exception) -> PairError:

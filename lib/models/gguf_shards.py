@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Sequence
 
-from lib.models import gguf_tensors
 from lib.models.checks import PairError
 
+MAGIC = b"GGUF"  # the first bytes of a file
 NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")  # of each shard, counted from 1
 
 
@@ -14,10 +14,10 @@ def shards(path: Path) -> list[Path]:
     """The files of a model in their order, whichever of them is named; the file alone where it is whole. PairError with
     the first that is missing.
     """
-    found = NAME.fullmatch(path.name)
-    if found is None:
+    parts = NAME.fullmatch(path.name)
+    if parts is None:
         return [path]
-    files = [path.with_name(f"{found[1]}-{number + 1:05}-of-{found[3]}.gguf") for number in range(int(found[3]))]
+    files = [path.with_name(f"{parts[1]}-{number + 1:05}-of-{parts[3]}.gguf") for number in range(int(parts[3]))]
     missing = [file.name for file in files if not file.is_file()]
     if missing or path not in files:
         raise PairError(f"{path} is one of {len(files)} shards, and {(missing or [path.name])[0]} is not among those "
@@ -25,18 +25,25 @@ def shards(path: Path) -> list[Path]:
     return files
 
 
+def check_magic(path: Path, start: bytes) -> None:
+    """PairError where a file does not begin as a GGUF file does."""
+    if not start.startswith(MAGIC):
+        raise PairError(f"{path} is no GGUF file: it does not begin with {MAGIC.decode()}; fetch it again, or name "
+                        "another file")
+
+
 def stem(path: Path) -> str:
     """A model's name: its file's, without the number of a shard."""
-    found = NAME.fullmatch(path.name)
-    return found[1] if found else path.stem
+    parts = NAME.fullmatch(path.name)
+    return parts[1] if parts else path.stem
 
 
 def first_of_each(files: Sequence[Path]) -> list[Path]:
     """One file of each model among these."""
     firsts = {}
     for file in sorted(files):
-        found = NAME.fullmatch(file.name)
-        firsts.setdefault(found.group(1, 3) if found else file.name, file)
+        parts = NAME.fullmatch(file.name)
+        firsts.setdefault(parts.group(1, 3) if parts else file.name, file)
     return list(firsts.values())
 
 
@@ -45,6 +52,8 @@ def join(files: Sequence[Path], target: Path) -> None:
 
     PairError where they do not belong together, or as in `gguf_tensors`. OSError where the target cannot be written.
     """
+    from lib.models import gguf_tensors  # which loads the package gguf
+
     headers = [gguf_tensors.header(file) for file in files]
     for number, (file, header) in enumerate(zip(files, headers)):
         said = header.metadata.get("split.no"), header.metadata.get("split.count")

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import BinaryIO, Iterator, Sequence
 
 import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+from gguf.gguf_reader import READER_SUPPORTED_VERSIONS as VERSIONS
+from gguf.gguf_reader import GGUFReader
 
 from lib.models.checks import PairError, first_line
 from lib.models.gguf_blocks import OTHER_TYPES, Stored, check_finite, short
+from lib.models.gguf_shards import MAGIC, check_magic
 
-MAGIC, VERSIONS = b"GGUF", (2, 3)
 LARGEST_HEADER = 2**26  # bytes; a vocabulary of 262,144 tokens with 515,000 merges takes about 15 million
 DEEPEST_ARRAY, MOST_DIMENSIONS = 4, 4
 COUNTS = 24  # bytes of the magic, the version and the numbers of tensors and keys
 LEAST_KEY, LEAST_TENSOR = 13, 24  # bytes: an empty key and one byte; an empty name and no dimension
-BOOL, TEXT, ARRAY = 7, 8, 9  # types of metadata
-NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", BOOL: "<u1", 10: "<u8", 11: "<i8",
-           12: "<f8"}
+NUMBERS = {kind: np.dtype(number).newbyteorder("<") for kind, number in GGUFReader.gguf_scalar_to_np.items()}
 PLAIN = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 
 
@@ -59,11 +60,29 @@ def header(path: Path) -> Header:
     """
     with _opened(path) as file:
         state = _state(file)
-        source = _Source(path, file, state[0])
-        version = _version(source)
+        source = _HeaderBytes(path, file, state[0])
+        check_magic(path, source.take(min(len(MAGIC), source.size)))
+        version = source.integer(4)
+        if version and not version & 0xFFFF:
+            raise PairError(f"{path} is a big-endian GGUF file, and only little-endian ones are read; take the "
+                            "little-endian file of this model, or safetensors")
+        if version not in VERSIONS:
+            raise PairError(f"{path} is of GGUF version {version}, and versions 2 and 3 are read; convert the model "
+                            "again, or take it as safetensors")
         count, keys = source.integer(8), source.integer(8)
-        metadata = _metadata(source, keys)
-        keys_end, alignment = source.at, _alignment(path, metadata)
+        source.thing = f"the list of {keys} keys"
+        source.require(keys, LEAST_KEY)
+        metadata = {}
+        for index in range(keys):
+            source.thing = f"key {index + 1} of {keys}"
+            key = source.text()
+            source.thing = f"key {short(key)}"
+            if key in metadata:
+                raise source.fault("is listed twice")
+            metadata[key] = source.value(source.kind())
+        keys_end, alignment = source.at, metadata.get("general.alignment", 32)
+        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+            raise damaged(path, f"key 'general.alignment' is {alignment!r:.40}, which is no power of two")
         source.thing = f"the list of {count} tensors"
         source.require(count, LEAST_TENSOR)
         listed = [_listed(source, f"tensor {index + 1} of {count}") for index in range(count)]
@@ -76,8 +95,6 @@ def joined_header(files: Sequence[Path], headers: Sequence[Header]) -> bytes:
     """The header of one file with the keys of the first of these and the tensors of all, in their order. PairError
     where two have a tensor of the same name.
     """
-    from gguf.constants import GGMLQuantizationType
-
     first, listed, offset = headers[0], {}, 0
     for file, header in zip(files, headers):
         for name, place in header.tensors.items():
@@ -116,19 +133,12 @@ def tensors(path: Path, header: Header) -> Iterator[Stored]:
             yield stored
 
 
-def check_magic(path: Path, start: bytes) -> None:
-    """PairError where a file does not begin as a GGUF file does."""
-    if not start.startswith(MAGIC):
-        raise PairError(f"{path} is no GGUF file: it does not begin with {MAGIC.decode()}; fetch it again, or name "
-                        "another file")
-
-
 def damaged(path: Path, what: str) -> PairError:
     """The PairError for a file that says what cannot be."""
     return PairError(f"{path} cannot be read as GGUF ({what}): it is cut off or damaged; fetch it again")
 
 
-class _Source:
+class _HeaderBytes:
     """The bytes of a header in their order. thing: what is being read, for errors."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int):
@@ -138,17 +148,17 @@ class _Source:
     def fault(self, what: str) -> PairError:
         return damaged(self.path, f"{self.thing} {what}")
 
-    def require(self, count: int, each: int = 1) -> None:
-        """PairError where fewer than count * each bytes are left."""
-        if count * each > self.end - self.at:
+    def require(self, count: int, size: int = 1) -> None:
+        """PairError where fewer than count * size bytes are left."""
+        if count * size > self.end - self.at:
             owner = "the file" if self.end == self.size else f"a header of at most {self.end} bytes"
-            needed = f"{count} x {each}" if each > 1 else count
+            needed = f"{count} x {size}" if size > 1 else count
             raise self.fault(f"needs {needed} bytes, and {self.end - self.at} are left of {owner}")
 
-    def take(self, count: int, each: int = 1) -> bytes:
-        self.require(count, each)
-        taken = self.file.read(count * each)
-        if len(taken) < count * each:
+    def take(self, count: int, size: int = 1) -> bytes:
+        self.require(count, size)
+        taken = self.file.read(count * size)
+        if len(taken) < count * size:
             raise _changed(self.path)
         self.at += len(taken)
         return taken
@@ -163,16 +173,17 @@ class _Source:
         except UnicodeDecodeError as error:
             raise self.fault(f"is no text ({first_line(error)})") from None
 
-    def kind(self) -> int:
-        kind = self.integer(4)
-        if kind not in (*NUMBERS, TEXT, ARRAY):
-            raise self.fault(f"has a value of the unknown type {kind}")
-        return kind
+    def kind(self) -> GGUFValueType:
+        number = self.integer(4)
+        try:
+            return GGUFValueType(number)
+        except ValueError:
+            raise self.fault(f"has a value of the unknown type {number}") from None
 
-    def value(self, kind: int, depth: int = 0) -> object:
+    def value(self, kind: GGUFValueType, depth: int = 0) -> object:
         if kind in NUMBERS:
             return self._numbers(kind, 1)[0].item()
-        if kind == TEXT:
+        if kind == GGUFValueType.STRING:
             return self.text()
         if depth == DEEPEST_ARRAY:
             raise self.fault(f"has arrays more than {DEEPEST_ARRAY} deep")
@@ -182,44 +193,15 @@ class _Source:
         self.require(count, 8)  # a string or an array has at least its length
         return [self.value(inner, depth + 1) for _ in range(count)]
 
-    def _numbers(self, kind: int, count: int) -> np.ndarray:
-        dtype = np.dtype(NUMBERS[kind])
-        numbers = np.frombuffer(self.take(count, dtype.itemsize), dtype)
-        if kind == BOOL and (numbers > 1).any():
-            raise self.fault(f"has the truth value {numbers.max()}, which is neither 0 nor 1")
-        return numbers.astype(bool) if kind == BOOL else numbers
+    def _numbers(self, kind: GGUFValueType, count: int) -> np.ndarray:
+        taken = self.take(count, NUMBERS[kind].itemsize)
+        if kind == GGUFValueType.BOOL and (largest := np.frombuffer(taken, np.uint8).max(initial=0)) > 1:
+            raise self.fault(f"has the truth value {largest}, which is neither 0 nor 1")
+        return np.frombuffer(taken, NUMBERS[kind])
 
 
-def _version(source: _Source) -> int:
-    check_magic(source.path, source.take(min(len(MAGIC), source.size)))
-    version = source.integer(4)
-    if version and not version & 0xFFFF:
-        raise PairError(f"{source.path} is a big-endian GGUF file, and only little-endian ones are read; take the "
-                        "little-endian file of this model, or safetensors")
-    if version not in VERSIONS:
-        raise PairError(f"{source.path} is of GGUF version {version}, and versions 2 and 3 are read; convert the model "
-                        "again, or take it as safetensors")
-    return version
-
-
-def _metadata(source: _Source, count: int) -> dict[str, object]:
-    source.thing = f"the list of {count} keys"
-    source.require(count, LEAST_KEY)
-    metadata = {}
-    for index in range(count):
-        source.thing = f"key {index + 1} of {count}"
-        key = source.text()
-        source.thing = f"key {short(key)}"
-        if key in metadata:
-            raise source.fault("is listed twice")
-        metadata[key] = source.value(source.kind())
-    return metadata
-
-
-def _listed(source: _Source, thing: str) -> tuple[str, Place]:
+def _listed(source: _HeaderBytes, thing: str) -> tuple[str, Place]:
     """A tensor's name and its place, from the beginning of the data."""
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
     source.thing = thing
     name = source.text()
     source.thing = f"tensor {short(name)}"
@@ -241,14 +223,7 @@ def _listed(source: _Source, thing: str) -> tuple[str, Place]:
     return name, Place(kind.name, shape, offset, prod(shape) // block * size)
 
 
-def _alignment(path: Path, metadata: dict[str, object]) -> int:
-    alignment = metadata.get("general.alignment", 32)
-    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise damaged(path, f"key 'general.alignment' is {alignment!r:.40}, which is no power of two")
-    return alignment
-
-
-def _placed(source: _Source, listed: list[tuple[str, Place]], alignment: int) -> dict[str, Place]:
+def _placed(source: _HeaderBytes, listed: list[tuple[str, Place]], alignment: int) -> dict[str, Place]:
     """Tensors by name, with their places in the file; the header ends where `source` stands."""
     begin, places = -(-source.at // alignment) * alignment, {}
     for name, place in listed:
@@ -278,8 +253,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    found = os.fstat(file.fileno())
-    return found.st_size, found.st_mtime_ns
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def _changed(path: Path) -> PairError:

@@ -3,7 +3,7 @@
 import os
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
@@ -14,13 +14,12 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, Gener
 from transformers.utils import logging
 
 from lib.attention.registration import TREE, register
-from lib.models import checks
-from lib.models import quantize as bits
+from lib.models import checks, registry, sizes
 from lib.models.dialogue import end_of_turn, has_template
 from lib.models.registry import NO_MODEL, PAIRS, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
-from lib.models.registry import source as source_of
 
 MOST_LAYERS = 1000  # more are a broken file's, and would take hours to build
+Format = str | torch.dtype  # a number format, by its name or "auto", or as it is
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,14 @@ class Pair:
         return self.made_by
 
     @property
+    def models(self) -> tuple[object, ...]:
+        """The target, and the draft model if there is one."""
+        return (self.target,) if self.draft_model is None else (self.target, self.draft_model)
+
+    @property
     def vocabulary(self) -> int:
         """Number of tokens that all its models have."""
-        return min(model.config.vocab_size for model in self._models)
+        return min(model.config.vocab_size for model in self.models)
 
     @property
     def window(self) -> int | None:
@@ -58,7 +62,7 @@ class Pair:
     @property
     def dtype(self) -> str:
         """The number format of its models, as "stored", or of target and drafter as "float32|bfloat16"."""
-        return "|".join(dict.fromkeys(checks.format_name(model) for model in self._models))
+        return "|".join(dict.fromkeys(map(checks.format_name, self.models)))
 
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -67,102 +71,73 @@ class Pair:
 
     @property
     def is_gguf(self) -> bool:
-        """Whether it was loaded by its name, and its target is a GGUF file."""
-        if self.made_by is None:
-            return False
-        names, *_, place = self.made_by[1]
-        return sources(names[place])[0].is_gguf
+        """Whether its target was loaded from a GGUF file."""
+        return bool(getattr(self.target, "gguf_file", ""))
 
     @property
     def folders(self) -> list[str]:
         """The folders of local models; results depend on their content."""
-        return [model.name_or_path for model in self._models if Path(model.name_or_path).is_dir()]
+        return [model.name_or_path for model in self.models if Path(model.name_or_path).is_dir()]
 
     @property
     def revisions(self) -> list[str | None]:
         """The models' commits on the hub; None for local folders."""
-        return [getattr(model.config, "_commit_hash", None) for model in self._models]
-
-    @property
-    def _models(self) -> tuple[object, ...]:
-        return (self.target,) if self.draft_model is None else (self.target, self.draft_model)
+        return [getattr(model.config, "_commit_hash", None) for model in self.models]
 
 
-def load_pair(name: str, *, dtype: str | torch.dtype = checks.AUTO, device: str = "cpu",
-              quantize: str = bits.NONE) -> Pair:
+def load_pair(name: str, dtype: Format = checks.AUTO, device: str = "cpu") -> Pair:
     """One pair; see `load_pairs`."""
-    return load_pairs([name], dtype=dtype, device=device, quantize=quantize)[0]
+    return load_pairs([name], dtype, device)[0]
 
 
-def load_pairs(names: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO, device: str = "cpu",
-               quantize: str = bits.NONE) -> list[Pair]:
+def load_pairs(names: Sequence[str], dtype: Format | tuple[Format, Format] = checks.AUTO, device: str = "cpu",
+               apart: bool = False) -> list[Pair]:
     """Pairs by name (`PAIRS`), or "TARGET|DRAFTER", or "TARGET" alone, each in the form that `registry.source` reads: a
     shipped model, a folder, a GGUF file, or a hub id (optionally with "@REVISION"). A model that several pairs name is
-    loaded once.
+    loaded once. `lib.forward.load_pairs` loads weights of fewer bits as well.
 
-    dtype: of both models, or of each as "float32|bfloat16", which drafts in bfloat16 and verifies in float32; "auto" is
-        the processor's own (see `checks.own_dtype`); "int8" and "stored" are weights of this kind, as below.
-    quantize: "none", "int8" (see `lib.models.quantize`) or "stored", a GGUF file's own numbers with float32
-        activations, for both models, or for each as "int8|none"; lossless then means the text of the quantised target.
+    dtype: of both models, or of target and drafter; "auto" is the device's own (see `checks.own_dtype`). apart: whether
+        no target is the same object as a drafter.
 
     Vocabularies that differ by padding are cut to the smaller. PairError (a ValueError) says which model is missing or
     gated, has no whole weights, cannot verify a tree, does not fit into memory, or has another tokenizer than its
     partner; all of that is checked before any weights are read.
     """
-    dtypes, kinds = zip(*checks.formats_of(dtype, quantize, device))
-    for own in dtypes:
-        checks.check_device(device, own)
+    dtypes = [checks.number_format(part, device) for part in (dtype if isinstance(dtype, tuple) else (dtype, dtype))]
+    for number_format in dtypes:
+        checks.check_device(device, number_format)
     named = _named(names)
-    config, tokenizer = cache(_config), cache(_tokenizer)
+    config, tokenizer = cache(config_of), cache(_tokenizer)
     for pair in named:
         _check_partners(pair, config, tokenizer)
-    counts = {(source.short, own): _parameters(source, config(source))
-              for pair in named for source, own in zip(pair, dtypes)}
-    checks.check_memory(counts, device)
-    model = cache(lambda source, own, kind: _model(source, own, device, kind))
-    loaded = [tuple(map(model, pair, dtypes, kinds)) for pair in named]
+    checks.check_memory({(source.short, number_format): _parameters(source, config(source))
+                         for pair in named for source, number_format in zip(pair, dtypes)}, device)
+    model = cache(lambda source, number_format, place: _model(source, number_format, device))
+    loaded = [[model(source, dtypes[place], apart and place) for place, source in enumerate(pair)] for pair in named]
     _share_vocabularies(loaded)
-    quantise = cache(lambda source, own, kind: _quantise(model(source, own, kind), source, kind))
-    for pair in named:
-        for each in zip(pair, dtypes, kinds):
-            quantise(*each)
-    call = tuple(map(_findable, names)), dtype, device, quantize
-    return [Pair(_shown(name, pair), models[0], models[1] if models[1:] else None, tokenizer(pair[0]), pair[0].short,
-                 pair[1].short if pair[1:] else NO_MODEL, (_again, (*call, place)))
-            for place, (name, pair, models) in enumerate(zip(names, named, loaded))]
+    pairs = []
+    for name, pair, (target, *drafter) in zip(names, named, loaded):
+        shown = name if name in PAIRS else "|".join(
+            source.short if source.is_folder else str(source) for source in pair)
+        pairs.append(Pair(shown, target, drafter[0] if drafter else None, tokenizer(pair[0]), pair[0].short,
+                          pair[1].short if drafter else NO_MODEL))
+    return reloadable(pairs, load_pairs, names, dtype, device, apart)
 
 
-def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
-    """Pairs that one call of `load_pairs` gave once more, all their models in another number format if one is given.
-
-    dtype: as there; of "stored", a draft model that is no GGUF file takes the processor's own format. PairError as
-    there.
-    """
-    names, own, device, quantize, _ = pairs[0].made_by[1]
-    names = [names[pair.made_by[1][-1]] for pair in pairs]
-    if dtype is None:
-        return load_pairs(names, dtype=own, device=device, quantize=quantize)
-    drafters = [drafter for _, drafter in map(sources, names) if drafter]
-    if dtype == bits.STORED and not all(drafter.is_gguf for drafter in drafters):
-        dtype = f"{bits.STORED}|{checks.AUTO}"
-    return load_pairs(names, dtype=dtype, device=device)
+def reloadable(pairs: Sequence[Pair], load: Callable, names: Sequence[str], *settings) -> list[Pair]:
+    """The pairs that load(names, *settings) gives, which travel to other processes by this call."""
+    call = tuple(map(registry.findable, names)), *settings
+    return [replace(pair, made_by=(one_of, (load, call, place))) for place, pair in enumerate(pairs)]
 
 
-def _again(names: tuple[str, ...], dtype, device: str, quantize: str, place: int) -> Pair:
-    """One of the pairs of `load_pairs`, which other processes load once."""
-    return _all_again(names, dtype, device, quantize)[place]
+def one_of(load: Callable, call: tuple, place: int) -> Pair:
+    """One of the pairs that load(*call) gives, which each process loads once."""
+    return _all_of(load, call)[place]
 
 
 @cache
-def _all_again(names: tuple[str, ...], dtype, device: str, quantize: str) -> list[Pair]:
-    return load_pairs(names, dtype=dtype, device=device, quantize=quantize)
-
-
-def _findable(name: str) -> str:
-    """A pair's name with whole paths of local folders and files, which other processes find from any folder."""
-    parts = [part.strip() for part in name.split("|")]
-    return "|".join(str(Path(part).expanduser().resolve()) if name not in PAIRS and not (SHIPPED / part).is_dir()
-                    and Path(part).expanduser().exists() else part for part in parts)
+def _all_of(load: Callable, call: tuple) -> list[Pair]:
+    return load(*call)
 
 
 def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
@@ -170,9 +145,9 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
     chat template, in this order, each once. Warns where a template does not show by which token a turn ends.
     """
     turn = end_of_turn(tokenizer)
-    ids = [token for found in (settings.eos_token_id, tokenizer.eos_token_id, turn)
-           for token in ([found] if isinstance(found, int) else found or ()) if token >= 0]
-    ends = tuple(dict.fromkeys(ids))
+    tokens = [token for ids in (settings.eos_token_id, tokenizer.eos_token_id, turn)
+              for token in ([ids] if isinstance(ids, int) else ids or ()) if token >= 0]
+    ends = tuple(dict.fromkeys(tokens))
     if turn is None and has_template(tokenizer):
         names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ends)))) or "the length limit"
         warnings.warn(f"the chat template of {name} does not show by which token answers end; they end at {names}; if "
@@ -183,7 +158,7 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
 
 def ends_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """By target the tokens that end its text, of pairs by name as `load_pairs` takes them, without their weights."""
-    return {source.short: _ends(source, _tokenizer(source), _config(source)) for source, *_ in _named(names)}
+    return {source.short: _ends(source, _tokenizer(source), config_of(source)) for source, *_ in _named(names)}
 
 
 def _ends(source: Source, tokenizer, config) -> tuple[int, ...]:
@@ -229,27 +204,25 @@ class Served:
         return [model.name_or_path for model in self.drafters.values() if Path(model.name_or_path).is_dir()]
 
 
-def load_served(target: str, drafters: Sequence[str], *, dtype: str | torch.dtype = checks.AUTO,
-                device: str = "cpu") -> Served:
-    """A served target's tokenizer and settings, and draft models; names as `load_pairs` takes them. PairError as there,
-    but for the target's architecture and weights.
+def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUTO, device: str = "cpu") -> Served:
+    """A served target's tokenizer and settings, and draft models in this number format; names as `load_pairs` takes
+    them. PairError as there, but for the target's architecture and weights.
     """
     (source,), *pairs = _named([target, *(f"{target}|{name}" for name in drafters)])
-    own, kind = checks.formats_of(dtype, bits.NONE, device)[1]
+    number_format = checks.number_format(dtype, device)
     for pair in pairs:
-        _check_partners(pair, _config, _tokenizer, _settings(source))
-    checks.check_memory({(pair[1].short, own): _parameters(pair[1], _config(pair[1])) for pair in pairs}, device)
+        _check_partners(pair, config_of, _tokenizer, _settings(source))
+    checks.check_memory({(pair[1].short, number_format): _parameters(pair[1], config_of(pair[1])) for pair in pairs},
+                        device)
     tokenizer, settings = _tokenizer(source), _settings(source)
-    models = {name: _model(pair[1], own, device, kind) for name, pair in zip(drafters, pairs)}
-    for pair, model in zip(pairs, models.values()):
-        _quantise(model, pair[1], kind)
+    models = {name: _model(pair[1], number_format, device) for name, pair in zip(drafters, pairs)}
     return Served(source, settings, tokenizer, _ends(source, tokenizer, settings), models)
 
 
 def _settings(source: Source):
     """The configuration of a served target; where it has none that can be read here, its number of tokens alone."""
     try:
-        config = _read(AutoConfig, source) if not source.is_random else _config(source)
+        config = _read(AutoConfig, source) if not source.is_random else config_of(source)
         if isinstance(getattr(config.get_text_config(), "vocab_size", None), int):
             return config
     except checks.PairError:
@@ -259,35 +232,40 @@ def _settings(source: Source):
 
 def check_served(target: str, drafters: Sequence[str]) -> None:
     """PairError for what `load_served` would refuse, as far as `check_pairs` reads."""
-    for pair in _named([target, *(f"{target}|{name}" for name in drafters)]):
-        readable = [source.is_local or _offline() for source in pair]
-        if readable[0]:
-            _tokenizer(pair[0])
-        if len(pair) == 2 and readable[1]:
-            _config(pair[1])
-        if all(readable):
-            _check_partners(pair, _config, _tokenizer, _settings(pair[0]))
+    check_pairs([target, *(f"{target}|{name}" for name in drafters)], is_served=True)
 
 
-def check_pairs(names: Sequence[str]) -> None:
+def check_pairs(names: Sequence[str], is_served: bool = False) -> None:
     """PairError for pairs that `load_pairs` would refuse by their names, configurations, files or tokenizers.
 
     Reads no weights and does not ask the hub: of hub ids it checks the files in the hub's cache, where HF_HUB_OFFLINE
-    is set, and nothing otherwise.
+    is set, and nothing otherwise. is_served: whether targets are served elsewhere.
     """
-    config, tokenizer = cache(_config), cache(_tokenizer)
-    for pair in _named(names):
-        readable = [source for source in pair if source.is_local or _offline()]
+    config, tokenizer = cache(config_of), cache(_tokenizer)
+    for target, *drafter in _named(names):
+        readable = [source for source in (target, *drafter) if source.is_local or _offline()]
         for source in readable:
-            config(source)
-        if len(readable) == len(pair):
-            _check_partners(pair, config, tokenizer)
+            (tokenizer if is_served and source is target else config)(source)
+        if len(readable) == 1 + len(drafter):
+            _check_partners((target, *drafter), config, tokenizer, _settings(target) if is_served else None)
 
 
 def chats(name: str) -> bool | None:
     """Whether a pair's target has a chat template; None for a hub id, which is only looked up with HF_HUB_OFFLINE."""
     target = local(sources(name)[0])
     return has_template(_tokenizer(target)) if target.is_local or _offline() else None
+
+
+def empty_model(source: Source, config, dtype: torch.dtype | None = None):
+    """A source's model without storage. PairError where its configuration makes none."""
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 1)
+    if not (isinstance(layers, int) and 0 < layers <= MOST_LAYERS):
+        raise checks.PairError(f"config.json of {source} says num_hidden_layers {layers!r}; fetch it again")
+    try:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    except Exception as error:  # whatever transformers and torch raise of values that make no model
+        raise checks.why_not(source, error) from error
 
 
 def _named(names: Sequence[str]) -> list[tuple[Source, ...]]:
@@ -297,23 +275,17 @@ def _named(names: Sequence[str]) -> list[tuple[Source, ...]]:
     if not names:
         raise checks.PairError(f"no pair is named; choose one or more of {', '.join(PAIRS)}")
     with _silence(bars=True):
-        return [tuple(local(each) for each in sources(name) if each) for name in names]
-
-
-def _shown(name: str, pair: tuple[Source, ...]) -> str:
-    """A pair's name, with folders by their own names."""
-    return name if name in PAIRS else "|".join(each.short if each.is_folder else str(each) for each in pair)
+        return [tuple(local(source) for source in sources(name) if source) for name in names]
 
 
 def _check_partners(pair: tuple[Source, ...], config: Callable, tokenizer: Callable, served=None) -> None:
     """PairError where target and drafter have different tokens; config, tokenizer: functions of a source; served: the
     target's configuration where it is served elsewhere.
     """
-    if len(pair) == 1:
-        return
-    configs = (served or config(pair[0]), config(pair[1]))
-    sizes = tuple(each.get_text_config().vocab_size for each in configs)
-    checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
+    if len(pair) == 2:
+        configs = (served or config(pair[0]), config(pair[1]))
+        sizes = tuple(settings.get_text_config().vocab_size for settings in configs)
+        checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
 
 
 def _offline() -> bool:
@@ -323,39 +295,27 @@ def _offline() -> bool:
     return constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in constants.ENV_VARS_TRUE_VALUES
 
 
-def _config(source: Source):
+def config_of(source: Source):
     """A source's configuration; PairError where its model cannot work, as far as files on this machine tell."""
     if source.is_random:
-        from lib.models import sizes
-
         return sizes.config(source.size, source.revision)
-    folder = _folder(source)
+    folder = Path(source.where) if source.is_folder else None
+    if folder is None and _offline():  # its snapshot in the hub's cache
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            path = try_to_load_from_cache(source.where, "config.json", revision=source.revision)
+        except HFValidationError as error:
+            raise checks.why_not(source, error) from error
+        if not isinstance(path, str):
+            raise checks.PairError(f"{source} {checks.UNREACHABLE}")
+        folder = Path(path).parent
     config = _read(AutoConfig, source)
     checks.check_tree(source, config)
     if folder is not None:
         checks.check_weights(source, folder)
     return config
-
-
-def _folder(source: Source) -> Path | None:
-    """The folder of a source's files: its own, or offline its snapshot in the hub's cache; None where it is not known.
-
-    PairError for a hub id that is not in the cache, offline.
-    """
-    if source.is_folder:
-        return Path(source.where)
-    if not _offline():
-        return None
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        path = try_to_load_from_cache(source.where, "config.json", revision=source.revision)
-    except HFValidationError as error:
-        raise checks.why_not(source, error) from error
-    if not isinstance(path, str):
-        raise checks.PairError(f"{source} {checks.UNREACHABLE}")
-    return Path(path).parent
 
 
 def _tokenizer(source: Source):
@@ -364,7 +324,7 @@ def _tokenizer(source: Source):
     cut text in another way.
     """
     if source.written in SHIPPED_DRAFTERS:
-        return _tokenizer(local(source_of(source.written.partition("/")[0])))
+        return _tokenizer(local(registry.source(source.written.partition("/")[0])))
     kind = PreTrainedTokenizerFast if source.gguf else AutoTokenizer
     return _read(kind, Source(str(SHIPPED / "base")) if source.is_random else source)
 
@@ -380,15 +340,12 @@ def _read(kind, source: Source, **keywords):
         raise checks.why_not(source, error) from error
 
 
-def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind: str):
+def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
     """A model that verifies trees. PairError where files lack weights, which transformers would fill at random."""
     register()
     try:
         if source.is_random:
-            return _random(source, dtype, device, kind)
-        if kind == bits.STORED and not source.gguf:
-            raise checks.PairError(f"quantize is {kind!r}, but {source} is no GGUF file; take 'none' or 'int8' for it, "
-                                   "as in quantize=\"stored|none\"")
+            return sizes.build(config_of(source), str(source), dtype, device)
         with _silence(bars=source.is_folder):
             model, info = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=TREE,
                                 use_safetensors=True, output_loading_info=True)
@@ -401,58 +358,22 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device, kind:
         raise checks.no_memory(source, device) from error
 
 
-def _quantise(model, source: Source, kind: str) -> None:
-    """Gives a model weights of this kind, after its vocabulary was cut, which only whole weights can be."""
-    device = model.device
-    try:
-        if kind == bits.INT8:
-            bits.quantize_int8(model)
-        if kind == bits.STORED:
-            from lib.models import stored
-
-            stored.take_weights(model, Path(source.gguf))
-        model.to(device)
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise checks.no_memory(source, device) from error
-
-
-def _random(source: Source, dtype: torch.dtype, device: str | torch.device, kind: str):
-    """A published size with random weights."""
-    from lib.models import sizes
-
-    if kind != bits.NONE:
-        raise checks.PairError(f"{source} has random weights, and quantize is {kind!r}; take 'none', or save the model "
-                               "to a folder and name that")
-    return sizes.build(_config(source), str(source), dtype, device)
-
-
 def _parameters(source: Source, config) -> int:
-    """The number of a model's parameters, from a model without storage. PairError where its configuration makes none."""
-    layers = getattr(config.get_text_config(), "num_hidden_layers", 1)
-    if not (isinstance(layers, int) and 0 < layers <= MOST_LAYERS):
-        raise checks.PairError(f"config.json of {source} says num_hidden_layers {layers!r}; fetch it again")
-    try:
-        with torch.device("meta"):
-            return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
-    except Exception as error:  # whatever transformers and torch raise of values that make no model
-        raise checks.why_not(source, error) from error
+    return sum(parameter.numel() for parameter in empty_model(source, config).parameters())
 
 
-def _share_vocabularies(pairs: Sequence[tuple[object, ...]]) -> None:
+def _share_vocabularies(pairs: Sequence[Sequence[object]]) -> None:
     """Cuts each model to the smallest vocabulary among its partners; what the others have beyond it is padding."""
-    def sizes() -> list[tuple[int, ...]]:
-        return [tuple(model.get_input_embeddings().num_embeddings for model in pair) for pair in pairs]
-
-    while any(len(set(each)) > 1 for each in sizes()):  # a model that several pairs share may shrink again
-        for pair, both in zip(pairs, sizes()):
-            for model, size in zip(pair, both):
-                if size > min(both):
-                    _cut_vocabulary(model, min(both))
-
-
-def _cut_vocabulary(model, size: int) -> None:
-    with _silence(bars=False):  # transformers would advise to pad the embedding again
-        model.resize_token_embeddings(size, mean_resizing=False)
+    cut = True
+    while cut:  # a model that several pairs share may shrink again
+        cut = False
+        for pair in pairs:
+            sizes = [model.get_input_embeddings().num_embeddings for model in pair]
+            for model, size in zip(pair, sizes):
+                if size > min(sizes):
+                    cut = True
+                    with _silence(bars=False):  # transformers would advise to pad the embedding again
+                        model.resize_token_embeddings(min(sizes), mean_resizing=False)
 
 
 @contextmanager

@@ -14,7 +14,8 @@ Without a name (question_id or task_id) a row has its line's number, without a c
 import gzip
 import json
 import zlib
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Sequence
@@ -28,7 +29,6 @@ FAMILY, CHAT = (Path(__file__).parents[2] / "data" / "prompts" / name for name i
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 FORMS = {"turns": ("question_id", "category"), "messages": (), "source": ("question_id", "category"), "prompt": ()}
 ROLES = ("system", "user", "assistant")
-
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,33 @@ class PromptSet:
 
     def select(self, rows: Sequence[int]) -> "PromptSet":
         """The prompts of these rows, in this order."""
-        return PromptSet(*(tuple(values[row] for row in rows) for values in (self.names, self.kinds, self.ids)))
+        return replace(self, **{name: tuple(getattr(self, name)[row] for row in rows)
+                                for name in ("names", "kinds", "ids")})
+
+    def split(self, choose: int, judge: int) -> tuple["PromptSet", "PromptSet"]:
+        """The first `choose` prompts of each kind, from which trees are chosen, and the next `judge`, which judge them.
+
+        ValueError as for `split_rows`.
+        """
+        choosing, judging = split_rows(self.kinds, choose, judge)
+        return self.select(choosing), self.select(judging)
+
+
+def split_rows(kinds: Sequence[str], choose: int, judge: int) -> tuple[list[int], list[int]]:
+    """The rows of the first `choose` prompts of each kind, and of the next `judge`. ValueError if a kind has fewer."""
+    short = [kind for kind, count in Counter(kinds).items() if count < choose + judge]
+    if short:
+        raise ValueError(f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts "
+                         "or judge_prompts, or give more prompts")
+    seen: Counter[str] = Counter()
+    choosing, judging = [], []
+    for row, kind in enumerate(kinds):
+        if seen[kind] < choose:
+            choosing.append(row)
+        elif seen[kind] < choose + judge:
+            judging.append(row)
+        seen[kind] += 1
+    return choosing, judging
 
 
 def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | None = None) -> PromptSet:

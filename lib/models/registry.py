@@ -82,31 +82,49 @@ class Source:
         return self.written or self.where + (f"@{self.revision}" if self.revision else "")
 
 
-def sources(name: str) -> tuple[Source, Source | None]:
-    """Target and draft model of a pair: a name of `PAIRS`, "TARGET|DRAFTER", or "TARGET" alone (the second is None),
-    each in the form that `source` reads.
+def parts(name: str) -> tuple[str, ...]:
+    """The texts that name the target and, if there is one, the draft model of a pair: a name of `PAIRS`,
+    "TARGET|DRAFTER", or "TARGET" alone.
 
     PairError for anything else, with similar names.
     """
     if not isinstance(name, str):
         raise PairError(f"pair is {name!r}; give a name as text, one of {', '.join(PAIRS)}, or 'TARGET|DRAFTER'")
-    target, bar, drafter = (part.strip() for part in name.partition("|"))
     if name in PAIRS:
-        target, drafter = PAIRS[name]
-    elif not target or bool(bar) != bool(drafter) or "|" in drafter or not (bar or _is_model(target)):
+        return tuple(filter(None, PAIRS[name]))
+    texts = tuple(part.strip() for part in name.split("|"))
+    # A text alone names something local, or a hub id that is no misspelt pair.
+    owner, slash, _ = texts[0].partition("/")
+    is_path = texts[0].startswith((RANDOM, ".", "/", "~")) or texts[0].endswith(gguf_files.SUFFIX)
+    alone = _is_here(texts[0]) or is_path or slash and owner not in MEMBERS
+    if not all(texts) or len(texts) > 2 or len(texts) == 1 and not alone:
         swapped = "/".join(reversed(name.split("/")))
         near = [swapped] if swapped in PAIRS else difflib.get_close_matches(name, PAIRS, 2)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise PairError(f"pair {name!r} is unknown; {hint}choose one of {', '.join(PAIRS)}, or write 'TARGET' or "
                         "'TARGET|DRAFTER' with hub ids, folders or GGUF files")
-    return source(target), source(drafter) if drafter else None
+    return texts
 
 
-def _is_model(text: str) -> bool:
-    """Whether a text without a bar names one model: something local, or a hub id that is no misspelt pair."""
-    owner, slash, _ = text.partition("/")
-    local = (SHIPPED / text).is_dir() or Path(text).expanduser().exists() or text.endswith(gguf_files.SUFFIX)
-    return local or text.startswith((RANDOM, ".", "/", "~")) or bool(slash) and owner not in MEMBERS
+def sources(name: str) -> tuple[Source, Source | None]:
+    """Target and draft model of a pair, each in the form that `source` reads; the second is None for a target alone.
+    PairError as for `parts`.
+    """
+    target, drafter = (*map(source, parts(name)), None)[:2]
+    return target, drafter
+
+
+def findable(name: str) -> str:
+    """A pair's name with whole paths of local folders and files, which other processes find from any folder."""
+    if name in PAIRS:
+        return name
+    return "|".join(text if (SHIPPED / text).is_dir() or not _is_here(text) else str(Path(text).expanduser().resolve())
+                    for text in parts(name))
+
+
+def _is_here(text: str) -> bool:
+    """Whether a text names a shipped model, or a folder or file on this machine."""
+    return (SHIPPED / text).is_dir() or Path(text).expanduser().exists()
 
 
 def source(text: str) -> Source:

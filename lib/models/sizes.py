@@ -40,11 +40,11 @@ def config(name: str, layers: str | None = None) -> LlamaConfig:
     return LlamaConfig(**values, max_position_embeddings=8192, bos_token_id=None, eos_token_id=None)
 
 
-def build(own: LlamaConfig, name: str, dtype: torch.dtype, device: str | torch.device):
+def build(settings: LlamaConfig, name: str, dtype: torch.dtype, device: str | torch.device):
     """A model of that configuration with tree attention, made on the device; its weights are the same each time."""
     register()
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(SEED)
-        model = AutoModelForCausalLM.from_config(own, dtype=dtype, attn_implementation=TREE)
+        model = AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation=TREE)
     model.name_or_path = name  # an empty one would be taken for the current folder
     return model.eval()

@@ -17,12 +17,6 @@ DEEPEST = 64  # depths and ranks from which trees are grown
 RANKS = 16
 
 
-def check_protocol(name: str) -> None:
-    """ValueError if the name is not that of a protocol."""
-    if name not in (CONTINUATION, REAL_TEXT):
-        raise ValueError(f"protocol is {name!r}; choose {CONTINUATION!r} or {REAL_TEXT!r}")
-
-
 def rounds_of(trace: Trace, tree: Tree, drafter: str) -> Walk:
     """The rounds of the trace's protocol: one per row for real-text starts, chained rounds for continuations."""
     all_starts = rounds(trace, tree, drafter)
@@ -40,19 +34,15 @@ def tally_walk(trace: Trace, walk: Walk, **counts: np.ndarray) -> pd.DataFrame:
                  accepted=walk.accepted, **counts)
 
 
-def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray,
-          **counts: np.ndarray) -> pd.DataFrame:
-    """One row per prompt and stretch: the number of rounds and the sums of `counts` over them; see `by_prompt`."""
-    return by_prompt(prompts, kinds, rows, looped, rounds=np.ones(len(rows), bool), **counts)
-
-
-def by_prompt(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray,
-              **counts: np.ndarray) -> pd.DataFrame:
-    """Sums of `counts` over rounds, one row per prompt and stretch: "before" the row's first loop, or "loop" within it.
+def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray, *,
+          rounds: np.ndarray | None = None, **counts: np.ndarray) -> pd.DataFrame:
+    """Sums over rounds, one row per prompt and stretch: "before" the row's first loop, or "loop" within it.
 
     prompts, kinds: the name and kind of each row of the trace. rows int64[R]: each round's row. looped bool[R]: whether
-    the round starts within the loop. counts: [R], integers or float. A stretch with nothing to count is left out.
+    the round starts within the loop. rounds [R]: how often each counts, once by default. counts: further numbers [R],
+    integers or float. A stretch with nothing to count is left out.
     """
+    counts = {"rounds": np.ones(len(rows), bool) if rounds is None else rounds} | counts
     names = sorted(set(prompts))
     number = {name: index for index, name in enumerate(names)}
     kind_of = dict(zip(reversed(prompts), reversed(kinds)))

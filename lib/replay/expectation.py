@@ -21,10 +21,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib.replay.acceptance import by_prompt, in_real_text
+from lib.replay import acceptance
+from lib.replay.acceptance import in_real_text
 from lib.replay.trace import Trace
 from lib.trees.tree import Tree
-from lib.verify.residual_rules import k_seq_scale
+from lib.verify.fast import k_seq_scale
 
 SAMPLES = 4  # samples of the rejected tokens at a position, for siblings that are drawn without replacement
 
@@ -54,12 +55,12 @@ def multi_step(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
     Its residuals do not depend on the rejected tokens: p_0 = p, p_(i+1) = norm (p_i - q)+. Trial i accepts x with
     probability min(p_i, q)(x); an x that was rejected before can no longer be accepted.
     """
-    own, rest, reach, trials = _at(q, tokens), p, torch.ones_like(p[:, 0]), []
+    proposed, rest, reach, trials = _at(q, tokens), p, torch.ones_like(p[:, 0]), []
     for _ in range(k):
-        trials.append(reach * torch.minimum(_at(rest, tokens), own))
+        trials.append(reach * torch.minimum(_at(rest, tokens), proposed))
         rest, mass = _residual(rest, q)
         reach = reach * mass
-    return by_place(trials, torch.zeros_like(own), own)
+    return by_place(trials, torch.zeros_like(proposed), proposed)
 
 
 def k_seq(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
@@ -68,9 +69,9 @@ def k_seq(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
     """
     rho = torch.tensor([k_seq_scale(*pair, k) for pair in zip(p, q)], dtype=p.dtype, device=p.device)
     shared = torch.minimum(p / rho[:, None], q)
-    own, rejection = _at(shared, tokens), (1 - shared.sum(-1)).clamp_min(0)
-    rejected_x = (_at(q, tokens) - own) / rejection.clamp_min(1e-30)  # that a rejected draw is x
-    return by_place([rejection**i * own for i in range(k)], rejected_x.clamp(0, 1), _at(q, tokens))
+    accepted, rejection = _at(shared, tokens), (1 - shared.sum(-1)).clamp_min(0)
+    rejected_x = (_at(q, tokens) - accepted) / rejection.clamp_min(1e-30)  # that a rejected draw is x
+    return by_place([rejection**i * accepted for i in range(k)], rejected_x.clamp(0, 1), _at(q, tokens))
 
 
 def without_replacement(
@@ -199,8 +200,8 @@ def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
     starts *= np.arange(width)[None] < trace.starts(depths - 1)[:, None]
     accepted = starts * survive[..., 1:].sum(-1)
     looped = np.arange(width)[None] >= trace.loops[:, None]
-    return by_prompt(trace.prompts, trace.kinds, np.repeat(np.arange(rows), width), looped.ravel(),
-                     rounds=starts.ravel(), accepted=accepted.ravel())
+    return acceptance.tally(trace.prompts, trace.kinds, np.repeat(np.arange(rows), width), looped.ravel(),
+                            rounds=starts.ravel(), accepted=accepted.ravel())
 
 
 def _chained_starts(survive: np.ndarray) -> np.ndarray:

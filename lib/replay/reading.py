@@ -14,7 +14,8 @@ from lib.attention.registration import check_attention, tree_forward
 from lib.decoding.checks import token_set
 from lib.drafters.drafter import Drafter
 from lib.drafters.filling import rank_of
-from lib.models.prefill import prefill
+from lib.forward.passes import forward_pass
+from lib.forward.prefill import prefill
 from lib.replay.expectation import chances
 from lib.replay.trace import BY_DRAFTER, PADDING, Trace, join, loop_start
 from lib.verify.warping import warp
@@ -122,7 +123,7 @@ def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence
     Prompts that share a beginning are prefilled once, and only transitions pass through the output layer.
     """
     counts = [len(row) - 1 for row in written]
-    cache = prefill(model, prompts).cache
+    cache = prefill(forward_pass(model, "layers"), prompts).cache
     block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in written], batch_first=True).to(model.device)
     depth = torch.arange(block.shape[1], device=block.device)
     return _flat(tree_forward(model, block, depth, None, cache).logits, [0] * len(written), counts)

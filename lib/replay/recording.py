@@ -6,15 +6,15 @@ Recording goes batch by batch, so that an interruption loses one batch at most.
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Callable, Iterator, Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from lib.decoding import loop
 from lib.decoding.checks import token_set
+from lib.forward.reduced import narrow
 from lib.lab import cluster, provenance
-from lib.models.reduced import narrow
 from lib.replay import trace
 from lib.replay.acceptance import DEEPEST
 from lib.replay.reading import AHEAD, check_models, check_prompts, read, window_of
@@ -48,8 +48,7 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
            kinds: Sequence[str], max_new_tokens: int, beyond: int = DEEPEST + 1, temperature: float = 0.0,
            eos_token_id: int | Sequence[int] | None = None, seed: object = None, rows: int = 32,
            about: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0, parts: Path | None = None,
-           report: Callable[[str, bool], None] | None = None,
-           elsewhere: Callable[[Sequence[Batch], Settings], Iterator[Trace]] | None = None) -> Trace:
+           report: Callable[[str, bool], None] | None = None, spread_by: object = None) -> Trace:
     """The target continues each prompt int64[T] by a root, `max_new_tokens` transitions at which rounds may start, and
     `beyond` further tokens, and the result is read.
 
@@ -61,7 +60,8 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     parts: a folder in which each finished batch is kept. A recording of the same models, prompts and settings takes the
         undamaged batches that it finds there.
     report: called after each batch with the progress as text, and whether the batch was the last.
-    elsewhere: gives `record_batch` of these batches, in order, in place of this process.
+    spread_by: what other processes make the models of, with `target` and `of_ranks` (see `protocols.Competitors`), for
+        the run's workers if it has some; None: batches are recorded in this process.
     ValueError names the argument that does not fit.
     """
     check_models(target, drafters)
@@ -73,21 +73,25 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     mark = provenance.digest([facts, list(names), list(kinds), rows, vars(settings)])
     batches = [Batch(first, *(values[first : first + rows] for values in (prompts, names, kinds)))
                for first in range(0, len(prompts), rows)]
-    kept = {batch.first: _load_part(_part(parts, batch), mark) for batch in batches}
-    missing = [batch for batch in batches if kept[batch.first] is None]
-    fresh = (elsewhere(missing, settings) if elsewhere else
-             (record_batch(target, drafters, batch, settings) for batch in missing))
-    done: list[Trace] = []
-    for batch in batches:
-        part = kept.pop(batch.first)
-        if part is None:
-            part = next(fresh)
-            _save_part(part, _part(parts, batch), mark)
-        done.append(part)
+    paths = [parts / f"{batch.first:06d}.safetensors" if parts else None for batch in batches]
+    traces = [_recorded_before(path, mark) for path in paths]
+    missing = [batch for batch, part in zip(batches, traces) if part is None]
+    if spread_by is not None and cluster.active():
+        fresh = cluster.spread(_record_elsewhere, missing, settings, spread_by)
+    else:
+        fresh = (record_batch(target, drafters, batch, settings) for batch in missing)
+    positions = 0
+    for place, (batch, path) in enumerate(zip(batches, paths)):
+        if traces[place] is None:
+            traces[place] = next(fresh)
+            if path:
+                trace.save(replace(traces[place], about={"settings": mark}), path)
+                traces[place] = trace.load(path)  # rounded, as a recording that continues later reads it
+        positions += traces[place].positions
         if report:
-            count, positions = batch.first + len(batch.names), sum(part.positions for part in done)
+            count = batch.first + len(batch.names)
             report(f"{count} of {len(prompts)} continuations, {positions:,} positions", count == len(prompts))
-    return replace(trace.join(done), about=facts)
+    return replace(trace.join(traces), about=facts)
 
 
 def record_batch(target, drafters: Mapping[str, object], batch: Batch, settings: Settings) -> Trace:
@@ -100,17 +104,11 @@ def record_batch(target, drafters: Mapping[str, object], batch: Batch, settings:
                 limit=settings.max_new_tokens, ahead=settings.ahead, siblings=settings.siblings, **sampling)
 
 
-def _part(folder: Path | None, batch: Batch) -> Path | None:
-    return folder / f"{batch.first:06d}.safetensors" if folder else None
+def _record_elsewhere(batch: Batch, settings: Settings, models) -> Trace:
+    return record_batch(models.target, models.of_ranks, batch, settings)
 
 
-def _save_part(part: Trace, path: Path | None, mark: str) -> None:
-    """Keeps a batch with the digest of its settings."""
-    if path:
-        trace.save(replace(part, about={"settings": mark}), path)
-
-
-def _load_part(path: Path | None, mark: str) -> Trace | None:
+def _recorded_before(path: Path | None, mark: str) -> Trace | None:
     """A kept batch of the same settings, if there is an undamaged one."""
     if not path or not path.exists():
         return None
@@ -142,35 +140,28 @@ def origin(target, drafters: Mapping[str, object], prompts: Sequence[Tensor]) ->
     return {
         "models": {"target": model_digest(target)} | {name: model_digest(model) for name, model in drafters.items()},
         "dtype": str(target.dtype).removeprefix("torch."),
-        "prompts": prompts_digest(prompts),
+        "prompts": provenance.digest([prompt.tolist() for prompt in prompts]),
         "versions": provenance.versions(),
     }
-
-
-def prompts_digest(prompts: Sequence[Tensor]) -> str:
-    """A digest of the prompts' tokens int64[T], in order."""
-    return provenance.digest([prompt.tolist() for prompt in prompts])
 
 
 def model_digest(model) -> str:
     """A digest of a model's folder, its commit on a hub, or a digest of its weights; for a drafter without a folder,
     the name of its class. A model that knows some of its tokens alone has another one than the whole model.
     """
-    output = narrow(model)[1] if isinstance(model, torch.nn.Module) else None
-    return _digest(model) if output is None else provenance.digest([_digest(model), output.tokens.tolist()])
-
-
-def _digest(model) -> str:
     folder = getattr(model, "name_or_path", "")
     commit = getattr(getattr(model, "config", None), "_commit_hash", None)
     if folder and Path(folder).is_dir():
-        return provenance.file_digest(folder)
-    if commit:
-        return commit
-    if not isinstance(model, torch.nn.Module):
-        return type(model).__name__
-    digest = sha256()
-    for name, weights in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(weights.detach().cpu().contiguous().view(torch.uint8).numpy())
-    return digest.hexdigest()
+        digest = provenance.file_digest(folder)
+    elif commit:
+        digest = commit
+    elif not isinstance(model, torch.nn.Module):
+        digest = type(model).__name__
+    else:
+        weights_digest = sha256()
+        for name, weights in sorted(model.state_dict().items()):
+            weights_digest.update(name.encode())
+            weights_digest.update(weights.detach().cpu().contiguous().view(torch.uint8).numpy())
+        digest = weights_digest.hexdigest()
+    output = narrow(model)[1] if isinstance(model, torch.nn.Module) else None
+    return digest if output is None else provenance.digest([digest, output.tokens.tolist()])

@@ -26,7 +26,7 @@ from lib.replay.exact import Walk
 from lib.replay.trace import Trace
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draws import GeneratorDraws
+from lib.verify.draft import GeneratorDraws
 
 HELD = 32  # rows whose hidden states are in memory
 
@@ -59,11 +59,15 @@ class Recorded:
         self.trace, self.prompts = trace, prompts
         self.held: dict[tuple, Sequence[Tensor]] = {}
 
+    @torch.no_grad()
     def hidden_states(self, row: int, target) -> Sequence[Tensor]:
         """The target's hidden states of a row's whole text, [T, H] per layer."""
         if (row, target) in self.held:
             return self.held[row, target]
-        states = self._read(row, target)
+        tokens = self.trace.tokens[row]  # the first root, and tokens beyond the limit, included
+        text = torch.cat([self.prompts[row], torch.from_numpy(tokens[tokens >= 0].astype(np.int64))])
+        out = target(text[None].to(target.device), output_hidden_states=True, logits_to_keep=1)
+        states = [layer[0] for layer in out.hidden_states]
         if len(self.held) < HELD:
             self.held[row, target] = states
         return states
@@ -72,12 +76,18 @@ class Recorded:
         """Frees the hidden states."""
         self.held = {}
 
-    @torch.no_grad()
-    def _read(self, row: int, target) -> Sequence[Tensor]:
-        tokens = self.trace.tokens[row]  # the first root, and tokens beyond the limit, included
-        text = torch.cat([self.prompts[row], torch.from_numpy(tokens[tokens >= 0].astype(np.int64))])
-        out = target(text[None].to(target.device), output_hidden_states=True, logits_to_keep=1)
-        return [layer[0] for layer in out.hidden_states]
+    def halves(self) -> tuple["Recorded", "Recorded"]:
+        """The part that trees are grown from, whose prompts' names are in about["choosing"], and the part that judges
+        them. ValueError if one of the two is empty.
+        """
+        names = self.trace.about.get("choosing", ())
+        chooses = np.isin(np.array(self.trace.prompts), list(names))
+        if chooses.all() or not chooses.any():
+            raise ValueError(f"about['choosing'] of the trace has {len(names)} names, which choose {chooses.sum()} of "
+                             f"its {len(chooses)} rows: name some of its prompts to choose by, and leave some to judge")
+        choosing, judging = (Recorded(self.trace.select(half), [self.prompts[row] for row in np.flatnonzero(half)])
+                             for half in (chooses, ~chooses))
+        return choosing, judging
 
 
 def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: int = 32) -> SimulatedWalk:
@@ -97,10 +107,10 @@ def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: 
     counted = trace.starts(shape.max_depth)
     if in_real_text(trace):
         counted = np.minimum(counted, 1)
-    running, found = np.flatnonzero(counted > 0).tolist(), []
+    running, walked = np.flatnonzero(counted > 0).tolist(), []
     for first in range(0, len(running), rows):
-        found += _consecutive(recorded, drafter, shape, running[first : first + rows], counted)
-    *columns, open_end = np.array(sorted(found), dtype=np.int64).reshape(-1, 8).T
+        walked += _consecutive(recorded, drafter, shape, running[first : first + rows], counted)
+    *columns, open_end = np.array(sorted(walked), dtype=np.int64).reshape(-1, 8).T
     return SimulatedWalk(*columns, open_end.astype(bool))
 
 
@@ -121,10 +131,11 @@ def _consecutive(recorded: Recorded, drafter: Drafter, shape, chunk: list[int], 
         levels = running.levels or [running.calls - calls] * len(drafts)
         ahead = [trace.tokens[row, start + 1 : trace.ends[row] + 1].tolist() for row, start in zip(chunk, at)]
         paths = [draft.along(tokens) for draft, tokens in zip(drafts, ahead)]
-        for row, start, draft, path, own, tokens in zip(chunk, at, drafts, paths, levels, ahead):
+        for row, start, draft, path, level_calls, tokens in zip(chunk, at, drafts, paths, levels, ahead):
             end = path[-1] if path else ROOT
             open_end = len(path) < len(tokens) and bool(draft.tree.children(end))
-            done.append((row, start, len(path), end, draft.tree.budget, draft.tree.max_depth, own, open_end))
+            done.append((row, start, len(path), end, draft.tree.budget, draft.tree.max_depth,
+                         level_calls, open_end))
         after = [start + len(path) + 1 for start, path in zip(at, paths)]
         bonus = [int(trace.tokens[row, min(start, trace.ends[row])]) for row, start in zip(chunk, after)]
         running.commit(paths, bonus, _outputs(hidden, [length + start for length, start in zip(lengths, at)],
@@ -141,10 +152,10 @@ def _outputs(hidden: Sequence[Sequence[Tensor]], first: Sequence[int], nodes: Se
     `first` on, at these nodes.
     """
     layers = []
-    for own_layers in zip(*hidden):
-        states = own_layers[0].new_zeros(len(nodes), 1 + max(map(max, nodes)), own_layers[0].shape[1])
-        for row, (own, start, places) in enumerate(zip(own_layers, first, nodes)):
-            states[row, places] = own[start : start + len(places)]
+    for row_layers in zip(*hidden):
+        states = row_layers[0].new_zeros(len(nodes), 1 + max(map(max, nodes)), row_layers[0].shape[1])
+        for row, (text_states, start, places) in enumerate(zip(row_layers, first, nodes)):
+            states[row, places] = text_states[start : start + len(places)]
         layers.append(states)
     return SimpleNamespace(hidden_states=layers)
 

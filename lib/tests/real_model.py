@@ -4,8 +4,9 @@ from functools import cache
 
 import pytest
 
+from lib.forward.load import load_pair
 from lib.models import gguf_files
-from lib.models.load import Pair, load_pair
+from lib.models.load import Pair
 from lib.models.registry import SMOLLM2
 
 needs_real_model = pytest.mark.skipif(

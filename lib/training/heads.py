@@ -8,7 +8,6 @@ hidden states are not kept. A head learns the same beside others as alone.
 
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
@@ -21,14 +20,13 @@ from torch.nn import functional as F
 from lib.drafters import heads, vocabulary
 from lib.drafters.heads.eagle import continued, unroll
 from lib.drafters.heads.layers import Head, Unrolled, embed
-from lib.training import data, family, loop, own_text
-from lib.training.data import Windows
+from lib.forward.load import load_pair
+from lib.training import loop, own_text
+from lib.training.own_text import Windows
 
-PLAN = loop.Plan(1000, 16, 256, 1e-2, seed=11)  # on the corpus of the family
-DIALOGUES = loop.Plan(1000, 8, 512, 3e-3, seed=11, decay=0.9)  # on dialogues that a chat model wrote
+PLAN = loop.Plan(1000, 8, 512, 3e-3, seed=11, decay=0.9)
 CURVE_EVERY = 100  # steps between two points of the held-out curve
-HELD_OUT_WINDOWS = 4  # of each kind of text
-HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the dialogues, and how many of their windows a head is tried on
+HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the text, and how many of its windows a head is tried on
 DECAY = 0.8  # weight of a depth relative to the one before
 UNROLLED = 4  # depths of EAGLE-3's training-time test
 NOISE = 0.1  # half the width of the uniform noise on EAGLE-1's features (Li et al. 2024, section 3.2)
@@ -191,24 +189,22 @@ def backward_apart(states: Sequence[Tensor], loss_of: DepthLoss) -> Tensor:
     return total
 
 
-def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Plan | None = None, device: str = "cpu",
+def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Plan = PLAN, device: str = "cpu",
          compiled: bool = True) -> dict[str, Head]:
-    """Trains heads for a target (a member under `folder`, or as `lib.models` names models), and saves them in bfloat16.
+    """Trains heads for a target, as `lib.models` names models, and saves them in bfloat16.
 
-    Each head and its curve are written to folder/heads/TARGET/KIND. The text are the dialogues that the target wrote,
-    where these are committed, of which heads draft the most frequent tokens; else the family's corpus, half of it as
-    the target continues it. A stopped training of the same kinds resumes.
+    Each head and its curve are written to folder/heads/TARGET/KIND. The heads learn from text that the target wrote
+    (see `own_text`), and draft the most frequent tokens of it. A stopped training of the same kinds resumes.
+    ValueError for an unknown kind, and without such text.
     """
     if unknown := [kind for kind in kinds if kind not in LOSSES]:
         raise ValueError(f"the head's kind is {unknown[0]!r}; choose one of {', '.join(LOSSES)}")
     name = Path(target_name).name
-    pair = family.frozen_pair(target_name, folder, device)
-    plan = plan or plan_of(target_name)
-    if own_text.path_of(name).is_file():
-        known = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
-        draw, held_out = dialogues(pair, name, folder, plan)
-    else:
-        known, (draw, held_out) = None, corpus(pair.target, target_name, folder, plan)
+    pair = load_pair(target_name, dtype="float32", device=device)
+    pair.target.requires_grad_(False)
+    own_text.check_there(name)
+    known = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
+    draw, held_out = dialogues(pair, name, folder, plan)
     made = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
     train(made, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
     for kind, head in made.items():
@@ -216,11 +212,6 @@ def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Pla
             calibrate(head, pair.target, held_out)
         heads.save(head, folder / "heads" / name / kind)
     return made
-
-
-def plan_of(target_name: str) -> loop.Plan:
-    """The plan for a target's text: its own dialogues where they are committed, else the corpus."""
-    return DIALOGUES if own_text.path_of(Path(target_name).name).is_file() else PLAN
 
 
 def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
@@ -233,7 +224,7 @@ def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
 
 
 def dialogues(pair, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dict[str, Windows]]:
-    """Windows of the dialogues that a chat model wrote, all before any comes again; and of those that are held out."""
+    """Windows of the text that a target wrote, all before any comes again; and of the text that is held out."""
     template = own_text.template(pair.tokenizer)
     training, held_out = (own_text.windows(*part.stream(*template), plan.length)
                           for part in own_text.to_learn(name, folder, HELD_OUT_SHARE))
@@ -245,22 +236,6 @@ def dialogues(pair, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dic
         return Windows(training.tokens[rows], training.learned[rows])
 
     return draw, {"dialogues": held_out.first(HELD_OUT_ROWS)}
-
-
-def corpus(target, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dict[str, Windows]]:
-    """Windows of the family's corpus, half of them as the target continues it; and of each kind that is held out."""
-    streams = data.prepare(folder)
-    texts = data.with_own_text(target, name, streams, folder, plan)
-    draw = partial(data.windows, *texts, plan.rows, plan.length + 1, plan.seed)
-    held_out = {kind: spaced(stream, plan.length) for kind, stream in streams.held_out.items()}
-    return lambda step: Windows.all_learned(draw(step)), held_out
-
-
-def spaced(stream: np.ndarray, length: int, count: int = HELD_OUT_WINDOWS) -> Windows:
-    """Windows of a stream, evenly spaced."""
-    starts = np.linspace(0, len(stream) - length - 1, count).astype(int)
-    rows = [torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts]
-    return Windows.all_learned(torch.stack(rows))
 
 
 def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.Plan, into: Path,

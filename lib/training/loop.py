@@ -1,4 +1,4 @@
-"""The training loop: plain or distillation, seeded by step, with checkpoints from which it resumes."""
+"""The training loop, seeded by step, with checkpoints from which it resumes, and its optimisers."""
 
 import math
 import os
@@ -13,16 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from lib.training import optim
 from lib.models.checks import own_dtype
 
-ROWS_PER_PASS = 8  # windows of one pass: the activations of more do not fit the caches
+WARMUP_STEPS = 60
 REPORT_STEPS, REPORT_SECONDS = 20, 60  # a report comes after the one or the other
 CHECKPOINT_SECONDS = 300  # what a stopped training loses at most
 SILENCE = 10  # seconds between two lines of progress of what comes before a training
-
-# (logits [B, T, V], tokens [B, T + 1]) -> loss in nats per token
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -70,20 +66,29 @@ def autocast(device: torch.device):
     return torch.autocast(device.type, torch.bfloat16, enabled=own_dtype(device) == torch.bfloat16)
 
 
-def plain_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of the next token, in nats."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+def optimisers_of(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon (Jordan et al. 2024) for hidden matrices, AdamW for embeddings, norms and output layers.
+
+    learning_rate: of the matrices, whose updates have AdamW's root mean square; AdamW has half of it.
+    """
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name and "head" not in name]
+    chosen = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
+    muon = torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
+    adam = torch.optim.AdamW(others, lr=learning_rate / 2, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    for group in (*muon.param_groups, *adam.param_groups):
+        group["peak"] = group["lr"]
+    return [muon, adam]
 
 
-def distilling_loss(teacher: nn.Module) -> Loss:
-    """The `divergence` of the student's next-token distributions from the teacher's (Zhou et al. 2024, DistillSpec)."""
+def rate_factor(step: int, steps: int, decay: float) -> float:
+    """The learning rate's factor at a step: linear warm-up, constant, linear decay to zero over the last steps, this
+    share of all.
 
-    def loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad(), autocast(logits.device):
-            teacher_logits = teacher(tokens[:, :-1]).logits
-        return divergence(logits, teacher_logits)
-
-    return loss
+    Only the decay depends on `steps`, so a run that was stopped in its constant part can be resumed with more steps.
+    """
+    falling = max(1, round(decay * steps))
+    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / falling)
 
 
 def divergence(logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
@@ -92,47 +97,23 @@ def divergence(logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tens
     return F.kl_div(log_probs, probs, reduction="none").sum(-1).mean()
 
 
-def train(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan, loss: Loss, folder: Path, *,
-          compiled: bool = True, checkpoint_seconds: float = CHECKPOINT_SECONDS,
-          report: Callable[[dict], None] = print) -> dict:
-    """Trains in place, from the checkpoint in `folder` if there is one, and returns the last report.
-
-    draw(step): the windows of a step, int64[rows, length + 1]. A report has step, loss, tokens, tokens per second and
-    the hours that are left.
-    """
-    device = next(model.parameters()).device
-
-    def forward(tokens: torch.Tensor) -> torch.Tensor:
-        with autocast(device):
-            logits = model(tokens[:, :-1], use_cache=False).logits
-        return loss(logits, tokens)
-
-    # model and loss in one graph: the softmax over the vocabulary is fused, which saves a quarter of a step on a CPU
-    forward = torch.compile(forward) if compiled else forward
-
-    def learn(tokens: torch.Tensor, step: int) -> torch.Tensor:
-        total = torch.zeros((), device=device)
-        for rows in tokens.split(ROWS_PER_PASS):
-            value = forward(rows) * (len(rows) / len(tokens))
-            value.backward()
-            total += value.detach()
-        return total
-
-    return run(model, draw, plan, learn, folder, checkpoint_seconds=checkpoint_seconds, report=report)
-
-
 def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan,
         learn: Callable[[torch.Tensor, int], torch.Tensor], folder: Path, *,
         checkpoint_seconds: float = CHECKPOINT_SECONDS, report: Callable[[dict], None] = print) -> dict:
-    """The loop of `train` for any loss: `learn(tokens, step)` leaves gradients in the model and returns the loss."""
-    optimisers = optim.build(model, plan.learning_rate)
+    """Trains in place, from the checkpoint in `folder` if there is one, and returns the last report.
+
+    draw(step): the windows of a step. learn(windows, step): leaves gradients in the model and returns the loss. A
+    report has step, loss, tokens, tokens per second and the hours that are left.
+    """
+    optimisers = optimisers_of(model, plan.learning_rate)
     device = next(model.parameters()).device
     step, before = _resume(model, optimisers, folder)
     model.train()
     steps, summed, done, record = plan.fitting(step, before), 0.0, 0, {}
     begin = since = saved = time.perf_counter()
     while step < steps:
-        optim.set_rate(optimisers, optim.factor(step, steps, plan.decay))
+        for group in (group for optimiser in optimisers for group in optimiser.param_groups):
+            group["lr"] = group["peak"] * rate_factor(step, steps, plan.decay)
         value = learn(draw(step).to(device), step)
         for part in model.values() if isinstance(model, nn.ModuleDict) else [model]:  # heads, which learn side by side
             nn.utils.clip_grad_norm_(part.parameters(), 1.0)
@@ -152,17 +133,6 @@ def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan,
             saved = time.perf_counter()
     model.eval()
     return record
-
-
-@torch.no_grad()
-def held_out_loss(model: nn.Module, stream, length: int, rows: int) -> float:
-    """Mean loss in nats per token over evenly spaced windows of a held-out stream (uint16[N])."""
-    starts = [int(i * (len(stream) - length - 1) / max(1, rows - 1)) for i in range(rows)]
-    tokens = torch.stack([torch.from_numpy(stream[at : at + length + 1].astype("int64")) for at in starts])
-    device = next(model.parameters()).device
-    losses = [plain_loss(model(batch[:, :-1].to(device)).logits, batch.to(device)).item() * len(batch)
-              for batch in tokens.split(8)]
-    return sum(losses) / rows
 
 
 def _save(model: nn.Module, optimisers: list, folder: Path, step: int, spent: float) -> None:

@@ -20,10 +20,10 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lib.drafters import vocabulary
-from lib.training import family, loop, own_text
-from lib.training.data import Windows
+from lib.forward.load import load_pair
+from lib.training import loop, own_text
 from lib.training.heads import extend_curve
-from lib.models.load import load_pair
+from lib.training.own_text import Windows
 
 NAME = "nano"
 # With tied embeddings of 49,152 tokens 15.9 MiB in bfloat16, of which the embeddings are 12.
@@ -71,7 +71,9 @@ def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mappi
     torch.manual_seed(plan.seed)  # for the initial weights; each batch is a function of seed and step
     model, into = student(target, sizes).to(device), folder / short / name
     train(model, target, training, held_out, tokens, plan, into, compiled=compiled)
-    family.save(model, into)
+    saved = LlamaForCausalLM(model.config)
+    saved.load_state_dict(model.state_dict())
+    saved.to(torch.bfloat16).save_pretrained(into)
     return model
 
 

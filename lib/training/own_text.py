@@ -1,15 +1,16 @@
-"""Dialogues that a chat model writes by itself, both turns, from its chat template alone.
+"""Text that a model writes by itself, from which its heads, n-grams and draft models learn.
 
-The model continues the opening of a user's turn (Xu et al. 2024, Magpie, section 2), sampled at temperature 1, and then
-answers it: half of the answers greedily, half at temperature 0.7.
-`python -m lib training own_text --target T --tokens N` writes such text: to data/text, or where a target's dialogues are
-committed there, as many more in the training's folder, which heads and draft models learn beside them.
+A chat model writes dialogues from its chat template alone: it continues the opening of a user's turn (Xu et al. 2024,
+Magpie, section 2), sampled at temperature 1, and then answers it: half of the answers greedily, half at temperature
+0.7. A base model continues its first token at temperature 1; such a row has no user's turn.
+`python -m lib training own_text --target T --tokens N` writes such text: to data/text, or where a target's text is
+committed there, as many more in the training's folder, which heads and draft models learn beside it.
 """
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterator, Sequence
+from typing import Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +18,6 @@ import torch
 from lib.decoding.loop import continuations
 from lib.drafters import vocabulary
 from lib.drafters.vocabulary import most_frequent
-from lib.training.data import Windows
 from lib.models.dialogue import has_template, of_user
 from lib.models.registry import SMOLLM2
 from lib.replay.trace import loops
@@ -29,6 +29,21 @@ FEWEST = 4  # tokens of a user's turn
 WARM = 0.7  # the temperature of the odd rows' answers
 TEXT = Path(__file__).parents[2] / "data" / "text"  # the committed dialogues, a file per target
 TEMPLATE, USER, SAMPLED, GREEDY = range(4)  # who wrote a token of `stream`: nobody, the user, the answer
+
+
+class Windows(NamedTuple):
+    """Rows of text: tokens int64[R, T + 1]; learned bool[R, T], whether the token after each of T is one to learn."""
+
+    tokens: torch.Tensor
+    learned: torch.Tensor
+
+    def first(self, rows: int | None) -> "Windows":
+        """At most so many rows; all for None."""
+        return Windows(*(part[:rows] for part in self))
+
+    def to(self, device) -> "Windows":
+        """On another device."""
+        return Windows(*(part.to(device) for part in self))
 
 
 @dataclass(frozen=True)
@@ -99,10 +114,10 @@ def to_learn(target: str, training: Path, share: float) -> tuple[Dialogues, Dial
 
 
 def check_there(target: str) -> None:
-    """ValueError where a target's dialogues are not committed."""
+    """ValueError where a target's text is not committed."""
     if not path_of(target).is_file():
-        raise ValueError(f"target {target!r} has no dialogues of its own in data/text; take {SMOLLM2!r}, or a chat "
-                         f"model for which `python -m lib training own_text --target {target}` has written some")
+        raise ValueError(f"target {target!r} has no text of its own in data/text; take {SMOLLM2!r}, or a model for "
+                         f"which `python -m lib training own_text --target {target}` has written some")
 
 
 def chunks_of(target: str, training: Path) -> Path:
@@ -116,11 +131,16 @@ def path_of(target: str) -> Path:
 
 
 def template(tokenizer) -> tuple[list[int], list[int]]:
-    """The tokens before a user's first turn, and those between its end of turn and the answer. ValueError without a
-    chat template, and for one that does not end a user's turn with the tokenizer's end of sequence.
+    """The tokens before a user's first turn, and those between its end of turn and the answer; without a chat template
+    the token with which a text begins, and none. ValueError for a tokenizer without such a token, and for a template
+    that does not end a user's turn with the tokenizer's end of sequence.
     """
     if not has_template(tokenizer):
-        raise ValueError("the tokenizer has no chat template, by which a model writes dialogues; take a chat model")
+        begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+        if begin is None:
+            raise ValueError("the tokenizer has neither a chat template nor a token with which a text begins, which a "
+                             "model would continue; take another model")
+        return [begin], []
     mark = "USER"
     text = tokenizer.apply_chat_template(of_user(mark), add_generation_prompt=True, tokenize=False)
     before, after = text.split(mark)
@@ -174,6 +194,10 @@ def chunk(target, tokenizer, number: int, seed: int) -> Dialogues:
     before, between = template(tokenizer)
     end, generator = tokenizer.eos_token_id, torch.Generator().manual_seed(1_000_003 * seed + number)
     beside = ROWS if target.device.type == "cpu" else ROWS_OF_GPU
+    if not has_template(tokenizer):
+        texts = continuations(target, [torch.tensor(before)] * CHUNK, max_new_tokens=TURN + ANSWER, temperature=1.0,
+                              rows=beside, eos_token_id=end, generator=generator)
+        return packed([((), text, 1.0) for text in texts if not loops(text)])
     turns = continuations(target, [torch.tensor(before)] * CHUNK, max_new_tokens=TURN, temperature=1.0, rows=beside,
                           eos_token_id=end, generator=generator)
     turns = [turn for turn in turns if FEWEST < len(turn) < TURN + 1 and turn[-1] == end and not loops(turn)]
@@ -197,14 +221,14 @@ def packed(rows: Sequence[tuple[Sequence[int], Sequence[int], float]]) -> Dialog
 
 
 def joined(parts: Sequence[Dialogues]) -> Dialogues:
-    """All dialogues of the parts but those whose user turn was there before."""
+    """All rows of the parts but those whose user turn, or whose text without one, was there before."""
     seen: set[tuple[int, ...]] = set()
     rows = []
     for part in parts:
         for (turn, answer), temperature in zip(part.rows(), part.temperature):
-            if (said := tuple(turn.tolist())) not in seen:
+            if (said := tuple(turn.tolist()) or tuple(answer.tolist())) not in seen:
                 seen.add(said)
-                rows.append((said, answer.tolist(), float(temperature)))
+                rows.append((turn.tolist(), answer.tolist(), float(temperature)))
     return packed(rows)
 
 

@@ -1,11 +1,11 @@
 """Verification rules: draft, warped target probabilities and random draws in; accepted path and bonus token out.
 
 Start at `plain` (the definition of every rule), `rules` (the registry and `verify`) and `draft` (the input of a rule).
-`residual_rules` has the fast forms. `warping` makes the target's distribution at a temperature,
-`draws` draws from it, `proof` checks the rules by enumeration.
+`fast` has the forms that decode where they differ from the definitions, `warping` makes the target's distribution at a
+temperature, `proof` checks the rules by enumeration.
 """
 
 from lib import lazy_exports
 
-__getattr__, __all__ = lazy_exports(__name__, draft=("Draft", "Draws"), draws=("GeneratorDraws",),
+__getattr__, __all__ = lazy_exports(__name__, draft=("Draft", "Draws", "GeneratorDraws"),
                                     rules=("RULES", "Rule", "verify"), warping=("warp",))

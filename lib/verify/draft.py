@@ -1,5 +1,6 @@
-"""The input of a verification rule, a draft (a tree with tokens, and how they were chosen) and random draws; and the
-descent through a draft."""
+"""The input of a verification rule: a draft (a tree with tokens, and how they were chosen) and random draws; and the
+descent through a draft.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ from torch import Tensor
 from lib.trees.tree import ROOT, Tree
 
 PROPOSALS = ("top_k", "iid", "without_replacement")
+BLOCK = 512  # tokens per block: a block's probabilities are summed before any of them is read alone
+AHEAD = 64  # numbers drawn per call of the generator: one call costs as much as many numbers
 
 
 @dataclass(frozen=True)
@@ -38,21 +41,19 @@ class Draft:
     reach: np.ndarray | None = None
 
     def __post_init__(self):
-        size = self.tree.size
+        size, probs, counts = self.tree.size, self.probs, self.counts
+        remedy = f" for a tree of {size} nodes; give one"
         if self.proposal not in PROPOSALS:
             raise ValueError(f"proposal is {self.proposal!r}; choose one of {', '.join(PROPOSALS)}")
         if self.tokens.shape != (size,):
-            raise ValueError(f"tokens have shape {tuple(self.tokens.shape)} for a tree of {size} nodes; give one token "
-                             "per node, the root's first")
-        if self.proposal != "top_k" and self.probs is None:
+            raise ValueError(f"tokens have shape {tuple(self.tokens.shape)}{remedy} token per node, the root's first")
+        if self.proposal != "top_k" and probs is None:
             raise ValueError(f"proposal {self.proposal!r} comes without probs; give the distributions that the "
                              "children were drawn from")
-        if self.probs is not None and (self.probs.dim() != 2 or len(self.probs) != size):
-            raise ValueError(f"probs have shape {tuple(self.probs.shape)} for a tree of {size} nodes; give one row per "
-                             f"node: [{size}, V]")
-        if self.counts is not None and self.counts.shape != (size,):
-            raise ValueError(f"counts have shape {tuple(self.counts.shape)} for a tree of {size} nodes; give one count "
-                             "per node, 1 for the root")
+        if probs is not None and (probs.dim() != 2 or len(probs) != size):
+            raise ValueError(f"probs have shape {tuple(probs.shape)}{remedy} row per node: [{size}, V]")
+        if counts is not None and counts.shape != (size,):
+            raise ValueError(f"counts have shape {tuple(counts.shape)}{remedy} count per node, 1 for the root")
 
     @cached_property
     def token_list(self) -> list[int]:
@@ -117,7 +118,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Source:
+class DrafterShare:
     """One drafter's share of a merged draft of m nodes.
 
     probs float[m, V]: the distributions that it drew children from. counts int64[m]: how often it drew each node.
@@ -135,7 +136,7 @@ class MergedDraft(Draft):
     and is refused; `probs` is the mean of the proposals, for display only.
     """
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[DrafterShare, ...] = ()
 
     def samples(self, node: int) -> list[tuple[int, Tensor]]:
         """Each draw of a node's children by each drafter: the child, and q float[V] of the drafter that drew it."""
@@ -144,7 +145,7 @@ class MergedDraft(Draft):
 
     def part(self, tree: Tree, nodes: list[int]) -> "MergedDraft":
         """As for any draft, with each drafter's proposal."""
-        sources = tuple(Source(source.probs[nodes], source.counts[nodes]) for source in self.sources)
+        sources = tuple(DrafterShare(source.probs[nodes], source.counts[nodes]) for source in self.sources)
         return replace(super().part(tree, nodes), sources=sources)
 
     def proposal_probs(self) -> Tensor:
@@ -170,19 +171,17 @@ def merge_samples(drafts: Sequence[Draft]) -> MergedDraft:
                 parents.append(place[above])
                 tokens.append(paths[node][-1])
         nodes_of.append([place[paths[node]] for node in range(draft.tree.size)])
-    sources = tuple(_source(draft, nodes, len(parents)) for draft, nodes in zip(drafts, nodes_of))
+    sources = []
+    for draft, nodes in zip(drafts, nodes_of):
+        probs = draft.probs.new_zeros(len(parents), draft.probs.shape[-1])
+        probs[nodes] = draft.probs
+        counts = torch.zeros(len(parents), dtype=torch.long)
+        counts[nodes] = torch.tensor(draft.times_drawn())
+        sources.append(DrafterShare(probs, counts))
     counts = sum(source.counts for source in sources)
     counts[ROOT] = 1
     mean = sum(source.probs for source in sources) / len(drafts)
-    return MergedDraft(Tree(parents), torch.tensor(tokens), "iid", mean, counts, sources=sources)
-
-
-def _source(draft: Draft, nodes: list[int], size: int) -> Source:
-    probs = draft.probs.new_zeros(size, draft.probs.shape[-1])
-    probs[nodes] = draft.probs
-    counts = torch.zeros(size, dtype=torch.long)
-    counts[nodes] = torch.tensor(draft.times_drawn())
-    return Source(probs, counts)
+    return MergedDraft(Tree(parents), torch.tensor(tokens), "iid", mean, counts, sources=tuple(sources))
 
 
 class Draws(Protocol):
@@ -195,6 +194,53 @@ class Draws(Protocol):
         """An index of probs float[V], with chances in proportion to probs (any sum); of `otherwise` float[V] where
         probs has no mass.
         """
+
+
+class GeneratorDraws:
+    """`Draws` from a torch.Generator, which may be None where nothing random is drawn."""
+
+    def __init__(self, generator: torch.Generator | None):
+        self.generator = generator
+        self._ahead: list[float] = []
+
+    def uniform(self) -> float:
+        """A float64 in [0, 1)."""
+        if not self._ahead:
+            self.prepare()
+        return self._ahead.pop()
+
+    def prepare(self) -> None:
+        """Draws the next AHEAD numbers; numbers left over from before are dropped."""
+        device = self.generator.device if self.generator is not None else "cpu"
+        self._ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator, device=device).tolist()
+
+    def categorical(self, probs: Tensor, *, otherwise: Tensor | None = None) -> int:
+        """An index of probs float[V], as `Draws.categorical` defines it, by inversion of one uniform number.
+
+        The block is drawn first, then a token of the block: block sums read the vocabulary once, where a running sum
+        over all tokens takes as long as seven reads. ValueError if the mass is zero or not finite and `otherwise` is
+        None.
+        """
+        row = probs.numpy(force=True)
+        ends = np.add.reduceat(row, np.arange(0, len(row), BLOCK)).cumsum(dtype=np.float64)
+        if otherwise is not None and ends[-1] == 0:
+            return self.categorical(otherwise)
+        place, share = _invert(ends, self.uniform())
+        block = row[place * BLOCK : (place + 1) * BLOCK]
+        return place * BLOCK + _invert(block.cumsum(dtype=np.float64), share)[0]
+
+
+def _invert(ends: np.ndarray, share: float) -> tuple[int, float]:
+    """The entry in which a running sum `ends` passes `share` of its total, and the share of that entry passed."""
+    whole = float(ends[-1])
+    if not 0 < whole < math.inf:
+        raise ValueError(
+            f"probabilities sum to {whole}; a token can only be drawn where they are finite and not all zero"
+        )
+    goal = min(share * whole, math.nextafter(whole, 0))  # the product may round up to the total, where no token is
+    index = int(ends.searchsorted(goal, side="right"))
+    before = float(ends[index - 1]) if index else 0.0
+    return index, (goal - before) / (float(ends[index]) - before)
 
 
 # (node, its children) -> (the accepted child, None), or (None, the bonus token) if no child is accepted

@@ -13,15 +13,21 @@ from typing import Callable
 
 from torch import Tensor
 
-BACKENDS = ("reference", "folded", "split", "onepass", "flex", "triton")
-ELSEWHERE = {"reference": "folded", "split": "folded", "triton": "triton_backend"}  # modules of another name
+# name -> its module
+BACKENDS = {
+    "reference": "lib.attention.backends.folded",
+    "folded": "lib.attention.backends.folded",
+    "split": "lib.attention.backends.folded",
+    "onepass": "lib.attention.backends.onepass",
+    "triton": "lib.attention.backends.triton_backend",
+}
 
 
 @cache
 def _module(name: str) -> ModuleType:
     if name not in BACKENDS:
         raise ValueError(f"backend is {name!r}; choose one of {', '.join(['auto', *BACKENDS])}")
-    return import_module(f"lib.attention.backends.{ELSEWHERE.get(name, name)}")
+    return import_module(BACKENDS[name])
 
 
 def implementation(name: str) -> Callable:
@@ -29,7 +35,7 @@ def implementation(name: str) -> Callable:
     return getattr(_module(name), name)
 
 
-def refusal(name: str, query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
-    """Why a backend cannot serve these inputs on this machine, with or without log-sum-exps; None if it can."""
+def refusal(name: str, query: Tensor, key: Tensor, value: Tensor) -> str | None:
+    """Why a backend cannot serve these inputs on this machine; None if it can."""
     reason_of = getattr(_module(name), "refusal", None)
-    return reason_of and reason_of(query, key, value, return_lse)
+    return reason_of and reason_of(query, key, value)

@@ -73,13 +73,6 @@ def merge(output_a: Tensor, lse_a: Tensor, output_b: Tensor, lse_b: Tensor) -> t
     return (parts[0] + parts[1]) / total.clamp_min(smallest), torch.logaddexp(lse_a, lse_b)
 
 
-def attend_slots(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float | None) -> Tensor:
-    """Tree attention over all slots of buffers [B, Hkv, S, d] by an additive mask [B, 1, G * mq, S]: static shapes."""
-    rows = fold(query, query.shape[1] // key.shape[1])
-    output, _ = attend(rows, key, value, bias, scale, return_lse=False)
-    return output.reshape(*query.shape[:-1], value.shape[-1])
-
-
 def attend(query, key, value, bias, scale, return_lse):
     """Fused attention of folded rows: output [B, Hkv, rows, dv], log-sum-exp [B, Hkv, rows] or None.
 

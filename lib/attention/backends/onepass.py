@@ -1,6 +1,7 @@
 """The kernel for processors: C++ that reads each key and value once, compiled at its first use.
 
-Calls that it cannot serve go to `folded`; the log says so once for each reason.
+Calls that it cannot serve go to `folded`; the log says so once for each reason. In lib/kernels, `onepass.cpp` says how
+it computes, `onepass_panels.h` holds one tile's computation, `onepass_tiles.h` and `onepass_amx.h` its innermost loops.
 """
 
 import ctypes
@@ -13,9 +14,22 @@ from torch import Tensor
 from lib.attention.backends.folded import folded
 from lib.attention.backends.mask import SharedMask
 from lib.kernels.build import library, unavailable
-from lib.kernels.onepass import ENTRIES, Call, Strides
 
+ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}
+Strides = 3 * ctypes.c_int64
 log = logging.getLogger(__name__)
+
+
+class Call(ctypes.Structure):
+    """The struct of the same name in `onepass_call.h`."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "mask", "prefix", "output", "lse")),
+        *((name, ctypes.c_int64) for name in ("batch", "kv_heads", "group", "nodes", "tree_keys", "dim", "value_dim")),
+        *((name, ctypes.c_int64) for name in ("mask_stride", "threads")),
+        *((f"{name}_stride", Strides) for name in ("query", "key", "value")),
+        ("scale", ctypes.c_float),
+    ]
 
 
 def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
@@ -39,7 +53,7 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
     return output, lse
 
 
-def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
+def refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
     """Why the kernel cannot serve these inputs here; None if it can. Compiles the kernel at its first use."""
     if query.device.type != "cpu":
         return f"it is for the processor, the tensors are on {query.device.type}"

@@ -46,7 +46,7 @@ def splits(programs: int, slots: int, keys: int) -> int:
     return next(each for each, share in enumerate(busy, 1) if share >= 0.9 * max(busy))
 
 
-def refusal(query: Tensor, key: Tensor, value: Tensor, return_lse: bool = False) -> str | None:
+def refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
     """Why the kernel cannot serve these inputs here; None if it can."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed (CUDA builds of torch include it; else pip install triton)"

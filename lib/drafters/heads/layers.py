@@ -16,8 +16,8 @@ from transformers.models.llama.modeling_llama import (
 
 from lib.attention.backends.mask import SharedMask, causal
 from lib.attention.registration import attention_forward
+from lib.forward.native import NativeBlocks, refusal
 from lib.models.cache import TreeCache
-from lib.models.native_blocks import NativeBlocks, refusal
 
 # (query [B, Hq, T, d], key and value [B, Hkv, T, d]) -> [B, T, Hq, d]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

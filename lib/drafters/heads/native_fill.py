@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from lib.drafters.heads.eagle import Eagle3Head, FeatureHead
+from lib.forward.native import Levels, NativeBlocks, refusal
+from lib.forward.packed import panels_of
 from lib.kernels import build
 from lib.kernels.products import NAMES, Matrix, matrix_of, start_of, weights_refusal
 from lib.models.cache import TreeCache
-from lib.models.native_blocks import Levels, NativeBlocks, refusal
-from lib.models.packed import panels_of
 
 
 class Fusion(ctypes.Structure):

@@ -34,8 +34,8 @@ from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.layers import embed
 from lib.drafters.heads.marginals import DFlashHead, MedusaHeads
 from lib.drafters.heads.store import check_features, check_fits, checked, filled, layer_config
+from lib.forward.packed import pack
 from lib.models import checks
-from lib.models.packed import pack
 
 READ = ("config.json", "*.safetensors")
 PREFIX = "medusa_head."

@@ -18,13 +18,13 @@ from transformers import (
 )
 
 from lib.attention import can_host_tree, choose_backend, register, tree_attention
-from lib.attention.backends import BACKENDS, onepass, refusal
+from lib.attention.backends import BACKENDS, refusal
 from lib.attention.backends.folded import merge
 from lib.attention.backends.mask import SharedMask
 from lib.attention.registration import attention_forward
 from lib.trees.shapes import parse
 
-SAMPLE = torch.zeros(1, 1, 1, 8)  # flex takes no such heads, and is tested by itself
+SAMPLE = torch.zeros(1, 1, 1, 8)
 FAST = [name for name in BACKENDS if name != "reference" and refusal(name, SAMPLE, SAMPLE, SAMPLE) is None]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 3e-3, torch.float16: 1e-3}
 EXACT = {torch.float64: 1e-12, torch.float32: 5e-6}  # of sums in another order, in any one number
@@ -277,7 +277,7 @@ def test_merging_two_empty_parts_is_empty_not_nan():
 
 def test_auto_is_a_backend():
     query, key, mask = torch.randn(1, 8, 3, 8), torch.randn(1, 2, 9, 8), ancestors([-1, 0, 0])
-    chosen = choose_backend(query, key, key, 6)
+    chosen = choose_backend(query, key, key, [6])
     assert chosen in BACKENDS and refusal(chosen, query, key, key) is None
     auto = tree_attention(query, key, key, mask, 6)
     assert torch.equal(auto, tree_attention(query, key, key, mask, 6, backend=chosen))
@@ -298,7 +298,7 @@ def test_auto_is_a_backend():
     (dict(tree_mask=torch.ones(3, 0).bool()), "of at least one key"),
     (dict(key=torch.randn(1, 2, 9, 8, device="meta")), "query is on cpu, key on meta, value on cpu"),
     (dict(prefix_length=6.0), "prefix_length is 6.0; give an int"),
-    (dict(backend="quick"), "choose one of auto, reference, folded, split, onepass, flex, triton"),
+    (dict(backend="quick"), "choose one of auto, reference, folded, split, onepass, triton"),
 ])
 def test_wrong_inputs_name_value_and_remedy(change, message):
     right = dict(query=torch.randn(1, 8, 3, 8), key=torch.randn(1, 2, 9, 8), value=torch.randn(1, 2, 9, 8),
@@ -339,25 +339,6 @@ def test_a_tree_without_a_prefix_length_lies_behind_all_other_keys():
     said, found = (attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, **given)[0]
                    for given in (dict(prefix_length=7), {}))
     assert torch.equal(said, found)
-
-
-def test_auto_takes_what_gives_log_sum_exps_where_they_are_asked_for():
-    """Compiled FlexAttention gives none on a processor, however fast a user's own table says that it is."""
-    query, key = torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 9, 16)
-    assert "log-sum-exps" in refusal("flex", query, key, key, return_lse=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.attention.operator.ranked", lambda asked, calls: ["flex", "folded"])
-        assert choose_backend(query, key, key, 6, return_lse=True) == "folded"
-
-
-def test_a_processor_without_a_kernel_of_its_own_is_told_of_once(monkeypatch, caplog):
-    onepass.say_once.cache_clear()
-    monkeypatch.setattr(onepass, "unavailable", lambda: "the processor has no avx512f")
-    query, key = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 9, 16)
-    for prefix in (6, 5):
-        choose_backend(query, key, key, prefix)
-    assert len(caplog.records) == 1 and "to 'folded': the processor has no avx512f" in caplog.text
-    onepass.say_once.cache_clear()
 
 
 def test_an_attention_that_does_more_is_refused_when_it_calls():

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from lib.attention import tree_attention
 from lib.attention.backends import onepass
 from lib.kernels import build
-from lib.kernels import onepass as binding
 from lib.lab import processor
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 

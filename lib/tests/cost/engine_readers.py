@@ -1,91 +1,68 @@
 """The oracle of what `lib.cost.engines` writes: each line of text read back, by the engine's name in `ENGINES`: the
-keywords of calls, the options of command lines.
+keywords of calls, the options of command lines. A line that an engine would refuse fails an assertion.
 """
 
 import ast
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from lib.cost.engines.writers import CONFIG, NUM_TOKENS, SCHEDULE, STEPS, TOKENS, TOP_K, Dynamic
+from lib.cost.engines import CONFIG, NUM_TOKENS, SCHEDULE, STEPS, TOKENS, TOP_K, Dynamic
 from lib.trees.shapes import chain
 from lib.trees.tree import Tree
 
-LENGTHS = ("spec-draft-n-max", "draft-max")
 
-
-def whole(given: Mapping[str, object], names: Sequence[str], text: str) -> list[int]:
-    """The whole numbers under these names among options or keywords. ValueError where one is missing or no number."""
-    numbers = []
-    for name in names:
-        value = given.get(name)
-        if isinstance(value, bool) or not str(value).isdecimal():
-            raise ValueError(f"{text[:60]!r} has {name} {value}: give a whole number" if name in given else
-                             f"{text[:60]!r} lacks {name}: give it, a whole number")
-        numbers.append(int(value))
-    return numbers
+def whole(given: Mapping[str, object], *names: str) -> list[int]:
+    """The whole numbers under these names among options or keywords."""
+    assert all(str(given[name]).isdecimal() and not isinstance(given[name], bool) for name in names), given
+    return [int(given[name]) for name in names]
 
 
 def options(text: str) -> dict[str, str]:
-    """A command line's options by name without dashes, each with its value, after a space or "=". ValueError for a
-    text that no shell accepts.
-    """
-    try:
-        words = [part for word in shlex.split(text) for part in (word.split("=", 1) if word[:1] == "-" else [word])]
-    except ValueError as reason:
-        raise ValueError(f"{text[:60]!r} is no command line: {reason}") from None
+    """A command line's options by name without dashes, each with its value."""
+    words = shlex.split(text)
     return {word.lstrip("-"): value for word, value in zip(words, words[1:])
             if word.startswith("-") and not value.startswith("-")}
 
 
 def keywords(text: str) -> dict[str, object]:
-    """The constant keywords of a Python call. ValueError for any other text."""
-    try:
-        call = ast.parse(text.strip(), mode="eval").body
-        return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (AttributeError, SyntaxError, ValueError):
-        raise ValueError(f"{text[:60]!r} is no call with constant keywords") from None
+    """The constant keywords of a Python call."""
+    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in ast.parse(text, mode="eval").body.keywords}
 
 
 def read_eagle_dynamic(text: str) -> Dynamic:
-    """The dynamic tree of such a call; other keywords are ignored. ValueError where one is missing."""
-    tokens, depth, top_k = whole(keywords(text), ["total_token", "depth", "top_k"], text)
+    """`total_token` counts the root, `depth` the levels after the first."""
+    tokens, depth, top_k = whole(keywords(text), "total_token", "depth", "top_k")
     return Dynamic(depth + 1, top_k, tokens - 1)
 
 
 def read_tensorrt_dynamic(text: str) -> Dynamic:
-    """The dynamic tree of such a call. ValueError where the call asks for none, or for more nodes than it may."""
+    """As many nodes as the steps times the top-k at most, without the root."""
     given = keywords(text)
-    if not given.get("use_dynamic_tree"):
-        raise ValueError(f"{text[:60]!r} does not set use_dynamic_tree=True: set it, or give a static tree")
-    steps, top_k, nodes = whole(given, ["max_draft_len", "dynamic_tree_max_topK", "max_total_draft_tokens"], text)
-    if not steps <= nodes <= steps * top_k:
-        raise ValueError(f"{text[:60]!r} has {nodes} nodes: give {steps} to {steps * top_k}")
+    steps, top_k, nodes = whole(given, "max_draft_len", "dynamic_tree_max_topK", "max_total_draft_tokens")
+    assert given["use_dynamic_tree"] and steps <= nodes <= steps * top_k
     return Dynamic(steps, top_k, nodes)
 
 
 def read_transformers(text: str) -> Tree:
-    """The chain of such a line. ValueError where its length is missing, or is not kept constant."""
+    """The length is that of every round under a constant schedule alone."""
     given = keywords(text.rpartition("; ")[2])
-    if given.get("num_assistant_tokens_schedule") != "constant":
-        raise ValueError(f"{text[:60]!r} gives no constant num_assistant_tokens: set num_assistant_tokens_schedule to "
-                         "'constant'")
-    return chain(*whole(given, ["num_assistant_tokens"], text))
+    assert given["num_assistant_tokens_schedule"] == "constant"
+    return chain(*whole(given, "num_assistant_tokens"))
 
 
 def read_vllm(text: str) -> Tree:
     """The chain that the option sets."""
-    return chain(*whole(_settings(text), [NUM_TOKENS], text))
+    return chain(*whole(json.loads(options(text)[CONFIG]), NUM_TOKENS))
 
 
 def read_schedule(text: str, most_batch: int) -> list[int]:
     """The number of draft tokens at batch sizes 1 to `most_batch`, as vLLM's `build_dynamic_sd_schedule_lookup` has it:
-    gaps, and what comes after the last range, have the number before them. ValueError where vLLM would refuse it.
+    gaps, and what comes after the last range, have the number before them.
     """
-    given, found, last = _settings(text), {}, 0
+    given, found, last = json.loads(options(text)[CONFIG]), {}, 0
     for first, end, tokens in given[SCHEDULE]:
-        if not last < first <= end or (not last and first != 1) or not 0 <= tokens <= given[NUM_TOKENS]:
-            raise ValueError(f"{[first, end, tokens]} is no further range of {given[SCHEDULE]}")
+        assert last < first <= end and (last or first == 1) and 0 <= tokens <= given[NUM_TOKENS], given[SCHEDULE]
         found |= dict.fromkeys(range(first, end + 1), tokens)
         last = end
     told = []
@@ -94,65 +71,33 @@ def read_schedule(text: str, most_batch: int) -> list[int]:
     return told
 
 
-def _settings(text: str) -> dict:
-    given = options(text)
-    try:
-        settings = json.loads(given[CONFIG])
-    except (KeyError, json.JSONDecodeError):
-        settings = None
-    if not isinstance(settings, dict):
-        raise ValueError(f"{text[:60]!r} has no --{CONFIG} with a JSON object: write one, quoted for the shell")
-    return settings
-
-
 def read_sglang(text: str) -> Tree:
-    """The chain that the options set, of as many tokens as steps, whatever number of draft tokens they give.
-
-    ValueError where top-k is not 1.
-    """
-    steps, top_k = whole(options(text), [STEPS, TOP_K], text)
-    if top_k != 1:
-        raise ValueError(f"--{TOP_K} is {top_k}, a dynamic tree and no chain: use read_sglang_dynamic")
+    """With top-k 1 the chain has as many tokens as steps, whatever number of draft tokens is given."""
+    steps, top_k = whole(options(text), STEPS, TOP_K)
+    assert top_k == 1, "a dynamic tree and no chain"
     return chain(steps)
 
 
 def read_sglang_dynamic(text: str) -> Dynamic:
-    """The dynamic tree that the options set. ValueError where one is missing."""
-    steps, top_k, tokens = whole(options(text), [STEPS, TOP_K, TOKENS], text)
+    """The number of draft tokens counts the root."""
+    steps, top_k, tokens = whole(options(text), STEPS, TOP_K, TOKENS)
     return Dynamic(steps, top_k, tokens - 1)
 
 
-def read_llama_cpp(text: str) -> Tree:
-    """The longest chain that the options allow, in either spelling. ValueError where they set none."""
-    given = options(text)
-    spelling = next((name for name in LENGTHS if name in given), LENGTHS[0])
-    return chain(*whole(given, [spelling], text))
-
-
-def read_transformers_lookup(text: str) -> Tree:
-    """The chain of such a call."""
-    return chain(*whole(keywords(text.replace("**inputs, ", "")), ["prompt_lookup_num_tokens"], text))
-
-
 def read_sglang_ngram(text: str) -> Tree:
-    """The chain that the options set; the number of draft tokens counts the root."""
+    """The number of draft tokens counts the root."""
     given = options(text)
-    tokens, breadth = whole(given, [TOKENS, "speculative-ngram-max-bfs-breadth"], text)
-    if given.get("speculative-algorithm") != "NGRAM" or breadth != 1:
-        raise ValueError(f"{text[:60]!r} is no chain of n-grams")
+    tokens, breadth = whole(given, TOKENS, "speculative-ngram-max-bfs-breadth")
+    assert given["speculative-algorithm"] == "NGRAM" and breadth == 1
     return chain(tokens - 1)
 
 
-def read_llama_cpp_ngram(text: str) -> Tree:
-    """The longest chain that the options allow."""
-    return chain(*whole(options(text), ["spec-ngram-simple-size-m"], text))
-
-
 READERS = {
-    "transformers, look-up": read_transformers_lookup, "vLLM, n-gram": read_vllm, "vLLM, suffix": read_vllm,
-    "SGLang, n-gram": read_sglang_ngram, "llama.cpp, n-gram": read_llama_cpp_ngram,
-    "EAGLE-2, EAGLE-3": read_eagle_dynamic, "vLLM, chain": read_vllm,
-    "SGLang, chain": read_sglang, "SGLang, dynamic tree": read_sglang_dynamic,
-    "TensorRT-LLM, dynamic tree": read_tensorrt_dynamic,
-    "transformers": read_transformers, "llama.cpp": read_llama_cpp,
+    "transformers, look-up": lambda text: chain(*whole(keywords(text.replace("**inputs, ", "")),
+                                                       "prompt_lookup_num_tokens")),
+    "transformers": read_transformers, "vLLM, chain": read_vllm, "vLLM, n-gram": read_vllm, "vLLM, suffix": read_vllm,
+    "SGLang, chain": read_sglang, "SGLang, n-gram": read_sglang_ngram, "SGLang, dynamic tree": read_sglang_dynamic,
+    "llama.cpp": lambda text: chain(*whole(options(text), "spec-draft-n-max")),
+    "llama.cpp, n-gram": lambda text: chain(*whole(options(text), "spec-ngram-simple-size-m")),
+    "EAGLE-2, EAGLE-3": read_eagle_dynamic, "TensorRT-LLM, dynamic tree": read_tensorrt_dynamic,
 }

@@ -9,17 +9,15 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LlamaConfig
 
 from lib.cost import engines
-from lib.cost.engines.registry import CHAINED, ENGINES, GROWN, SAME, why_none
-from lib.cost.engines.schedule import ranges
-from lib.cost.engines.weights import FOLDER, GGUF
-from lib.cost.engines.writers import CHAIN, DYNAMIC, LONGEST, SCHEDULE, Dynamic
+from lib.cost.engines import (CHAIN, CHAINED, DYNAMIC, ENGINES, FOLDER, GGUF, GROWN, LONGEST, SAME, SCHEDULE, Dynamic,
+                              ranges, why_none)
 from lib.drafters.heads import store
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
-from lib.models import load_pair
+from lib.forward import load_pair
 from lib.tests import small_models
 from lib.tests.cost.engine_readers import READERS, read_schedule
 from lib.tests.replay.test_replay import trees
@@ -90,9 +88,6 @@ def test_the_texts_are_those_of_the_engines():
     assert json.loads(shlex.split(line("vLLM, n-gram", shapes.chain(4)))[1]) == {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
     assert line("llama.cpp, n-gram", shapes.chain(4)).startswith("--spec-type ngram-simple ")
-    assert READERS["llama.cpp"]("-md DRAFTER --draft-max 5 --draft-min 0") == shapes.chain(5)  # older builds
-    with pytest.raises(ValueError, match="dynamic tree and no chain"):
-        READERS["SGLang, chain"](line("SGLang, dynamic tree", Dynamic(3, 2, 6)))
 
 
 def test_nothing_names_what_engines_have_removed_or_no_drafter_at_all():
@@ -112,41 +107,6 @@ def test_transformers_takes_its_line():
     config = names["assistant_model"].generation_config
     assert names["assistant_model"].place == "org/drafter" and config.num_assistant_tokens == 7
     assert config.assistant_confidence_threshold == 0.0
-
-
-REFUSED = [
-    ("EAGLE-2, EAGLE-3", "EaModel.from_pretrained(total_token='x', depth=7, top_k=10)", "has total_token x"),
-    ("EAGLE-2, EAGLE-3", "EaModel.from_pretrained(depth=7, top_k=10)", "lacks total_token"),
-    ("vLLM, chain", "--speculative-config '{\"method\": 1}'", "lacks num_speculative_tokens"),
-    ("vLLM, chain", "--speculative-config '{bad'", "has no --speculative-config with a JSON object"),
-    ("vLLM, chain", "--speculative-config '[1]'", "has no --speculative-config with a JSON object"),
-    ("vLLM, chain", "--model '", "is no command line"),
-    ("SGLang, chain", "--speculative-num-steps x --speculative-eagle-topk 1", "has speculative-num-steps x"),
-    ("TensorRT-LLM, dynamic tree", "Eagle3DecodingConfig(use_dynamic_tree=True)", "lacks max_draft_len"),
-    ("transformers", "f(num_assistant_tokens=-2, num_assistant_tokens_schedule='constant')",
-     "has num_assistant_tokens"),
-    ("llama.cpp", "--draft-max soon", "has draft-max soon"), ("llama.cpp", "-md model", "lacks spec-draft-n-max"),
-]
-
-
-@pytest.mark.parametrize("name, text, said", REFUSED)
-def test_a_text_that_is_no_setting_is_refused_by_what_is_wrong_with_it(name, text, said):
-    with pytest.raises(ValueError, match=said):
-        READERS[name](text)
-
-
-def test_options_may_stand_behind_an_equals_sign():
-    for name, tree in {"vLLM, chain": shapes.chain(3), "llama.cpp": shapes.chain(3), "SGLang, chain": shapes.chain(3),
-                       "SGLang, dynamic tree": Dynamic(3, 2, 6)}.items():
-        words = shlex.split(line(name, tree))
-        pairs = (f"{option}={value}" for option, value in zip(words[::2], words[1::2]))
-        assert READERS[name](shlex.join(pairs)) == tree
-
-
-def test_sglangs_chain_is_as_long_as_its_steps_whatever_is_said_of_tokens():
-    for tokens in (2, 3, 99):
-        text = f"--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens {tokens}"
-        assert READERS["SGLang, chain"](text) == shapes.chain(3)
 
 
 @settings(deadline=None)
@@ -224,9 +184,11 @@ def test_weights_are_where_the_drafter_was_loaded_from(tmp_path):
 
 
 def test_a_head_in_this_projects_own_format_is_read_by_no_engine(tmp_path):
-    assert engines.places(entrant("eagle3", name_or_path=str(store.DATA / "models/heads/small/eagle3"))) == {}
-    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
-    assert engines.places(entrant("eagle3", name_or_path=str(tmp_path))) == {FOLDER: str(tmp_path)}
+    published = LlamaConfig(hidden_size=96, num_attention_heads=3, num_key_value_heads=1)
+    here = store.settings("eagle3", published)
+    for config, known in ((published, {FOLDER: str(tmp_path)}), (here, {})):
+        drafter = dict(name_or_path=str(tmp_path), head=SimpleNamespace(config=config))
+        assert engines.places(entrant("eagle3", **drafter)) == known
     assert engines.places(entrant("lookup")) == {}
 
 

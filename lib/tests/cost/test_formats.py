@@ -3,8 +3,8 @@
 import copy
 import gc
 import json
+import time
 import weakref
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +17,11 @@ from lib.cost import formats, quality, recommendation, ways
 from lib.cost.candidates import Limits
 from lib.cost.recommendation import PLAIN, RECOMMENDED, Interval
 from lib.decoding import loop
+from lib.forward.load import load_again
+from lib.forward.passes import forward_pass, release
 from lib.lab import processor
-from lib.models import checks, load_pair
-from lib.models.fused import fused, release
-from lib.models.load import load_again
+from lib.forward import load_pair
+from lib.models import checks
 from lib.tests import small_models
 from lib.tests.cost import test_recommendation as plainly
 
@@ -119,7 +120,7 @@ def test_the_ratio_is_paired_by_judging_prompt_and_follows_from_the_tables(raced
 def test_one_format_is_in_memory_at_a_time(raced):
     found, _, loading = raced
     assert loading.together == 0, "what was loaded before is freed before the next is loaded"
-    assert Counter(loading.names) == {"float32": 2, "int8": 2, "bfloat16": 1, None: 1}
+    assert loading.names == ["float32", "bfloat16", "int8", None], "the widest first, the reference again at the end"
     gc.collect()
     assert not [own() for own in loading.targets if own()]
 
@@ -191,7 +192,7 @@ def test_the_file_and_the_lines_have_the_second_answer(raced, tmp_path):
 def test_released_models_and_their_copies_hold_no_weights():
     pair = load_pair("base", dtype="float32")
     with torch.inference_mode():
-        fused(pair.target)
+        forward_pass(pair.target)
     held = [weakref.ref(each) for each in pair.target.parameters()]
     release(pair.target)
     gc.collect()
@@ -217,8 +218,9 @@ def test_quality_is_that_of_a_plain_teacher_forced_pass(name, close):
     prompts = [wide.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in (
         "def area(width, height):\n", "class Tree:\n    def __init__(self, parents):\n", "import os\n\n\ndef read(",
         "for row in rows:\n    total", "if __name__ == ", "def test_sorted():\n    assert ", "x = [", "try:\n    w")]
-    base = quality.written(wide, prompts)
-    told = quality.quality(base, own, np.random.default_rng(0))
+    forever = ways.Deadline(time.perf_counter, float("inf"))
+    base = quality.written(wide, prompts, forever)
+    told = quality.quality(base, own, np.random.default_rng(0), forever)
     same, apart, tokens = 0, 0.0, 0
     for prompt, text in zip(prompts, base.tokens):
         p, q = teacher_forced(wide, prompt, text), teacher_forced(own, prompt, text)

@@ -1,4 +1,4 @@
-"""llama.cpp as a way of decoding: with a stand-in for its package, and with the package itself where it is installed."""
+"""llama.cpp as a way of decoding: with a stand-in for its package, and with the package itself where it is there."""
 
 import sys
 from importlib.util import find_spec
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lib.cost import llama_cpp
+from lib.forward.load import load_pair
 from lib.models import gguf_files
-from lib.models.load import load_pair
 from lib.models.registry import SMOLLM2
 
 EOS = 7

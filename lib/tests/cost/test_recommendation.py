@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 import torch
 
 from lib import cost
-from lib.cost import candidates, recommendation, recommending, ways
+from lib.cost import candidates, judging, racing, recommendation, recommending, ways
 from lib.cost.calibration import falling
 from lib.cost.candidates import Entrant, Limits
+from lib.cost.racing import Contest
 from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, Interval
 from lib.cost.round_cost import Curve, RoundCost
+from lib.cost.ways import Deadline
 from lib.decoding import loop
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
@@ -140,7 +143,7 @@ def test_what_is_predicted_to_be_far_slower_is_not_timed_but_for_the_fastest_cha
     timed = set(made.timed.loc[made.timed["part"] == "choosing", "way"]) - {PLAIN}
     listed = made.candidates.assign(name=made.candidates["drafter"] + ", " + made.candidates["shape"])
     speeds = listed.set_index("name")["speedup"]
-    near = speeds >= recommending.NEAR * max(1.0, speeds.max())
+    near = speeds >= racing.NEAR * max(1.0, speeds.max())
     fastest_chain = speeds[[each.name for each in made.tried if each.is_chain]].idxmax()
     assert near[list(timed - {fastest_chain})].all() and fastest_chain in timed and near[fastest_chain] == (node < 3.0)
 
@@ -152,12 +155,6 @@ def test_checks_are_priced_behind_as_many_tokens_as_the_text_has():
     assert recommending.usual_prefix(prompts.ids, 20) == 90
     assert behind[recommending.RULER].tolist() == [recommending.usual_prefix(prompts.ids, 16)]
     assert behind["model"].tolist() == [recommending.PREFIX]
-
-
-def test_the_same_timings_give_the_same_recommendation(found):
-    again = ask([pair_of(small_models.related(TARGET, 4, 0.05))], batches=[1, 2])
-    assert again.recommendation.text() == found.recommendation.text()
-    assert again.candidates.equals(found.candidates)
 
 
 @pytest.mark.parametrize(("level", "node"), [(0.0, 1.0), (20.0, 1.0)])
@@ -208,7 +205,7 @@ def test_all_finalists_decode_judging_prompts_and_their_errors_have_their_parts(
     of_others = rows[rows["way"].isin(raced)]
     assert set(of_others["prompt"]) <= set(rows.loc[rows["way"] == RECOMMENDED, "prompt"])
     for one in errors.itertuples():
-        found_again = recommending.measured(rows, one.way, PLAIN, np.random.default_rng(0))
+        found_again = judging.measured(rows, one.way, PLAIN, np.random.default_rng(0))
         assert one.measured == pytest.approx(found_again.value)
         assert one.error == pytest.approx(one.predicted / one.measured - 1)
         assert 1 + one.error == pytest.approx((1 + one.tokens_error) * (1 + one.time_error) * one.optimism)
@@ -238,20 +235,19 @@ def test_what_cannot_be_told_apart_is_kept_with_its_intervals(found, tmp_path):
 
 def test_what_is_tied_is_what_the_paired_race_does_not_tell_apart():
     """Rates of twelve prompts: of one way the fastest's with noise, of another a fifth lower."""
-    rng, procedure = np.random.default_rng(0), object.__new__(recommending._Procedure)
-    procedure.rng = rng
+    rng = np.random.default_rng(0)
     own = rng.uniform(1, 2, 12)
     rates = {"a": own, "b": own * np.exp(rng.normal(0, 0.1, 12)), "c": own * np.exp(rng.normal(-0.22, 0.1, 12)),
              PLAIN: np.ones(12)}
     rows = pd.DataFrame([dict(way=way, prompt=f"p{at}", repeat=0, rate=rate) for way, each in rates.items()
                          for at, rate in enumerate(each)])
     finalists = {name: replace(candidate("lookup", "chain:2", 1.0)) for name in "abc"}
-    told = procedure.beside(rows, finalists, {PLAIN: 1.0, "b": 1.5, "a": 1.6, "c": 1.3})
+    told = racing.beside(rows, finalists, {PLAIN: 1.0, "b": 1.5, "a": 1.6, "c": 1.3}, rng)
     assert [(each.name, each.nodes, each.tied) for each in told] == [
         ("a", 2, True), ("b", 2, True), ("c", 2, False), (PLAIN, 0, False)]
     assert told[0].over_fastest == ONE
     assert told[1].over_fastest.value == pytest.approx(np.exp(np.log(rates["b"] / own).mean()))
-    few = procedure.beside(rows[rows["prompt"].isin(["p0", "p1"])], finalists, {PLAIN: 1.0, "a": 1.6, "c": 1.3})
+    few = racing.beside(rows[rows["prompt"].isin(["p0", "p1"])], finalists, {PLAIN: 1.0, "a": 1.6, "c": 1.3}, rng)
     assert all(each.tied for each in few) and np.isnan(few[1].over_fastest.low)
 
 
@@ -260,11 +256,12 @@ def test_the_fastest_chain_is_timed_even_where_its_drafter_has_two_faster_trees(
     one, other = Entrant("eagle3", "eagle3", None, None), Entrant("sam", "sam", None, None)
     slow = candidate("lookup", "kary:2@2", 0.0)
     chains = [replace(candidate("", label, 0.5), entrant=one) for label in ("chain:3", "chain:2")]
-    named = [each.name for each in recommending._finalists([slow, *chains], {"eagle3": price, "lookup": price}, 1)]
+    contest = Contest(1, [slow, *chains], {"eagle3": price, "lookup": price})
+    named = [each.name for each in racing.finalists_of(contest)]
     assert named == ["eagle3, chain:2", "eagle3, chain:3", "lookup, kary:2@2"], "the only tree, though slow"
     tried = [replace(candidate("", label, accepted), entrant=entrant) for entrant, label, accepted in (
         (one, "kary:2@6", 0.60), (one, "kary:2@2", 0.58), (one, "chain:3", 0.55), (other, "chain:2", 0.40))]
-    chosen = recommending._finalists(tried, {"eagle3": price, "sam": price}, 1)
+    chosen = racing.finalists_of(Contest(1, tried, {"eagle3": price, "sam": price}))
     assert [each.name for each in chosen] == ["eagle3, kary:2@6", "eagle3, kary:2@2", "sam, chain:2", "eagle3, chain:3"]
 
 
@@ -290,11 +287,11 @@ def test_where_no_engine_runs_the_winner_the_fastest_that_one_runs_is_named():
     winner = candidate("recycling", "chain:4", 3.0)
     tried = [winner, candidate("lookup", "kary:2@6", 2.0), candidate("lookup", "chain:2", 1.0)]
     prices = {"recycling": price, "lookup": price}
-    set_so, served = recommending._for_engines(winner, tried, prices, 1)
+    set_so, served = racing.for_engines(winner, Contest(1, tried, prices))
     assert served == {"drafter": "lookup", "tree": "chain:2", "predicted": pytest.approx(2 / 1.05)}
     assert {one["draft"] for one in set_so} == {"the recommended tree"} and len(set_so) > 2
-    assert recommending._for_engines(winner, tried[:1], prices, 1) == ([], None)
-    own, none = recommending._for_engines(tried[2], tried, prices, 1)
+    assert racing.for_engines(winner, Contest(1, tried[:1], prices)) == ([], None)
+    own, none = racing.for_engines(tried[2], Contest(1, tried, prices))
     assert own == set_so and none is None
 
 
@@ -473,7 +470,7 @@ def test_drafters_that_sample_are_decoded_and_not_replayed():
     pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(2))
     [one] = candidates.entrants([pair], ["model:iid"])
     recorded = candidates.record(pair, [one], prompts, 8, 3)
-    assert one.recorded_as is None and not recorded.trace.ranks and not list(candidates.grown(one, recorded, Limits()))
+    assert not one.able.by_ranks and not recorded.trace.ranks and not list(candidates.grown(one, recorded, Limits()))
     assert not list(candidates.static(one, recorded, Limits(4, 3)))
 
 
@@ -573,18 +570,18 @@ def test_rounds_that_draft_nothing_cost_a_plain_round():
 
 @pytest.mark.parametrize("now, end", [(4.0, 5.0), (7.0, 7.5), (12.0, 12.0)])
 def test_a_stage_that_starts_late_has_its_share_of_what_is_left(now, end):
-    procedure = object.__new__(recommending._Procedure)
-    procedure.begin, procedure.seconds, procedure.clock = 0.0, 10.0, lambda: now
-    assert procedure.stage(0.4, 0.5) == pytest.approx(end)
+    whole = Deadline(lambda: now, 10.0)
+    assert whole.share(1 / 6).end == pytest.approx(end) and whole.over() == (now > 10) == (whole.left() == 0)
 
 
 def test_ways_have_the_same_groups_and_repeats_and_end_with_the_time():
     pair, groups = pair_of(None), ways.groups(prompts_of(range(6)), 2)
     runs = {PLAIN: ways.ours(pair, NoDrafter(), "chain:0", 6), GENERATE: ways.theirs(pair, GENERATE, 6)}
     settings = dict(device="cpu", generator=torch.Generator().manual_seed(0))
-    rows = ways.race(runs, groups, until=float("inf"), repeats=2, least=1, **settings)
+    rows = ways.race(runs, groups, Deadline(time.perf_counter, float("inf")), repeats=2, least=1, **settings)
     assert len(rows) == 2 * 2 * len(groups) and (rows["tokens"] == 12).all() and (rows["rate"] > 0).all()
-    assert ways.race(runs, groups, until=0.0, repeats=2, least=1, **settings)["prompt"].nunique() == 1
+    late = ways.race(runs, groups, Deadline(time.perf_counter, 0.0), repeats=2, least=1, **settings)
+    assert late["prompt"].nunique() == 1
 
 
 @pytest.mark.parametrize("until, enough, turns", [
@@ -597,9 +594,10 @@ def test_a_race_ends_once_enough_groups_are_measured_or_the_time_is_over(until, 
         calls.append(prompts)
         return ways.Continued([[1, 2]] * len(prompts), [], prefilled=now[0] - 1.5)
 
-    rows = ways.race({PLAIN: taking}, ways.groups(prompts_of(range(6)), 1), until=until, repeats=4, least=2,
-                     enough=enough, warm=[PLAIN], device="cpu", generator=torch.Generator().manual_seed(0),
-                     clock=lambda: now[0])
+    deadline, sooner = (Deadline(lambda: now[0], end) for end in (until, enough[1]))
+    rows = ways.race({PLAIN: taking}, ways.groups(prompts_of(range(6)), 1), deadline, repeats=4, least=2,
+                     enough=(enough[0], sooner), warm=[PLAIN], device="cpu",
+                     generator=torch.Generator().manual_seed(0))
     assert len(rows) == len(calls) == turns and rows["prefill"].to_numpy() == pytest.approx(0.5)
 
 
@@ -613,8 +611,8 @@ def test_a_way_that_only_stands_beside_takes_a_quarter_of_the_time():
         return run
 
     groups = ways.groups(prompts_of(range(6)), 2)
-    rows = ways.race({PLAIN: taking(1.0), GENERATE: taking(5.0)}, groups, until=float("inf"), repeats=60, least=2,
-                     sparing=[GENERATE], device="cpu", generator=torch.Generator().manual_seed(0), clock=lambda: now[0])
+    rows = ways.race({PLAIN: taking(1.0), GENERATE: taking(5.0)}, groups, Deadline(lambda: now[0], float("inf")),
+                     repeats=60, least=2, sparing=[GENERATE], device="cpu", generator=torch.Generator().manual_seed(0))
     spent = rows.groupby("way")["seconds"].agg(["sum", "size"])
     assert spent.loc[PLAIN, "size"] == 60 * len(groups)
     assert spent.loc[GENERATE, "sum"] / spent["sum"].sum() == pytest.approx(ways.SPARED, abs=0.02)
@@ -632,8 +630,8 @@ def test_a_way_that_only_stands_beside_has_a_turn_that_counts():
             return ways.Continued([[1, 2] if lasting else [1]] * len(prompts), [], prefilled=now[0] - seconds / 2)
         return run
 
-    rows = ways.race({PLAIN: taking(1.0), GENERATE: taking(5.0)}, ways.groups(prompts_of(range(6)), 2), repeats=2,
-                     until=float("inf"), least=2, sparing=[GENERATE], device="cpu", clock=lambda: now[0],
+    rows = ways.race({PLAIN: taking(1.0), GENERATE: taking(5.0)}, ways.groups(prompts_of(range(6)), 2),
+                     Deadline(lambda: now[0], float("inf")), repeats=2, least=2, sparing=[GENERATE], device="cpu",
                      generator=torch.Generator().manual_seed(0))
     assert set(rows["way"]) == {PLAIN, GENERATE}
 

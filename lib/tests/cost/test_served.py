@@ -20,8 +20,9 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from lib.cost import check_shapes, measure_served, served
+from lib.cost import check_shapes, measure_served, recommendation, served
 from lib.cost.candidates import Entrant, Limits
+from lib.cost.recommendation import ONE, PLAIN
 from lib.cost.roofline import HARDWARE
 from lib.decoding import continuations
 from lib.drafters.language_model import LanguageModelDrafter
@@ -60,7 +61,7 @@ def prices(tmp_path, text=COSTS):
 def test_the_fastest_candidate_on_one_half_is_judged_on_the_other(tmp_path):
     price, found = prices(tmp_path), tried()
     own = served.recommend(found, price[1], 1, texts(), np.random.default_rng(0))
-    assert not own.plain and own.drafter == "model" and own.speedup.low > 1
+    assert not own.is_plain and own.drafter == "model" and own.speedup.low > 1
     best = next(each for each in found if each.entrant.name == "model" and each.label == own.tree)
     judging = served.halves(texts())[1]
     names = [name for name, is_in in zip(texts().names, judging) if is_in]
@@ -70,9 +71,9 @@ def test_the_fastest_candidate_on_one_half_is_judged_on_the_other(tmp_path):
     assert own.speedup.value == pytest.approx(tokens * 0.010 / seconds)
     assert set(own.kinds) == {"a", "b"} and not own.settings, "no engine reads a model that was made in memory"
     assert own.choices == [list(path) for path in best.shape.choices()]
-    assert own.over_chain.value == pytest.approx(1.0) or own.chain != best.name
+    assert own.over_chain.value == pytest.approx(1.0) or own.chain["tree"] != best.label
     at_eight = served.recommend(found, price[8], 8, texts(), np.random.default_rng(0))
-    assert at_eight.budget < own.budget or at_eight.plain, "a check of eight nodes takes four plain steps there"
+    assert at_eight.budget < own.budget or at_eight.is_plain, "a check of eight nodes takes four plain steps there"
 
 
 def test_a_nearly_as_fast_candidate_with_fewer_nodes_is_recommended_and_ties_are_told(tmp_path):
@@ -82,25 +83,28 @@ def test_a_nearly_as_fast_candidate_with_fewer_nodes_is_recommended_and_ties_are
     speeds = [served._part(each, choosing).speedup(served.price_of(each, price[1]), 1) for each in found]
     near = [each.shape.budget for each, speed in zip(found, speeds) if speed >= 0.98 * max(speeds)]
     assert own.budget == min(near)
-    [(name, over)] = own.raced.items()
-    assert name.startswith("lookup") and over.high < 1 and own.n == 10
-    assert own.ties == "tied with it: none (of 1 other drafters, n = 10 answers)"
-    twice = [replace(each, entrant=replace(each.entrant, name="again")) for each in found if each.entrant.name == "model"]
+    fastest, *others = own.raced
+    assert fastest.name.startswith("model") and fastest.over_fastest == ONE and own.raced_on == 10
+    assert [each.name.partition(",")[0] for each in others] == ["lookup", PLAIN]
+    assert not any(each.tied or each.over_fastest.high >= 1 for each in others)
+    twice = [replace(each, entrant=replace(each.entrant, name="again")) for each in found
+             if each.entrant.name == "model"]
     alike = served.recommend(found + twice, {**price[1], "again": price[1]["model"]}, 1, texts(),
                              np.random.default_rng(0))
-    assert f"{'again' if alike.drafter == 'model' else 'model'}" in alike.ties and "lookup" not in alike.ties
+    assert [each.name.partition(",")[0] for each in alike.raced if each.tied] == ["model", "again"]
+    assert "again" in alike.ties and "lookup" not in alike.ties
 
 
 def test_vllms_line_has_the_length_for_each_batch_size(tmp_path, monkeypatch):
     monkeypatch.setattr(DRAFTER, "name_or_path", "org/drafter", raising=False)
     price, found = prices(tmp_path), tried()
-    first, at_eight = served.with_schedule([served.recommend(found, price[batch], batch, texts(),
+    first, at_eight = recommendation.with_schedule([served.recommend(found, price[batch], batch, texts(),
                                                              np.random.default_rng(0)) for batch in (1, 8)])
     [line] = [row["setting"] for row in first.settings if row["engine"] == "vLLM, chain"]
     lengths = engine_readers.read_schedule(line, 9)
     assert '"model": "org/drafter"' in line and lengths[0] == lengths[6] > lengths[7] == lengths[8]
-    assert (lengths[7] == 0) == at_eight.plain
-    assert at_eight.plain or line in [row["setting"] for row in at_eight.settings]
+    assert (lengths[7] == 0) == at_eight.is_plain
+    assert at_eight.is_plain or line in [row["setting"] for row in at_eight.settings]
 
 
 def test_drafters_without_a_model_draft_for_nothing_and_others_need_a_time(tmp_path):

@@ -18,7 +18,7 @@ from lib.drafters import NoDrafter
 from lib.drafters.adaptive import AdaptiveDrafter, Schedule
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_models
 from lib.tests.replay.test_replay import trees
 from lib.trees import Tree, shapes

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lib.decoding import generate
 from lib.drafters import make
-from lib.models import load_pair
+from lib.forward import load_pair
 from lib.models.prompts import load
 from lib.tests.real_model import needs_real_model, real_pair
 from lib.trees import Tree

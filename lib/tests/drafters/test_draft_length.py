@@ -33,7 +33,7 @@ from lib.drafters.graft import GraftDrafter, by_worth
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_models
 from lib.tests.drafters.test_drafters import (
     MODEL,

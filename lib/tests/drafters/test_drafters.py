@@ -20,8 +20,8 @@ from lib.drafters.lookup import LookupDrafter, by_frequency
 from lib.drafters.merged import MergedDrafter, merge_chosen
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
-from lib.models.reduced import first_tokens
-from lib.studies.acceptance import live
+from lib.forward.reduced import first_tokens
+from lib.replay import live
 from lib.tests import small_heads, small_models
 from lib.tests.replay.test_replay import trees
 from lib.trees import ROOT, Tree, shapes

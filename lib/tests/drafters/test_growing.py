@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
-from lib.models.reduced import first_tokens
-from lib.studies.acceptance import live
+from lib.forward.reduced import first_tokens
+from lib.replay import live
 from lib.tests import small_models
 from lib.tests.decoding.test_decoding import own_greedy
 from lib.tests.drafters.test_drafters import a_path, assert_cache_is_a_fresh_prefill, begin, draws

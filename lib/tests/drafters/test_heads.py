@@ -24,7 +24,7 @@ from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.lab.counters import clocked
 from lib.models.cache import TreeCache
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import plain_heads, small_heads, small_models
 from lib.tests.drafters.test_drafters import a_path, draws
 from lib.tests.replay.test_replay import trees

@@ -9,7 +9,7 @@ from torch.nn.functional import silu
 
 from lib.drafters import make
 from lib.drafters.heads import published
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests.drafters.test_published_heads import (DRAFTED, LAYOUTS, PROMPTS, TARGET, H, V, dflash_tensors, numbers,
                                                      write)
 from lib.trees import shapes

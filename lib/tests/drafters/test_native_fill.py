@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.forward.packed import pack
+from lib.forward.passes import ForwardPass
+from lib.forward.reduced import first_tokens, reduced
 from lib.kernels.products import weights_refusal
 from lib.lab.counters import clocked
-from lib.models.fused import FusedBlocks
-from lib.models.packed import pack
-from lib.models.reduced import first_tokens, reduced
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_heads, small_models
 from lib.trees import Tree, shapes
 
@@ -68,7 +68,7 @@ def test_one_call_drafts_what_a_call_per_level_drafts(lengths, plan, dtype, know
     at_once, by_level = drafter(dtype, known), drafter(dtype, known)
     prompts = small_models.prompts(seed, lengths, KNOWN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FusedBlocks, "fills", False)
+        patch.setattr(ForwardPass, "fills", False)
         expected, kept, *counted = rounds(by_level, prompts, plan)
     found, held, *count = rounds(at_once, prompts, plan)
     assert found == expected and count == counted
@@ -97,7 +97,7 @@ def test_of_equals_the_first_come_first():
 
 @pytest.mark.parametrize("setting", [dict(keep_probs=True), dict(proposal="iid")], ids=repr)
 def test_what_needs_probabilities_goes_level_by_level(setting, monkeypatch):
-    monkeypatch.setattr(FusedBlocks, "fill", lambda *given: pytest.fail("a native call gives no probabilities"))
+    monkeypatch.setattr(ForwardPass, "fill", lambda *given: pytest.fail("a native call gives no probabilities"))
     model = LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), **setting)
     model.start(small_models.prompts(0, [4]))
     model.commit([[]], [5])

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from lib.drafters import make
 from lib.drafters.heads import published
 from lib.drafters.heads.published import feature_layers
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_models
 from lib.trees import shapes
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.drafters.recycling import RecyclingDrafter
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_models
 from lib.tests.replay.test_replay import trees
 from lib.trees import shapes

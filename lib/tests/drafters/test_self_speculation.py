@@ -7,8 +7,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.drafters.self_speculation import EarlyExitDrafter, first_layers, int8_self
-from lib.models.quantize import PackedLinear
-from lib.studies.drafters.measure import candidates
+from lib.forward.quantize import PackedLinear
+from lib.measure.drafters import competing
 from lib.tests import small_models
 
 MODEL = small_models.llama(3, layers=3)
@@ -55,4 +55,4 @@ def test_what_has_no_first_layers_is_refused():
         int8_self(other)
     pair = SimpleNamespace(target=other, target_name="t", drafter_name="d", draft_model=other,
                            vocabulary=9)
-    assert not {"early_exit:1", "int8"} & candidates([pair], []).keys() and "sam" in candidates([pair], [])
+    assert not {"early_exit:1", "int8"} & competing([pair], []).keys() and "sam" in competing([pair], [])

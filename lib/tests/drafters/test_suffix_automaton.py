@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.drafters.suffix_automaton import SuffixAutomaton, SuffixAutomatonDrafter
 from lib.drafters.drafter import merge
+from lib.drafters.suffix_automaton import SuffixAutomaton, SuffixAutomatonDrafter
 from lib.trees import shapes
 
 TEXTS = st.lists(st.integers(0, 2), max_size=60) | st.lists(st.integers(0, 9), max_size=40)

@@ -16,10 +16,10 @@ from lib.drafters import DRAFTERS, make, parse, vocabulary
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.vocabulary import most_frequent
-from lib.models.fused import FusedBlocks, fused
-from lib.models.reduced import first_tokens, narrow, reduced
+from lib.forward.passes import ForwardPass, forward_pass
+from lib.forward.reduced import first_tokens, narrow, reduced
+from lib.replay import live
 from lib.replay.recording import model_digest
-from lib.studies.acceptance import live
 from lib.tests import small_models
 from lib.tests.drafters.test_drafters import MODEL, OTHER, PROMPTS, begin, continuations, decode, draws, made
 from lib.tests.replay.test_replay import trees
@@ -46,7 +46,7 @@ def test_logits_are_the_models_own_and_elsewhere_minus_infinity():
     assert torch.equal(output.tokens, KNOWN.sort().values) and narrow(own)[0] is model
     torch.testing.assert_close(model(tokens).logits, whole[..., output.tokens])
     assert MODEL(tokens).logits.equal(whole) and narrow(MODEL) == (MODEL, None), "the model itself has not changed"
-    assert own.model is MODEL.model and fused(own) is own
+    assert own.model is MODEL.model and forward_pass(own).name == "layers"
     torch.testing.assert_close(first_tokens(MODEL, 9)(tokens).logits, whole[..., :9])
     assert first_tokens(MODEL, 24) is MODEL
     assert first_tokens(MODEL, 9).lm_head.weight.data_ptr() == MODEL.lm_head.weight.data_ptr()
@@ -201,4 +201,4 @@ def test_an_output_layer_that_cannot_be_cut_is_refused():
 def test_blocks_of_a_reduced_model_run_fused_where_the_models_own_do():
     model = small_models.llama(0, dtype=torch.float32)
     drafter = begin(LanguageModelDrafter(reduced(model, KNOWN)))
-    assert isinstance(drafter.blocks, FusedBlocks) == isinstance(fused(model), FusedBlocks)
+    assert isinstance(drafter.blocks, ForwardPass) == isinstance(forward_pass(model), ForwardPass)

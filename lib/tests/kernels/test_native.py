@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib.forward.quantize import rounded
 from lib.kernels import build, panels, products
-from lib.models.quantize import rounded
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # of the largest number

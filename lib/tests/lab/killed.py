@@ -22,7 +22,7 @@ from lib.lab.plan import Layout
 
 HOME = provenance.HOME
 # Tables whose rows are timings, or follow from them.
-TIMED = re.compile("advice_|attention|speed|form|sampled|peaks|costs|source_grid|rules_cost")  # at its beginning
+TIMED = re.compile("advice_|attention|speed|form|sampled|peaks|costs|source_grid")  # at its beginning
 SECONDS = 10.0  # in which kernels notice that their runner is gone
 MOST = 3600.0  # of a run
 
@@ -65,7 +65,7 @@ def rows_of(run: str) -> dict[str, str]:
         if TIMED.match(name) or not tables.exists(folder, name):
             continue
         rows = tables.read(folder, name)
-        timed = [column for column in rows if column.endswith("_ms") or column == "held_bytes"]
+        timed = [column for column in rows if column.endswith("_ms")]
         found[name] = rows.drop(columns=timed).to_csv(index=False)
     return found
 

@@ -18,30 +18,30 @@ CALLS: list[int] = []
 
 def measured(store, *, device, count):
     """A measuring function, which keeps rows."""
-    done = store.open("ceilings").keys()
-    for budget in range(count):
-        if ("greedy", f"star:{budget}") not in done:
-            CALLS.append(budget)
-            store.open("ceilings").append(model="greedy", family=f"star:{budget}", ceiling=1.0, budget=float("nan"))
+    done = store.open("peaks").keys()
+    for threads in range(count):
+        if ("cpu", threads, "bandwidth") not in done:
+            CALLS.append(threads)
+            store.open("peaks").append(device="cpu", threads=threads, what="bandwidth", value=1.0, unit="byte/s")
 
 
 def test_a_chapter_measures_once_reads_its_tables_and_calls_nothing_while_it_is_rendered(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(provenance, "machine", lambda device: {"device": device})
     chapter = Chapter(str(tmp_path), "02")
-    assert not chapter.has("ceilings", "shapes") and list(chapter.table("shapes"))[0] == "model"
-    assert capsys.readouterr().out == "not measured in this run: ceilings, shapes\n"
+    assert not chapter.has("peaks", "models") and list(chapter.table("models"))[0] == "model"
+    assert capsys.readouterr().out == "not measured in this run: peaks, models\n"
     for _ in range(2):
         chapter.measure(measured, count=3)
-    assert chapter.has("ceilings") and CALLS == [0, 1, 2] and "fingerprint" not in chapter.table("ceilings")
+    assert chapter.has("peaks") and CALLS == [0, 1, 2] and "fingerprint" not in chapter.table("peaks")
     chapter.measure(measured, count=2)
-    assert CALLS == [0, 1, 2, 0, 1] and len(chapter.table("ceilings")) == 2, "other settings, other rows"
+    assert CALLS == [0, 1, 2, 0, 1] and len(chapter.table("peaks")) == 2, "other settings, other rows"
     monkeypatch.setenv(provenance.RENDER, "1")
     chapter.measure(measured, count=9)
-    assert len(chapter.table("ceilings")) == 2
+    assert len(chapter.table("peaks")) == 2
     figure, _ = plt.subplots()
     chapter.save(figure, "one")
     assert (tmp_path / "figures" / "02_one.png").exists() and (tmp_path / "figures" / "02_one.svg").exists()
-    assert not Chapter("", "02").has("ceilings"), "a notebook without a run keeps nothing"
+    assert not Chapter("", "02").has("peaks"), "a notebook without a run keeps nothing"
 
 
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>` $\\frac{$ &lt;b&gt;"

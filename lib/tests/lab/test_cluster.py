@@ -9,16 +9,17 @@ import pandas as pd
 import pytest
 import torch
 
+from lib.forward import load_pair
 from lib.lab import cluster
-from lib.lab.tables import Table
-from lib.models import load_pair
-from lib.studies.acceptance import live, measure, recording
-from lib.studies.rules import measure as rules
+from lib.lab.chapter import Store
+from lib.measure import acceptance as study
+from lib.measure import rules
+from lib.models.prompts import PromptSet
+from lib.replay import protocols
 from lib.tests.lab import pieces
 
 pytest.importorskip("distributed")
-ASKED = recording.split_prompts("abcdef", ["k"] * 6, [torch.arange(3, 9 + place) for place in range(6)], choose=2,
-                                judge=4)
+ASKED = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + place) for place in range(6)))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_workers_that_are_not_alike_are_refused_by_name(address):
     with Client(address, set_as_default=False) as client:
         cluster.check(client, own)
         wanted = own | {"commit": "abc", "models": "x", "versions": own["versions"] | {"torch": "1.0"}}
-        told = r"worker tcp://127.*has commit \w+, not abc and has other models and has torch \S+, not 1.0.*; worker"
+        told = r"worker tcp://127.*has commit \w+, not abc and has other models and has torch \S+, not 1.0.*; worker tcp"
         with pytest.raises(cluster.ClusterError, match=told):
             cluster.check(client, wanted)
     with pytest.raises(cluster.ClusterError, match="a worker joined that has commit .* not abc"):
@@ -101,23 +102,25 @@ def test_generators_depend_on_their_place_alone():
 
 def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
     """What the studies spread: recorded traces, trees that grow, sampled children, subsets of prompts, enumeration."""
-    drafters = recording.Competitors([pair])
-    traces = recording.record(
-        "t", pair.target, drafters, ASKED, temperatures=[0.0, 1.0], tokens=10, starts=2, horizon=6,
+    competitors = protocols.Competitors([pair])
+    traces = protocols.record_all(
+        "t", competitors, ASKED, ["a", "b"], temperatures=[0.0, 1.0], tokens=10, starts=2, horizon=6,
         eos_token_id=pair.eos_token_ids, seed=3, folder=folder, deepest=4, report=lambda line: None)
-    texts = recording.texts_of(ASKED, traces[0].about["protocol"], 2)
-    found = {"growth": measure.compare_grown(traces[0], pair.drafter_name, drafters, texts, families=["chain"],
-                                             rules=["dyspec", "eagle2:2,2"], budgets=[3]),
-             "choices": measure.choices(traces[:1], 4, np.random.default_rng(0)),
-             "live": live.sampled(pair, ASKED, ["kary:2@2"], [1.0], new_tokens=6, seed=0),
-             "expected": measure.expected(pair, ASKED, ["kary:2@2"], [1.0], new_tokens=6, seed=0)}
+    first = study.Studied(traces[0], competitors)
+    sampling = dict(new_tokens=6, seed=0)
+    found = {"growth": study.compare_grown(first, pair.drafter_name, ["dyspec", "eagle2:2,2"], [3]),
+             "choices": study.choices([first], 4, np.random.default_rng(0)),
+             "live": study.sampled_live(pair, ASKED, ["kary:2@2"], [1.0], **sampling),
+             "expected": study.expected(pair, ASKED, ["kary:2@2"], [1.0], **sampling)}
     for place, recorded in enumerate(traces):
-        found[f"tokens {place}"] = pd.DataFrame(recorded.tokens)
-        found[f"ranks {place}"] = pd.DataFrame(recorded.ranks[pair.drafter_name])
-    exact, proof = (Table("", name, "x") for name in ("rules_exact", "rules_proof"))
-    found["exact"] = rules.exact(exact, ["chain:2", "star:2"], temperatures=[1.0], agreements=[0.8], languages=2,
-                                 seed=0)
-    found["proof"] = rules.proof(proof, ["chain:2"], random=2)
+        found[f"tokens {place}"] = pd.DataFrame(recorded.trace.tokens)
+        found[f"ranks {place}"] = pd.DataFrame(recorded.trace.ranks[pair.drafter_name])
+    store = Store(folder, "x")
+    cases = [*rules.LOSSLESS.items(), (rules.BOUND, "")]
+    rules.exact(store, rules.wanted_rows(["chain:2", "star:2"], cases, vocabulary=3, seed=0, languages=2,
+                                         agreements=[0.8], temperatures=[1.0]))
+    rules.proof(store, ["chain:2"], random=2)
+    found |= {name: store.open(name).frame() for name in ("rules_exact", "rules_proof")}
     return found
 
 

@@ -26,8 +26,8 @@ from lib.__main__ import HOME, main
 from lib.cost import recommendation
 from lib.lab import environment, execute, plan, provenance, run, tables
 from lib.lab.plan import StageFailed, UsageError
-from lib.models import gguf_files, prompts
 from lib.measure import parameters
+from lib.models import gguf_files, prompts
 
 SHAPES = """\
 count = 2  # how many

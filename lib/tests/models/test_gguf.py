@@ -1,4 +1,4 @@
-"""GGUF files as models: they convert once, whole or not at all, and what cannot be read says so before anything runs."""
+"""GGUF files as models: they convert once, whole or not at all; what cannot be read says so before anything runs."""
 
 import errno
 import re

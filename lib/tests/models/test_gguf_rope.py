@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Starcoder2Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lib import models
+from lib import forward, models
 from lib.models import gguf_rope
 from lib.models.checks import PairError
 from lib.tests import tiny_gguf
@@ -101,7 +101,7 @@ def test_logits_are_those_of_llama_cpp(tmp_path, ids, name):
     engine.eval(ids[0].tolist())
     theirs = np.ctypeslib.as_array(llama.llama_get_logits(engine._ctx.ctx), shape=(len(tiny_gguf.TOKENS),))
     with torch.inference_mode():
-        ours = models.load_pair(str(path), dtype="stored").target(ids, logits_to_keep=1).logits[0, -1].numpy()
+        ours = forward.load_pair(str(path), "stored").target(ids, logits_to_keep=1).logits[0, -1].numpy()
     assert np.abs(ours - theirs).max() < 2e-3 < 0.05 * ours.std()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib import models
+from lib import forward, models
 from lib.models import gguf_files, gguf_shards
 from lib.models.checks import PairError
 from lib.models.registry import source
@@ -52,39 +52,34 @@ def test_shards_are_joined_to_the_file_that_was_split(tmp_path, folder, whole):
 @pytest.mark.parametrize("dtype", ["float64", "stored"])
 @pytest.mark.parametrize("name", ["", *SHARDS])
 def test_any_shard_or_the_folder_is_the_model(cache, folder, whole, dtype, name):
-    pair, own = models.load_pair(str(folder / name), dtype=dtype), models.load_pair(str(whole), dtype=dtype)
+    pair, own = forward.load_pair(str(folder / name), dtype=dtype), forward.load_pair(str(whole), dtype=dtype)
     ids = torch.tensor([[5, 9, 7, 200, 31]])
     assert torch.equal(pair.target(ids).logits, own.target(ids).logits)
     assert pair.name == pair.target_name == "one" and source(str(folder / name)).where == str(folder / SHARDS[0])
     assert [path for path in cache.iterdir() if path.name != ".lock" and not path.is_dir()] == []
 
 
-def test_a_shard_that_is_missing_is_named(cache, folder):
-    (folder / SHARDS[2]).unlink()
-    for name in ("", *SHARDS[:2]):
-        with pytest.raises(PairError, match=f"is one of 3 shards, and {SHARDS[2]} is not among those in .*; fetch all"):
-            models.check_pairs([str(folder / name)])
-
-
-def test_shards_that_do_not_belong_together(cache, folder):
-    shutil.copy(folder / SHARDS[0], folder / SHARDS[1])
-    with pytest.raises(PairError, match=f"{SHARDS[1]} says that it is shard 0 of 3 .* and its name says 1 of 3; fetch"):
+def refusal(folder) -> str:
+    """What is said of the shards of a folder before anything runs."""
+    with pytest.raises(PairError) as caught:
         models.check_pairs([str(folder)])
+    return str(caught.value)
+
+
+def test_shards_that_are_missing_damaged_or_do_not_belong_together_are_named(cache, folder):
+    first, second, third = (folder / name for name in SHARDS)
+    content = third.read_bytes()
+    third.unlink()
+    for named in (folder, first, second):
+        assert f"is one of 3 shards, and {SHARDS[2]} is not among those in {folder}; fetch all" in refusal(named)
+    third.write_bytes(content.replace(b"blk.1.ffn_up", b"blk.0.ffn_up"))
+    assert f"{SHARDS[2]} cannot be read" in (said := refusal(folder)) and "ffn_up.weight' is in another" in said
+    third.write_bytes(content[:-64])
+    assert f"{SHARDS[2]} cannot be read as GGUF" in refusal(folder)
+    third.write_bytes(content)
+    shutil.copy(first, second)
+    assert f"{SHARDS[1]} says that it is shard 0 of 3" in (said := refusal(folder)) and "name says 1 of 3" in said
     assert [path.name for path in cache.iterdir()] == [".lock"]
-
-
-def test_a_tensor_in_two_shards(cache, folder):
-    third = folder / SHARDS[2]
-    third.write_bytes(third.read_bytes().replace(b"blk.1.ffn_up", b"blk.0.ffn_up"))
-    with pytest.raises(PairError, match=f"{SHARDS[2]} cannot be .*tensor 'blk.0.ffn_up.weight' is in another shard"):
-        models.check_pairs([str(folder)])
-
-
-def test_a_damaged_shard_is_named(cache, folder):
-    file = folder / SHARDS[1]
-    file.write_bytes(file.read_bytes()[:-64])
-    with pytest.raises(PairError, match=f"{SHARDS[1]} cannot be read as GGUF"):
-        models.check_pairs([str(folder)])
 
 
 def test_a_full_disk_while_joining(cache, folder, monkeypatch):
@@ -93,8 +88,7 @@ def test_a_full_disk_while_joining(cache, folder, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(gguf_shards, "join", full)
-    with pytest.raises(PairError, match="cannot be kept in .*No space left"):
-        models.check_pairs([str(folder)])
+    assert "cannot be kept in" in (said := refusal(folder)) and "No space left" in said
     assert [path.name for path in cache.iterdir()] == [".lock"]
 
 
@@ -119,5 +113,4 @@ def test_a_folder_with_a_file_beside_the_model_loads_the_model(cache, tmp_path, 
 
 def test_a_folder_with_two_models_names_each_once(cache, folder, whole):
     shutil.copy(whole, folder / "two.gguf")
-    with pytest.raises(PairError, match=rf"holds 2 GGUF files \({SHARDS[0]}, two.gguf\); name the one to load"):
-        models.check_pairs([str(folder)])
+    assert f"holds 2 GGUF files ({SHARDS[0]}, two.gguf); name the one to load" in refusal(folder)

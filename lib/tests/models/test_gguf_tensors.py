@@ -313,8 +313,8 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch, change):
     assert refusal(path, lambda _: next(tensors)) == says
 
     path.write_bytes(whole)
-    text = gguf_tensors._Source.text
-    monkeypatch.setattr(gguf_tensors._Source, "text", lambda source: (change(path), text(source))[1])
+    text = gguf_tensors._HeaderBytes.text
+    monkeypatch.setattr(gguf_tensors._HeaderBytes, "text", lambda source: (change(path), text(source))[1])
     assert refusal(path, gguf_tensors.header) == says
 
 

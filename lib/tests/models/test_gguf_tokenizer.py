@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 from lib.lab import provenance
 from lib.models import gguf_files, gguf_tensors, gguf_tokenizer
 from lib.models.checks import PairError
-from lib.models.gguf_pretokenizers import COMPOSED, PATTERNS, WHOLE_FIRST, WITH_BOS, pre_tokenizer
+from lib.models.gguf_tokenizer import COMPOSED, PATTERNS, WHOLE_FIRST, WITH_BOS, pre_tokenizer
 from lib.models.load import _tokenizer as load_tokenizer
 from lib.models.registry import Source
 from lib.tests import tiny_gguf

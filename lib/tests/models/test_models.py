@@ -105,11 +105,13 @@ def test_vocabularies_that_differ_by_padding_just_work(folders, tokenizer, draft
     whole = AutoModelForCausalLM.from_pretrained(folders["target"], dtype=torch.float64)
     torch.testing.assert_close(pair.target(prompt).logits, whole(prompt).logits[..., :expected])
     for rule, temperature in (("greedy", 0.0), ("naive", 1.0)):
-        done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", rule=rule, max_new_tokens=12,
-                                 temperature=temperature, generator=torch.Generator().manual_seed(0))
+        done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6",
+                                 rule=rule, temperature=temperature, max_new_tokens=12,
+                                 generator=torch.Generator().manual_seed(0))
         assert len(done.new_tokens[0]) == 12 and max(done.new_tokens[0]) < expected
     own = pair.target.generate(prompt, max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0)
-    done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", max_new_tokens=9)
+    done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6",
+                             max_new_tokens=9)
     assert torch.equal(done.sequences, own)
     assert len(set(done.new_tokens[0])) > 2, "a text that only repeats itself shows little"
     rows = dict(names=["a"], kinds=["k"])
@@ -124,19 +126,6 @@ def test_a_pair_says_what_results_depend_on(folders):
     assert pair.target.config._attn_implementation == "tree"
 
 
-def test_a_drafter_may_have_a_dtype_of_its_own():
-    """What is drafted in bfloat16 and verified in float32 is the float32 target's own text."""
-    pair = models.load_pair("small/tiny", dtype="float32|bfloat16")
-    assert (pair.target.dtype, pair.draft_model.dtype) == (torch.float32, torch.bfloat16)
-    prompt = pair.tokenizer("def area(width, height):\n", return_tensors="pt")["input_ids"]
-    own = pair.target.generate(prompt, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
-    done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", max_new_tokens=24)
-    assert torch.equal(done.sequences, own)
-    for wrong in ("float32|int3", "float32|float32|float32"):
-        with pytest.raises(PairError, match="dtype is"):
-            models.load_pair("small/tiny", dtype=wrong)
-
-
 def test_a_target_alone_is_a_pair(folders):
     alone, member = models.load_pairs([folders["target"], "base"], dtype="float32")
     assert (alone.name, alone.drafter_name, alone.draft_model) == ("target", "none", None)
@@ -145,25 +134,9 @@ def test_a_target_alone_is_a_pair(folders):
     assert models.check_pairs([folders["none"], "random:llama-68m"]) is None
 
 
-@pytest.mark.parametrize("units, missing, faster, own", [
-    (False, None, True, "float32"), (True, "no compiler", False, "bfloat16"), (True, None, True, "bfloat16"),
-    (True, None, False, "float32")])
-def test_the_number_format_follows_the_processor(monkeypatch, folders, units, missing, faster, own):
-    """The faster format is measured on a processor with bfloat16 units where the kernels run."""
-    monkeypatch.setattr(checks.processor, "has_bfloat16_units", lambda: units)
-    monkeypatch.setattr(checks.build, "unavailable", lambda: missing)
-    monkeypatch.setattr(checks.products, "faster_in_bfloat16", lambda: faster)
-    assert models.load_pair(folders["none"]).dtype == models.load_pair("base", dtype="auto").dtype == own
-    assert models.load_pair(folders["none"], dtype="float64").dtype == "float64"
-    assert models.load_pair(f"{folders['none']}|{folders['less']}", dtype="float32|bfloat16").dtype == "float32|bfloat16"
-    assert checks.dtypes_of("auto", "cuda:0") == (torch.bfloat16,) * 2
-
-
-@pytest.mark.parametrize("quantize", ["none", "int8"])
-def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders, quantize):
+def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders):
     names = ["target|more", "target|less", "more|none"]
-    pairs = models.load_pairs(["|".join(folders[part] for part in name.split("|")) for name in names],
-                              quantize=quantize)
+    pairs = models.load_pairs(["|".join(folders[part] for part in name.split("|")) for name in names])
     assert pairs[0].target is pairs[1].target and pairs[0].draft_model is pairs[2].target
     assert len({model.config.vocab_size for pair in pairs for model in (pair.target, pair.draft_model)}) == 1
 
@@ -476,8 +449,3 @@ def test_a_published_size_has_its_makers_number_of_parameters_and_the_same_rando
 def test_a_size_that_there_is_not_is_refused_before_anything_is_made(name, why):
     with pytest.raises(models.PairError, match=re.escape(why)):
         models.check_pairs([name])
-
-
-def test_random_weights_are_not_quantised():
-    with pytest.raises(models.PairError, match="random weights"):
-        models.load_pair("random:llama-68m@1|random:llama-68m@1", quantize="int8")

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib.measure import parameters
 from lib.models import prompts
 from lib.models.prompts import PromptSet
-from lib.measure import parameters
 from lib.tests.real_model import needs_real_model
 
 class Letters:
@@ -220,3 +220,12 @@ def test_the_digest_tells_sets_apart():
     assert whole.select(range(4)).digest == whole.digest == made("aabb").digest
     others = [made("aaba"), made("aabb", shift=1), whole.select([0, 1, 2]), whole.select([1, 0, 2, 3])]
     assert len({whole.digest, *(other.digest for other in others)}) == 5
+
+
+def test_prompts_are_split_by_kind_and_short_kinds_refused():
+    whole = made("ab" * 5)
+    choosing, judging = whole.split(2, 3)
+    assert choosing.names == ("p0", "p1", "p2", "p3") and judging.names == tuple(f"p{row}" for row in range(4, 10))
+    assert whole.split(0, 1)[0].names == () and whole.split(0, 1)[1].names == ("p0", "p1")
+    with pytest.raises(ValueError, match="kinds a, b have fewer than 3 \\+ 3 prompts"):
+        whole.split(3, 3)

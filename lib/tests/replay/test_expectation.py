@@ -10,7 +10,7 @@ from lib import replay
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import stats
 from lib.replay import acceptance, expectation
-from lib.studies.acceptance import live, recording
+from lib.replay import live
 from lib.tests import small_models
 from lib.trees import Tree
 from lib.trees.shapes import parse
@@ -104,22 +104,20 @@ def test_missing_siblings_are_named():
 def test_live_decoding_finds_the_expected_length():
     target = small_models.llama(0, hidden=16, layers=1)
     model = small_models.related(target, 1, noise=0.3)
-    asked = recording.split_prompts(
-        [str(i) for i in range(60)], ["k"] * 60, small_models.prompts(0, [5] * 60), choose=0, judge=60
-    )
-    names = {"names": asked.names, "kinds": asked.kinds}
+    asked, numbers = small_models.prompts(0, [5] * 60), [str(row) for row in range(60)]
+    names = {"names": numbers, "kinds": ["k"] * 60}
     about = {"protocol": acceptance.CONTINUATION, "target": "t"}
     made = replay.record(
-        target, {"d": model}, asked.ids, **names, max_new_tokens=24, beyond=3, temperature=1.0, about=about, siblings=2,
+        target, {"d": model}, asked, **names, max_new_tokens=24, beyond=3, temperature=1.0, about=about, siblings=2,
         seed=0,
     )
     for rule, proposal in (("multi_step", "iid"), ("without_replacement", "without_replacement")):
         expected = expectation.tally(made, expectation.survival(made, parse("kary:2,2"), "d", rule))
         done = live.decode(
-            target, LanguageModelDrafter(model, proposal=proposal), asked.ids, rows=60, shape="kary:2,2", rule=rule,
+            target, LanguageModelDrafter(model, proposal=proposal), asked, rows=60, shape="kary:2,2", rule=rule,
             temperature=1.0, max_new_tokens=25, seed=1,
         )
-        drawn = live.tally(done, asked.names, asked.kinds)
+        drawn = live.tally(done, **names)
         rng = np.random.default_rng(0)
         ours, theirs = (stats.ratio(*(frame.groupby("prompt")[name].sum() for name in ("accepted", "rounds")), rng)
                         for frame in (expected, drawn))

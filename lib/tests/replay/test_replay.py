@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import lib
 from lib import models, replay
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.replay import live
 from lib.replay.rank_paths import frequent, rank_paths
-from lib.studies.acceptance import live
 from lib.trees import Tree, shapes
 
 

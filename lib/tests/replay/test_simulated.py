@@ -15,8 +15,8 @@ from lib.drafters.lookup import LookupDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.replay import acceptance, simulated
+from lib.replay import live
 from lib.replay.simulated import Recorded
-from lib.studies.acceptance import live
 from lib.tests import small_heads, small_models
 from lib.tests.decoding.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
 from lib.tests.drafters.test_growing import NAMES as RULE_NAMES

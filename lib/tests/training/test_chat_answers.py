@@ -5,10 +5,10 @@ import json
 import torch
 
 from lib.decoding.loop import continuations
-from lib.training import command
+from lib.forward.load import load_pair
 from lib.models import dialogue
-from lib.models.load import load_pair
 from lib.models.prompts import load
+from lib.training import command
 
 
 def test_answers_are_the_targets_own_and_make_the_second_turn_the_prompt(tmp_path):

@@ -8,16 +8,14 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.drafters import heads
-from lib.lab import tables
-from lib.training import command, data, loop, own_text
-from lib.training import heads as training
-from lib.training.corpus import mixture
+from lib.drafters import heads, vocabulary
 from lib.models import SHIPPED, PairError
-from lib.studies.drafters import findings
 from lib.tests import small_heads, small_models
 from lib.tests.training.counted_bytes import CountedBytes
 from lib.tests.training.test_own_text import Chat
+from lib.training import command, loop, own_text
+from lib.training import heads as training
+from lib.training.own_text import Windows
 
 TARGET = small_models.llama(3, layers=3, dtype=torch.float32).requires_grad_(False)
 KINDS = tuple(heads.KINDS)
@@ -30,23 +28,21 @@ def new_head(kind, seed=0, known=None):
     return training.new(kind, TARGET, known, seed)
 
 
-def streams():
-    """A language with a rule: each token is followed by one of two."""
-    rng, made = np.random.default_rng(0), {}
-    for kind in ("a", "b"):
-        stream = [1]
-        for choice in rng.integers(0, 2, 999):
-            stream.append(1 + (2 * stream[-1] + choice) % (small_models.VOCABULARY - 1))
-        made[kind] = np.array(stream, dtype=np.uint16)
-    return made
+def spaced(length=24, count=4, seed=0):
+    """Windows of a language with a rule: each token is followed by one of two."""
+    rng, stream = np.random.default_rng(seed), [1]
+    for choice in rng.integers(0, 2, 999):
+        stream.append(1 + (2 * stream[-1] + choice) % (small_models.VOCABULARY - 1))
+    starts = np.linspace(0, len(stream) - length - 1, count).astype(int)
+    tokens = torch.tensor([stream[at : at + length + 1] for at in starts])
+    return Windows(tokens, torch.ones_like(tokens[:, 1:], dtype=torch.bool))
 
 
 def draw(step, length=24):
-    return data.Windows.all_learned(
-        data.windows(streams(), {"a": 0.5, "b": 0.5}, 8, length + 1, seed=1, step=step))
+    return spaced(length, 8, seed=1 + step)
 
 
-HELD_OUT = {"a": training.spaced(streams()["a"], 24)}
+HELD_OUT = {"a": spaced()}
 
 
 def lesson(windows=None, known=None):
@@ -135,14 +131,14 @@ def test_temperatures_make_the_confidence_as_often_right_as_it_says():
     sure, happened = torch.full((1000,), 0.9), (torch.arange(1000) % 10 < 5).float()
     assert training.calibration_error(sure, happened) == pytest.approx(0.4, abs=0.01)
     assert training.calibration_error(happened, happened) == 0
-    training.calibrate(head, TARGET, {"a": training.spaced(streams()["a"], 24, 40)})
+    training.calibrate(head, TARGET, {"a": spaced(count=40)})
     assert head.temperatures[0] > 2 and head.temperatures.min() >= 0.25
 
 
 def test_what_is_not_learned_does_not_count():
     learned = torch.zeros(8, 24, dtype=torch.bool)
     learned[:, 5:9] = True
-    windows = data.Windows(draw(0).tokens, learned)
+    windows = Windows(draw(0).tokens, learned)
     head, output = filled(new_head("medusa")), TARGET.get_output_embeddings()
     loss = training.medusa(head, TARGET, lesson(windows), None)
     found = loss.by_depth(head, output, lesson(windows), training.cross_entropy)(loss.states[1], 1)
@@ -200,7 +196,8 @@ def backward_together(states, loss_of):
 
 def learnt(kind, target, tokens, backward):
     """A new head after a backward pass, the number of its depths, and the most bytes that were in use at once."""
-    head, said = small_heads.head(kind, target), training.lesson(target, data.Windows.all_learned(tokens), None)
+    windows = Windows(tokens, torch.ones_like(tokens[:, 1:], dtype=torch.bool))
+    head, said = small_heads.head(kind, target), training.lesson(target, windows, None)
     loss = training.LOSSES[kind](head, target, said, torch.Generator().manual_seed(0))
     with CountedBytes() as counted:
         backward(loss.states, loss.by_depth(head, target.get_output_embeddings(), said, training.cross_entropy))
@@ -234,18 +231,6 @@ def test_counted_bytes_are_those_alive_at_once():
         assert (counted.live, counted.peak) == (4000, 8000)
 
 
-def test_curves_are_drawn_and_fit_their_table():
-    held_out = {kind: training.spaced(stream, 24) for kind, stream in streams().items()}
-    points = training.evaluate({"medusa": new_head("medusa")}, TARGET, held_out)["medusa"].assign(step=20)
-    curve = pd.concat([points, points.assign(step=40)])
-    both = pd.concat([curve.assign(target="t", head=head) for head in ("medusa", "block")])
-    figure = findings.heads_learning(both).figure
-    titles = [axis.get_title() or axis.get_title("left") for axis in figure.axes]  # the theme puts them at the left
-    assert titles == ["block", "medusa"]
-    assert all(len(axis.lines) == 4 for axis in figure.axes)
-    tables.write("", "head_curves", curve.assign(target="t", head="medusa"), "mark")
-
-
 def test_a_stopped_training_goes_on_where_it_was(tmp_path):
     plan = loop.Plan(steps=6, rows=8, length=24, learning_rate=1e-2, seed=0)
 
@@ -274,26 +259,26 @@ def test_a_curve_forgets_what_a_stopped_run_had_said_beyond(tmp_path):
     assert list(zip(curve["step"], curve["nats"])) == [(100, 3.0), (200, 2.1)]
 
 
-def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, capsys):
-    for split in ("train", "held_out"):
-        for kind in mixture.KINDS:
-            np.save(tmp_path / f"{split}-{kind}.npy", streams()["a"])
-    shutil.copy(SHIPPED / "base" / "tokenizer.json", tmp_path / "tokenizer.json")
-    TARGET.save_pretrained(tmp_path / "little")
+def test_the_command_writes_text_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(own_text, "TEXT", tmp_path / "text")
+    monkeypatch.setattr(vocabulary, "SHIPPED", tmp_path / "models")
+    for name, value in (("CHUNK", 8), ("TURN", 20), ("ANSWER", 20)):
+        monkeypatch.setattr(own_text, name, value)
+    monkeypatch.setattr(vocabulary, "REDUCED", 40)
+    monkeypatch.setattr(training, "HELD_OUT_SHARE", 0.25)
+    monkeypatch.setattr(training, "PLAN", loop.Plan(9, 2, 16, 5e-3, seed=0))
+    little = small_models.llama(3, vocabulary=4096, dtype=torch.float32)
+    little.save_pretrained(tmp_path / "little")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(SHIPPED / "base" / name, tmp_path / "little" / name)
-    monkeypatch.setattr(training, "PLAN", loop.Plan(9, 2, 16, 5e-3, seed=0))
-    monkeypatch.setattr("lib.training.data.PROMPT_TOKENS", 8)
-    monkeypatch.setattr("lib.training.data.NEW_TOKENS", 12)
+    common = ["--target", str(tmp_path / "little"), "--folder", str(tmp_path)]
+    command.main(["own_text", *common, "--tokens", "800"])
     for steps in ("2", "4"):
-        words = ["heads", "--target", "little", "--kinds", "medusa,block", "--folder", str(tmp_path), "--steps", steps]
-        command.main(words)
+        command.main(["heads", *common, "--kinds", "medusa,block", "--steps", steps])
     assert "step=4" in capsys.readouterr().out
     folder = tmp_path / "heads" / "little" / "medusa"
     assert pd.read_csv(folder / "curve.csv")["step"].unique().tolist() == [2, 4]
-    assert heads.load("medusa", folder, TARGET).depth == 4
-    nothing = pd.DataFrame(columns=["kind", "member", "nats_a_token"])
-    monkeypatch.setattr(command.family, "losses", lambda names, folder: nothing)
+    assert heads.load("medusa", folder, little).depth == 4
     command.publish(tmp_path, tmp_path / "shipped")
     kept = tmp_path / "shipped" / "heads" / "little" / "medusa"
     assert {path.name for path in kept.iterdir()} == {"config.json", "model.safetensors", "curve.csv"}
@@ -301,7 +286,7 @@ def test_the_command_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, c
         training.make("little", ["medusa", "hydra"], tmp_path)
 
 
-def test_a_target_that_is_not_there_is_told_before_the_corpus_is_read(tmp_path):
+def test_a_target_that_is_not_there_is_told(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(PairError, match="empty is of no type that this version of transformers supports"):
         training.make(str(tmp_path / "empty"), ["medusa"], tmp_path)

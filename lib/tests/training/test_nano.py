@@ -10,11 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from lib.drafters import vocabulary
-from lib.training import command, nano, own_text
-from lib.training.data import Windows
-from lib.training.loop import Plan
 from lib.tests import small_models
 from lib.tests.training.test_own_text import Chat
+from lib.training import command, nano, own_text
+from lib.training.loop import Plan
+from lib.training.own_text import Windows
 
 TARGET = small_models.llama(3, dtype=torch.float32, gain=2.0).requires_grad_(False)
 SIZES = dict(hidden_size=16, num_hidden_layers=1, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1,
@@ -131,7 +131,7 @@ def test_what_is_saved_is_an_ordinary_model_that_assists_its_target(committed):
 
 
 def test_a_target_without_frequent_tokens_or_text_is_told(committed):
-    with pytest.raises(ValueError, match="target 'other' has no dialogues of its own in data/text; take 'smollm2"):
+    with pytest.raises(ValueError, match="target 'other' has no text of its own in data/text; take 'smollm2"):
         nano.make("other", committed)
     own_text.path_of("t").rename(own_text.path_of("other"))
     with pytest.raises(ValueError, match="no list of frequent tokens ships for target 'other'"):
@@ -162,10 +162,11 @@ def test_the_target_reads_what_the_steps_need_and_says_so(committed, monkeypatch
 
 
 @pytest.mark.parametrize("words, error", [
-    ("nano --target base", "target 'base' has no dialogues of its own"), ("nano --layers 0", "--layers is 0"),
+    ("nano --target base", "target 'base' has no text of its own"), ("nano --layers 0", "--layers is 0"),
     ("heads --target nosuch", "pair 'nosuch' is unknown"), ("heads --kinds foo", "the head's kind is 'foo'"),
-    ("ngrams --target nosuch", "pair 'nosuch' is unknown"), ("own_text --target base", "no chat template"),
-    ("own_text --tokens 0", "--tokens is 0"), ("base --device nosuch", "device 'nosuch' with dtype")])
+    ("ngrams --target base", "target 'base' has no text of its own"),
+    ("heads --target base", "target 'base' has no text of its own"),
+    ("own_text --tokens 0", "--tokens is 0"), ("heads --device nosuch", "device 'nosuch' with dtype")])
 def test_a_command_that_cannot_work_ends_with_one_line(words, error, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         command.main([*words.split(), "--folder", str(tmp_path)])

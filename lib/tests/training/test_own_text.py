@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lib.drafters import vocabulary
-from lib.training import command, own_text
-from lib.training.own_text import Dialogues
 from lib.replay.trace import loops
 from lib.tests import small_models
+from lib.training import command, own_text
+from lib.training.own_text import Dialogues
 
 END = 2
 MODEL = small_models.llama(3, gain=1.0)  # so flat that a sampled turn ends soon
@@ -49,9 +49,22 @@ def test_the_template_is_what_stands_around_a_users_turn():
     other.eos_token = "</s>"
     with pytest.raises(ValueError, match="does not end a user's turn with '</s>'"):
         own_text.template(other)
-    other.chat_template = None
-    with pytest.raises(ValueError, match="no chat template.*take a chat model"):
+    other.chat_template, other.bos_token_id = None, 1
+    assert own_text.template(other) == ([1], []), "a base model begins with its first token"
+    other.bos_token_id = other.eos_token_id = None
+    with pytest.raises(ValueError, match="neither a chat template nor a token.*take another model"):
         own_text.template(other)
+
+
+def test_a_base_model_continues_its_first_token(smaller, tmp_path):
+    base = SimpleNamespace(chat_template=None, bos_token_id=1, eos_token_id=END)
+    made = own_text.make(MODEL, base, tmp_path, tokens=60, report=lambda line: None)
+    assert not made.turn.any() and (made.temperature == 1).all() and made.answer.max() <= 28
+    texts = [tuple(answer) for _, answer in made.rows()]
+    assert len(set(texts)) == len(texts)
+    tokens, writers = made.stream(*own_text.template(base))
+    assert tokens[0] == 1 and writers[0] == own_text.TEMPLATE
+    assert (writers[1 : len(texts[0]) + 1] == own_text.SAMPLED).all()
 
 
 def test_rows_are_a_turn_that_ended_and_an_answer_of_which_half_are_greedy(smaller, tmp_path):

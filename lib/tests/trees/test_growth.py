@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lib.trees import Tree, growth, shapes
 from lib.trees.grown_shapes import best_first
 from lib.trees.growth.candidates import Candidates
-from lib.trees.growth.rules import Auto, Costs, DDTree, Smart
+from lib.trees.growth.rules import Auto, BestFirst, Costs, Smart
 
 SEEDS = st.integers(0, 2**32 - 1)
 VOCABULARY = 5
@@ -271,7 +271,7 @@ def test_over_marginals_best_first_growth_takes_the_nodes_of_the_heap(seed, budg
     rng = np.random.default_rng(seed)
     weights = rng.integers(1, 4, (depths, ranks)) if coarse else rng.exponential(1.0, (depths, ranks))
     marginals = np.sort(weights / weights.sum(1, keepdims=True), axis=1)[:, ::-1]
-    by_level = growth.grow(DDTree(depths, budget), lambda candidates, nodes: np.tile(
+    by_level = growth.grow(BestFirst(depths, budget, "ddtree"), lambda candidates, nodes: np.tile(
         marginals[candidates.depth[-1]], (len(nodes), 1)))
     assert by_level.tree == best_first(lambda node: marginals[len(node)], budget, depths)
 
@@ -293,7 +293,8 @@ def _parts(name):
 
 
 def test_what_a_name_leaves_out_has_defaults():
-    assert growth.parse("opttree@32") == growth.OptTree(32, 16, 32) and growth.parse("dyspec@8") == growth.DySpec(8, 8)
+    assert growth.parse("opttree@32") == growth.OptTree(32, 16, 32)
+    assert growth.parse("dyspec@8") == growth.BestFirst(8, 8)
     assert growth.shape_or_growth("kary:2@6") == shapes.parse("kary:2@6")
     assert growth.shape_or_growth(shapes.star(2)) == shapes.star(2)
 

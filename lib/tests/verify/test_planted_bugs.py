@@ -9,10 +9,10 @@ import torch
 
 from lib.trees import Tree, shapes
 from lib.verify import Draft, verify
+from lib.verify.fast import multi_step
 from lib.verify.proof import enumeration
 from lib.verify.proof.forks import outcomes, settle
 from lib.verify.proof.languages import random_pair
-from lib.verify.residual_rules import multi_step
 
 TREES = [shapes.star(2), shapes.star(3), shapes.chain(2), shapes.expansion([2, 1])]
 SEEN = 1e-3  # the smallest distance that counts as caught; errors found are 10 to 1000 times larger

@@ -9,14 +9,14 @@ import torch
 from lib.drafters.adaptive import first_levels
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
-from lib.studies.acceptance import live
+from lib.replay import live
 from lib.tests import small_models
 from lib.trees import shapes
 from lib.verify import Draft, GeneratorDraws, verify
 from lib.verify.draft import merge_samples
+from lib.verify.fast import multi_step
 from lib.verify.proof.enumeration import Law, distance, drafts, tokens_of
 from lib.verify.proof.forks import outcomes, settle
-from lib.verify.residual_rules import multi_step
 
 VOCABULARY = 3
 

@@ -8,6 +8,6 @@ from lib import lazy_exports
 __getattr__, __all__ = lazy_exports(
     __name__,
     candidates=("Candidates", "Grown", "Growth", "grow"),
-    registry=("RULES", "Rule", "at_budget", "parse", "shape_or_growth"),
-    rules=("Beam", "Costs", "DDTree", "DySpec", "Eagle2", "OptTree", "Smart"),
+    registry=("RULES", "GrowthFamily", "at_budget", "parse", "shape_or_growth"),
+    rules=("Beam", "BestFirst", "Costs", "Eagle2", "OptTree", "Smart"),
 )

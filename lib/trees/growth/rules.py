@@ -13,8 +13,15 @@ NOTHING = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class DySpec(Growth):
-    """DySpec (Xiong et al. 2024): greedily the node of largest reach, for top-k children, down to `max_depth`.
+class BestFirst(Growth):
+    """Greedily the node of largest reach, for top-k children, down to `max_depth`. family: its name in the registry, by
+    the distributions over which it grows:
+
+    "dyspec": one per node (DySpec, Xiong et al. 2024).
+    "ddtree": one per depth, which does not depend on the branch, as block drafters and Medusa heads give (DDTree, arXiv
+        2604.12989).
+    "pctree": one per node, which one forward pass and each node's parent token give, as DSpark's head does (PCTree,
+        arXiv 2608.02123).
 
     The heap (`grown_shapes.best_first`) would need one distribution at a time; here one forward pass serves a level,
     and the tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the
@@ -25,10 +32,11 @@ class DySpec(Growth):
 
     max_depth: int
     budget: int
+    family: str = "dyspec"
 
     @property
     def name(self) -> str:
-        return f"dyspec:{self.max_depth}@{self.budget}"
+        return f"{self.family}:{self.max_depth}@{self.budget}"
 
     @property
     def width(self) -> int:
@@ -40,28 +48,6 @@ class DySpec(Growth):
         full = len(candidates.reach) > self.budget
         growing = candidates.best(self.budget - full)
         return np.sort(growing[growing >= first])
-
-
-@dataclass(frozen=True)
-class DDTree(DySpec):
-    """DDTree (arXiv 2604.12989): best first by path product over one distribution per depth, such as block drafters and
-    Medusa heads give, which does not depend on the branch. DySpec's rule grows the same tree there.
-    """
-
-    @property
-    def name(self) -> str:
-        return f"ddtree:{self.max_depth}@{self.budget}"
-
-
-@dataclass(frozen=True)
-class PCTree(DySpec):
-    """PCTree (arXiv 2608.02123): one forward pass and each node's parent token give that node's distribution (DSpark's
-    head), so that branches differ at the price of a small product. Grown best first, as DySpec's tree.
-    """
-
-    @property
-    def name(self) -> str:
-        return f"pctree:{self.max_depth}@{self.budget}"
 
 
 @dataclass(frozen=True)
@@ -90,7 +76,7 @@ class OptTree(Growth):
     more than `delta` to the summed reach of the `budget` best candidates; these are kept.
 
     That sum is the drafter's estimate of the accepted length. The paper has most = budget; with delta = 0 the tree is
-    then the best-first tree (see `DySpec`), with wider levels.
+    then the best-first tree (see `BestFirst`), with wider levels.
     """
 
     most: int

@@ -15,8 +15,8 @@ from torch import Tensor
 from lib.trees.growth.candidates import Candidates, Growth, grow
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
+from lib.verify.fast import without
 from lib.verify.proof.forks import outcomes, settle
-from lib.verify.residual import without
 from lib.verify.rules import verify
 
 Language = Callable[[tuple[int, ...]], Tensor]

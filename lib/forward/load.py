@@ -1,0 +1,133 @@
+"""Pairs in every number format: those that models compute in, and weights of fewer bits."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from lib.forward import passes
+from lib.forward.quantize import INT8, KINDS, NONE, STORED, quantize_int8
+from lib.models import checks, load, registry
+from lib.models.checks import AUTO, DTYPES, PairError, number_format
+from lib.models.load import Format, Pair, Served
+
+Formats = tuple[tuple[torch.dtype, str], tuple[torch.dtype, str]]  # of the activations, and the kind of weights
+
+
+def formats_of(dtype: Format, quantize: str = NONE, device: str | torch.device = "cpu") -> Formats:
+    """The number format of the activations and the kind of weights (`quantize.KINDS`), of target and drafter.
+
+    dtype: a number format, "auto" (`checks.own_dtype`), or "int8" or "stored" for weights of this kind; quantize: the
+    kind of weights beside a number format. Both for both models, or for each as "float32|bfloat16".
+    PairError for other words, and for stored blocks with other activations than float32.
+    """
+    formats = []
+    for name, kind in zip(_parts("dtype", checks.dtype_name(dtype), (*DTYPES, AUTO, INT8, STORED)),
+                          _parts("quantize", quantize, KINDS)):
+        name, kind = (AUTO, name) if name in KINDS else (name, kind)
+        if kind == STORED and name not in (AUTO, "float32"):
+            raise PairError(f"dtype is {name!r}, but stored blocks run with float32 activations; leave dtype out")
+        formats.append((torch.float32 if kind == STORED else number_format(name, device), kind))
+    return tuple(formats)
+
+
+def _parts(name: str, value: str, choices: Sequence[str]) -> tuple[str, str]:
+    """Target's and drafter's part of "x" (both) or "x|y". PairError where one of them is none of the choices."""
+    texts = str(value).split("|")
+    if len(texts) > 2 or not set(texts) <= set(choices):
+        raise PairError(f"{name} is {value!r}; give one of {', '.join(choices)}, or two as TARGET|DRAFTER")
+    return texts[0], texts[-1]
+
+
+def dtypes_of(dtype: Format, device: str | torch.device = "cpu") -> tuple[torch.dtype, torch.dtype]:
+    """The number formats of the activations of target and drafter; see `formats_of`."""
+    return tuple(activations for activations, _ in formats_of(dtype, device=device))
+
+
+def load_pair(name: str, dtype: Format = AUTO, device: str = "cpu", quantize: str = NONE) -> Pair:
+    """One pair; see `load_pairs`."""
+    return load_pairs([name], dtype, device, quantize)[0]
+
+
+def load_pairs(names: Sequence[str], dtype: Format = AUTO, device: str = "cpu", quantize: str = NONE) -> list[Pair]:
+    """Pairs as `models.load_pairs` loads them, in any number format; dtype, quantize: as for `formats_of`.
+
+    A quantised target's text is lossless against that target. PairError also for "stored" weights of a model that is no
+    GGUF file, and for random ones in fewer bits.
+    """
+    dtypes, kinds = zip(*formats_of(dtype, quantize, device))
+    for name in () if isinstance(names, str) else names:
+        for source, kind in zip(registry.sources(name), kinds):
+            _check_kind(source, kind)
+    pairs = load.load_pairs(names, dtypes, device, apart=kinds[0] != kinds[1])
+    quantise = cache(_quantise)  # a model that several pairs share is quantised once
+    for pair in pairs:
+        for model, kind in zip(pair.models, kinds):
+            quantise(model, kind)
+    return load.reloadable(pairs, load_pairs, names, dtype, device, quantize)
+
+
+def load_served(target: str, drafters: Sequence[str], dtype: Format = AUTO, device: str = "cpu") -> Served:
+    """As `models.load_served`, with draft models in any number format."""
+    activations, kind = formats_of(dtype, device=device)[1]
+    for name in drafters:
+        _check_kind(registry.source(name), kind)
+    served = load.load_served(target, drafters, activations, device)
+    for model in served.drafters.values():
+        _quantise(model, kind)
+    return served
+
+
+def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
+    """Pairs that one call of `load_pairs` gave once more, all their models in another number format if one is given.
+
+    dtype: as there; of "stored", a draft model that is no GGUF file takes the processor's own format. PairError as
+    there.
+    """
+    load_as_before, (names, *settings), _ = pairs[0].made_by[1]
+    names = [names[place] for *_, place in (pair.made_by[1] for pair in pairs)]
+    if dtype is None:
+        return load_as_before(names, *settings)
+    drafters = [drafter for _, drafter in map(registry.sources, names) if drafter]
+    if dtype == STORED and not all(drafter.is_gguf for drafter in drafters):
+        dtype = f"{STORED}|{AUTO}"
+    return load_pairs(names, dtype, settings[1])
+
+
+def ran_by_name(names: Sequence[str], dtype: Format, device: str) -> Mapping[str, str]:
+    """By target the forward pass that "auto" takes here, of pairs by name as `load_pairs` takes them, without weights.
+
+    A target for which the memory decides is named as if it had enough.
+    """
+    activations, ran = dtypes_of(dtype, device)[0], {}
+    for target, _ in map(registry.sources, names):
+        source = registry.local(target)
+        model = load.empty_model(source, load.config_of(source), activations)
+        ran[source.short] = passes.choice(model, device)
+    return ran
+
+
+def _check_kind(source: registry.Source | None, kind: str) -> None:
+    """PairError for a model that cannot have weights of this kind."""
+    if source is not None and kind != NONE and source.is_random:
+        raise PairError(f"{source} has random weights, and quantize is {kind!r}; take 'none', or save the model to a "
+                        "folder and name that")
+    if source is not None and kind == STORED and not source.is_gguf:
+        raise PairError(f"quantize is {kind!r}, but {source} is no GGUF file; take 'none' or 'int8' for it, as in "
+                        "quantize=\"stored|none\"")
+
+
+def _quantise(model, kind: str) -> None:
+    """Gives a model weights of this kind, after its vocabulary was cut, which only whole weights can be."""
+    device = model.device
+    try:
+        if kind == INT8:
+            quantize_int8(model)
+        if kind == STORED:
+            from lib.forward.stored import take_weights  # which loads the package gguf
+
+            take_weights(model, Path(model.gguf_file))
+        model.to(device)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise checks.no_memory(model.name_or_path, device) from error

@@ -1,0 +1,90 @@
+"""Models that know some of their tokens alone: the rows of the output layer are gathered once, all else is shared."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from lib.forward.quantize import PackedLinear
+
+
+class ReducedOutput(nn.Module):
+    """An output layer for some of V tokens; the logits of all others are minus infinity.
+
+    rows: the layer [..., H] -> [..., K]. tokens: int64[K], ascending, so that of equal logits the lower token still
+    comes first. out_features: V.
+    """
+
+    def __init__(self, rows: nn.Module, tokens: Tensor, out_features: int):
+        super().__init__()
+        self.in_features, self.out_features, self.rows = rows.in_features, out_features, rows
+        self.register_buffer("tokens", tokens)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.spread(self.rows(x), float("-inf"))
+
+    def spread(self, values: Tensor, elsewhere: float = 0.0) -> Tensor:
+        """Values [..., K] of the tokens as [..., V], with `elsewhere` for all others."""
+        whole = values.new_full((*values.shape[:-1], self.out_features), elsewhere)
+        return whole.index_copy_(-1, self.tokens, values)
+
+
+def reduced(model, tokens: Tensor):
+    """A causal language model that knows these tokens int64[K] alone, in any order, and shares all else with `model`.
+
+    Later changes of the model's output layer do not reach it. ValueError for tokens that the model does not have, or
+    that occur twice, and for a model whose output layer is not a linear layer of its own.
+    """
+    output, wanted = model.get_output_embeddings(), torch.as_tensor(tokens, dtype=torch.long).unique()
+    if tokens.dim() != 1 or not 0 < len(wanted) == len(tokens) or wanted[0] < 0 or wanted[-1] >= output.out_features:
+        raise ValueError(f"tokens has shape {tuple(tokens.shape)} with {len(wanted)} distinct ones; give one or more "
+                         f"of 0 to {output.out_features - 1}, each once")
+    tokens = wanted.to(output.weight.device)
+    known = ReducedOutput(rows_of(_linear(model), tokens), tokens, output.out_features)
+    vars(known)["narrow"] = _with_output(model, known.rows)  # besides the submodules, since it contains one of them
+    return _with_output(model, known)
+
+
+def first_tokens(model, count: int):
+    """A causal language model of the first `count` tokens, without the padding of its vocabulary; the model itself
+    where it has no more. All weights are shared.
+    """
+    output = model.get_output_embeddings()
+    return model if output.out_features <= count else _with_output(model, rows_of(_linear(model), slice(count)))
+
+
+def narrow(model) -> tuple[object, ReducedOutput | None]:
+    """A reduced model with logits [..., K] of its tokens alone, and its output layer; another model itself, and None.
+
+    It is the same object in every call, so that the kernels of its forward pass are made once.
+    """
+    output = model.get_output_embeddings()
+    return (output.narrow, output) if isinstance(output, ReducedOutput) else (model, None)
+
+
+def rows_of(output: nn.Linear | PackedLinear, tokens: Tensor | slice) -> nn.Linear:
+    """A linear layer of these rows: a copy, or for a slice of a linear layer a view."""
+    if isinstance(output, PackedLinear):
+        return output.of_outputs(tokens)
+    weight = output.weight.detach()[tokens]
+    layer = nn.Linear(output.in_features, len(weight), bias=output.bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if output.bias is not None:
+        layer.bias = nn.Parameter(output.bias.detach()[tokens], requires_grad=False)
+    return layer
+
+
+def _linear(model) -> nn.Linear | PackedLinear:
+    output = model.get_output_embeddings()
+    if type(output) not in (nn.Linear, PackedLinear) or output not in model.children():
+        raise ValueError(f"the output layer of {type(model).__name__} is a {type(output).__name__}; only a linear "
+                         "layer of the model itself can be reduced: leave `vocabulary` out")
+    return output
+
+
+def _with_output(model, layer: nn.Module):
+    """The model with another output layer; both share all other modules."""
+    output, shared = model.get_output_embeddings(), copy.copy(model)
+    shared._modules = {name: layer if part is output else part for name, part in model._modules.items()}
+    vars(shared).pop("forward", None)  # a hook's, which is bound to the model itself
+    return shared

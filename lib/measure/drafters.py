@@ -1,0 +1,201 @@
+"""Drafters decoded live: every drafter with every shape, greedily, one request at a time, beside plain decoding."""
+
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from lib.cost.candidates import EXITS, growth_rules
+from lib.decoding.loop import generate
+from lib.decoding.records import Generation
+from lib.drafters import vocabulary
+from lib.drafters.drafter import Drafter, NoDrafter
+from lib.drafters.heads.store import folder_of, made_for
+from lib.drafters.registry import DRAFTERS, make, needs_draft_model, parse
+from lib.forward.load import load_pairs
+from lib.lab.chapter import Store
+from lib.models import prompts as prompt_files
+from lib.models.registry import sources
+from lib.replay.acceptance import tally
+from lib.replay.trace import loop_start
+from lib.trees.growth.registry import shape_or_growth
+
+MODEL = "model "  # before the name of a language model that drafts
+PLAIN, NO_SHAPE = "none", "root"  # decoding without a drafter, and the tree that it verifies
+CONTROLS = ("random", "oracle")
+STANDARD = ("model", "lookup", "lookup:frequent", "sam", "recycling", "merged", "early_exit", "int8", "combined",
+            "adaptive:schedule", "adaptive:complexity", "adaptive:pays", "confident", *CONTROLS)
+COMPARED = ("model", "lookup")  # in every comparison, whatever else drafts
+DEEPEST = 8  # levels of grown trees
+SECONDS = 10.0  # between two lines of progress
+
+
+def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], further_heads: Sequence[str],
+            other_drafters: Sequence[str], shapes: Sequence[str], grown: Sequence[int], prompts: str,
+            judge_prompts: int, new_tokens: int, dtype: str, device: str, seed: int) -> None:
+    """Writes the table "drafters", all rows of a prompt together, and "head_curves" where the first target has heads
+    with a record of their training.
+
+    pairs: names; the first target is decoded with `drafters` (see `competing`), with those of `further_heads` that
+    exist for it, and the others with `other_drafters`. shapes: names of static shapes; grown: budgets at which
+    drafters that can grow trees also do. judge_prompts: of each kind. new_tokens: of a continuation.
+    """
+    loaded = load_pairs(pairs, dtype=dtype, device=device)
+    by_target: dict[str, list] = {}
+    for pair in loaded:
+        by_target.setdefault(pair.target_name, []).append(pair)
+    first = loaded[0].target_name
+    specs = [*drafters, *(name for name in further_heads if name in heads_of(first))] if drafters else []
+    deepest = max(shape_or_growth(shape).max_depth for shape in shapes)
+    table = store.open("drafters")
+    done = {(target, prompt) for target, _, _, prompt, _ in table.keys()}
+    for target, group in by_target.items():
+        windows = [pair.window for pair in group if pair.window]
+        texts = prompt_files.load(prompts, group[0].tokenizer, first=judge_prompts,
+                                  limit=min(windows) - new_tokens - deepest - 1 if windows else None)
+        for rows in decoded(group, texts, specs if target == first else other_drafters, shapes, grown=grown,
+                            new_tokens=new_tokens, seed=seed, done=done):
+            table.extend(rows)
+    curves = {name: folder_of(first, name) / "curve.csv" for name in heads_of(first)}
+    points = [pd.read_csv(path).assign(target=first, head=name) for name, path in curves.items() if path.exists()]
+    if points:
+        store.write("head_curves", pd.concat(points))
+
+
+def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
+    """The files that decide the rows of `measure`: of local models, of the heads of their targets, and of prompts."""
+    named = [source for pair in pairs for source in sources(pair) if source is not None]
+    heads = [folder_of(sources(pair)[0].short, name) for pair in pairs for name in heads_of(sources(pair)[0].short)]
+    asked = {prompt_files.place(prompts, chat) for chat in (False, True)}
+    local = {Path(source.where) for source in named if source.is_folder or source.is_gguf}
+    return sorted({*local, *heads, *(path for path in asked if path.is_file())})
+
+
+def heads_of(target: str) -> list[str]:
+    """The heads of a target that the registry can load, which ship or were made here: KIND or KIND-NAME."""
+    return [name for name in made_for(target) if _head(name)]
+
+
+def _head(spec: str) -> str:
+    """The kind of head that a drafter reads: "eagle" of "eagle-wide"; empty without a head."""
+    kind = spec.partition("-")[0].partition(":")[0]
+    return DRAFTERS[kind].drafter.head_kind if kind in DRAFTERS else ""
+
+
+def check(spec: str) -> None:
+    """ValueError for a spec that is neither a drafter with its option nor the name of a head, for any target."""
+    if not _head(spec):
+        parse(spec)
+
+
+def competing(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
+    """The drafters compared on one target: label -> kind with its option, pair and options, as `make` takes them.
+
+    pairs: of one target, in order of preference. specs: see `drafters.registry`, or names of heads, in addition
+    to COMPARED; empty: all that exist for the target, early exit after one layer in EXITS. "model" stands for the draft
+    model of every pair, "merged" for all of them in one; the other kinds that need a draft model take the first, and
+    are left out where no pair has one.
+    """
+    first, drafters = pairs[0], {}
+    by_model = {pair.drafter_name: pair for pair in pairs if pair.draft_model is not None}
+    standard = [spec for spec in STANDARD if not DRAFTERS[parse(spec)[0]].drafter.refusal(first.target)]
+    standard += [f"model:vocabulary={vocabulary.REDUCED}"] if vocabulary.ships(first.target_name) else []
+    for spec in dict.fromkeys([*COMPARED, *specs] if specs else [*standard, *heads_of(first.target_name)]):
+        if spec == "model":
+            drafters |= {f"{MODEL}{name}": (spec, pair, {}) for name, pair in by_model.items()}
+        elif _head(spec):
+            kind, dash, variant = spec.partition("-")
+            drafters[spec] = kind, first, {"folder": folder_of(first.target_name, f"{_head(spec)}{dash}{variant}")}
+        elif spec == "merged":
+            if len(by_model) > 1:
+                drafters[spec] = spec, first, {"models": [pair.draft_model for pair in by_model.values()]}
+        elif needs_draft_model(spec):
+            drafters |= {spec: (spec, pair, {}) for pair in list(by_model.values())[:1]}
+        else:
+            spec = f"{spec}:{max(1, len(first.target.model.layers) // EXITS)}" if spec == "early_exit" else spec
+            drafters[spec] = spec, first, {}
+    return drafters
+
+
+def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequence[str], *, new_tokens: int, seed: int,
+            grown: Sequence[int] = (), done: set[tuple[str, str]] = frozenset()) -> Iterator[list[dict]]:
+    """For each prompt the rows of the table "drafters": plain decoding, then every drafter and shape in shuffled order.
+
+    pairs: of one target. prompts: with names, kinds, ids (see `prompts.PromptSet`). done: (target, prompt) to skip.
+    Each setting has a drafter of its own, which sees the prompts in their order; one that remembers earlier prompts
+    decodes skipped prompts too, so that a resumed run gives the rows of one that was not stopped.
+    """
+    first = pairs[0]
+    drafters, made = competing(pairs, specs), {}
+
+    def drafter_of(label: str, shape: str, ids: Sequence[int] = (), continuation: Sequence[int] = ()) -> Drafter:
+        spec, pair, options = drafters[label]
+        if spec in CONTROLS:
+            known = {"prompts": [ids], "continuations": continuation} if spec == "oracle" else {}
+            return make(spec, pair, **known, generator=torch.Generator().manual_seed(seed))
+        if (label, shape) not in made:
+            made[label, shape] = make(spec, pair, **options)
+        return made[label, shape]
+
+    def run(drafter: Drafter, shape: str, ids: torch.Tensor) -> Generation:
+        return generate(first.target, drafter, ids[None], shape=shape, max_new_tokens=new_tokens,
+                        eos_token_id=first.eos_token_ids)
+
+    settings = [(label, shape) for label in drafters for shape in shape_names]
+    for label in drafters if grown else ():
+        if label not in CONTROLS:
+            rule = next(iter(growth_rules(drafter_of(label, shape_names[0]), DEEPEST)), "")
+            settings += [(label, f"{rule}@{budget}") for budget in grown if rule]
+    tried = tqdm(list(zip(prompts.names, prompts.kinds, prompts.ids)), mininterval=SECONDS, file=sys.stdout,
+                 desc=f"{first.target_name}, {len(settings)} settings", unit="prompt")
+    for name, kind, ids in tried:
+        if (first.target_name, name) in done:
+            for label, shape in settings:
+                if label not in CONTROLS and (drafter := drafter_of(label, shape)).remembers:
+                    run(drafter, shape, ids)
+            continue
+        about = {"target": first.target_name, "dtype": first.dtype, "prompt": name, "kind": kind,
+                 "prompt_tokens": len(ids)}
+        plain = run(NoDrafter(), "chain:0", ids)
+        rows = _rows(plain, plain, NoDrafter(), first.target,
+                     about | {"drafter": PLAIN, "shape": NO_SHAPE, "budget": 0})
+        for label, shape in random.Random(f"{seed}/{name}").sample(settings, len(settings)):
+            drafter = drafter_of(label, shape, ids, plain.new_tokens)
+            setting = {"drafter": label, "shape": shape, "budget": shape_or_growth(shape).budget}
+            rows += _rows(run(drafter, shape, ids), plain, drafter, first.target, about | setting)
+        yield rows
+
+
+def _rows(done: Generation, plain: Generation, drafter: Drafter, target: nn.Module, about: Mapping) -> list[dict]:
+    """One row for the stretch before the output's first loop, and one for the loop, where they have rounds."""
+    def of(name: str) -> np.ndarray:
+        return np.array([getattr(record, name) for record in done.rounds])
+
+    counts = {name: of(name) for name in ("drafted", "accepted", "draft_calls")}
+    counts |= {f"{part}_ms": 1000 * of(f"{part}_seconds").astype(float) for part in ("draft", "verify", "commit")}
+    looped = of("position") - 1 >= loop_start(done.new_tokens[0])
+    sums = tally([about["prompt"]], [about["kind"]], np.zeros(len(done.rounds), int), looped, **counts)
+    return sums.assign(**about, weight_bytes=drafter_bytes(drafter, target), target_bytes=model_bytes(target),
+                       tokens=sums["accepted"] + sums["rounds"],
+                       identical=done.new_tokens == plain.new_tokens).to_dict("records")
+
+
+def drafter_bytes(drafter: Drafter, target: nn.Module) -> int:
+    """Bytes of the weights of a drafter's models and heads that are not the target's."""
+    while hasattr(drafter, "drafter"):  # one stands in front of another
+        drafter = drafter.drafter
+    shared = {tensor.data_ptr() for tensor in target.state_dict().values()}
+    held = [getattr(part, name, None) for part in getattr(drafter, "drafters", [drafter]) for name in ("model", "head")]
+    return sum({tensor.data_ptr(): tensor.nbytes for module in held if module is not None
+                for tensor in module.state_dict().values() if tensor.data_ptr() not in shared}.values())
+
+
+def model_bytes(model: nn.Module) -> int:
+    """Bytes of a model's weights, each counted once."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}.values())

@@ -1,0 +1,198 @@
+"""Logged answers of a model that is served elsewhere: what was read, drafters replayed on it, the recommendation at
+costs of elsewhere, and what it means that some answers are known by their text alone. No target is loaded.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+
+import lib.cost.served as from_logs
+from lib.cost.candidates import Candidate, Entrant, Limits
+from lib.cost.recommendation import with_schedule
+from lib.cost.roofline import HARDWARE
+from lib.cost.round_cost import RoundCost
+from lib.drafters.drafter import TextDrafter
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import DRAFTERS, make, parse
+from lib.forward.load import load_served
+from lib.lab import provenance, stats
+from lib.lab.chapter import Store
+from lib.models import dialogue, held_out
+from lib.models import prompts as prompt_files
+from lib.models.load import Served
+from lib.models.registry import sources
+from lib.replay import acceptance, endpoint, log_lines, logs
+from lib.replay.logs import Texts
+
+EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
+AS_LOGGED = -1.0  # in the place of a temperature
+CHAIN = "chain:4"  # at which text alone stands beside token ids
+
+
+def measure(store: Store, *, log: str, inputs: str, url: str, served: str, prompts: str, ask_prompts: int,
+            new_tokens: int, target: str, drafters: Sequence[str], temperature: float, costs: str,
+            batches: Sequence[int], most_nodes: int, most_depth: int, dtype: str, device: str, seed: int) -> None:
+    """Writes the tables "served_answers", "served_candidates" and "served_text", and the recommendation for each batch
+    size as served.json.
+
+    log: a file of answers, "" for EXAMPLE; inputs: the batch API's input file. url: of a server that is asked for
+    answers in the place of a log, of the model that it calls `served`. ValueError says what cannot be used.
+    """
+    if not store.open("served_text").frame().empty:  # the last table
+        return
+    kinds, names = kinds_of(drafters)
+    model, rng = load_served(target, names, dtype=dtype, device=device), np.random.default_rng(seed)
+    if url:
+        log = ask(url, served, model, prompts, store.folder, first=ask_prompts, new_tokens=new_tokens,
+                  temperature=temperature, seed=seed)
+    texts = read(log, inputs, model)
+    written_at = temperature_of(temperature, texts)
+    store.write("served_answers", answers(texts))
+    found, known = entrants(model, kinds), prices(costs, model, batches, most_nodes)
+    tried = replayed(found, texts, written_at, Limits(most_nodes, most_depth, batches))
+    by_batch = [from_logs.recommend(tried, cost, batch, texts, rng) for batch, cost in known.items()]
+    told = from_logs.ForLogs(model.name, Path(costs).name, written_at, len(texts.names),
+                             with_schedule(by_batch))
+    told.save(store.folder / from_logs.FILE)
+    store.write("served_candidates", predicted(tried, known, rng))
+    store.write("served_text", by_text_alone(found, texts, model.tokenizer, written_at))
+
+
+def files_of(log: str, inputs: str, target: str, drafters: Sequence[str], costs: str) -> list[Path]:
+    """The files that decide the rows of `measure`: the log, those of costs and requests, and local models."""
+    named = [one for name in (target, *kinds_of(drafters)[1]) for one in sources(name) if one is not None]
+    given = [Path(path).expanduser() for path in (log or EXAMPLE, inputs, costs) if path]
+    return [*(path for path in given if path.is_file()),
+            *(Path(one.where) for one in named if one.is_folder or one.is_gguf)]
+
+
+def kinds_of(specs: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The kinds of drafters among names, and the draft models. ValueError for a kind that logs do not decide."""
+    kinds = [spec for spec in specs if spec.partition(":")[0] in DRAFTERS]
+    for spec in kinds:
+        kind = DRAFTERS[parse(spec)[0]].drafter
+        if not issubclass(kind, TextDrafter) or spec.partition(":")[0] in ("none", "plain"):
+            raise ValueError(f"drafter {spec!r} needs the target's logits or hidden states, or a draft model, which a "
+                             "log does not have: give kinds that read the text alone (lookup, sam, ngrams), or the "
+                             "name or folder of a draft model itself")
+    return kinds, [spec for spec in specs if spec not in kinds]
+
+
+def entrants(target: Served, kinds: Sequence[str]) -> list[Entrant]:
+    """The drafters that compete: kinds that read the text, and the target's draft models."""
+    alone = SimpleNamespace(target=SimpleNamespace(config=target.config), target_name=target.name, draft_model=None)
+    return [Entrant(spec, spec, alone, make(spec, alone)) for spec in kinds] + [
+        Entrant(name, "model", SimpleNamespace(draft_model=model), LanguageModelDrafter(model))
+        for name, model in target.drafters.items()]
+
+
+def temperature_of(asked: float, texts: Texts) -> float:
+    """The temperature at which the answers were written: the one asked for, or that of the log. ValueError where
+    neither tells one.
+    """
+    if asked >= 0:
+        return asked
+    if len(texts.temperatures) != 1:
+        told = ", ".join(map(str, texts.temperatures)) or "none"
+        raise ValueError(f"the log tells the temperatures {told}; give the one at which its answers were written, as "
+                         "in --set temperature=0.7, or the answers of one temperature")
+    return texts.temperatures[0]
+
+
+def read(path: str | Path, inputs: str, target: Served) -> Texts:
+    """The answers of a log, or of the example, as the target's tokens."""
+    return logs.tokenised(log_lines.read(path or EXAMPLE, inputs), target.tokenizer, eos_token_id=target.eos_token_ids)
+
+
+def answers(texts: Texts) -> pd.DataFrame:
+    """The table "served_answers": the answers that were read, the lines that were refused, and notes on the log."""
+    rows = [dict(answer=name, kind=kind, known_by=way, tokens=len(ids), ended=ended, remark="") for
+            name, kind, way, ids, ended in zip(texts.names, texts.kinds, texts.known_by, texts.written, texts.ended)]
+    remarks = [(where, "refused", why) for where, why in texts.refused.items()]
+    remarks += [(f"note {number}", "note", note) for number, note in enumerate(texts.notes, 1)]
+    return pd.DataFrame(rows + [dict(answer=name, kind="", known_by=what, tokens=0, ended=False,
+                                     remark=" ".join(remark.split())) for name, what, remark in remarks])
+
+
+def ask(url: str, name: str, target: Served, path: str, folder: Path, *, first: int, new_tokens: int,
+        temperature: float, seed: int) -> Path:
+    """The file of a server's answers to prompts, `first` of each kind; see `endpoint.collect`. Chat models get
+    messages, others plain texts. ValueError without a temperature.
+    """
+    if temperature < 0:
+        raise ValueError("temperature is below 0, which leaves it to a log; give the one at which the server shall "
+                         "answer, 0 for greedy decoding")
+    chats = dialogue.has_template(target.tokenizer)
+    settings = dict(new_tokens=new_tokens, temperature=temperature, seed=seed)
+    requests, kinds = {}, {}
+    for row in prompt_files.rows(prompt_files.place(path, chats)):
+        if list(kinds.values()).count(row.kind) < first:
+            messages = row.messages or dialogue.of_user(held_out.resolve(row.source))
+            asked = messages if chats else "\n\n".join(message["content"] for message in messages)
+            requests[row.name], kinds[row.name] = endpoint.request_of(name, asked, **settings), row.kind
+    return endpoint.collect(url, requests, kinds, folder)
+
+
+def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dict[int, dict[str, RoundCost]]:
+    """By batch and drafter the cost of rounds, as `served.price_of` takes them: of a file, or of hardware by its name.
+    """
+    if costs in HARDWARE:
+        sizes = {"": 1.0} | {name: float(model.num_parameters()) for name, model in target.drafters.items()}
+        by_name = {name: from_logs.computed(costs, target.parameters, size, batches, most)
+                   for name, size in sizes.items()}
+        return {batch: {name: by_batch[batch] for name, by_batch in by_name.items()} for batch in batches}
+    known = from_logs.read_costs(costs)
+    if missing := [batch for batch in batches if batch not in known]:
+        raise ValueError(f"{costs} has no batch {missing[0]}, but {', '.join(map(str, known))}: measure it, or set "
+                         "batches to those")
+    return {batch: {name: known[batch] for name in ("", *target.drafters)} for batch in batches}
+
+
+def replayed(found: Sequence[Entrant], texts: Texts, temperature: float, limits: Limits) -> list[Candidate]:
+    """Every drafter with its static trees, replayed on the logged answers."""
+    models = {one.name: one.drafter.model for one in found if isinstance(one.drafter, LanguageModelDrafter)}
+    trace = logs.trace_of(texts, models, about={"protocol": acceptance.CONTINUATION}, temperature=temperature)
+    return from_logs.candidates(found, trace, texts, limits)
+
+
+def predicted(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, RoundCost]],
+              rng: np.random.Generator) -> pd.DataFrame:
+    """The table "served_candidates": by batch, drafter and tree the tokens per round and the predicted speed, on all
+    logged answers.
+    """
+    rows = []
+    for candidate in tried:
+        mean = stats.ratio(candidate.accepted + candidate.rounds, candidate.rounds, rng)
+        for batch, by_name in known.items():
+            price = from_logs.price_of(candidate, by_name)
+            share = price.plain / candidate.seconds(price, batch)
+            rows.append(dict(batch=batch, drafter=candidate.entrant.name, shape=candidate.label,
+                             budget=candidate.shape.budget, depth=candidate.shape.max_depth, chain=candidate.is_chain,
+                             n_prompts=mean.n_prompts, n_rounds=mean.n_rounds) | {
+                f"{name}{end}": factor * getattr(mean, value)
+                for name, factor in (("tokens", 1.0), ("speedup", share))
+                for end, value in (("", "value"), ("_low", "low"), ("_high", "high"))})
+    return pd.DataFrame(rows)
+
+
+def by_text_alone(found: Sequence[Entrant], texts: Texts, tokenizer, temperature: float) -> pd.DataFrame:
+    """The table "served_text": what replay would have found, had the log the texts alone: by drafter the tokens per
+    round of a chain on the answers whose ids are known, with these and with the canonical tokens. Without ids those of
+    the example stand in, with the drafters that read the text.
+    """
+    known = [row for row, by in enumerate(texts.known_by) if by != logs.BY_TEXT]
+    if not known:
+        shipped = load_served("base", [])
+        other = read("", "", shipped)
+        return by_text_alone(entrants(shipped, ["lookup", "sam"]), other, shipped.tokenizer,
+                             temperature_of(AS_LOGGED, other)).assign(example=True)
+    written = logs.select(texts, known)
+    canonical = logs.canonicalised(written, tokenizer)
+    same = sum(one == two for one, two in zip(written.written, canonical.written))
+    tokens = [{one.entrant.name: one.tokens for one in replayed(found, part, temperature, Limits(4, 4))
+               if one.label == CHAIN} for part in (written, canonical)]
+    return pd.DataFrame([dict(drafter=name, answers=len(known), canonical=same, tokens_ids=tokens[0][name],
+                              tokens_text=tokens[1][name], example=False) for name in tokens[0]])

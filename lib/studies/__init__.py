@@ -1,3 +1,0 @@
-"""One folder per study: `measure` makes the rows, `findings` says what they mean, `figures` draws them."""
-
-STUDIES = ("acceptance", "advice", "drafters", "rules", "speed", "attention", "served")  # in the order of the report

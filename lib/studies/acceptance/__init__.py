@@ -1,1 +1,0 @@
-"""Acceptance by shape, budget, drafter, text and temperature. Start at `measure` (rows by replay) and `findings`."""

@@ -1,1 +1,0 @@
-"""Which tree to use here, and the settings for serving engines: notebook 06."""

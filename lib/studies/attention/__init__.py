@@ -1,1 +1,0 @@
-"""What attention over a tree costs: notebook 03."""

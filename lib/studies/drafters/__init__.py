@@ -1,1 +1,0 @@
-"""Which drafter to use for which text: notebook 05."""

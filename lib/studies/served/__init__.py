@@ -1,1 +1,0 @@
-"""Which tree to use where the target is served elsewhere, from its logged answers: notebook 08."""

@@ -1,1 +1,0 @@
-"""Tokens per second beside the alternatives: notebook 07."""

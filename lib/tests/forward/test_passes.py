@@ -1,0 +1,260 @@
+"""Every forward pass gives what transformers' layers give within rounding, and follows the model's weights."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from lib import attention
+from lib.decoding import generate, in_batches
+from lib.drafters import make
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import head_of
+from lib.forward.load import ran_by_name
+from lib.forward.passes import JOINED, LAYERS, NATIVE, choice, copied_bytes, forward_pass, native_refusal, refusal
+from lib.forward.quantize import quantize_int8
+from lib.kernels.products import MOST_ROWS, weights_refusal
+from lib.models.cache import TreeCache
+from lib.tests import small_heads, small_models
+from lib.trees import shapes
+
+SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=1024, bos_token_id=0, eos_token_id=0)
+SCALED = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16, "rope_theta": 10_000.0}
+CONFIGS = {
+    "llama": LlamaConfig(**SIZES),
+    "llama, tied, biased": LlamaConfig(**SIZES, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
+    "llama, scaled rotation": LlamaConfig(**SIZES, rope_parameters=SCALED),
+    "mistral": MistralConfig(**SIZES, sliding_window=None),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16),
+}
+TREE = shapes.parse("expansion:2,2,1")
+DEPTH, MASK = torch.tensor(TREE.depth), torch.tensor(TREE.mask)
+WITHIN = {torch.float32: 2e-6, torch.bfloat16: 3e-2}  # of the largest logit
+REFUSAL = weights_refusal([torch.zeros(8, 8)])
+needs_kernels = pytest.mark.skipif(REFUSAL is not None, reason=str(REFUSAL))
+
+
+def without_kernels(monkeypatch):
+    """As on a machine without a compiler."""
+    monkeypatch.setattr("lib.kernels.products.weights_refusal", lambda weights, device="": "not now")
+
+
+@pytest.fixture(params=[pytest.param(NATIVE, marks=needs_kernels), JOINED])
+def name(request, monkeypatch):
+    if request.param == JOINED:
+        without_kernels(monkeypatch)
+    return request.param
+
+
+def made(config=CONFIGS["llama"], dtype=torch.float32, seed: int = 0):
+    attention.register()
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="tree", dtype=dtype).eval()
+    with torch.no_grad():
+        for weight in model.parameters():  # biases and norms too, which begin as zeros and ones
+            weight.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+@torch.inference_mode()
+def block(model, name: str, lengths=(5, 9), **asked):
+    """The outputs of a tree's forward pass after right-padded prompts of these lengths, and the cache."""
+    tokens = torch.randint(1, 50, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(1))
+    cache = TreeCache()
+    forward_pass(model, LAYERS)(tokens, torch.arange(max(lengths)), None, cache)
+    cache.set_lengths(torch.tensor(lengths))
+    nodes = torch.randint(1, 50, (len(lengths), TREE.size), generator=torch.Generator().manual_seed(2))
+    return forward_pass(model, name)(nodes, DEPTH, MASK, cache, **asked), cache
+
+
+def assert_same(model, name: str, atol: float = 1e-5, rtol: float = 1e-4, **asked):
+    (ours, _), (theirs, _) = (block(model, own, **asked) for own in (name, LAYERS))
+    torch.testing.assert_close(ours.logits, theirs.logits, atol=atol, rtol=rtol)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("dtype", WITHIN, ids=str)
+@pytest.mark.parametrize("lengths", [(7,), (5, 9), (6, 6, 6)], ids=str)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_block_gives_what_the_layers_give(config, lengths, dtype, name):
+    model = made(config, dtype)
+    if name == NATIVE and (reason := native_refusal(model)):
+        pytest.skip(reason)
+    (ours, filled), (theirs, cache) = block(model, name, lengths), block(model, LAYERS, lengths)
+    largest = theirs.logits.float().abs().max()
+    assert (ours.logits.float() - theirs.logits.float()).abs().max() <= WITHIN[dtype] * largest
+    for layer, (own, other) in enumerate(zip(filled.layers, cache.layers)):
+        for row, length in enumerate(lengths):  # the next block reads what this one wrote
+            torch.testing.assert_close(own.keys[row, :, : length + TREE.size], other.keys[row, :, : length + TREE.size],
+                                       atol=5e-2 if dtype == torch.bfloat16 else 1e-5, rtol=1e-4, msg=f"layer {layer}")
+
+
+@pytest.mark.parametrize("keep", [1, 2, torch.tensor([0, 3]), torch.tensor([3, 0, *range(TREE.size)])], ids=str)
+def test_only_the_asked_logits_are_made(keep, name):
+    assert_same(made(), name, logits_to_keep=keep)
+
+
+def test_hidden_states_stand_in_transformers_order(name):
+    ours, theirs = assert_same(made(CONFIGS["qwen3"]), name, output_hidden_states=True)
+    assert len(ours.hidden_states) == len(theirs.hidden_states) == 3
+    for own, other in zip(ours.hidden_states, theirs.hidden_states):
+        torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("longest", [11, MOST_ROWS + 1])
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=["any", "in pairs"])
+def test_prompts_and_trees_without_a_prefix_are_read_as_the_layers_read_them(name, longest, weights):
+    model = made().to(weights).float()
+    tokens = torch.randint(1, 50, (2, longest), generator=torch.Generator().manual_seed(1))
+    for given, depth, mask in ((tokens, torch.arange(longest), None), (tokens[:, : TREE.size], DEPTH, MASK)):
+        keep, caches = torch.tensor([3, given.shape[1] - 1]), (TreeCache(), TreeCache())
+        ours, theirs = (forward_pass(model, own)(given, depth, mask, cache, logits_to_keep=keep).logits
+                        for own, cache in zip((name, LAYERS), caches))
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+        for own, other in zip(*(cache.layers for cache in caches), strict=True):
+            torch.testing.assert_close(own.keys[:, :, : given.shape[1]], other.keys[:, :, : given.shape[1]],
+                                       atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("unknown", [-1, 50])
+def test_a_token_that_the_embedding_lacks_is_refused(name, unknown):
+    with torch.inference_mode(), pytest.raises(IndexError):
+        forward_pass(made(), name)(torch.tensor([[7, unknown, 7]]), torch.arange(3), None, TreeCache())
+
+
+@needs_kernels
+@torch.inference_mode()
+@pytest.mark.parametrize("depth, mask", [((4,), (3, 3)), ((3,), (3, 4)), ((3,), (2, 3))], ids=str)
+def test_positions_and_masks_that_do_not_fit_are_refused(depth, mask):
+    with pytest.raises(ValueError, match="3 nodes after 0 pending"):
+        forward_pass(made(), NATIVE)(torch.ones(1, 3, dtype=torch.long), torch.zeros(depth, dtype=torch.long),
+                                     torch.ones(mask, dtype=torch.bool), TreeCache())
+
+
+def test_kernels_are_made_once_and_again_when_weights_change(name):
+    model = made()
+    assert forward_pass(model, name).blocks is forward_pass(model, name).blocks
+    block(model, name)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
+    assert_same(model, name)
+
+
+def test_names_that_cannot_run_are_refused_with_the_reason(monkeypatch):
+    with pytest.raises(ValueError, match="forward is 'fast'; choose one of layers, native, joined, or 'auto'"):
+        forward_pass(made(), "fast")
+    with pytest.raises(ValueError, match="LlamaForCausalLM cannot run as 'joined': its weights are torch.float64"):
+        forward_pass(small_models.llama(0), JOINED)
+    without_kernels(monkeypatch)
+    with pytest.raises(ValueError, match="LlamaForCausalLM cannot run as 'native': not now; leave `forward` out"):
+        generate(made(), make("lookup", None), torch.ones(1, 3, dtype=torch.long), shape="chain:1", forward=NATIVE)
+
+
+@needs_kernels
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_weights_that_bfloat16_holds_are_read_in_pairs(config, monkeypatch):
+    whole, exact = made(config), made(config)
+    assert copied_bytes(whole) == 0 and forward_pass(whole).name == NATIVE
+    for model in (whole, exact):
+        model.bfloat16().float()
+    assert 0 < copied_bytes(exact) <= sum(weight.nbytes for weight in exact.parameters())
+    monkeypatch.setattr("lib.kernels.products.MOST_COPIED", 0.0)
+    assert copied_bytes(whole) == 0
+    (theirs, _), (ours, _) = (block(model, NATIVE) for model in (whole, exact))
+    assert (theirs.logits - ours.logits).abs().max() <= WITHIN[torch.float32] * theirs.logits.abs().max()
+
+
+def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
+    without_kernels(monkeypatch)
+    small, large = made(), made(seed=1)
+    assert copied_bytes(small) == sum(layer.weight.nbytes for layer in small.modules() if isinstance(layer, nn.Linear))
+    ends = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+    joint = [name for name, _ in small.named_modules() if name.endswith(ends)]
+    half = made(dtype=torch.float16)  # which no kernel packs: only what is joined is copied
+    assert copied_bytes(half) == sum(half.get_submodule(name).weight.nbytes for name in joint)
+    monkeypatch.setattr("lib.kernels.products.MOST_COPIED", 0.0)
+    plain = forward_pass(large)
+    assert plain.name == LAYERS and plain.output is large.lm_head and copied_bytes(large) == 0
+    assert forward_pass(small).name == JOINED  # its copies are there already
+
+
+def test_int8_layers_are_the_same(name):
+    model = made(CONFIGS["qwen2"])
+    quantize_int8(model)
+    assert_same(model, name, atol=1e-4, rtol=1e-3)
+
+
+@needs_kernels
+def test_gate_and_up_in_different_numbers_of_16_bits_are_the_model_s_own():
+    """One product computes both, so that they must lie in panels of one form."""
+    model = made()
+    for layer in model.model.layers:
+        for part, dtype in ((layer.mlp.gate_proj, torch.bfloat16), (layer.mlp.up_proj, torch.float16)):
+            part.weight.data = part.weight.data.to(dtype).float()
+    assert_same(model, NATIVE, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("model, reason", [
+    (lambda: made(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)), "GPT2LMHeadModel"),
+    (lambda: small_models.llama(0), "float64"),
+    (lambda: made(LlamaConfig(**SIZES, hidden_act="gelu")), "gelu"),
+    (lambda: made(LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})),
+     "dynamic"),
+])
+def test_what_the_faster_ones_do_not_serve_runs_in_layers(model, reason):
+    model = model()
+    assert reason in refusal(model)
+    assert forward_pass(model).name == choice(model, "cpu") == LAYERS
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int8"])
+def test_what_ran_is_known_without_the_weights(dtype):
+    from lib.forward import load_pair
+
+    pair = load_pair("base", dtype)
+    assert ran_by_name(["base", "base/tiny"], dtype, "cpu") == {"base": forward_pass(pair.target).name}
+
+
+@pytest.mark.parametrize("forward", [NATIVE, JOINED, LAYERS, "auto"])
+def test_greedy_text_of_a_batch_is_that_of_the_layers(forward):
+    """Float32 by each forward pass against float64, which runs as transformers wrote it."""
+    if forward == NATIVE and REFUSAL:
+        pytest.skip(REFUSAL)
+    target = small_models.llama(3, dtype=torch.float32, hidden=64)
+    drafter = small_models.related(target, 4, noise=0.2)
+    ids, mask = next(in_batches(small_models.prompts(5, (4, 9, 17)), 3))
+    settings = dict(attention_mask=mask, shape="kary:2@14", max_new_tokens=40)
+    done = generate(target, LanguageModelDrafter(drafter), ids, forward=forward, **settings)
+    exact = generate(target.double(), LanguageModelDrafter(drafter.double()), ids, **settings)
+    assert done.new_tokens == exact.new_tokens and exact.forward == LAYERS
+    assert done.forward == (forward if forward != "auto" else JOINED if REFUSAL else NATIVE)
+
+
+@pytest.mark.parametrize("shape, rule", [("kary:2@14", "greedy"), ("dyspec@8", "greedy"), ("chain:3", "naive")])
+@pytest.mark.parametrize("kind", ["model", "early_exit:1", "eagle3", "combined:behind=eagle:enough=2"])
+def test_loops_in_float64_are_the_same_over_joined_blocks(kind, shape, rule, monkeypatch):
+    """Batches of different lengths, rows that end at different rounds, hidden states, growth, sampling: with float64
+    let in, where rounding cannot decide.
+    """
+    if "combined" in kind and "@8" in shape:
+        pytest.skip("look-up fills static shapes alone")
+    target = small_models.llama(3, layers=3)
+    folder = small_heads.folder(head_of(kind) or "none", target)
+    pair = SimpleNamespace(target=target, draft_model=small_models.related(target, 4, noise=0.2))
+    options = {} if folder is None else {"folder": folder}
+    ids, mask = next(in_batches(small_models.prompts(5, (4, 9, 17)), 3))
+    results = {}
+    for name, dtypes in ((LAYERS, ()), (JOINED, (torch.float64,))):
+        monkeypatch.setattr("lib.forward.passes.DTYPES", dtypes)
+        done = generate(target, make(kind, pair, **options), ids, attention_mask=mask, shape=shape, rule=rule,
+                        eos_token_id=7, temperature=0.0 if rule == "greedy" else 1.0, max_new_tokens=25,
+                        generator=torch.Generator().manual_seed(1))
+        results[done.forward] = done.new_tokens, [(found.row, found.accepted) for found in done.rounds]
+        assert done.forward == name
+    assert results[LAYERS] == results[JOINED]

@@ -1,0 +1,57 @@
+"""int8 weights: what rounding does, which layers it reaches, and that losslessness holds against what was rounded."""
+
+import pytest
+import torch
+
+from lib.decoding import generate, in_batches
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.forward.quantize import PackedLinear, int8, quantize_int8, rounded
+from lib.kernels.panels import of_16_bits
+from lib.tests import small_models
+
+PROMPTS = small_models.prompts(2, (3, 11, 6))
+
+
+def weights(model) -> int:
+    """Bytes of a model's parameters and buffers, those that modules share once."""
+    return sum({part.data_ptr(): part.nbytes for part in (*model.parameters(), *model.buffers())}.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_rounded_weight_is_within_half_a_step(dtype):
+    weight = torch.randn(7, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
+    weight[3] = 0
+    quantised, scale = rounded(weight)
+    error = (quantised.double() * scale[:, None] - weight).abs().amax(1)
+    assert quantised.dtype == torch.int8 and (error <= scale * 0.5001).all() and not quantised[3].any()
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-6), (torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+def test_the_layer_is_the_product_with_its_rounded_weight(dtype, tolerance):
+    linear = torch.nn.Linear(64, 48).to(dtype)
+    layer, x = int8(linear), torch.randn(2, 5, 64).to(dtype)
+    expected = x.double() @ layer.panels.rows().double().T + linear.bias.double()
+    assert layer(x).dtype == dtype
+    torch.testing.assert_close(layer(x).double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_greedy_output_is_the_quantised_targets_own():
+    target, drafter = small_models.llama(0), small_models.related(small_models.llama(0), 1, noise=0.3)
+    before = weights(target)
+    for model in (target, drafter):
+        quantize_int8(model)
+    assert weights(target) < before / 2 and isinstance(target.lm_head, PackedLinear)
+    ids, mask = next(in_batches(PROMPTS, 3))
+    settings = dict(attention_mask=mask, shape="kary:2@6", max_new_tokens=16)
+    done = generate(target, LanguageModelDrafter(drafter), ids, **settings)
+    for prompt, tokens in zip(PROMPTS, done.new_tokens):
+        own = target.generate(prompt[None], max_new_tokens=16, do_sample=False, pad_token_id=0, eos_token_id=None)
+        assert own[0, len(prompt) :].tolist() == tokens
+
+
+def test_a_layer_of_float16_numbers_takes_bfloat16_inputs_too():
+    weight = torch.randn(40, 64, generator=torch.Generator().manual_seed(0)).half().float()
+    held = of_16_bits(weight)
+    assert held.numbers.dtype == torch.float16 and not held.takes_bfloat16
+    x = torch.randn(3, 64).bfloat16()
+    torch.testing.assert_close(PackedLinear(held, torch.bfloat16)(x).float(), x.float() @ weight.T, atol=0.1, rtol=0.02)

@@ -1,0 +1,77 @@
+"""A GGUF file's own numbers as weights: the model is the one that the file dequantises to in float32."""
+
+import gguf
+import pytest
+import torch
+
+from lib.decoding import generate, in_batches
+from lib.drafters import make
+from lib.forward import load_pair, stored
+from lib.forward.passes import copied_bytes, forward_pass
+from lib.forward.quantize import PackedEmbedding, PackedLinear
+from lib.models.gguf_files import packaged
+from lib.tests import tiny_gguf
+from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
+from lib.tests.real_model import needs_real_model
+
+KINDS = gguf.GGMLQuantizationType
+BLOCKS = [KINDS.Q8_0, KINDS.Q4_0, KINDS.Q4_1, KINDS.Q5_0, KINDS.Q5_1]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def dequantised(path):
+    """The model of a file in float32, from gguf's own reader and definition of the blocks."""
+    model = load_pair(str(path), dtype="float32").target
+    for tensor in gguf.GGUFReader(path).tensors:
+        weight = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy()).float()
+        role = tensor.name.split(".")[-2]
+        if role in ("attn_q", "attn_k"):
+            config = model.config
+            heads = config.num_attention_heads if role == "attn_q" else config.num_key_value_heads
+            weight = weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+        part = tensor.name.removesuffix(".weight")
+        first, _, rest = part.partition(".")
+        name = (stored.WHOLE[tensor.name] if tensor.name in stored.WHOLE
+                else f"model.layers.{rest.partition('.')[0]}.{stored.IN_LAYER[role]}")
+        model.get_submodule(name).weight.data.copy_(weight)
+    return model
+
+
+@pytest.mark.parametrize("kind", [*BLOCKS, KINDS.F16, KINDS.BF16, KINDS.F32], ids=lambda kind: kind.name)
+def test_logits_are_those_of_the_file_dequantised_in_float32(tmp_path, kind):
+    path = tiny_gguf.write(tmp_path / "tiny.gguf", quantised=kind)
+    pair, whole = load_pair(str(path), quantize="stored"), dequantised(path)
+    table, output = pair.target.get_input_embeddings(), pair.target.lm_head
+    assert pair.dtype == "stored" and pair.eos_token_ids == (1,)
+    if kind in BLOCKS:
+        assert isinstance(table, PackedEmbedding) and isinstance(output, PackedLinear)
+        assert table.numbers is output.numbers and copied_bytes(pair.target) == 0
+    ids = torch.randint(2, 250, (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        torch.testing.assert_close(pair.target(ids).logits, whole(ids).logits, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(table(ids), whole.get_input_embeddings()(ids))
+
+
+@pytest.mark.parametrize("kind", [KINDS.Q4_1, KINDS.Q8_0], ids=lambda kind: kind.name)
+def test_greedy_text_with_a_tree_is_that_of_the_dequantised_model(tmp_path, kind):
+    """Through native blocks where they run, whose embedding and output layer read the same panels."""
+    path = tiny_gguf.write(tmp_path / "tiny.gguf", quantised=kind)
+    pair, whole = load_pair(f"{path}|{path}", quantize="stored"), dequantised(path)
+    prompts = [torch.arange(5, 5 + length) for length in (9, 17)]
+    ids, mask = next(in_batches(prompts, 2))
+    done = generate(pair.target, make("model", pair), ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=20)
+    for prompt, tokens in zip(prompts, done.new_tokens):
+        own = whole.generate(prompt[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)
+        assert own[0, len(prompt) :].tolist() == tokens
+
+
+@needs_real_model
+def test_the_real_file_is_held_once_and_decodes(monkeypatch):
+    monkeypatch.undo()
+    model = load_pair(str(packaged()), quantize="stored").target
+    held = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+    assert sum(held.values()) < 1.01 * packaged().stat().st_size and copied_bytes(forward_pass(model).model) == 0

@@ -1,0 +1,129 @@
+"""The study of rules: its rows are those of the enumeration, and its test of a law has the stated level and power."""
+
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from lib.lab.chapter import Store
+from lib.lab.tables import read
+from lib.measure import rules
+from lib.models.load import Pair
+from lib.tests import small_models
+from lib.trees import shapes
+from lib.verify import warp
+from lib.verify.proof import enumeration
+from lib.verify.proof.languages import Logits
+
+SETTING = dict(vocabulary=3, seed=0, languages=2, agreements=[0.7], temperatures=[0.5, 1.0])
+
+
+def exact(folder, names, cases):
+    rules.exact(Store(folder, "test"), rules.wanted_rows(names, cases, **SETTING))
+    return read(folder, "rules_exact")
+
+
+def test_rows_hold_every_rule_below_its_bound(tmp_path):
+    cases = {shape: rules.sampled_rules(shapes.parse(shape)) for shape in ("chain:2", "star:2")}
+    for shape, own in cases.items():
+        rows = exact(tmp_path, [shape], [*own, (rules.BOUND, "")])
+    assert len(rows) == 2 * 2 * (sum(map(len, cases.values())) + 6)
+    kept = rows[rows["lossless"]]
+    assert kept["distance"].max() < 1e-12 and rows[~rows["lossless"]]["distance"].max() > 0.01
+    setting = ["language", "temperature", "shape", "proposal"]
+    best = kept.groupby(setting)["accepted"].max()
+    bound = kept[kept["rule"] == rules.BOUND].groupby(setting)["accepted"].max()
+    assert (best <= bound + 1e-6).all()
+
+
+def test_what_a_table_has_is_not_computed_again(tmp_path, monkeypatch):
+    cases = [("naive", "top_k"), ("traversal", "without_replacement")]
+    first = exact(tmp_path, ["chain:1"], cases)
+    monkeypatch.setattr(enumeration, "law", None)
+    assert exact(tmp_path, ["chain:1"], cases[::-1]).equals(first)
+    with pytest.raises(TypeError):
+        exact(tmp_path, ["star:2"], cases)
+
+
+def test_the_proof_has_every_rule_and_the_acceptances_that_are_no_rules(tmp_path):
+    rules.proof(Store(tmp_path, "test"), ["star:2", "chain:1"], random=2)
+    rows = read(tmp_path, "rules_proof")
+    assert rows[rows["lossless"]]["worst"].max() < 1e-12 < 0.01 < rows[rows["rule"] == "conservative"]["worst"].max()
+    shown = set(zip(rows["rule"], rows["proposal"]))
+    published = {("ratio, then p", "iid"), ("ratio, then again", "iid")}
+    assert shown == {*rules.sampled_rules(shapes.star(2)), *rules.sampled_rules(shapes.chain(1))} | published
+    assert not rows[rows["rule"].str.startswith("ratio")]["lossless"].any()
+    assert set(rows[rows["kind"] == "random"]["languages"]) == {2}
+
+
+def test_languages_agree_as_much_as_they_are_told():
+    generator = torch.Generator().manual_seed(0)
+    target = Logits.random(4, 4, generator)
+    same, other = target.related(1.0, generator), target.related(0.0, generator)
+    stacked = [torch.stack(list(logits.by_path.values())).flatten() for logits in (target, same, other)]
+    assert torch.equal(stacked[0], stacked[1])
+    assert abs(torch.corrcoef(torch.stack([stacked[0], stacked[2]]))[0, 1]) < 0.15
+    assert target.language(0.0)((1, 2)).sum() == 1 == target.language(0.0)((1, 2)).max()
+
+
+LAW = {(0, 0): 0.4, (0, 1): 0.3, (1, 0): 0.2, (1, 1): 0.0999, (2, 2): 0.0001}
+
+
+def p_value(law, count, seed):
+    """Of a test of LAW on samples of another law."""
+    cells, generator = list(law), torch.Generator().manual_seed(seed)
+    chances = torch.tensor(list(law.values()), dtype=torch.float64)
+    drawn = torch.multinomial(chances, count, replacement=True, generator=generator)
+    return rules.g_test([cells[place] for place in drawn], LAW)["p_value"]
+
+
+def test_the_right_law_is_refused_as_often_as_the_level_says():
+    assert 0.02 < sum(p_value(LAW, 400, seed) < 0.05 for seed in range(400)) / 400 < 0.09
+
+
+def test_a_law_that_is_visibly_wrong_is_refused_as_often_as_the_power_says():
+    count = 400
+    distance = rules.visible(rules.g_test([(0, 0)] * count, LAW)["degrees"], count, 0.05)
+    wrong = dict(LAW) | {(0, 0): 0.4 - distance, (1, 1): 0.0999 + distance}
+    assert sum(p_value(wrong, count, seed) < 0.05 for seed in range(200)) / 200 > 0.75
+
+
+def test_the_visible_distance_has_the_power_that_it_says():
+    """The power of the normal law with the mean and variance of the non-central chi-squared law, for any degrees."""
+    for degrees, samples, level in [(1, 100, 0.05), (5, 128, 0.01), (60, 4000, 0.005)]:
+        extra = 4 * samples * rules.visible(degrees, samples, level) ** 2
+        above = (degrees + extra - stats.chi2.isf(level, degrees)) / (2 * (degrees + 2 * extra)) ** 0.5
+        assert stats.norm.cdf(above) == pytest.approx(rules.POWER)
+
+
+def test_what_the_law_excludes_is_refused_at_once():
+    assert rules.g_test([(0, 0)] * 50 + [(7, 7)], LAW)["p_value"] == 0
+
+
+def test_the_law_of_a_model_is_the_product_of_its_conditionals():
+    model = small_models.llama(0)
+    prompt = torch.tensor([3, 1, 4])
+    law = rules.law_of(model, prompt, 2, 0.8, 3)
+    assert len(law) == 9 and sum(law.values()) == pytest.approx(1, abs=1e-12)
+
+    def conditional(path):
+        logits = model(torch.cat([prompt, torch.tensor(path, dtype=torch.long)])[None]).logits[0, -1]
+        return warp(logits.detach(), 0.8, 3)
+
+    whole = enumeration.joint(conditional, 2)
+    assert all(chance == pytest.approx(float(whole[cell]), abs=1e-12) for cell, chance in law.items())
+
+
+def test_a_target_alone_is_tested_with_drafts_of_its_own_first_layers(tmp_path):
+    target = small_models.llama(1, layers=6)
+    pair = rules.with_draft_model(Pair("t", target, None, None, "t", "none"))
+    assert pair.name == "t/early_exit:5" and len(pair.draft_model.model.layers) == 5
+    assert rules.with_draft_model(pair) is pair
+    setting = rules.LawTest("expansion:2,1", temperature=1.0, top_k=3, length=2, samples=256, seed=0)
+    tested = [("naive", "top_k"), ("traversal", "without_replacement")]
+    rules.law_tests(Store(tmp_path, "test"), pair, {"p": torch.tensor([3, 1, 4])}, tested, setting)
+    rows: pd.DataFrame = read(tmp_path, "rules_law")
+    assert (rows["p_value"] > rules.LEVEL / 2).all() and set(rows["dtype"]) == {"float64"}
+    assert rows["visible"].tolist() == pytest.approx([rules.visible(k, 256, rules.LEVEL / 2) for k in rows["degrees"]])
+    with pytest.raises(ValueError, match="one layer alone"):
+        rules.with_draft_model(Pair("t", small_models.llama(1, layers=1), None, None, "t", "none"))
