@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lib.attention.backends.mask import SharedMask, causal
-from lib.lab.counters import forward
+from lib.lab.timing import forward
 
 TREE = "tree"  # the name under which transformers finds tree attention: attn_implementation="tree"
 

@@ -17,7 +17,7 @@ from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
 from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, refuse_nan
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
-from lib.lab.counters import clocked
+from lib.lab.timing import clocked
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws, GeneratorDraws

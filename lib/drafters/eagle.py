@@ -14,7 +14,7 @@ from lib.drafters.heads.eagle import FeatureHead, unroll
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.native_fill import head_fill
 from lib.forward.packed import weights_of
-from lib.lab.counters import forward
+from lib.lab.timing import forward
 from lib.models.cache import TreeCache
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree

@@ -15,7 +15,7 @@ from lib.drafters.vocabulary import drafting
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
 from lib.forward.reduced import narrow
-from lib.lab.counters import forward
+from lib.lab.timing import forward
 from lib.models.cache import TreeCache
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree

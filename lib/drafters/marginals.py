@@ -17,7 +17,7 @@ from lib.drafters.growing import filling_of, growable
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.forward.packed import weights_of
-from lib.lab.counters import forward
+from lib.lab.timing import forward
 from lib.models.cache import TreeCache
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree

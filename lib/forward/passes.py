@@ -19,7 +19,7 @@ from lib.forward.native import NativeBlocks
 from lib.forward.packed import joined, weights_of
 from lib.forward.reduced import ReducedOutput
 from lib.kernels import products
-from lib.lab import counters
+from lib.lab import timing
 
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 is for oracles: transformers' own code
@@ -66,7 +66,7 @@ class ForwardPass:
         if self.blocks is None or torch.is_grad_enabled() or not (
                 cache.layers or tokens.numel() <= self.blocks.most_rows):
             return tree_forward(self.model, tokens, depth, tree_mask, cache, **asked)
-        with counters.forward():
+        with timing.forward():
             mask = SharedMask(causal(tokens.shape[1], cache.pending, self.device) if tree_mask is None else tree_mask)
             logits, states = self.blocks(tokens, depth, cache, mask, asked.get("logits_to_keep", 0),
                                          asked.get("output_hidden_states", False))
@@ -82,7 +82,7 @@ class ForwardPass:
         """A static tree's tokens int64[B, size] after the last of tokens int64[B, m], chosen as by `NativeBlocks.fill`,
         in one call; where `fills`, for a cache that is not empty.
         """
-        with counters.forward():
+        with timing.forward():
             return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices, names)
 
     @property

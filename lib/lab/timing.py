@@ -1,6 +1,9 @@
-"""A fair clock: it times alternatives in shuffled rounds, synchronised, within a limit of time."""
+"""A fair clock: it times alternatives in shuffled rounds, synchronised, within a limit of time; and the time of models'
+forward passes, as code counts it while it runs.
+"""
 
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Callable
 
@@ -139,3 +142,36 @@ def flusher(device: str | torch.device = "cpu") -> Callable[[str], object]:
     cached = (torch.device(device).type == "cpu" and processor.cache_bytes()) or 0
     data = torch.zeros(max(LEAST_FLUSHED, 2 * cached) // 4, device=device)  # writes might bypass the caches
     return lambda name: data.sum()
+
+
+# ------------------------------------------------------------------------------------------------------ forward passes
+# Models and drafters report each forward pass to the active clock. Contexts are classes, which cost less per round
+# than generators do.
+
+
+class clocked:
+    """Counts the forward passes inside, in this thread; an inner clock hides an outer one.
+
+    seconds: spent in forward passes so far; on a GPU, the seconds that launching them takes.
+    """
+
+    def __enter__(self) -> "clocked":
+        self.seconds, self.token = 0.0, _CLOCK.set(self)
+        return self
+
+    def __exit__(self, *failure) -> None:
+        _CLOCK.reset(self.token)
+
+
+_CLOCK: ContextVar[clocked | None] = ContextVar("clock", default=None)
+
+
+class forward:
+    """One forward pass of a model."""
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *failure) -> None:
+        if (clock := _CLOCK.get()) is not None:
+            clock.seconds += time.perf_counter() - self.start

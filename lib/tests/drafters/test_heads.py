@@ -22,7 +22,7 @@ from lib.drafters.dspark import DSparkDrafter
 from lib.drafters.heads.eagle import continued
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
-from lib.lab.counters import clocked
+from lib.lab.timing import clocked
 from lib.models.cache import TreeCache
 from lib.replay import live
 from lib.tests import plain_heads, small_heads, small_models

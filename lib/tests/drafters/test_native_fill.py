@@ -10,7 +10,7 @@ from lib.forward.packed import pack
 from lib.forward.passes import ForwardPass
 from lib.forward.reduced import first_tokens, reduced
 from lib.kernels.products import weights_refusal
-from lib.lab.counters import clocked
+from lib.lab.timing import clocked
 from lib.replay import live
 from lib.tests import small_heads, small_models
 from lib.trees import Tree, shapes

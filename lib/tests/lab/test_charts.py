@@ -25,18 +25,15 @@ def close_figures():
     matplotlib.pyplot.close("all")
 
 
-def test_every_family_has_one_style_and_no_two_look_alike():
-    styles = styles_of(shapes.FAMILIES)
-    looks = {(style.colour, style.marker) for style in styles.values()}
+def test_every_strategy_has_a_style_of_its_own():
+    """Also names without one, which get distinct ones in the order given; a budget does not change a strategy."""
+    looks = {(style.colour, style.marker) for style in styles_of(shapes.FAMILIES).values()}
     assert len(looks) == len(shapes.FAMILIES)
-    assert styles_of(["optimal@32"])["optimal@32"] == STYLES["optimal"], "a budget does not change a strategy"
-    assert styles_of(["kary:7"])["kary:7"] == STYLES["kary"]
-
-
-def test_names_without_a_style_get_distinct_ones_in_the_order_given():
-    names = [f"drafter {number}" for number in range(16)]
+    assert styles_of(["optimal@32", "kary:7"]) == {"optimal@32": STYLES["optimal"], "kary:7": STYLES["kary"]}
+    names = [f"drafter {number}" for number in range(24)]
     styles = styles_of(["chain", *names])
-    assert len({(style.colour, style.dash) for name, style in styles.items() if name != "chain"}) == 16
+    assert len({(styles[name].colour, styles[name].marker) for name in names}) == 24
+    assert len({(styles[name].colour, styles[name].dash) for name in names[:16]}) == 16
     assert styles_of(names)["drafter 3"] == styles["drafter 3"]
 
 
@@ -58,29 +55,21 @@ def test_a_round_that_accepts_nothing_still_shows_its_bonus_token_at_the_root():
     figure = drawing.draw_tree(shapes.chain(1), labels=["root", "no"], accepted=[], bonus="yes")
     places = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
     assert places["yes"][0] == places["no"][0] == places["root"][0] + 1
-
-
-def test_labels_that_do_not_fit_the_tree_are_named():
     with pytest.raises(ValueError, match="2 labels for 11 nodes"):
         drawing.draw_tree(TREE, labels=["a", "b"])
 
 
 def test_a_mask_is_the_trees_own_with_its_position_ids():
+    """An empty prefix is not drawn, and a lifted row leaves the others pale."""
     figure = drawing.draw_mask(TREE, prefix_length=7)
     cells = figure.axes[0].images[0].get_array()
     prefix = cells.shape[1] - TREE.size
     assert np.array_equal(cells[:, prefix:] > 0, TREE.mask) and (cells[:, :prefix] > 0).all()
     ids = figure.axes[0].child_axes[0].get_yticklabels()
     assert [label.get_text() for label in ids] == [str(7 + depth) for depth in TREE.depth]
-
-
-def test_an_empty_prefix_is_not_drawn():
-    figure = drawing.draw_mask(TREE, prefix_length=0)
-    assert figure.axes[0].images[0].get_array().shape == (TREE.size, TREE.size)
-    assert not any("prefix" in label.get_text() for label in figure.axes[0].get_xticklabels())
-
-
-def test_a_lifted_row_leaves_the_others_pale():
+    axis = drawing.draw_mask(TREE, prefix_length=0).axes[0]
+    assert axis.images[0].get_array().shape == (TREE.size, TREE.size)
+    assert not any("prefix" in label.get_text() for label in axis.get_xticklabels())
     cells = drawing.draw_mask(TREE, node=8).axes[0].images[0].get_array()
     assert np.flatnonzero((cells > 0).any(axis=1)).tolist() == [8]
     assert np.flatnonzero(cells[8]).tolist() == list(TREE.path(8))
@@ -150,11 +139,6 @@ def test_a_figure_is_written_twice_alike_and_only_into_a_run(tmp_path, monkeypat
         theme.save(drawing.draw_tree(TREE), run, "tree")
     for name in ("tree.png", "tree.svg"):
         assert (tmp_path / "first/figures" / name).read_bytes() == (tmp_path / "second/figures" / name).read_bytes()
-
-
-def test_as_many_names_as_there_are_drafters_look_different():
-    looks = theme.styles_of([f"drafter {place}" for place in range(24)]).values()
-    assert len({(look.colour, look.marker) for look in looks}) == 24
 
 
 def estimates(*rows):

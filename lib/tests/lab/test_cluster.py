@@ -75,7 +75,7 @@ def test_workers_that_are_not_alike_are_refused_by_name(address):
     with Client(address, set_as_default=False) as client:
         cluster.check(client, own)
         wanted = own | {"commit": "abc", "models": "x", "versions": own["versions"] | {"torch": "1.0"}}
-        told = r"worker tcp://127.*has commit \w+, not abc and has other models and has torch \S+, not 1.0.*; worker tcp"
+        told = r"worker tcp://127.*has commit \w+, not abc and has other models and has torch \S+, not 1.0.*; worker"
         with pytest.raises(cluster.ClusterError, match=told):
             cluster.check(client, wanted)
     with pytest.raises(cluster.ClusterError, match="a worker joined that has commit .* not abc"):

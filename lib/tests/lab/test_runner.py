@@ -330,32 +330,22 @@ def test_all_of_lib_counts_but_tests_explorers_and_training(tmp_path, monkeypatc
     assert len(set(marks)) == 4 and len(set(marks[3:])) == 1
 
 
-def test_a_fingerprint_follows_each_of_its_parts(tmp_path, monkeypatch):
+def test_a_fingerprint_follows_each_of_its_parts_and_stays_when_the_project_moves(tmp_path, monkeypatch):
+    """Files of one name count apart."""
     monkeypatch.setattr(provenance, "machine", lambda device: {"device": device})
-    weights = tmp_path / "weights"
-    weights.write_text("1")
-    parts = {"files": [weights], "parameters": {"count": 1}}
-    first = provenance.fingerprint(**parts)
-    assert first == provenance.fingerprint(**parts) and len(first) == 12
-    others = [parts | {"parameters": {"count": 2}}, parts | {"device": "cuda"}]
-    weights.write_text("2")
-    others.append(parts)
-    assert len({first, *(provenance.fingerprint(**other) for other in others)}) == 4
 
-
-def test_files_of_one_name_count_apart_and_a_moved_project_stays_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "machine", lambda device: {})
-
-    def mark(home, said):
+    def mark(home, said, **others):
         files = {home / where: text for where, text in zip(("heads/base/eagle", "heads/small/eagle", "models"), said)}
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        return provenance.fingerprint(files=files)
+        return provenance.fingerprint(files=files, **others)
 
     first = mark(tmp_path / "here", "123")
-    assert mark(tmp_path / "there" / "deeper", "123") == first
-    assert len({first, *(mark(tmp_path / "here", said) for said in ("023", "103", "120", "213"))}) == 5
+    assert mark(tmp_path / "here", "123") == mark(tmp_path / "there" / "deeper", "123") == first and len(first) == 12
+    others = {mark(tmp_path / "here", said) for said in ("023", "103", "120", "213")}
+    others |= {mark(tmp_path / "here", "123", **part) for part in ({"parameters": {"count": 2}}, {"device": "cuda"})}
+    assert len({first, *others}) == 7
 
 
 def test_the_record_names_no_place_of_this_machine_and_a_run_has_one_writer(layout, quick, tmp_path):
