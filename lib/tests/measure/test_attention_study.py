@@ -86,11 +86,11 @@ def test_an_alternative_that_would_take_too_long_is_found_by_a_smaller_call(monk
 
     def slow(problem):
         prefixes.append(problem.prefix)
-        return lambda: time.sleep(0.1)
+        return lambda: time.sleep(0.5)
 
     monkeypatch.setitem(study.PREPARE, "split", slow)
-    rows = by_name(measured(study.Cell(1, 4096, 32, "float32", 4, 2, 8), seconds=0.1))
-    assert prefixes == [study.ESTIMATED] and "estimated from 0.1" in rows["split"]["skipped"]
+    rows = by_name(measured(study.Cell(1, 4096, 32, "float32", 4, 2, 8), seconds=0.5))
+    assert prefixes == [study.ESTIMATED] and "estimated from 0.5" in rows["split"]["skipped"]
     assert "time: 3 calls of" in rows["split"]["skipped"] and not rows["folded"]["skipped"]
 
 
