@@ -95,19 +95,26 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
 
     parameters.check(made)
     with _workers(given):
-        work = partial(run.carry_out, made, facts=partial(_ends, made))
+        work = partial(run.carry_out, made, facts=partial(_facts, made))
         return _told(work, lambda: f"to resume: {shlex.join(run.resuming(made))}", made.folder)
 
 
-def _ends(made: Plan, stage: plan.Stage) -> dict[str, dict[str, tuple[int, ...]]]:
-    """For the record of a stage, by target the tokens that end its text; nothing where their files can not be read."""
+def _facts(made: Plan, stage: plan.Stage) -> dict[str, dict[str, object]]:
+    """By target of a stage that has ended the tokens that end its text, and the forward pass that "auto" takes for it;
+    nothing for a stage without targets, and where their files can no longer be read.
+    """
+    from lib.forward.load import ran_by_name
     from lib.models.checks import PairError
     from lib.models.load import ends_by_name
 
-    names = [*stage.parameters.get("pairs", ()), *filter(None, [stage.parameters.get("target")])]
+    values = stage.parameters
+    pairs, target = values.get("pairs", []), values.get("target")
     try:
         with chdir(made.layout.notebooks):  # to which paths are relative
-            return {"eos_token_ids": ends_by_name(names)} if names else {}
+            facts = {"eos_token_ids": ends_by_name([*pairs, target] if target else pairs)} if pairs or target else {}
+            if pairs and isinstance(values.get("dtype"), str):
+                facts["forward"] = ran_by_name(pairs, values["dtype"], values.get("device", "cpu"))
+            return facts
     except (PairError, OSError):
         return {}
 

@@ -1,12 +1,11 @@
 """What a round costs on this machine, the speed that follows, and the recommendation of a drafter and a tree.
 
-Start at `recommending`, the one procedure that recommends, with `judging`, what a race decides, and `recommendation`,
-what it finds, as JSON and text.
-`calibration` times rounds of the loop and `round_cost` makes a `CostTable` of them: the cost of any round; `roofline`
-computes what other hardware would take. `formats` sets the fastest number format beside the
-recommendation, with its `quality`. `served` recommends from logged answers and costs of elsewhere. `candidates`
-are the drafters and trees that compete, `ways` those in which prompts are decoded and timed, `formulas` what was
-published, `engines` settings for serving engines.
+Start at `recommending`, the one procedure that recommends, with `racing`, its races, `judging`, what they decide, and
+`recommendation`, what it finds, as JSON and text. `calibration` times rounds of the loop and `round_cost` makes a
+`CostTable` of them: the cost of any round; `roofline` computes what other hardware would take. `formats` sets the
+fastest number format beside the recommendation, with its `quality`. `served` recommends from logged answers and costs
+of elsewhere. `candidates` are the drafters and trees that compete, `ways` those in which prompts are decoded and timed,
+`formulas` what was published, `engines` settings for serving engines.
 """
 
 from lib import lazy_exports

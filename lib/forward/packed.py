@@ -63,12 +63,6 @@ def pack(module: nn.Module) -> nn.Module:
     return module
 
 
-def packed_bytes(module: nn.Module) -> int:
-    """Bytes of the copies that `pack` made."""
-    held = (vars(layer).get("forward") for layer in module.modules())
-    return sum(forward.product.copied_bytes for forward in held if isinstance(forward, _PackedForward))
-
-
 def panels_of(layer: nn.Linear) -> Panels | None:
     """The panels of 16 bits that `pack` made of a layer's present weight; None where there are none."""
     forward = vars(layer).get("forward")

@@ -3,7 +3,6 @@
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,6 @@ from lib.drafters.registry import DRAFTERS, make, needs_draft_model, parse
 from lib.forward.load import load_pairs
 from lib.lab.chapter import Store
 from lib.models import prompts as prompt_files
-from lib.models.registry import sources
 from lib.replay.acceptance import tally
 from lib.replay.trace import loop_start
 from lib.trees.growth.registry import shape_or_growth
@@ -63,15 +61,6 @@ def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], furt
     points = [pd.read_csv(path).assign(target=first, head=name) for name, path in curves.items() if path.exists()]
     if points:
         store.write("head_curves", pd.concat(points))
-
-
-def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
-    """The files that decide the rows of `measure`: of local models, of the heads of their targets, and of prompts."""
-    named = [source for pair in pairs for source in sources(pair) if source is not None]
-    heads = [folder_of(sources(pair)[0].short, name) for pair in pairs for name in heads_of(sources(pair)[0].short)]
-    asked = {prompt_files.place(prompts, chat) for chat in (False, True)}
-    local = {Path(source.where) for source in named if source.is_folder or source.is_gguf}
-    return sorted({*local, *heads, *(path for path in asked if path.is_file())})
 
 
 def heads_of(target: str) -> list[str]:

@@ -13,7 +13,6 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Iterator
 
-REAL_KINDS = ("code", "prose")  # kinds of the family's prompts that are real text; generators wrote the others
 PARTS = {"package", "path", "sha256", "part", "start", "end"}  # of a recipe
 LEFT_OUT = {"test", "tests", "testing", "_testing", "idlelib", "site-packages", "lib2to3", "turtledemo", "unicode",
             "_vendor"}

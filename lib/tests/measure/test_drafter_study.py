@@ -11,6 +11,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.self_speculation import EarlyExitDrafter, first_layers
 from lib.lab.chapter import Store
 from lib.measure import drafters as study
+from lib.measure import parameters
 from lib.models.prompts import PromptSet
 from lib.tests import small_heads, small_models
 
@@ -124,5 +125,5 @@ def test_the_tables_are_those_of_the_models_that_are_named(tmp_path):
     assert not store.open("head_curves").frame().empty
     study.measure(store, **settings)
     assert store.open("drafters").frame().equals(rows), "nothing is decoded twice"
-    names = [path.name for path in study.files_of(["small/tiny"], "")]
+    names = [path.name for path in parameters.files_of(["small/tiny"], "")]
     assert {"small", "tiny", "family.jsonl", "eagle", "ngrams"} <= set(names)
