@@ -80,39 +80,61 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("notebook", CHAPTERS, ids=[path.stem for path in CHAPTERS])
-def test_a_chapter_draws_from_whatever_a_run_has(notebook, cut, whole, tmp_path, monkeypatch):
-    sources = code_of(notebook)
-    used = {word: set(re.findall(r'"(\w+)"', " ".join(names for said, names in USED.findall("\n".join(sources))
-                                                      if said == word))) for word in ("table", "has")}
-    if missing := used["table"] - used["has"] - whole.keys():
-        pytest.skip(f"the committed run is of a version without {', '.join(sorted(missing))}")
-    (tmp_path / "tables").mkdir()
-    for name in used["table"] | used["has"]:
-        if name in whole and not (cut == "no optional table" and name in used["has"]):
-            CUTS[cut](whole[name]).to_csv(tmp_path / "tables" / f"{name}.csv", index=False)
+def draw(notebook, frames: dict[str, pd.DataFrame], folder, **parameters) -> dict[str, object]:
+    """The names of a notebook's cells, executed on these tables with the parameters of the committed run and these."""
+    (folder / "tables").mkdir()
+    for name, rows in frames.items():
+        rows.to_csv(folder / "tables" / f"{name}.csv", index=False)
     for path in REFERENCE.glob("*.json"):
-        shutil.copy(path, tmp_path)
-    monkeypatch.setenv(provenance.RENDER, "1")
-    monkeypatch.chdir(NOTEBOOKS)
-    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("loads a model"))
-    monkeypatch.setattr(Chapter, "save", lambda chapter, figure, name: figure.canvas.draw() if cut == "whole" else None)
-    record = json.loads((REFERENCE / "run.json").read_text(encoding="utf-8"))
+        shutil.copy(path, folder)
+    run_had = json.loads((REFERENCE / "run.json").read_text(encoding="utf-8"))["parameters"].get(notebook.stem, {})
     names = {"__name__": "__main__"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for place, source in enumerate(sources):
+        for place, source in enumerate(code_of(notebook)):
             try:
                 exec(compile(source, f"{notebook.name}, code cell {place}", "exec"), names)
             except Exception as error:
                 error.add_note(f"in code cell {place}:\n{source}")
                 raise
             if "run_dir =" in source:  # the parameters, which the runner sets as the run had them
-                run_had = record["parameters"].get(notebook.stem, {})
-                names |= {name: value for name, value in run_had.items() if name in names}
-                names["run_dir"] = str(tmp_path)
+                given = run_had | {"run_dir": str(folder)} | parameters
+                names |= {name: value for name, value in given.items() if name in names}
             matplotlib.pyplot.close("all")
+    return names
+
+
+@pytest.fixture
+def rendering(monkeypatch):
+    """Notebooks measure nothing, and files are found from their folder."""
+    monkeypatch.setenv(provenance.RENDER, "1")
+    monkeypatch.chdir(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("notebook", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_a_chapter_draws_from_whatever_a_run_has(notebook, cut, whole, tmp_path, rendering, monkeypatch):
+    sources = "\n".join(code_of(notebook))
+    used = {word: set(re.findall(r'"(\w+)"', " ".join(names for said, names in USED.findall(sources) if said == word)))
+            for word in ("table", "has")}
+    if missing := used["table"] - used["has"] - whole.keys():
+        pytest.skip(f"the committed run is of a version without {', '.join(sorted(missing))}")
+    optional = used["has"] if cut == "no optional table" else set()
+    frames = {name: CUTS[cut](whole[name]) for name in (used["table"] | used["has"]) - optional if name in whole}
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("loads a model"))
+    monkeypatch.setattr(Chapter, "save", lambda chapter, figure, name: figure.canvas.draw() if cut == "whole" else None)
+    draw(notebook, frames, tmp_path)
+
+
+@pytest.mark.parametrize("notebook", [path for path in CHAPTERS if "interactive =" in "".join(code_of(path))],
+                         ids=lambda path: path.stem)
+def test_a_chapter_ends_with_its_explorer(notebook, whole, tmp_path, rendering, monkeypatch):
+    monkeypatch.setattr(Chapter, "save", lambda *_: None)
+    pairs = ["base/tiny"] if notebook.stem == "02_acceptance" else None  # whose explorer decodes
+    frames = {name: rows[rows["target"] == "base"] if pairs and "target" in rows else rows
+              for name, rows in whole.items()}
+    names = draw(notebook, frames, tmp_path, interactive=True, **({"pairs": pairs, "pair": ""} if pairs else {}))
+    assert names["explorer"].message.value == "" and names["explorer"].view.children
 
 
 def test_a_notebook_is_a_chapter_of_short_cells():
