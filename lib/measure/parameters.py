@@ -289,9 +289,10 @@ def inputs(name: str, values: Values) -> None:
 def text_drafters(name: str, values: Values) -> None:
     """Kinds that read the text alone; other names are models, which are checked with the target."""
     from lib.measure.served import kinds_of
-    from lib.models.load import check_served
+    from lib.models.load import check_pairs
 
-    check_served(values["target"], kinds_of(values[name])[1])
+    target = values["target"]
+    check_pairs([target, *(f"{target}|{model}" for model in kinds_of(values[name])[1])], is_served=True)
 
 
 def costs(name: str, values: Values) -> None:
