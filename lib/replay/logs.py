@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from lib.decoding.checks import token_set
-from lib.drafters.filling import rank_of
 from lib.models import dialogue
+from lib.replay import reading
 from lib.replay.log_lines import MOST_REFUSED, Answer, Logged, shared_length
-from lib.replay.reading import Block, batches, branched_logits
-from lib.replay.trace import PADDING, Trace, join, loop_start
+from lib.replay.trace import Trace
 
 WAYS = BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # what an answer's tokens are known by
 DATED = ("strftime_now", "date_string")  # what templates call that insert the day
@@ -155,33 +154,11 @@ def canonicalised(texts: Texts, tokenizer) -> Texts:
     return replace(texts, written=tuple(map(again, texts.written)), known_by=(BY_TEXT,) * len(texts.written))
 
 
-@torch.inference_mode()
 def trace_of(texts: Texts, models: Mapping[str, object], *, about: Mapping[str, object], temperature: float) -> Trace:
-    """The trace of logged answers with the ranks of language models, which have to share the target's tokenizer.
+    """The trace of logged answers with the ranks of language models, which share the target's tokenizer.
 
-    Probabilities of the target are not known: `target_probs` is 0, and there is no alpha. ValueError for a model with
-    fewer tokens than the answers have.
+    Probabilities of the target are not known: `target_probs` is 0, and there is no alpha.
     """
-    size = 1 + max(max(max(prompt.tolist(), default=0), *ids) for prompt, ids in zip(texts.prompts, texts.written))
-    sizes = {name: model.config.get_text_config().vocab_size for name, model in models.items()}
-    for name, tokens in sizes.items():
-        if tokens < size:
-            raise ValueError(f"model {name!r} has {tokens} tokens, the answers have token {size - 1}: take a model "
-                             "with the target's own tokenizer")
-    parts = []
-    for batch in batches(texts.written, max(sizes.values(), default=1)):
-        written = texts.written[batch]
-        block = Block.of(written)
-        ranks, probs = {}, {}
-        for name, model in models.items():
-            scores = branched_logits(model, texts.prompts[batch], written)
-            true = block.following.to(scores.device)
-            law = torch.softmax(scores / (temperature or 1.0), dim=-1)
-            ranks[name] = block.spread(rank_of(scores, true), PADDING["ranks"], np.int32)
-            probs[name] = block.spread(law.gather(1, true[:, None])[:, 0])
-        parts.append(Trace(
-            tokens=block.tokens, lengths=block.ends, ended=np.array(texts.ended[batch]),
-            loops=np.array([loop_start(row) for row in written]),
-            target_probs=np.zeros(block.inside.shape, np.float32), ranks=ranks, probs=probs, alpha={},
-            prompts=texts.names[batch], kinds=texts.kinds[batch]))
-    return replace(join(parts), about=dict(about, temperature=temperature))
+    trace = reading.read(None, models, texts.prompts, texts.written, names=texts.names, kinds=texts.kinds,
+                         temperature=temperature, about=about)
+    return replace(trace, ended=np.array(texts.ended))

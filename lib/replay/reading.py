@@ -3,7 +3,6 @@
 Each model needs one large teacher-forced forward pass for each batch.
 """
 
-from dataclasses import dataclass
 from typing import Mapping, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.attention.registration import check_attention, tree_forward
+from lib.attention.registration import tree_forward
 from lib.decoding.checks import token_set
 from lib.drafters.drafter import Drafter
 from lib.drafters.filling import rank_of
@@ -26,42 +25,6 @@ MOST_ROWS = 32
 AHEAD = 8  # depths that are read of a drafter that proposes several tokens ahead
 
 
-@dataclass(frozen=True)
-class Block:
-    """The continuations of a batch as arrays.
-
-    tokens: int32[N, L + 1], padded after their ends. ends: int64[N], the transitions of each row, L their largest
-    number. inside: bool[N, L], which transitions a row has. following: int64[S], the token after each, row by row.
-    """
-
-    tokens: np.ndarray
-    ends: np.ndarray
-    inside: np.ndarray
-    following: Tensor
-
-    @classmethod
-    def of(cls, written: Sequence[Sequence[int]]) -> "Block":
-        """The block of continuations, each at least a root."""
-        ends = np.array([len(row) - 1 for row in written])
-        tokens = np.full((len(written), max(1, int(ends.max())) + 1), PADDING["tokens"], dtype=np.int32)
-        for line, row in zip(tokens, written):
-            line[: len(row)] = row
-        following = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long)
-        return cls(tokens, ends, np.arange(tokens.shape[1] - 1)[None] < ends[:, None], following)
-
-    def spread(self, values: Tensor, fill: float = 0, kind=np.float32, places: np.ndarray | None = None) -> np.ndarray:
-        """[N, L, ..]: values [S, ..] at these transitions bool[N, L], all if None, `fill` elsewhere."""
-        array = np.full((*self.inside.shape, *values.shape[1:]), fill, kind)
-        array[self.inside if places is None else places] = values.cpu().numpy()
-        return array
-
-
-def batches(written: Sequence[Sequence[int]], vocabulary: int) -> list[slice]:
-    """The rows that are read together, so that MOST_PROBABILITIES are in memory at most."""
-    rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, written)) * vocabulary)))
-    return [slice(first, first + rows) for first in range(0, len(written), rows)]
-
-
 @torch.inference_mode()
 def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], written: Sequence[Sequence[int]], *,
          names: Sequence[str], kinds: Sequence[str], temperature: float = 0.0,
@@ -70,8 +33,9 @@ def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], writ
          generator: torch.Generator | None = None) -> Trace:
     """The trace of continuations that exist already, each at least a root.
 
+    target: the model that wrote them; None if it is not here, which leaves `target_probs` 0 and gives no `alpha`.
     drafters: causal language models of the target's vocabulary with tree attention, whose proposal depends on the path
-        alone, or drafters with `read_ahead`.
+        alone, or drafters with `read_ahead`, which read the target.
     written: the continuation of each prompt int64[T], its root first.
     names, kinds: of each prompt.
     limit: the transitions at which rounds may start (see `Trace.lengths`); None: all.
@@ -79,20 +43,16 @@ def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], writ
     ahead: how many tokens ahead `read_ahead` is read.
     siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), which
         needs a temperature above 0 and a generator; 0 for none.
-    ValueError names the argument that does not fit.
     """
-    check_models(target, drafters)
-    check_prompts(target, prompts, names, kinds)
-    if len(written) != len(prompts) or not all(map(len, written)):
-        raise ValueError(f"continuations of {list(map(len, written))} tokens for {len(prompts)} prompts; give one for "
-                         "each, with at least its root")
-    if siblings and (not temperature or generator is None):
-        raise ValueError(f"siblings is {siblings} at temperature {temperature} with generator {generator}; sampled "
-                         "children need a temperature above 0 and a torch.Generator")
+    reading = {name: drafter for name, drafter in drafters.items() if isinstance(drafter, Drafter)}
+    models = {name: drafter for name, drafter in drafters.items() if name not in reading}
+    vocabulary = max((vocabulary_of(model) for model in (models.values() if target is None else [target])), default=1)
+    rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, written)) * vocabulary)))
     parts, eos = [], token_set(eos_token_id)
-    for batch in batches(written, _vocabulary(target)):
+    for first in range(0, len(written), rows):
+        batch = slice(first, first + rows)
         texts = written[batch]
-        arrays = _read(target, drafters, prompts[batch], texts, temperature, ahead, siblings, generator)
+        arrays = _read(target, reading, models, prompts[batch], texts, temperature, ahead, siblings, generator)
         before = [text if limit is None else text[: limit + 1] for text in texts]
         parts.append(Trace(**arrays, lengths=np.array([len(text) - 1 for text in before]),
                            ended=np.array([text[-1] in eos for text in texts]),
@@ -102,110 +62,9 @@ def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], writ
     return join(parts)
 
 
-def check_prompts(target, prompts: Sequence[Tensor], names: Sequence[str], kinds: Sequence[str]) -> None:
-    """ValueError if there is no prompt, a prompt that the target cannot read, or not one name and kind for each."""
-    if not len(prompts):
-        raise ValueError("there is no prompt: give at least one")
-    if len(names) != len(prompts) or len(kinds) != len(prompts):
-        raise ValueError(f"{len(names)} names and {len(kinds)} kinds for {len(prompts)} prompts: give one of both for "
-                         "each prompt")
-    size = _vocabulary(target)
-    for row, prompt in enumerate(prompts):
-        if prompt.dim() != 1 or not len(prompt):
-            raise ValueError(f"prompt {row} has shape {tuple(prompt.shape)}: give int64[T], at least one token")
-        outside = prompt[(prompt < 0) | (prompt >= size)].tolist()
-        if outside:
-            raise ValueError(f"prompt {row} has token {outside[0]}, the target's tokens are 0 to {size - 1}: use the "
-                             "target's own tokenizer")
-
-
-def check_models(target, drafters: Mapping[str, object]) -> None:
-    """ValueError for a model without tree attention, a drafting model with a smaller vocabulary than the target's, and
-    a drafter that is neither a model nor reads ahead, so that a trace does not determine its drafts.
-    """
-    models = language_models(drafters)
-    for name, model in models.items():
-        if isinstance(model, Drafter) or not callable(model):
-            raise ValueError(
-                f"drafter {name!r} is a {type(model).__name__}, which cannot be recorded in a trace; give a language "
-                "model itself, such as pair.draft_model, or a drafter that defines read_ahead"
-            )
-    for model in (target, *models.values()):
-        check_attention(model)
-    for name, model in models.items():
-        if _vocabulary(model) < _vocabulary(target):
-            raise ValueError(f"drafter {name!r} has {_vocabulary(model)} tokens, the target {_vocabulary(target)}: "
-                             "load both with lib.models.load_pair, which cuts the target's padding")
-
-
-def language_models(drafters: Mapping[str, object]) -> dict[str, object]:
-    """Those of a trace's drafters that do not read ahead: language models."""
-    return {name: drafter for name, drafter in drafters.items() if not _reads_ahead(drafter)}
-
-
-def _reads_ahead(drafter) -> bool:
-    return isinstance(drafter, Drafter) and drafter.reads_ahead
-
-
-def _vocabulary(model) -> int:
+def vocabulary_of(model) -> int:
+    """Number of tokens that a model has."""
     return model.config.get_text_config().vocab_size
-
-
-def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
-    """[S, V]: a model's logits at every transition of the rows, row by row.
-
-    Prompts that share a beginning are prefilled once, and only transitions pass through the output layer.
-    """
-    counts = [len(row) - 1 for row in written]
-    cache = prefill(forward_pass(model, "layers"), prompts).cache
-    block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in written], batch_first=True).to(model.device)
-    depth = torch.arange(block.shape[1], device=block.device)
-    return _flat(tree_forward(model, block, depth, None, cache).logits, [0] * len(written), counts)
-
-
-def plain_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
-    """The oracle of `branched_logits`: one forward pass over each row's whole text."""
-    texts = [torch.cat([prompt, torch.tensor(row[:-1] or [0])]) for prompt, row in zip(prompts, written)]
-    logits = model(pad_sequence(texts, batch_first=True).to(model.device)).logits
-    return _flat(logits, list(map(len, prompts)), [len(row) - 1 for row in written])
-
-
-def _flat(logits: Tensor, starts: Sequence[int], counts: Sequence[int]) -> Tensor:
-    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    return torch.cat([row[start : start + count] for row, start, count in zip(logits, starts, counts)])
-
-
-def _read(target, drafters, prompts, written, temperature: float, ahead: int, siblings: int,
-          generator) -> dict[str, object]:
-    """The arrays of one batch's trace, without lengths and loops."""
-    block = Block.of(written)
-    logits = branched_logits(target, prompts, written)
-    warped = warp(logits, temperature)
-    target_law = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
-    true = block.following.to(warped.device)
-    arrays: dict[str, dict[str, np.ndarray]] = {name: {} for name in BY_DRAFTER}
-    reading = {name: drafter for name, drafter in drafters.items() if _reads_ahead(drafter)}
-    for name, (ranks, probs) in _all_ahead(reading, target, prompts, written, ahead).items():
-        arrays["ranks"][name], arrays["probs"][name] = ranks, probs
-    for name, drafter in language_models(drafters).items():
-        known = block.inside
-        if window := window_of(drafter):  # only transitions with all their text in it are known
-            room = np.array([window - len(prompt) for prompt in prompts], dtype=np.int64)
-            known = known & (np.arange(known.shape[1])[None] < room[:, None])
-            arrays["rooms"][name] = room
-        held = torch.from_numpy(known[block.inside]).to(warped.device)
-        law, token = (warped, true) if bool(held.all()) else (warped[held], true[held])
-        scores = _known_logits(drafter, prompts, written, known.sum(1), warped)
-        proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
-        ranks = block.spread(rank_of(scores, token), PADDING["ranks"], np.int32, known)
-        arrays["ranks"][name] = np.where(block.inside & ~known, warped.shape[1], ranks).astype(np.int32)
-        arrays["probs"][name] = block.spread(proposal.gather(1, token[:, None])[:, 0], places=known)
-        arrays["alpha"][name] = block.spread(torch.minimum(law, warp(scores, temperature)).sum(-1), places=known)
-        if siblings:
-            by_rule = chances(law, proposal, token, siblings, generator)
-            arrays["chances"] |= {f"{name}|{rule}": block.spread(values, places=known)
-                                  for rule, values in by_rule.items()}
-    return {"tokens": block.tokens, "target_probs": block.spread(target_law.gather(1, true[:, None])[:, 0]), **arrays}
 
 
 def window_of(model) -> int | None:
@@ -213,18 +72,76 @@ def window_of(model) -> int | None:
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def _known_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]], counts: np.ndarray,
-                  like: Tensor) -> Tensor:
-    """[S, V]: a model's logits at the first `counts` transitions of each row, of the tokens and on the device of `like`
-    [.., V].
+def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
+    """[S, V]: a model's logits at every transition of the rows, row by row.
+
+    Prompts that share a beginning are prefilled once, and only transitions pass through the output layer.
     """
-    rows, window = np.flatnonzero(counts), window_of(model)
-    kept = [(prompts[row], written[row][: counts[row] + 1]) for row in rows]
-    longest = max((len(prompt) for prompt, _ in kept), default=0) + counts.max(initial=0)
+    cache = prefill(forward_pass(model, "layers"), prompts).cache
+    block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in written], batch_first=True).to(model.device)
+    logits = tree_forward(model, block, torch.arange(block.shape[1], device=block.device), None, cache).logits
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return torch.cat([row[: len(text) - 1] for row, text in zip(logits, written)])
+
+
+def _read(target, reading: Mapping[str, Drafter], models: Mapping[str, object], prompts: Sequence[Tensor],
+          written: Sequence[Sequence[int]], temperature: float, ahead: int, siblings: int,
+          generator: torch.Generator | None) -> dict[str, object]:
+    """The arrays of one batch's trace, without lengths and loops; reading: drafters with `read_ahead`."""
+    ends = np.array([len(row) - 1 for row in written])
+    tokens = np.full((len(written), max(1, int(ends.max())) + 1), PADDING["tokens"], dtype=np.int32)
+    for line, row in zip(tokens, written):
+        line[: len(row)] = row
+    inside = np.arange(tokens.shape[1] - 1)[None] < ends[:, None]  # [N, L], which transitions a row has
+    following = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long)  # [S], row by row
+
+    def spread(values: Tensor, places: np.ndarray = inside, fill: float = 0, kind=np.float32) -> np.ndarray:
+        """[N, L, ..]: values [S, ..] at these transitions bool[N, L], `fill` elsewhere."""
+        array = np.full((*inside.shape, *values.shape[1:]), fill, kind)
+        array[places] = values.cpu().numpy()
+        return array
+
+    arrays: dict[str, object] = {name: {} for name in BY_DRAFTER} | {"tokens": tokens}
+    if target is None:
+        arrays["target_probs"] = np.zeros(inside.shape, np.float32)
+    else:
+        logits = branched_logits(target, prompts, written)
+        warped = warp(logits, temperature)
+        law = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
+        arrays["target_probs"] = spread(law.gather(1, following.to(law.device)[:, None])[:, 0])
+    _read_ahead(reading, target, prompts, written, ahead, arrays)
+    for name, drafter in models.items():
+        known = inside
+        if window := window_of(drafter):  # only transitions with all their text in it are known
+            room = np.array([window - len(prompt) for prompt in prompts], dtype=np.int64)
+            known = known & (np.arange(known.shape[1])[None] < room[:, None])
+            arrays["rooms"][name] = room
+        scores = _known_logits(drafter, prompts, written, known.sum(1))
+        scores = scores if target is None else scores[:, : warped.shape[1]].to(warped.device)
+        held = torch.from_numpy(known[inside])
+        token = following[held].to(scores.device)
+        proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
+        ranks = spread(rank_of(scores, token), known, PADDING["ranks"], np.int32)
+        arrays["ranks"][name] = np.where(inside & ~known, scores.shape[1], ranks).astype(np.int32)
+        arrays["probs"][name] = spread(proposal.gather(1, token[:, None])[:, 0], known)
+        if target is not None:
+            said = warped if bool(held.all()) else warped[held.to(warped.device)]
+            arrays["alpha"][name] = spread(torch.minimum(said, warp(scores, temperature)).sum(-1), known)
+        if siblings:
+            by_rule = chances(said, proposal, token, siblings, generator)
+            arrays["chances"] |= {f"{name}|{rule}": spread(values, known) for rule, values in by_rule.items()}
+    return arrays
+
+
+def _known_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]], counts: np.ndarray) -> Tensor:
+    """[S, V]: a model's logits at the first `counts` transitions of each row."""
+    window = window_of(model)
+    rows = [(prompts[row], written[row][: counts[row] + 1]) for row in np.flatnonzero(counts)]
+    longest = max((len(prompt) for prompt, _ in rows), default=0) + counts.max(initial=0)
     # A batch reads its padding too, for which a window may have no position.
-    groups = [[each] for each in kept] if window and longest > window else [kept] if kept else []
-    parts = [branched_logits(model, *zip(*group))[:, : like.shape[1]].to(like.device) for group in groups]
-    return torch.cat(parts) if parts else like[:0]
+    groups = [[row] for row in rows] if window and longest > window else [rows] if rows else []
+    parts = [branched_logits(model, *zip(*group)) for group in groups]
+    return torch.cat(parts) if parts else torch.empty(0, vocabulary_of(model), device=model.device)
 
 
 class _OneText:
@@ -242,27 +159,18 @@ class _OneText:
         return self.outputs
 
 
-def _all_ahead(drafters: Mapping[str, Drafter], target, prompts: Sequence[Tensor], written: Sequence[Sequence[int]],
-               depth: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Ranks and probabilities [N, L, depth] of each drafter, from `read_ahead` text by text, since heads read the same
-    hidden states of the target. ValueError for a wrong shape, or for -1 elsewhere than after a row's end.
+def _read_ahead(drafters: Mapping[str, Drafter], target, prompts: Sequence[Tensor], written: Sequence[Sequence[int]],
+                depth: int, arrays: dict[str, dict[str, np.ndarray]]) -> None:
+    """Adds ranks and probabilities [N, L, depth] of each drafter, from `read_ahead` text by text, since heads read the
+    same hidden states of the target.
     """
-    once, width = _OneText(target), max(1, *(len(row) - 1 for row in written))
-    arrays = {name: (np.full((len(written), width, depth), PADDING["ranks"], np.int32),
-                     np.zeros((len(written), width, depth), np.float32)) for name in drafters}
-    for row, (prompt, following) in enumerate(zip(prompts, written)):
+    once, shape = _OneText(target), (len(written), arrays["tokens"].shape[1] - 1, depth)
+    for name in drafters:
+        arrays["ranks"][name] = np.full(shape, PADDING["ranks"], np.int32)
+        arrays["probs"][name] = np.zeros(shape, np.float32)
+    for row, (prompt, following) in enumerate(zip(prompts, written) if drafters else ()):
         text, count = torch.cat([prompt, torch.tensor(following)]), len(following) - 1
-        shape = (1, max(1, count), depth)
-        ended = np.add.outer(np.arange(shape[1]), np.arange(depth))[None] >= count
+        inside = np.add.outer(np.arange(max(1, count)), np.arange(depth)) < count
         for name, drafter in drafters.items():
-            ranks, probs = (values.cpu().numpy() for values in drafter.read_ahead(once, [text], [len(prompt)], depth))
-            if ranks.shape != shape or probs.shape != shape:
-                raise ValueError(f"read_ahead of {type(drafter).__name__} gave ranks {ranks.shape} and probs "
-                                 f"{probs.shape}, but [rows, transitions, depth] are {shape}; see "
-                                 "lib.drafters.drafter.Drafter.read_ahead")
-            if ((ranks < 0) != ended).any():
-                raise ValueError(f"read_ahead of {type(drafter).__name__} must give rank -1 after a row's end and "
-                                 "nowhere else; give a token that the drafter cannot propose a rank beyond all others")
-            for whole, values in zip(arrays[name], (ranks, probs)):
-                whole[row, : shape[1]] = values[0]
-    return arrays
+            for kind, values in zip(("ranks", "probs"), drafter.read_ahead(once, [text], [len(prompt)], depth)):
+                arrays[kind][name][row, : len(inside)][inside] = values[0].cpu().numpy()[inside]

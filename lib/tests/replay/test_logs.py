@@ -180,11 +180,6 @@ def test_what_is_no_log_is_refused(tmp_path):
     (tmp_path / "other").write_text("some text\n")
     with pytest.raises(ValueError, match="has 0 answers .*no line of a known form"):
         log_lines.read(tmp_path / "other")
-    small = load_pair("small/tiny-small").draft_model
-    texts = texts_of([GOOD], tmp_path)
-    small.config.vocab_size = 5
-    with pytest.raises(ValueError, match="model 'd' has 5 tokens"):
-        logs.trace_of(texts, {"d": small}, about={}, temperature=0.0)
 
 
 def test_a_template_with_a_date_gets_the_days_of_the_log(tmp_path):
