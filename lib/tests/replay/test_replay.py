@@ -1,16 +1,10 @@
 """Replay against a plain walk, against live decoding round by round, and its bookkeeping of ends and loops."""
 
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lib
 from lib import models, replay
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.replay import live
@@ -122,28 +116,6 @@ def test_chained_rounds_follow_one_another(tree, seed):
     assert [*zip(found.rows, found.starts, found.accepted)] == expected
 
 
-def test_chained_efficiency_can_differ_where_uniform_starts_tie():
-    ranks = np.tile([0, 0, 1], 40)[None].astype(np.int32)
-    zeros = np.zeros(ranks.shape, np.float32)
-    recorded = replay.Trace(np.zeros((1, 121), np.int32), np.array([120]), np.array([True]), np.array([120]), zeros,
-                            {"d": ranks}, {"d": zeros}, {"d": zeros}, ("p",), ("k",))
-    efficiency = {}
-    for name, tree in {"chain": Tree.from_choices([(0,), (0, 0)]), "star": Tree.from_choices([(0,), (1,)])}.items():
-        everywhere = replay.walk(recorded, tree)
-        assert everywhere.accepted.mean() == pytest.approx(1, abs=0.01)
-        efficiency[name] = replay.chained(everywhere).accepted.mean() + 1
-    assert efficiency == {"chain": 3.0, "star": 2.0}
-
-
-def test_a_drafter_that_the_trace_lacks_is_named():
-    recorded = synthetic(np.random.default_rng(0))
-    with pytest.raises(ValueError, match="no drafter 'x'; its drafters are d"):
-        replay.accepted_lengths(recorded, shapes.parse("kary:2@16"), "x")
-    both = replace(recorded, ranks=recorded.ranks | {"e": recorded.ranks["d"]})
-    with pytest.raises(ValueError, match="needs the name of a drafter; its drafters are d, e"):
-        replay.accepted_lengths(both, shapes.parse("kary:2@16"))
-
-
 @pytest.mark.parametrize("name", models.FAMILY)
 def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
     pair = models.load_pair(name, dtype="float64")  # where ranks do not tie to rounding
@@ -161,24 +133,3 @@ def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
         found = replay.chained(replay.rounds(recorded, tree))
         replayed = zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist())
         assert [*replayed] == sorted((one.row, one.position - 1, one.accepted) for one in done.rounds)
-
-
-FEW = """
-import sys
-from lib import replay
-from lib.trees import shapes
-made = replay.load({path!r})
-replay.accepted_lengths(made, shapes.chain(4))
-files = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "lib"]
-print(len(files), sum(len(open(file, encoding="utf-8").readlines()) for file in files if file),
-      "torch" in sys.modules)
-"""
-
-
-def test_replay_of_a_saved_trace_loads_little(tmp_path):
-    path = tmp_path / "t.safetensors"
-    replay.save(synthetic(np.random.default_rng(0)), path)
-    done = subprocess.run([sys.executable, "-c", FEW.format(path=str(path))], capture_output=True, text=True, check=True,
-                          cwd=Path(lib.__file__).parents[1])
-    modules, lines, torch_is_loaded = done.stdout.split()
-    assert int(modules) <= 20 and int(lines) <= 2000 and torch_is_loaded == "False"
