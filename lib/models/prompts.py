@@ -38,7 +38,7 @@ SHORTEST_DOCSTRING = 160  # characters
 
 
 @dataclass(frozen=True)
-class Row:
+class PromptRow:
     """One prompt: messages, of which the last is the user's, or the recipe of a text. where: its file and line."""
 
     where: str
@@ -141,7 +141,7 @@ def place(path: str | Path, chat: bool) -> Path:
     return shipped.get(str(path)) or Path(path).expanduser()
 
 
-def rows(path: Path) -> list[Row]:
+def rows(path: Path) -> list[PromptRow]:
     """The rows of a file; blank lines are skipped."""
     if not path.is_file():
         raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines with question_id, category "
@@ -188,7 +188,7 @@ def recipe_text(recipe: dict) -> str:
     return text[recipe["start"] : recipe["end"]]
 
 
-def _parse(line: bytes, where: str, number: int) -> Row:
+def _parse(line: bytes, where: str, number: int) -> PromptRow:
     try:
         row = json_text.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -209,11 +209,11 @@ def _parse(line: bytes, where: str, number: int) -> Row:
         raise ValueError(f"{where}: question_id or task_id is {name!r}, category {kind!r}; give a number or text, and "
                          "a text")
     if form != "source":
-        return Row(where, str(name), kind, messages=_messages(row, form, where))
+        return PromptRow(where, str(name), kind, messages=_messages(row, form, where))
     source = row["source"]
     if not (isinstance(source, dict) and RECIPE <= source.keys()):
         raise ValueError(f"{where}: source is {source!r}; give {', '.join(sorted(RECIPE))}, or turns")
-    return Row(where, str(name), kind, source=source)
+    return PromptRow(where, str(name), kind, source=source)
 
 
 def _messages(row: dict, form: str, where: str) -> list[dialogue.Message]:

@@ -24,7 +24,7 @@ from lib.forward.load import load_pair
 from lib.training import loop, own_text
 from lib.training.own_text import Windows
 
-PLAN = loop.Plan(1000, 8, 512, 3e-3, seed=11, decay=0.9)
+PLAN = loop.TrainingPlan(1000, 8, 512, 3e-3, seed=11, decay=0.9)
 CURVE_EVERY = 100  # steps between two points of the held-out curve
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the text, and how many of its windows a head is tried on
 DECAY = 0.8  # weight of a depth relative to the one before
@@ -189,7 +189,7 @@ def backward_apart(states: Sequence[Tensor], loss_of: DepthLoss) -> Tensor:
     return total
 
 
-def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Plan = PLAN, device: str = "cpu",
+def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.TrainingPlan = PLAN, device: str = "cpu",
          compiled: bool = True) -> dict[str, Head]:
     """Trains heads for a target, as `lib.models` names models, and saves them in bfloat16.
 
@@ -223,7 +223,7 @@ def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
     return head
 
 
-def dialogues(pair, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dict[str, Windows]]:
+def dialogues(pair, name: str, folder: Path, plan: loop.TrainingPlan) -> tuple[Draw, dict[str, Windows]]:
     """Windows of the text that a target wrote, all before any comes again; and of the text that is held out."""
     template = own_text.template(pair.tokenizer)
     training, held_out = (own_text.windows(*part.stream(*template), plan.length)
@@ -238,7 +238,7 @@ def dialogues(pair, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dic
     return draw, {"dialogues": held_out.first(HELD_OUT_ROWS)}
 
 
-def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.Plan, into: Path,
+def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.TrainingPlan, into: Path,
           held_out: Mapping[str, Windows], *, compiled: bool = True,
           checkpoint_seconds: float = loop.CHECKPOINT_SECONDS, curve_every: int = CURVE_EVERY) -> None:
     """Trains heads, by kind, in place; held-out curves are in `into`/KIND/curve.csv, checkpoints beside them.

@@ -179,6 +179,18 @@ def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0, before:
     return joined(parts)
 
 
+def extend(pair, training: Path, tokens: int) -> None:
+    """Writes a target's dialogues up to so many tokens: where none are committed, to data/text with their frequent
+    tokens; else further ones, to the training's folder. ValueError as for `template`, before anything is written.
+    """
+    template(pair.tokenizer)
+    path = path_of(pair.target_name)
+    before = load(path) if path.is_file() else None
+    made = make(pair.target, pair.tokenizer, chunks_of(pair.target_name, training), tokens=tokens, before=before)
+    if before is None:
+        publish(made, pair.target_name)
+
+
 def publish(dialogues: Dialogues, target: str) -> None:
     """Writes a target's dialogues, and the tokens of its answers, the most frequent first, where drafters find them."""
     dialogues.save(path_of(target))

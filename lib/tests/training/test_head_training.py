@@ -52,7 +52,7 @@ def lesson(windows=None, known=None):
 @pytest.mark.parametrize("known", [None, KNOWN], ids=["all tokens", "some tokens"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_learns_what_the_target_says(kind, known, tmp_path):
-    plan = loop.Plan(steps=40, rows=8, length=24, learning_rate=1e-2, seed=0)
+    plan = loop.TrainingPlan(steps=40, rows=8, length=24, learning_rate=1e-2, seed=0)
     head = new_head(kind, known=known)
     before = training.evaluate({kind: head}, TARGET, HELD_OUT)[kind].set_index("depth")
     training.train({kind: head}, TARGET, draw, plan, tmp_path, HELD_OUT, curve_every=20, compiled=False)
@@ -67,7 +67,7 @@ def test_a_head_learns_what_the_target_says(kind, known, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_learns_in_bfloat16_where_there_are_units_for_it(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "own_dtype", lambda device: torch.bfloat16)
-    plan = loop.Plan(steps=20, rows=8, length=24, learning_rate=1e-2, seed=0)
+    plan = loop.TrainingPlan(steps=20, rows=8, length=24, learning_rate=1e-2, seed=0)
     head = new_head(kind, known=KNOWN)
     before = training.evaluate({kind: head}, TARGET, HELD_OUT)[kind]
     training.train({kind: head}, TARGET, draw, plan, tmp_path, HELD_OUT, curve_every=20, compiled=False)
@@ -114,7 +114,7 @@ def chances(head):
 
 @torch.no_grad()
 def test_confidence_learns_how_much_head_and_target_agree(tmp_path):
-    head, plan = new_head("dspark"), loop.Plan(steps=200, rows=8, length=24, learning_rate=1e-2, seed=0)
+    head, plan = new_head("dspark"), loop.TrainingPlan(steps=200, rows=8, length=24, learning_rate=1e-2, seed=0)
     before, true = chances(head)
     with torch.enable_grad():
         training.train({"dspark": head}, TARGET, draw, plan, tmp_path, {}, compiled=False)
@@ -147,7 +147,7 @@ def test_what_is_not_learned_does_not_count():
 
 
 def test_a_head_learns_the_same_beside_others_as_alone(tmp_path):
-    plan = loop.Plan(steps=5, rows=8, length=24, learning_rate=1e-2, seed=0)
+    plan = loop.TrainingPlan(steps=5, rows=8, length=24, learning_rate=1e-2, seed=0)
     alone, beside = {"dspark": new_head("dspark")}, {kind: new_head(kind) for kind in ("eagle3", "dspark", "medusa")}
     for place, trained in enumerate((alone, beside)):
         training.train(trained, TARGET, draw, plan, tmp_path / str(place), {}, compiled=False)
@@ -161,7 +161,7 @@ def test_windows_of_dialogues_come_once_before_any_comes_again(tmp_path):
     path, pair = own_text.path_of("little"), SimpleNamespace(tokenizer=Chat())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_text, "load", lambda where: own_text.packed(rows) if where == path else None)
-        draw, held_out = training.dialogues(pair, "little", tmp_path, loop.Plan(9, 4, 24, 1e-2, seed=0))
+        draw, held_out = training.dialogues(pair, "little", tmp_path, loop.TrainingPlan(9, 4, 24, 1e-2, seed=0))
         first = torch.cat([draw(step).tokens for step in range(len(rows) * 2 // 4)])
     seen = {tuple(row) for row in first.tolist()}
     assert list(held_out) == ["dialogues"] and len(held_out["dialogues"].tokens) == 1
@@ -232,7 +232,7 @@ def test_counted_bytes_are_those_alive_at_once():
 
 
 def test_a_stopped_training_goes_on_where_it_was(tmp_path):
-    plan = loop.Plan(steps=6, rows=8, length=24, learning_rate=1e-2, seed=0)
+    plan = loop.TrainingPlan(steps=6, rows=8, length=24, learning_rate=1e-2, seed=0)
 
     def until(stop):
         def drawing(step):
@@ -266,7 +266,7 @@ def test_the_command_writes_text_trains_saves_resumes_and_publishes(tmp_path, mo
         monkeypatch.setattr(own_text, name, value)
     monkeypatch.setattr(vocabulary, "REDUCED", 40)
     monkeypatch.setattr(training, "HELD_OUT_SHARE", 0.25)
-    monkeypatch.setattr(training, "PLAN", loop.Plan(9, 2, 16, 5e-3, seed=0))
+    monkeypatch.setattr(training, "PLAN", loop.TrainingPlan(9, 2, 16, 5e-3, seed=0))
     little = small_models.llama(3, vocabulary=4096, dtype=torch.float32)
     little.save_pretrained(tmp_path / "little")
     for name in ("tokenizer.json", "tokenizer_config.json"):
