@@ -19,9 +19,8 @@ from lib.replay.rank_paths import frequent
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.tests import small_heads, small_models
-from lib.tests.replay.test_acceptance import ABOUT, recorded
+from lib.tests.replay.test_acceptance import ABOUT, of_ranks, recorded
 from lib.tests.replay.test_protocols import ChatTokenizer, Tokenizer
-from lib.tests.replay.test_uniform_starts import of_ranks
 from lib.trees import growth, shapes
 from lib.trees.tree import Tree
 

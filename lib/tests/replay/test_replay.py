@@ -1,4 +1,9 @@
-"""Replay against a plain walk, against live decoding round by round, and its bookkeeping of ends and loops."""
+"""Replay against a plain walk, against live decoding round by round, and its bookkeeping of ends and loops; the most
+frequent rank paths against brute force over all trees.
+"""
+
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +13,7 @@ from hypothesis import strategies as st
 from lib import models, replay
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.replay import live
-from lib.replay.rank_paths import frequent, rank_paths
+from lib.replay.rank_paths import frequent, most_frequent_paths, rank_paths
 from lib.trees import Tree, shapes
 
 
@@ -77,7 +82,7 @@ def starts_of(paths, tree):
 @given(trees(), st.integers(0, 2**32 - 1), st.sampled_from([None, 4]), st.booleans())
 def test_a_tree_costs_its_own_nodes(tree, seed, ahead, before_loops):
     recorded = synthetic(np.random.default_rng(seed), ahead=ahead)
-    recorded = replay.Trace(**{**vars(recorded), "loops": recorded.lengths // 2})
+    recorded = replace(recorded, loops=recorded.lengths // 2)
     everywhere = replay.walk(recorded, tree)
     keep = everywhere.starts < recorded.loops[everywhere.rows] if before_loops else everywhere.starts >= 0
     counts = starts_of(rank_paths(recorded, before_loops=before_loops), tree)
@@ -133,3 +138,46 @@ def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
         found = replay.chained(replay.rounds(recorded, tree))
         replayed = zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist())
         assert [*replayed] == sorted((one.row, one.position - 1, one.accepted) for one in done.rounds)
+
+
+# ------------------------------------------------------------------------------------------- most frequent rank paths
+
+
+def all_trees(budget, ranks, depth):
+    """Every tree of so many nodes with ranks below `ranks` and at most that depth."""
+    paths = [path for length in range(1, depth + 1) for path in itertools.product(range(ranks), repeat=length)]
+    for chosen in itertools.combinations(paths, budget):
+        if all(path[:-1] == () or path[:-1] in chosen for path in chosen):
+            yield Tree.from_choices(chosen)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4))
+def test_no_tree_gains_more_on_the_trace(seed, budget):
+    made = synthetic(np.random.default_rng(seed), rows=3, width=10, ranks=3)
+    made = replace(made, ranks={"d": np.where(made.ranks["d"] == 2, 5, made.ranks["d"])})  # ranks with a gap
+    renamed = (Tree.from_choices([tuple(5 if rank == 2 else rank for rank in path) for path in tree.choices()])
+               for tree in all_trees(budget, 3, 3))
+    best = max((replay.accepted_lengths(made, tree).sum() for tree in renamed), default=0)
+    # deeper trees than brute force visits can only be better
+    own = replay.accepted_lengths(made, frequent(made, budget)).sum()
+    assert own >= best
+    assert own == sum(count for _, count in most_frequent_paths(made, budget))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1))
+def test_trees_of_all_budgets_are_nested_and_beat_every_family(seed):
+    made = synthetic(np.random.default_rng(seed), rows=6, width=20, ranks=4)
+    grown = [frequent(made, budget) for budget in (1, 2, 5, 12)]
+    assert all(set(small.choices()) <= set(large.choices()) for small, large in zip(grown, grown[1:]))
+    assert [tree.budget for tree in grown] == [1, 2, 5, 12]
+    for family in ("chain", "kary:2", "comb:3", "star"):
+        rival = shapes.at_budget(family, 12)
+        assert replay.accepted_lengths(made, grown[-1]).sum() >= replay.accepted_lengths(made, rival).sum()
+
+
+def test_an_empty_trace_gives_a_chain():
+    made = synthetic(np.random.default_rng(0), rows=2, width=4)
+    empty = replace(made, lengths=np.zeros(2, int), loops=np.zeros(2, int))
+    assert frequent(empty, 3) == shapes.chain(3)
