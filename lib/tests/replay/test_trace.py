@@ -92,25 +92,6 @@ def test_ranks_from_where_the_round_started_are_replayed():
     assert replay.accepted_lengths(made, shapes.chain(3)).tolist() == [0, 0, 1, 0, 0, 1, 0, 1]
 
 
-class Reader(Heads):
-    def read_ahead(self, target, texts, starts, depth):
-        self.seen = [target(text[None, :-1], output_hidden_states=True).hidden_states[-1] for text in texts]
-        return super().read_ahead(target, texts, starts, depth)
-
-
-def test_a_text_is_forwarded_once_for_all_heads():
-    passes, heads = [], {name: Reader() for name in "hij"}
-    hook = TARGET.register_forward_pre_hook(
-        lambda module, given, settings: passes.append(settings), with_kwargs=True)
-    with hook:
-        made = replay.read(TARGET, heads, PROMPTS[:3], [[1, 2, 3], [5, 4], [6, 7]], names="abc", kinds="kkk", ahead=3)
-    asked = [settings for settings in passes if settings.get("output_hidden_states")]
-    assert len(asked) == 3 and all(torch.equal(heads["h"].seen[-1], head.seen[-1]) for head in heads.values())
-    expected = TARGET(torch.cat([PROMPTS[2], torch.tensor([6])])[None], output_hidden_states=True).hidden_states[-1]
-    torch.testing.assert_close(heads["h"].seen[-1], expected)
-    assert all((made.ranks["h"] == made.ranks[name]).all() for name in heads)
-
-
 def test_what_cannot_be_recorded_is_refused():
     for drafter in (LanguageModelDrafter(DRAFTER), LookupDrafter()):
         with pytest.raises(ValueError, match=f"a {type(drafter).__name__} cannot be recorded in a trace"):
