@@ -52,9 +52,9 @@ def legend() -> str:
 def describe_round(step: Step, plain: float = float("nan")) -> str:
     """The round and the running totals in a sentence each, as HTML. plain: tokens per second of plain decoding."""
     share = "–" if step.rate is None else f"<b>{step.rate:.2f}</b>"
-    kept = f"<b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens accepted"
+    accepted = f"<b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens accepted"
     end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
-    return (f"Round {step.number} of {step.of}: {kept}, then the target's own{end}. So far, over {step.number} "
+    return (f"Round {step.number} of {step.of}: {accepted}, then the target's own{end}. So far, over {step.number} "
             f"round{'s' * (step.number != 1)}: acceptance rate {share}, acceptance length <b>{step.length:.2f}</b> "
             f"tokens per round, <b>{step.speed:.0f}</b> tokens per second"
             + ("." if isnan(plain) else f" ({plain:.0f} plainly)."))

@@ -159,7 +159,7 @@ class RoundsExplorer:
         if key not in self.plain:
             done = generate(pair.target, NoDrafter(), prompt[None], shape="chain:0", eos_token_id=pair.eos_token_ids,
                             max_new_tokens=self.new_tokens.value)
-            self.plain[key] = len(done.rounds) / sum(each.seconds for each in done.rounds)
+            self.plain[key] = len(done.rounds) / sum(record.seconds for record in done.rounds)
         return self.plain[key]
 
     def _chosen_prompt(self, pair: Pair) -> Tensor:

@@ -92,20 +92,20 @@ def read(path: str | Path, inputs: str | Path = "") -> Logged:
     """
     path, asked = Path(path).expanduser(), _requests(Path(inputs).expanduser()) if inputs else {}
     lines = [(f"{path.name}, line {number}", line) for number, line in _lines(path)]
-    json_lines = [(where, line) for where, line in lines if line.lstrip().startswith("{")]
+    rows = [(where, line) for where, line in lines if line.lstrip().startswith("{")]
     server = [(where, match) for where, line in lines
               if not line.lstrip().startswith("{") and (match := _VLLM.search(line))]
     if server:  # writes JSON of its own too
-        rows = [(where, line) for where, line in json_lines if _is_record(line)]
-    else:
-        rows = lines if json_lines else []
+        rows = [(where, line) for where, line in rows if '"messages"' in line or '"response"' in line]
+    elif rows:
+        rows = lines
     answers, refused = [], {}
     for where, record in [*_joined(server), *rows]:
         try:
-            read_of = _of_line(record, asked, where) if isinstance(record, str) else [_of_server(*record, where)]
-            json.dumps([(one.text, one.prompt, one.messages, one.template, one.pieces) for one in read_of],
+            told = _of_line(record, asked, where) if isinstance(record, str) else [_of_server(*record, where)]
+            json.dumps([(one.text, one.prompt, one.messages, one.template, one.pieces) for one in told],
                        ensure_ascii=False).encode()
-            answers += read_of
+            answers += told
         except Refused as reason:
             refused[where] = str(reason)
         except UnicodeEncodeError:
@@ -149,14 +149,6 @@ def _object(line: str) -> Mapping:
     if not isinstance(row, Mapping):
         raise Refused(f"it is a {type(row).__name__}, no object")
     return row
-
-
-def _is_record(line: str) -> bool:
-    """Whether a line among a server's is an answer too."""
-    try:
-        return bool({"messages", "response"} & _object(line).keys())
-    except Refused:
-        return False
 
 
 # ----------------------------------------------------------------------------------------------------------- JSON lines

@@ -59,7 +59,7 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
                             [answer.ids for answer in by_ids])
     cut_text = shared_length([answer.text for answer in by_text if answer.ended_itself],
                              [answer.text for answer in by_text])
-    of_pieces, refused, kept, rows = cache(lambda: _by_text(tokenizer)), dict(logged.refused), [], []
+    of_pieces, refused, usable, rows = cache(lambda: _by_text(tokenizer)), dict(logged.refused), [], []
     for answer in logged.answers:
         try:
             prompt, (ids, known_by) = _prompt(answer, tokenizer), _written(answer, tokenizer, of_pieces)
@@ -78,15 +78,15 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
             refused[answer.where] = str(reason)
             continue
         rows.append((prompt, ids, ended, known_by))
-        kept.append(answer)
+        usable.append(answer)
     if not rows or len(refused) > MOST_REFUSED * (len(refused) + len(rows)):
         told = "; ".join(f"{where}: {why}" for where, why in list(refused.items())[:3])
         raise ValueError(f"{len(refused)} of {len(refused) + len(rows)} logged answers cannot be used ({told}); mend "
                          "or remove these, or give the tokenizer of the model that wrote them")
     prompts, written, ended, known_by = zip(*rows)
-    return Texts(tuple(answer.name for answer in kept), tuple(answer.kind for answer in kept), prompts, written, ended,
-                 known_by, tuple(sorted({answer.temperature for answer in kept if answer.temperature is not None})),
-                 tuple(_notes(kept, ended, tokenizer)), refused)
+    temperatures = sorted({answer.temperature for answer in usable if answer.temperature is not None})
+    return Texts(tuple(answer.name for answer in usable), tuple(answer.kind for answer in usable), prompts, written,
+                 ended, known_by, tuple(temperatures), tuple(_notes(usable, ended, tokenizer)), refused)
 
 
 def _prompt(answer: Answer, tokenizer) -> Tensor:

@@ -136,7 +136,7 @@ def _consecutive(recorded: Recorded, drafter: Drafter, shape, chunk: list[int], 
         left = [index for index, row in enumerate(chunk) if after[index] < counted[row]]
         if 0 < len(left) < len(chunk):
             running.select(left)
-        chunk, at, lengths, hidden = ([each[index] for index in left] for each in (chunk, after, lengths, hidden))
+        chunk, at, lengths, hidden = ([column[index] for index in left] for column in (chunk, after, lengths, hidden))
     return done
 
 

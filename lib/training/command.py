@@ -69,6 +69,6 @@ def main(arguments: Sequence[str]) -> None:
 
 def publish(folder: Path, shipped: Path) -> None:
     """Copies the trained draft models and heads to `shipped`, without their checkpoints."""
-    for made in (*(folder / "heads").glob("*/*/model.safetensors"), *folder.glob(f"*/{nano.NAME}/model.safetensors")):
-        into = shipped / made.parent.relative_to(folder)
-        shutil.copytree(made.parent, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))
+    for path in (*(folder / "heads").glob("*/*/model.safetensors"), *folder.glob(f"*/{nano.NAME}/model.safetensors")):
+        into = shipped / path.parent.relative_to(folder)
+        shutil.copytree(path.parent, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))

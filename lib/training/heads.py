@@ -6,6 +6,7 @@ Heads share the target's output layer, and all heads of a training learn from th
 hidden states are not kept. A head learns the same beside others as alone.
 """
 
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,8 +140,8 @@ def eagle(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     noise = torch.rand(features.shape, generator=generator).to(features)
     entries = (features + NOISE * (2 * noise - 1))[:, :-1]
     place = torch.arange(entries.shape[1], device=entries.device)[None]
-    made = continued(head, entries, embed(head, target, said.tokens[:, 1:-1]), place, Unrolled())
-    return HeadLoss([head.states(made)], [slice(1, None)], classification=0.1, regression=1.0)
+    continuation = continued(head, entries, embed(head, target, said.tokens[:, 1:-1]), place, Unrolled())
+    return HeadLoss([head.states(continuation)], [slice(1, None)], classification=0.1, regression=1.0)
 
 
 def unrolled(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
@@ -149,8 +150,8 @@ def unrolled(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss
     Step d predicts the token d + 2 places after that of the feature.
     """
     length = said.tokens.shape[1] - 1 - UNROLLED
-    made = unroll(head, target, head.read(said.hidden)[:, :length], said.tokens[:, 1:], UNROLLED)
-    return HeadLoss([head.states(features) for features in made],
+    steps = unroll(head, target, head.read(said.hidden)[:, :length], said.tokens[:, 1:], UNROLLED)
+    return HeadLoss([head.states(features) for features in steps],
                     [slice(step + 1, step + 1 + length) for step in range(UNROLLED)])
 
 
@@ -205,13 +206,13 @@ def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Tra
     own_text.check_there(name)
     known = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
     draw, held_out = dialogues(pair, name, folder, plan)
-    made = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
-    train(made, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
-    for kind, head in made.items():
+    trained = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
+    train(trained, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
+    for kind, head in trained.items():
         if getattr(head, "confidence", None) is not None:
             calibrate(head, pair.target, held_out)
         heads.save(head, folder / "heads" / name / kind)
-    return made
+    return trained
 
 
 def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
@@ -291,12 +292,12 @@ def evaluate(trained: Mapping[str, Head], target, held_out: Mapping[str, Windows
             for depth, (state, at) in enumerate(zip(by_depth.states, by_depth.places)):
                 with loop.autocast(target.device):
                     logits = by_depth.logits(head, output, said, state, depth)
-                own, learned = logits.argmax(-1), said.learned[:, at]
-                agree = (own if known is None else known[own]) == said.favourite[:, at]
+                favourite, learned = logits.argmax(-1), said.learned[:, at]
+                agree = (favourite if known is None else known[favourite]) == said.favourite[:, at]
                 rows[kind].append(dict(
                     kind=text, depth=depth + 1, nats=round(cross_entropy(logits, said.probs[:, at], learned).item(), 4),
                     agreement=round(mean(agree.float(), learned).item(), 4), tokens=int(learned.sum())))
-    return {kind: pd.DataFrame(own) for kind, own in rows.items()}
+    return {kind: pd.DataFrame(of_kind) for kind, of_kind in rows.items()}
 
 
 @torch.no_grad()
@@ -305,23 +306,22 @@ def calibrate(head: Head, target, held_out: Mapping[str, Windows]) -> None:
     chances up to a depth is as often right as it says on held-out text (DSpark, arXiv 2607.05147: sequential
     temperature scaling): the head's favourites are the target's.
     """
-    output, logits, right = output_of(target, head.tokens), [], []
+    output, logits, right = output_of(target, head.tokens), defaultdict(list), defaultdict(list)
     for windows in held_out.values():
         said = lesson(target, windows.to(target.device), head.tokens)
         loss = block(head, target, said, torch.Generator().manual_seed(0))
         for depth, (state, at) in enumerate(zip(loss.states, loss.places)):
-            own = loss.logits(head, output, said, state, depth).argmax(-1)
-            hit = (own if head.tokens is None else head.tokens[own]) == said.favourite[:, at]
+            favourite = loss.logits(head, output, said, state, depth).argmax(-1)
+            hit = (favourite if head.tokens is None else head.tokens[favourite]) == said.favourite[:, at]
             learned = said.learned[:, loss.places[-1]].flatten()  # blocks that end in learned text
-            logits.append((depth, head.sure(state, loss.before(said, depth)).flatten()[learned]))
-            right.append((depth, hit.flatten()[learned]))
+            logits[depth].append(head.sure(state, loss.before(said, depth)).flatten()[learned])
+            right[depth].append(hit.flatten()[learned])
     chance = survived = 1.0
     for depth in range(head.depth):
-        mine, hits = (torch.cat([each for at, each in both if at == depth]) for both in (logits, right))
-        survived = survived * hits.float()
-        errors = [calibration_error(chance * (mine / heat).sigmoid(), survived) for heat in HEATS]
+        sure, survived = torch.cat(logits[depth]), survived * torch.cat(right[depth]).float()
+        errors = [calibration_error(chance * (sure / heat).sigmoid(), survived) for heat in HEATS]
         head.temperatures[depth] = HEATS[int(np.argmin(errors))]
-        chance = chance * (mine / head.temperatures[depth]).sigmoid()
+        chance = chance * (sure / head.temperatures[depth]).sigmoid()
 
 
 def calibration_error(chances: Tensor, happened: Tensor) -> float:

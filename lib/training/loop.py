@@ -140,10 +140,10 @@ def _resume(model: nn.Module, optimisers: list, folder: Path) -> tuple[int, floa
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[f"model.{name}"])
     for index, optimiser in enumerate(optimisers):
-        kept: dict[int, dict] = {}
+        states: dict[int, dict] = {}
         for key, value in tensors.items():
             if key.startswith(f"optimiser.{index}."):
                 _, _, number, field = key.split(".", 3)
-                kept.setdefault(int(number), {})[field] = value
-        optimiser.load_state_dict({"state": kept, "param_groups": optimiser.state_dict()["param_groups"]})
+                states.setdefault(int(number), {})[field] = value
+        optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})
     return int(tensors["step"]), float(tensors["seconds"])

@@ -105,9 +105,9 @@ def read(target, rows: Windows, folder: Path, places: Tensor | None = None) -> T
 
 def student(target, sizes: Mapping[str, int]) -> LlamaForCausalLM:
     """A new Llama with the target's vocabulary, window and rotation, and with tied embeddings."""
-    own = target.config.get_text_config()
+    settings = target.config.get_text_config()
     model = LlamaForCausalLM(LlamaConfig(
-        **sizes, tie_word_embeddings=True, **{name: getattr(own, name) for name in (
+        **sizes, tie_word_embeddings=True, **{name: getattr(settings, name) for name in (
             "vocab_size", "max_position_embeddings", "rope_parameters", "rms_norm_eps", "bos_token_id", "eos_token_id",
             "pad_token_id")}))
     with torch.no_grad():
@@ -169,11 +169,11 @@ def evaluate(model: LlamaForCausalLM, target, text: Text, known: Tensor) -> dict
     for places in torch.arange(len(text.tokens)).split(1):
         with loop.autocast(device):
             states, true = _states(model, text, places)
-            own, wanted = F.linear(states, model.lm_head.weight), F.linear(true, output)
+            logits, wanted = F.linear(states, model.lm_head.weight), F.linear(true, output)
         favourite, among = wanted.argmax(-1), known.to(device)
-        sums += torch.stack([loop.divergence(own, wanted) * len(own), (own.argmax(-1) == favourite).sum(),
-                             (among[own[:, among].argmax(-1)] == favourite).sum()]).double().cpu()
-        tokens += len(own)
+        sums += torch.stack([loop.divergence(logits, wanted) * len(logits), (logits.argmax(-1) == favourite).sum(),
+                             (among[logits[:, among].argmax(-1)] == favourite).sum()]).double().cpu()
+        tokens += len(logits)
     nats, whole, agreement = (round(value, 4) for value in (sums / tokens).tolist())
     return {"nats": nats, "agreement": agreement, "whole": whole, "tokens": tokens}
 
