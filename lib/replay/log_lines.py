@@ -102,7 +102,7 @@ def read(path: str | Path, inputs: str | Path = "") -> Logged:
     answers, refused = [], {}
     for where, record in [*_joined(server), *rows]:
         try:
-            told = _of_line(record, asked, where) if isinstance(record, str) else [_of_server(*record, where)]
+            told = _of_line(record, asked, where) if isinstance(record, str) else _of_server(*record, where)
             json.dumps([(one.text, one.prompt, one.messages, one.template, one.pieces) for one in told],
                        ensure_ascii=False).encode()
             answers += told
@@ -285,27 +285,25 @@ def _joined(lines: Sequence[tuple[str, re.Match]]) -> list[tuple[str, tuple]]:
     return [(where, (name, request, told, cut)) for where, name, request, told in records]
 
 
-def _of_server(name: str, request: Mapping, told: Mapping, cut: set[int | None], where: str) -> Answer:
+def _of_server(name: str, request: Mapping, told: Mapping, cut: set[int | None], where: str) -> list[Answer]:
     """The answer of a server's log. cut: lengths at which the log was cut."""
     prompt, prompt_ids = request.get("prompt"), _ids(request.get("prompt_token_ids"))
     if not isinstance(prompt, str) and prompt_ids is None:
         raise Refused("its request is not in the log, or without the prompt: log with VLLM_LOGGING_LEVEL=DEBUG")
     if len(prompt if prompt_ids is None else prompt_ids) in cut:
         raise Refused("its prompt was cut: log with a greater --max-log-len, or without")
-    text, ids, finish = told.get("output"), _ids(told.get("output_token_ids")), told.get("finish_reason")
-    if ids is None and not isinstance(text, str):
-        raise Refused("the answer has no text")
-    if ids is None and text.startswith(STREAMED):
+    text, ids = told.get("output"), _ids(told.get("output_token_ids"))
+    text = text if isinstance(text, str) else None
+    if ids is None and text and text.startswith(STREAMED):
         raise Refused(f"it was streamed, and the log has {text!r:.60} in place of its text: do not stream, or log "
                       "responses with their ids (return_token_ids)")
     for form, what in IN_OTHER_WORDS.items():
-        if ids is None and text.startswith(form):
+        if ids is None and text and text.startswith(form):
             raise Refused(f"the answer {what}, which the log tells in other words: log the ids too")
-    return Answer(where, name, "logged", prompt=prompt if isinstance(prompt, str) else None,
-                  text=text if isinstance(text, str) else None, ids=ids, prompt_ids=prompt_ids,
-                  finish=finish if isinstance(finish, str) else "",
-                  stopped=bool(request.get("stop")) and finish == STOP, cut=len(text if ids is None else ids) in cut,
-                  temperature=_number(request.get("temperature")))
+    choice = {"text": text, "token_ids": ids, "prompt_token_ids": prompt_ids,
+              "finish_reason": told.get("finish_reason")}
+    answers = _of_bodies(request, {"choices": [choice]}, where=where, kind="logged", name=name)
+    return [replace(answer, cut=len(text if ids is None else ids) in cut) for answer in answers]
 
 
 def shared_length(rows: Iterable[Sequence], among: Iterable[Sequence] = ()) -> int | None:

@@ -4,7 +4,7 @@ Continuation: the target continues each prompt, and rounds follow one another. R
 positions inside the prompt's text, and the target's next tokens decide it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from lib.trees import shapes
 SHORTEST_CONTEXT = 64  # tokens before the first real-text start
 
 
-class Competitors(Mapping):
+class Competitors(dict):
     """By name the drafters of pairs that share a target whose rounds follow from a text, the first that of headlines:
     language models and drafters that read ahead, as `record` takes them, and others that read the text alone. Other
     processes make them anew.
@@ -35,38 +35,29 @@ class Competitors(Mapping):
     """
 
     def __init__(self, pairs: Sequence, specs: Sequence[str] = ()):
+        super().__init__()
         self.pairs, self.specs, self.target = tuple(pairs), tuple(specs), pairs[0].target
         models = {pair.drafter_name: pair.draft_model for pair in pairs if pair.draft_model is not None}
         tables = folder_of(pairs[0].target_name, NGRAMS)
         of_text = [name for name, kind in DRAFTERS.items() if kind.traits.reads_text]
-        self._drafters: dict[str, object] = {}
         for spec in specs or (["model"] if models else of_text):
             if spec == "model" and models:
-                self._drafters |= models
+                self.update(models)
             elif spec == NGRAMS and not tables.is_dir():
-                self._drafters[spec] = NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
+                self[spec] = NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
             else:
                 drafter = make(spec, pairs[0])
                 if not simulated.replayable(drafter):
                     raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its "
                                      "rounds; notebook 5 decodes with it live")
                 by_model = drafter.traits.replay == BY_RANKS and not drafter.reads_ahead
-                self._drafters[spec] = drafter.model if by_model else drafter
+                self[spec] = drafter.model if by_model else drafter
         if not self.of_ranks:
             raise ValueError(f"drafters are {', '.join(self)}, of which none has ranks; add one that has, such as "
                              f"{NGRAMS}")
 
     def __reduce__(self):
         return Competitors, (self.pairs, self.specs)
-
-    def __getitem__(self, name: str):
-        return self._drafters[name]
-
-    def __iter__(self):
-        return iter(self._drafters)
-
-    def __len__(self) -> int:
-        return len(self._drafters)
 
     @property
     def of_ranks(self) -> dict[str, object]:

@@ -55,11 +55,6 @@ class Trace:
     rooms: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
-    def positions(self) -> int:
-        """Number of transitions of all rows before the limit."""
-        return int(self.lengths.sum())
-
-    @property
     def ends(self) -> np.ndarray:
         """int64[N]: all transitions of each row, past the limit too."""
         return (self.tokens >= 0).sum(1) - 1

@@ -106,7 +106,7 @@ def test_vocabularies_that_differ_by_padding_just_work(folders, tokenizer, draft
     assert torch.equal(done.sequences, own)
     assert len(set(done.new_tokens[0])) > 2, "a text that only repeats itself shows little"
     rows = dict(names=["a"], kinds=["k"])
-    assert replay.record(pair.target, {"d": pair.draft_model}, [prompt[0]], **rows, max_new_tokens=5).positions == 5
+    assert replay.record(pair.target, {"d": pair.draft_model}, [prompt[0]], **rows, max_new_tokens=5).lengths.sum() == 5
 
 
 def test_a_pair_says_what_results_depend_on(folders):

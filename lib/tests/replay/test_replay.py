@@ -94,7 +94,7 @@ def test_paths_end_where_their_text_does():
     zeros = synthetic(np.random.default_rng(0), rows=4, width=9, ranks=1)
     paths = rank_paths(zeros)
     assert starts_of(paths, shapes.chain(12)).tolist() == [
-        int(np.maximum(zeros.lengths - depth + 1, 0).sum()) if depth else zeros.positions for depth in range(13)
+        int(np.maximum(zeros.lengths - depth + 1, 0).sum()) if depth else zeros.lengths.sum() for depth in range(13)
     ]
 
 
