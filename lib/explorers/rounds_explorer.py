@@ -48,8 +48,7 @@ class RoundsExplorer:
         self.acceptance, self.seed = acceptance_by_rank, seed
         self.steps: list[Step] = []
         self.plain: dict[tuple, float] = {}
-        self._make_controls(shape, drafter, temperature, new_tokens)
-        self._make_view()
+        self._make_view(shape, drafter, temperature, new_tokens)
         self.kind.observe(self._offer_prompts, names="value")
         self.pair.observe(self._offer_drafters, names="value")
         self.temperature.observe(self._offer_rules, names="value")
@@ -66,8 +65,10 @@ class RoundsExplorer:
         """The round that is shown."""
         return self.steps[self.round.value - 1]
 
-    def _make_controls(self, shape: str, drafter: str, temperature: float, new_tokens: int) -> None:
-        """What a reader can choose: pair, prompt, shape, temperature, length, and the round that is shown."""
+    def _make_view(self, shape: str, drafter: str, temperature: float, new_tokens: int) -> None:
+        """What a reader can choose: pair, prompt, shape, temperature, length, and the round that is shown; below these
+        controls the error message, then the round, which is hidden until there is one.
+        """
         kinds = list(dict.fromkeys(self.prompts.kinds))
         once = {"continuous_update": False}  # decode when a field is left or Enter is pressed, not at each key
         self.pair = ipywidgets.Dropdown(options=list(self.pairs), description="pair", layout=_wide("240px"))
@@ -88,8 +89,6 @@ class RoundsExplorer:
         self.forward = ipywidgets.Button(description="forward", icon="chevron-right", button_style="primary",
                                          layout=_wide("110px"))
 
-    def _make_view(self) -> None:
-        """Controls, then the error message, then the round, which is hidden until there is one."""
         self.message, self.numbers, self.text, self.picture = (ipywidgets.HTML() for _ in range(4))
         wrapped = ipywidgets.Layout(flex_flow="row wrap")
         scrolled = ipywidgets.Box([self.picture], layout=ipywidgets.Layout(overflow="auto", max_width="100%",
@@ -146,13 +145,6 @@ class RoundsExplorer:
             raise ValueError(f"rule {self.rule.value!r} is for children that are sampled from a language model, and "
                              f"drafter {spec!r} does not sample: take rule {NAIVE!r}, or drafter 'model'") from None
 
-    def _check_numbers(self) -> None:
-        """ValueError for a temperature or a number of tokens that is out of range."""
-        if not 0 <= self.temperature.value <= HOTTEST:
-            raise ValueError(f"temperature is {self.temperature.value:g}: give 0 to {HOTTEST:g}")
-        if not 2 <= self.new_tokens.value <= MOST_TOKENS:
-            raise ValueError(f"new tokens is {self.new_tokens.value}: give 2 to {MOST_TOKENS}")
-
     def _plain_speed(self, pair: Pair, prompt: Tensor) -> float:
         """Tokens per second of plain decoding of the prompt, without prefill; measured once for each setting."""
         key = pair.name, tuple(prompt.tolist()), self.new_tokens.value
@@ -181,12 +173,15 @@ class RoundsExplorer:
         return shape
 
     def _decode(self, change=None) -> None:
-        """Decode with the settings of the controls, and show the first round."""
+        """Decode with the settings of the controls, and show the first round; after an error the last one stays."""
         if self.kind.value != TYPED and self.prompt.value is None:
             return
         self.message.value = _note("decoding …")
         try:
-            self._check_numbers()
+            if not 0 <= self.temperature.value <= HOTTEST:
+                raise ValueError(f"temperature is {self.temperature.value:g}: give 0 to {HOTTEST:g}")
+            if not 2 <= self.new_tokens.value <= MOST_TOKENS:
+                raise ValueError(f"new tokens is {self.new_tokens.value}: give 2 to {MOST_TOKENS}")
             pair = self.pairs[self.pair.value]
             prompt = self._chosen_prompt(pair)
             steps = walk(pair, self._made_drafter(pair), prompt, self._shape(), rule=self.rule.value,
@@ -196,7 +191,10 @@ class RoundsExplorer:
                 raise ValueError("the target ends the text with its first token, before any round: take another prompt")
             self.plain_speed = self._plain_speed(pair, prompt)
         except Exception as error:  # a callback's traceback would only appear in a log
-            self._complain(error)
+            text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            text = text.replace("max_new_tokens", "new tokens")  # as the control has it
+            stays = ". Below is still the last decoding that worked." if self.steps else ""
+            self.message.value = _note(text + stays, "#B00020")
             return
         self.message.value, self.shown.layout.display, self.steps = "", None, steps
         if self.round.value == 1:
@@ -204,13 +202,6 @@ class RoundsExplorer:
         self.round.value = 1  # shows the first round if another one was shown
         self.round.max = len(steps)
         self._enable()
-
-    def _complain(self, error: Exception) -> None:
-        """Show an error; the round that was shown stays."""
-        text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        text = text.replace("max_new_tokens", "new tokens")  # as the control has it
-        stays = ". Below is still the last decoding that worked." if self.steps else ""
-        self.message.value = _note(text + stays, "#B00020")
 
     def _move(self, by: int) -> None:
         self.round.value = min(max(self.round.value + by, 1), self.round.max)
