@@ -40,9 +40,7 @@ class Pair:
     made_by: tuple[Callable, tuple] | None = None  # a function and its arguments, which make it in another process
 
     def __reduce__(self):
-        """A pair travels to other processes as what made it, without its weights. TypeError where that is not known."""
-        if self.made_by is None:
-            raise TypeError(f"pair {self.name!r} was not loaded by its name, so that no other process can load it")
+        """A pair travels to other processes as what made it, without its weights."""
         return self.made_by
 
     @property

@@ -160,9 +160,6 @@ def block(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     length = said.tokens.shape[1] - 1
     first = 1 + int(torch.randint(STRIDE, (), generator=generator))
     before = torch.arange(first, length - head.depth + 1, STRIDE, device=said.tokens.device)
-    if not len(before):
-        raise ValueError(f"windows of {length} tokens are too short for a block of {head.depth} that starts within the "
-                         f"first {STRIDE}; give a larger `length` in the plan")
     roots = embed(head, target, said.tokens[:, before])
     states = head.states_along(head.read(said.hidden), roots, before)
     return HeadLoss(list(states.unbind(2)), [before + depth for depth in range(head.depth)])

@@ -169,12 +169,3 @@ def test_the_cache_holds_exactly_the_kept_tokens_through_growth_and_selection():
     assert cache.layers[0].keys[:, 0, :4, 0].tolist() == [rows[2][:4], rows[0][:4]] and cache.lengths.tolist() == [4, 5]
     capacity = cache.layers[0].keys.shape[2]
     assert cache.bytes == 2 * 2 * capacity * 8
-
-
-def test_wrong_commits_name_the_value():
-    cache = TreeCache()
-    cache.update(numbered(1, 4, 0), numbered(1, 4, 0), 0)
-    with pytest.raises(ValueError, match="hold \\[4\\] tokens"):
-        cache.set_lengths([5])
-    with pytest.raises(ValueError, match="2 rows are appended to a cache of 1"):
-        cache.update(numbered(2, 4, 0), numbered(2, 4, 0), 0)
