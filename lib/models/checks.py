@@ -108,14 +108,11 @@ def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, 
     Added tokens (such as chat marks) may have other names, and embeddings (`sizes`) may be padded; but both models need
     an embedding for each token that the target's tokenizer can write, its padding token excepted.
     """
-    ours, theirs = ({index: token for token, index in tokenizer.get_vocab().items()} for tokenizer in (target, drafter))
-    added = [set(tokenizer.get_added_vocab().values()) for tokenizer in (target, drafter)]
-
-    def ordinary(index: int) -> bool:
-        return any(index in vocabulary and index not in extra for vocabulary, extra in zip((ours, theirs), added))
-
-    differing = [i for i in sorted(ours.keys() | theirs.keys()) if ours.get(i) != theirs.get(i) and ordinary(i)]
-    if differing:
+    both = target, drafter
+    ours, theirs = ({index: token for token, index in tokenizer.get_vocab().items()} for tokenizer in both)
+    ordinary = set().union(*({*tokenizer.get_vocab().values()} - {*tokenizer.get_added_vocab().values()}
+                             for tokenizer in both))
+    if differing := [index for index in sorted(ordinary) if ours.get(index) != theirs.get(index)]:
         first = differing[0]
         raise PairError(f"{names[0]} and {names[1]} have different tokenizers: {len(differing)} of {len(ours)} ids "
                         f"differ, {first} is {ours.get(first)!r} to one and {theirs.get(first)!r} to the other; "
