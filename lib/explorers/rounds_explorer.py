@@ -29,7 +29,7 @@ MOST_NODES, MOST_TOKENS, HOTTEST = 128, 1024, 5.0  # more nodes would not be rea
 
 
 class RoundsExplorer:
-    """Controls for what is decoded and for the round that is shown, over the running text and the round's tree.
+    """Controls for the decoding and for the round that is shown, above the running text and the round's tree.
 
     pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt is a user's turn where the
     tokenizer has a chat template, else a text to continue.
@@ -66,8 +66,8 @@ class RoundsExplorer:
         return self.steps[self.round.value - 1]
 
     def _make_view(self, shape: str, drafter: str, temperature: float, new_tokens: int) -> None:
-        """What a reader can choose: pair, prompt, shape, temperature, length, and the round that is shown; below these
-        controls the error message, then the round, which is hidden until there is one.
+        """Controls for pair, prompt, shape, temperature, length and the round; below these the error message, then the
+        round, which is hidden until there is one.
         """
         kinds = list(dict.fromkeys(self.prompts.kinds))
         once = {"continuous_update": False}  # decode when a field is left or Enter is pressed, not at each key

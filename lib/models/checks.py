@@ -1,6 +1,4 @@
-"""What can be wrong with a pair, or with reading a model, each with its own message: the thing, its value and the
-remedy.
-"""
+"""Checks of a pair and of a model's files; each error names the thing, its value and the remedy."""
 
 from pathlib import Path
 

@@ -29,8 +29,8 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
              template: Mapping[str, object] | None = None) -> Tensor:
     """int64[T]: the messages in the tokenizer's chat template, up to where the model answers.
 
-    day: what a template inserts that tells the date, as "2026-11-25"; None for today. template: what else it is given,
-    such as tools.
+    day: the date that a template inserts, as "2026-11-25"; None for today. template: its further arguments, such as
+    tools.
 
     A system prompt that the template inserts stays. Without a template the result is the plain text of all messages,
     with blank lines between them. ValueError where the template refuses the messages, as some do with a system message,

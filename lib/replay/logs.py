@@ -20,8 +20,8 @@ from lib.replay import reading
 from lib.replay.log_lines import MOST_REFUSED, Answer, Logged, shared_length
 from lib.replay.trace import Trace
 
-WAYS = BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # what an answer's tokens are known by
-DATED = ("strftime_now", "date_string")  # what templates call that insert the day
+WAYS = BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # that tell an answer's tokens
+DATED = ("strftime_now", "date_string")  # in templates that insert the day
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def _prompt(answer: Answer, tokenizer) -> Tensor:
 
 
 def _written(answer: Answer, tokenizer, by_text: Callable[[], Mapping[str, list[int]]]) -> tuple[list[int], str]:
-    """The tokens of an answer, and what they are known by. Its logged pieces count where each is the text of one token
-    alone, and all are the answer's. by_text: see `_by_text`.
+    """The tokens of an answer, and one of `WAYS`, by which they are known. Its logged pieces are taken if together they
+    are the answer's text and each is the text of exactly one token. by_text: see `_by_text`.
     """
     if answer.ids is not None:
         return list(answer.ids), BY_IDS

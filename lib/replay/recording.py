@@ -46,8 +46,8 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     rows: prompts in one batch.
     parts: a folder for the finished batches of this recording alone; the undamaged ones that are there are taken.
     title: of the progress bar; without one there is none.
-    spread_by: what other processes make the models of, with `target` and `of_ranks` (see `protocols.Competitors`), for
-        the run's workers if it has some; None: batches are recorded in this process.
+    spread_by: an object with `target` and `of_ranks` that other processes can make anew (see `protocols.Competitors`),
+        so that the run's workers record batches; None: this process records them.
     ValueError where the target's window is too small.
     """
     longest, window = max(map(len, prompts)), window_of(target)

@@ -49,7 +49,7 @@ class SimulatedWalk(Walk):
 class Recorded:
     """A trace, and the prompts int64[T] that its rows continue, in their order.
 
-    What `hidden_states` has read of HELD rows stays in memory until `forget`.
+    The hidden states of HELD rows stay in memory until `forget`.
     """
 
     def __init__(self, trace: Trace, prompts: Sequence[Tensor]):

@@ -41,9 +41,11 @@ Output = Callable[[Tensor], Tensor]  # states [..., H] -> logits [..., K] of the
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a target says of windows of B rows: tokens int64[B, T + 1]; hidden: by index, its hidden states [B, T, H];
-    probs float32[B, T, K], its distribution of the next token after each of T, of the tokens that heads draft, which
-    sum to less than 1 where these are some; favourite int64[B, T], its most likely token of all; learned bool[B, T].
+    """Outputs of the target for windows of B rows.
+
+    tokens: int64[B, T + 1]. hidden: the hidden states [B, T, H] by layer, -1 for the last. probs: float32[B, T, K], the
+    probabilities of the tokens that heads draft as next token after each of T; they sum to less than 1 where heads do
+    not draft all tokens. favourite: int64[B, T], the most likely of all tokens. learned: bool[B, T].
     """
 
     tokens: Tensor
@@ -55,7 +57,7 @@ class Lesson:
 
 @torch.no_grad()
 def lesson(target, windows: Windows, known: Tensor | None) -> Lesson:
-    """What the target says of windows; known: the tokens int64[K] that heads draft, None for all."""
+    """The target's outputs for windows; known: the tokens int64[K] that heads draft, None for all."""
     read = target.base_model(windows.tokens[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
     output, probs, favourite = target.get_output_embeddings(), [], []
     for states in read[-1]:  # a row at a time: the logits of all tokens are large
