@@ -47,7 +47,7 @@ class Answer:
     where: its file and line.
     messages: the dialogue that it answers; template: further arguments of the request for the chat template.
     prompt: the plain text that it continues, where the request has no messages.
-    text, ids: the answer as text and as token ids; prompt_ids: the token ids of the prompt; None where the log has none.
+    text, ids: the answer as text and as token ids; prompt_ids: those of the prompt; None where the log has none.
     finish: the server's reason for the end, such as STOP; empty where the log has none.
     stopped: whether a stop string may have ended the answer. end: the token that ended it, where the server logs it.
     tokens: the number of tokens that the server counted.
