@@ -2,20 +2,22 @@
 
 from collections.abc import Sequence
 from html import escape
+from math import isnan
 
 import ipywidgets
 import torch
+from matplotlib.colors import to_rgb
 from torch import Tensor
 
 from lib.decoding.loop import generate
-from lib.decoding.walkthrough import Step, walk
+from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, Step, walk
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.registry import advised, heads_for, make
-from lib.explorers import round_figures
+from lib.lab.theme import ROLES
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.trees import shapes
+from lib.trees import drawing, shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import Tree
@@ -26,6 +28,8 @@ PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "ex
            "expansion:1,1,3,1,1,1,1,1", "eagle2:4,4@14", "dyspec@14")
 GREEDY, NAIVE, TOP_K = "greedy", "naive", "top_k"
 MOST_NODES, MOST_TOKENS, HOTTEST = 128, 1024, 5.0  # more nodes would not be readable
+WRITERS = {DRAFT: ROLES["accepted"], TARGET: ROLES["bonus"]}  # colours of the running text; the prompt has none
+PROMPT_TAIL, PROMPT_LINES = 400, 6  # characters and lines of the prompt before the running text
 
 
 class RoundsExplorer:
@@ -95,7 +99,7 @@ class RoundsExplorer:
                                                                            max_height="640px"))
         self.shown = ipywidgets.VBox([
             ipywidgets.HBox([self.round, self.back, self.forward]), self.numbers, self.text,
-            ipywidgets.HTML(round_figures.legend()), scrolled], layout=ipywidgets.Layout(display="none"))
+            ipywidgets.HTML(legend()), scrolled], layout=ipywidgets.Layout(display="none"))
         self.view = ipywidgets.VBox([
             ipywidgets.HBox([self.pair, self.drafter, self.shape], layout=wrapped),
             ipywidgets.HBox([self.temperature, self.rule, self.new_tokens], layout=wrapped),
@@ -208,9 +212,9 @@ class RoundsExplorer:
 
     def _show(self, change=None) -> None:
         """Picture, numbers and running text of the chosen round."""
-        self.picture.value = round_figures.tree_svg(self.step)
-        self.numbers.value = _paragraph(round_figures.describe_round(self.step, self.plain_speed))
-        self.text.value = round_figures.running_text(self.step)
+        self.picture.value = tree_svg(self.step)
+        self.numbers.value = _paragraph(describe_round(self.step, self.plain_speed))
+        self.text.value = running_text(self.step)
         self._enable()
 
     def _enable(self) -> None:
@@ -239,3 +243,65 @@ def _note(text: str, colour: str = "#666") -> str:
 def _paragraph(html: str, colour: str = "inherit") -> str:
     """A sentence that may take two lines, closer together than a widget's own."""
     return f'<div style="line-height:1.5;color:{colour}">{html}</div>'
+
+
+# ---------------------------------------------------------------------------------------------- a round as HTML and SVG
+
+
+def running_text(step: Step) -> str:
+    """The text so far as HTML: the prompt's end in grey, draft tokens and the target's own each on their colour.
+
+    This round's tokens are bold. `pre` keeps white space and prevents MathJax from reading dollar signs.
+    """
+    pieces, first_fresh = [], len(step.text) - step.fresh
+    for place, (text, who) in enumerate(step.text):
+        if who == PROMPT:
+            tail = "\n".join(text[-PROMPT_TAIL:].split("\n")[-PROMPT_LINES:])
+            pieces.append(f'<span style="color:#777">{"…" * (tail != text)}{escape(tail)}</span>')
+            continue
+        fresh = place >= first_fresh
+        red, green, blue = (round(255 * part) for part in to_rgb(WRITERS[who]))
+        strong = f"font-weight:600;border-bottom:2px solid {WRITERS[who]};" if fresh else ""
+        inner = escape(text).replace("\n", '<span style="opacity:.5">↵</span>\n')
+        pieces.append(f'<span title="{who}" style="background:rgba({red},{green},{blue},{0.5 if fresh else 0.22});'
+                      f'border-radius:3px;box-shadow:inset -1px 0 0 #fff;{strong}">{inner}</span>')
+    return ('<div style="display:flex;flex-direction:column-reverse;max-height:15em;overflow:auto;background:#fff;'
+            'border:1px solid #ddd;border-radius:4px;padding:8px 10px">'  # reversed: it stays scrolled to its end
+            '<pre style="flex:none;overflow:visible;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;'
+            'margin:0;padding:0;background:#fff;color:#222;'
+            f'font:13px/1.65 DejaVu Sans Mono,Menlo,Consolas,monospace">{"".join(pieces)}</pre></div>')
+
+
+def legend() -> str:
+    """The meaning of the colours, numbers and signs of tree and text, as HTML."""
+    meaning = {"root": "root, the last committed token", "accepted": "drafted and accepted",
+               "rejected": "drafted, rejected", "bonus": "the target's own token"}
+    square = "display:inline-block;width:.9em;height:.9em;border-radius:3px;vertical-align:-.1em"
+    patches = [f'<span style="{square};background:{ROLES[role]}"></span>&nbsp; {text}'
+               for role, text in meaning.items()]
+    signs = "%: the drafter's probability of a node after its parent; #: its rank; · a space, ↵ a line's end"
+    entries = [f'<span style="white-space:nowrap;margin-right:1.6em">{entry}</span>' for entry in [*patches, signs]]
+    return f'<div style="font-size:12px;line-height:2">{" ".join(entries)}</div>'
+
+
+def describe_round(step: Step, plain: float = float("nan")) -> str:
+    """The round and the running totals in a sentence each, as HTML. plain: tokens per second of plain decoding."""
+    share = "–" if step.rate is None else f"<b>{step.rate:.2f}</b>"
+    accepted = f"<b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens accepted"
+    end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
+    return (f"Round {step.number} of {step.of}: {accepted}, then the target's own{end}. So far, over {step.number} "
+            f"round{'s' * (step.number != 1)}: acceptance rate {share}, acceptance length <b>{step.length:.2f}</b> "
+            f"tokens per round, <b>{step.speed:.0f}</b> tokens per second"
+            + ("." if isnan(plain) else f" ({plain:.0f} plainly)."))
+
+
+def tree_svg(step: Step) -> str:
+    """The round's tree with its tokens; on the line to each node the drafter's probability, if it has one, and the rank
+    among its siblings.
+    """
+    ranks = [f"#{rank}" for rank in step.tree.rank]
+    chances = ["" if step.probabilities is None else "<1% " if chance < 0.005 else f"{chance:.0%} "
+               for chance in step.probabilities or ranks]
+    return drawing.as_svg(drawing.draw_tree(
+        step.tree, labels=[drawing.visible(token) for token in step.tokens], accepted=step.accepted,
+        bonus=drawing.visible(step.bonus), notes=[chance + rank for chance, rank in zip(chances, ranks)]))

@@ -47,7 +47,7 @@ def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
     from huggingface_hub.file_download import repo_folder_name
 
     from lib.drafters.heads.store import folder_of, made_for
-    from lib.models import gguf_shards
+    from lib.models import gguf_files
     from lib.models import prompts as prompt_files
     from lib.models.checks import PairError
     from lib.models.registry import sources
@@ -60,7 +60,7 @@ def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
             files |= {folder_of(target.short, name) for name in made_for(target.short)}
         for source in filter(None, (target, drafter)):
             if source.is_gguf:
-                files |= set(gguf_shards.shards(Path(source.where)))
+                files |= set(gguf_files.shards(Path(source.where)))
             elif source.is_folder:
                 files.add(Path(source.where))
             elif not source.is_random:

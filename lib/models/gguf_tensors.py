@@ -19,7 +19,7 @@ from gguf.gguf_reader import GGUFReader
 
 from lib.models.checks import PairError, first_line
 from lib.models.gguf_blocks import OTHER_TYPES, Stored, check_finite, short
-from lib.models.gguf_shards import MAGIC, check_magic
+from lib.models.gguf_files import MAGIC, check_magic
 
 LARGEST_HEADER = 2**26  # bytes; a vocabulary of 262,144 tokens with 515,000 merges takes about 15 million
 DEEPEST_ARRAY, MOST_DIMENSIONS = 4, 4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import LlamaConfig
 
-from lib.models import gguf_files, gguf_shards
+from lib.models import gguf_files
 from lib.models.checks import PairError
 
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
@@ -190,7 +190,7 @@ def source(text: str) -> Source:
 
 def _of_file(path: Path, text: str) -> Source:
     """The source of a GGUF file, or of the first of its shards."""
-    return Source(str(gguf_shards.shards(path)[0]), written=text, label=gguf_shards.stem(path))
+    return Source(str(gguf_files.shards(path)[0]), written=text, label=gguf_files.stem(path))
 
 
 def local(source: Source) -> Source:

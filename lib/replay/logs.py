@@ -16,8 +16,8 @@ from torch import Tensor
 
 from lib.decoding.checks import token_set
 from lib.models import dialogue
-from lib.replay import reading
 from lib.replay.log_lines import MOST_REFUSED, Answer, Logged, shared_length
+from lib.replay.recording import read
 from lib.replay.trace import Trace
 
 WAYS = BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # that tell an answer's tokens
@@ -159,6 +159,6 @@ def trace_of(texts: Texts, models: Mapping[str, object], *, about: Mapping[str, 
 
     Probabilities of the target are not known: `target_probs` is 0, and there is no alpha.
     """
-    trace = reading.read(None, models, texts.prompts, texts.written, names=texts.names, kinds=texts.kinds,
-                         temperature=temperature, about=about)
+    trace = read(None, models, texts.prompts, texts.written, names=texts.names, kinds=texts.kinds,
+                 temperature=temperature, about=about)
     return replace(trace, ended=np.array(texts.ended))

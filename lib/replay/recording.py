@@ -1,6 +1,7 @@
 """Recording a trace: the target continues prompts, and its continuations are read.
 
-Recording goes batch by batch, so that an interruption loses one batch at most.
+Recording goes batch by batch, so that an interruption loses one batch at most. Reading needs one large teacher-forced
+forward pass of each model for each batch, in which it computes each token's rank and probability.
 """
 
 import sys
@@ -8,16 +9,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Mapping, Sequence
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
+from lib.attention.registration import tree_forward
 from lib.decoding import loop
+from lib.decoding.checks import token_set
+from lib.drafters.drafter import Drafter
+from lib.drafters.filling import rank_of
+from lib.forward.passes import forward_pass
+from lib.forward.prefill import prefill
 from lib.lab import cluster
 from lib.replay import trace
 from lib.replay.acceptance import DEEPEST
-from lib.replay.reading import AHEAD, read, window_of
-from lib.replay.trace import Trace
+from lib.replay.expectation import chances
+from lib.replay.trace import BY_DRAFTER, PADDING, Trace, join, loop_start
+from lib.verify.warping import warp
 
+MOST_PROBABILITIES = 1 << 26  # of one model in memory at the same time
+MOST_ROWS = 32
+AHEAD = 8  # depths that are read of a drafter that proposes several tokens ahead
 SECONDS = 10  # between two lines of progress
 
 
@@ -72,7 +86,7 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
             if path:
                 trace.save(traces[place], path)
                 traces[place] = trace.load(path)  # rounded, as a recording that continues later reads it
-    return replace(trace.join(traces), about=dict(about or {}, temperature=temperature))
+    return replace(join(traces), about=dict(about or {}, temperature=temperature))
 
 
 def record_batch(target, drafters: Mapping[str, object], batch: Batch, settings: Mapping[str, object]) -> Trace:
@@ -100,3 +114,157 @@ def _recorded_before(path: Path | None) -> Trace | None:
         return trace.load(path) if path and path.exists() else None
     except ValueError:  # damaged: it is recorded again
         return None
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+@torch.inference_mode()
+def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], written: Sequence[Sequence[int]], *,
+         names: Sequence[str], kinds: Sequence[str], temperature: float = 0.0,
+         about: Mapping[str, object] | None = None, limit: int | None = None,
+         eos_token_id: int | Sequence[int] | None = None, ahead: int = AHEAD, siblings: int = 0,
+         generator: torch.Generator | None = None) -> Trace:
+    """The trace of continuations that exist already, each at least a root.
+
+    target: the model that wrote them; None if it is not here, which leaves `target_probs` 0 and gives no `alpha`.
+    drafters: causal language models of the target's vocabulary with tree attention, whose proposal depends on the path
+        alone, or drafters with `read_ahead`, which read the target.
+    written: the continuation of each prompt int64[T], its root first.
+    names, kinds: of each prompt.
+    limit: the transitions at which rounds may start (see `Trace.lengths`); None: all.
+    eos_token_id: the tokens that end a text.
+    ahead: how many tokens ahead `read_ahead` is read.
+    siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), which
+        needs a temperature above 0 and a generator; 0 for none.
+    """
+    reading = {name: drafter for name, drafter in drafters.items() if isinstance(drafter, Drafter)}
+    models = {name: drafter for name, drafter in drafters.items() if name not in reading}
+    vocabulary = max((vocabulary_of(model) for model in (models.values() if target is None else [target])), default=1)
+    rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, written)) * vocabulary)))
+    parts, eos = [], token_set(eos_token_id)
+    for first in range(0, len(written), rows):
+        batch = slice(first, first + rows)
+        texts = written[batch]
+        arrays = _read(target, reading, models, prompts[batch], texts, temperature, ahead, siblings, generator)
+        before = [text if limit is None else text[: limit + 1] for text in texts]
+        parts.append(Trace(**arrays, lengths=np.array([len(text) - 1 for text in before]),
+                           ended=np.array([text[-1] in eos for text in texts]),
+                           loops=np.array([loop_start(text) for text in before]),
+                           prompts=tuple(names[batch]), kinds=tuple(kinds[batch]),
+                           about=dict(about or {}, temperature=temperature)))
+    return join(parts)
+
+
+def vocabulary_of(model) -> int:
+    """Number of tokens that a model has."""
+    return model.config.get_text_config().vocab_size
+
+
+def window_of(model) -> int | None:
+    """Positions that a model has; None without a limit."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
+    """[S, V]: a model's logits at every transition of the rows, row by row.
+
+    Prompts that share a beginning are prefilled once, and only transitions pass through the output layer.
+    """
+    cache = prefill(forward_pass(model, "layers"), prompts).cache
+    block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in written], batch_first=True).to(model.device)
+    logits = tree_forward(model, block, torch.arange(block.shape[1], device=block.device), None, cache).logits
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return torch.cat([row[: len(text) - 1] for row, text in zip(logits, written)])
+
+
+def _read(target, reading: Mapping[str, Drafter], models: Mapping[str, object], prompts: Sequence[Tensor],
+          written: Sequence[Sequence[int]], temperature: float, ahead: int, siblings: int,
+          generator: torch.Generator | None) -> dict[str, object]:
+    """The arrays of one batch's trace, without lengths and loops; reading: drafters with `read_ahead`."""
+    ends = np.array([len(row) - 1 for row in written])
+    tokens = np.full((len(written), max(1, int(ends.max())) + 1), PADDING["tokens"], dtype=np.int32)
+    for line, row in zip(tokens, written):
+        line[: len(row)] = row
+    inside = np.arange(tokens.shape[1] - 1)[None] < ends[:, None]  # [N, L], which transitions a row has
+    following = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long)  # [S], row by row
+
+    def spread(values: Tensor, places: np.ndarray = inside, fill: float = 0, kind=np.float32) -> np.ndarray:
+        """[N, L, ..]: values [S, ..] at these transitions bool[N, L], `fill` elsewhere."""
+        array = np.full((*inside.shape, *values.shape[1:]), fill, kind)
+        array[places] = values.cpu().numpy()
+        return array
+
+    arrays: dict[str, object] = {name: {} for name in BY_DRAFTER} | {"tokens": tokens}
+    if target is None:
+        arrays["target_probs"] = np.zeros(inside.shape, np.float32)
+    else:
+        logits = branched_logits(target, prompts, written)
+        warped = warp(logits, temperature)
+        law = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
+        arrays["target_probs"] = spread(law.gather(1, following.to(law.device)[:, None])[:, 0])
+    _read_ahead(reading, target, prompts, written, ahead, arrays)
+    for name, drafter in models.items():
+        known = inside
+        if window := window_of(drafter):  # only transitions with all their text in it are known
+            room = np.array([window - len(prompt) for prompt in prompts], dtype=np.int64)
+            known = known & (np.arange(known.shape[1])[None] < room[:, None])
+            arrays["rooms"][name] = room
+        scores = _known_logits(drafter, prompts, written, known.sum(1))
+        scores = scores if target is None else scores[:, : warped.shape[1]].to(warped.device)
+        held = torch.from_numpy(known[inside])
+        token = following[held].to(scores.device)
+        proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
+        ranks = spread(rank_of(scores, token), known, PADDING["ranks"], np.int32)
+        arrays["ranks"][name] = np.where(inside & ~known, scores.shape[1], ranks).astype(np.int32)
+        arrays["probs"][name] = spread(proposal.gather(1, token[:, None])[:, 0], known)
+        if target is not None:
+            said = warped if bool(held.all()) else warped[held.to(warped.device)]
+            arrays["alpha"][name] = spread(torch.minimum(said, warp(scores, temperature)).sum(-1), known)
+        if siblings:
+            by_rule = chances(said, proposal, token, siblings, generator)
+            arrays["chances"] |= {f"{name}|{rule}": spread(values, known) for rule, values in by_rule.items()}
+    return arrays
+
+
+def _known_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]], counts: np.ndarray) -> Tensor:
+    """[S, V]: a model's logits at the first `counts` transitions of each row."""
+    window = window_of(model)
+    rows = [(prompts[row], written[row][: counts[row] + 1]) for row in np.flatnonzero(counts)]
+    longest = max((len(prompt) for prompt, _ in rows), default=0) + counts.max(initial=0)
+    # A batch reads its padding too, for which a window may have no position.
+    groups = [[row] for row in rows] if window and longest > window else [rows] if rows else []
+    parts = [branched_logits(model, *zip(*group)) for group in groups]
+    return torch.cat(parts) if parts else torch.empty(0, vocabulary_of(model), device=model.device)
+
+
+class _OneText:
+    """A target that keeps its last outputs, so that several heads need one forward pass of a text."""
+
+    def __init__(self, target):
+        self.target, self.asked, self.tokens, self.outputs = target, None, None, None
+
+    def __getattr__(self, name: str):
+        return getattr(self.target, name)
+
+    def __call__(self, tokens: Tensor, **settings):
+        if self.asked != settings or not torch.equal(tokens, self.tokens):
+            self.asked, self.tokens, self.outputs = settings, tokens, self.target(tokens, **settings)
+        return self.outputs
+
+
+def _read_ahead(drafters: Mapping[str, Drafter], target, prompts: Sequence[Tensor], written: Sequence[Sequence[int]],
+                depth: int, arrays: dict[str, dict[str, np.ndarray]]) -> None:
+    """Adds ranks and probabilities [N, L, depth] of each drafter, from `read_ahead` text by text, since heads read the
+    same hidden states of the target.
+    """
+    once, shape = _OneText(target), (len(written), arrays["tokens"].shape[1] - 1, depth)
+    for name in drafters:
+        arrays["ranks"][name] = np.full(shape, PADDING["ranks"], np.int32)
+        arrays["probs"][name] = np.zeros(shape, np.float32)
+    for row, (prompt, following) in enumerate(zip(prompts, written) if drafters else ()):
+        text, count = torch.cat([prompt, torch.tensor(following)]), len(following) - 1
+        inside = np.add.outer(np.arange(max(1, count)), np.arange(depth)) < count
+        for name, drafter in drafters.items():
+            for kind, values in zip(("ranks", "probs"), drafter.read_ahead(once, [text], [len(prompt)], depth)):
+                arrays[kind][name][row, : len(inside)][inside] = values[0].cpu().numpy()[inside]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lib import forward, models
-from lib.models import gguf_files, gguf_shards
+from lib.models import gguf_files
 from lib.models.checks import PairError
 from lib.models.registry import source
 from lib.tests import tiny_gguf
@@ -36,9 +36,9 @@ def whole(tmp_path):
 
 
 def test_shards_are_joined_to_the_file_that_was_split(tmp_path, folder, whole):
-    files = gguf_shards.shards(folder / SHARDS[1])
+    files = gguf_files.shards(folder / SHARDS[1])
     assert [file.name for file in files] == SHARDS == sorted(file.name for file in folder.iterdir())
-    gguf_shards.join(files, tmp_path / "joined.gguf")
+    gguf_files.join(files, tmp_path / "joined.gguf")
     ours, theirs = (gguf.GGUFReader(path) for path in (tmp_path / "joined.gguf", whole))
     for one, other in zip(ours.tensors, theirs.tensors, strict=True):
         assert one.name == other.name and one.tensor_type == other.tensor_type and np.array_equal(one.data, other.data)
@@ -87,7 +87,7 @@ def test_a_full_disk_while_joining(cache, folder, monkeypatch):
         target.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(gguf_shards, "join", full)
+    monkeypatch.setattr(gguf_files, "join", full)
     assert "cannot be kept in" in (said := refusal(folder)) and "No space left" in said
     assert [path.name for path in cache.iterdir()] == [".lock"]
 

@@ -12,7 +12,7 @@ from lib.drafters.drafter import Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
-from lib.replay import reading, trace
+from lib.replay import recording, trace
 from lib.tests import small_models
 from lib.tests.replay.test_replay import synthetic
 from lib.trees import shapes
@@ -50,7 +50,7 @@ def plain_logits(model, prompts, written):
 def test_reading_from_shared_prefixes_is_reading_whole_texts():
     written = [[1, 2, 3, 4], [5], [6, 7], [8, 9, 1], [2] * 9, [3, 1]]
     with torch.inference_mode():
-        shared, whole = (read(TARGET, PROMPTS, written) for read in (reading.branched_logits, plain_logits))
+        shared, whole = (read(TARGET, PROMPTS, written) for read in (recording.branched_logits, plain_logits))
     assert shared.dtype == torch.float64 and shared.shape == (sum(len(row) - 1 for row in written), 24)
     assert torch.allclose(shared, whole, atol=1e-10, rtol=0)
 
@@ -72,7 +72,7 @@ def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
     written = [[1, 2, 3, 4], [5], [6, 7], [8, 9, 1], [2] * 9, [3, 1]]
     models = {"d": DRAFTER, "h": Heads()}
     at_once = replay.read(TARGET, models, PROMPTS, written, names=NAMES, kinds=KINDS, temperature=1.0)
-    monkeypatch.setattr(reading, "MOST_PROBABILITIES", 1)
+    monkeypatch.setattr(recording, "MOST_PROBABILITIES", 1)
     one_by_one = replay.read(TARGET, models, PROMPTS, written, names=NAMES, kinds=KINDS, temperature=1.0)
     for name in ("tokens", "lengths", "loops"):
         assert np.array_equal(getattr(at_once, name), getattr(one_by_one, name))
