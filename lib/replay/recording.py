@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from lib.attention.registration import tree_forward
+from lib.attention.registration import check_attention, tree_forward
 from lib.decoding import loop
 from lib.decoding.checks import token_set
 from lib.drafters.drafter import Drafter
@@ -137,9 +137,12 @@ def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], writ
     ahead: how many tokens ahead `read_ahead` is read.
     siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), which
         needs a temperature above 0 and a generator; 0 for none.
+    ValueError for a model without tree attention.
     """
     reading = {name: drafter for name, drafter in drafters.items() if isinstance(drafter, Drafter)}
     models = {name: drafter for name, drafter in drafters.items() if name not in reading}
+    for model in [*models.values()] if target is None else [target, *models.values()]:
+        check_attention(model)
     vocabulary = max((vocabulary_of(model) for model in (models.values() if target is None else [target])), default=1)
     rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, written)) * vocabulary)))
     parts, eos = [], token_set(eos_token_id)
