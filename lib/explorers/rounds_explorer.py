@@ -2,20 +2,22 @@
 
 from collections.abc import Sequence
 from html import escape
+from math import isnan
 
 import ipywidgets
 import torch
+from matplotlib.colors import to_rgb
 from torch import Tensor
 
 from lib.decoding.loop import generate
-from lib.decoding.walkthrough import Step, walk
+from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, Step, walk
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.registry import advised, heads_for, make
-from lib.explorers import round_figures
+from lib.lab.theme import ROLES
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.trees import shapes
+from lib.trees import drawing, shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import Tree
@@ -26,10 +28,12 @@ PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "ex
            "expansion:1,1,3,1,1,1,1,1", "eagle2:4,4@14", "dyspec@14")
 GREEDY, NAIVE, TOP_K = "greedy", "naive", "top_k"
 MOST_NODES, MOST_TOKENS, HOTTEST = 128, 1024, 5.0  # more nodes would not be readable
+WRITERS = {DRAFT: ROLES["accepted"], TARGET: ROLES["bonus"]}  # colours of the running text; the prompt has none
+PROMPT_TAIL, PROMPT_LINES = 400, 6  # characters and lines of the prompt before the running text
 
 
 class RoundsExplorer:
-    """Controls for what is decoded and for the round that is shown, over the running text and the round's tree.
+    """Controls for the decoding and for the round that is shown, above the running text and the round's tree.
 
     pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt is a user's turn where the
     tokenizer has a chat template, else a text to continue.
@@ -48,8 +52,7 @@ class RoundsExplorer:
         self.acceptance, self.seed = acceptance_by_rank, seed
         self.steps: list[Step] = []
         self.plain: dict[tuple, float] = {}
-        self._make_controls(shape, drafter, temperature, new_tokens)
-        self._make_view()
+        self._make_view(shape, drafter, temperature, new_tokens)
         self.kind.observe(self._offer_prompts, names="value")
         self.pair.observe(self._offer_drafters, names="value")
         self.temperature.observe(self._offer_rules, names="value")
@@ -66,8 +69,10 @@ class RoundsExplorer:
         """The round that is shown."""
         return self.steps[self.round.value - 1]
 
-    def _make_controls(self, shape: str, drafter: str, temperature: float, new_tokens: int) -> None:
-        """What a reader can choose: pair, prompt, shape, temperature, length, and the round that is shown."""
+    def _make_view(self, shape: str, drafter: str, temperature: float, new_tokens: int) -> None:
+        """Controls for pair, prompt, shape, temperature, length and the round; below these the error message, then the
+        round, which is hidden until there is one.
+        """
         kinds = list(dict.fromkeys(self.prompts.kinds))
         once = {"continuous_update": False}  # decode when a field is left or Enter is pressed, not at each key
         self.pair = ipywidgets.Dropdown(options=list(self.pairs), description="pair", layout=_wide("240px"))
@@ -88,15 +93,13 @@ class RoundsExplorer:
         self.forward = ipywidgets.Button(description="forward", icon="chevron-right", button_style="primary",
                                          layout=_wide("110px"))
 
-    def _make_view(self) -> None:
-        """Controls, then the error message, then the round, which is hidden until there is one."""
         self.message, self.numbers, self.text, self.picture = (ipywidgets.HTML() for _ in range(4))
         wrapped = ipywidgets.Layout(flex_flow="row wrap")
         scrolled = ipywidgets.Box([self.picture], layout=ipywidgets.Layout(overflow="auto", max_width="100%",
                                                                            max_height="640px"))
         self.shown = ipywidgets.VBox([
             ipywidgets.HBox([self.round, self.back, self.forward]), self.numbers, self.text,
-            ipywidgets.HTML(round_figures.legend()), scrolled], layout=ipywidgets.Layout(display="none"))
+            ipywidgets.HTML(legend()), scrolled], layout=ipywidgets.Layout(display="none"))
         self.view = ipywidgets.VBox([
             ipywidgets.HBox([self.pair, self.drafter, self.shape], layout=wrapped),
             ipywidgets.HBox([self.temperature, self.rule, self.new_tokens], layout=wrapped),
@@ -146,20 +149,13 @@ class RoundsExplorer:
             raise ValueError(f"rule {self.rule.value!r} is for children that are sampled from a language model, and "
                              f"drafter {spec!r} does not sample: take rule {NAIVE!r}, or drafter 'model'") from None
 
-    def _check_numbers(self) -> None:
-        """ValueError for a temperature or a number of tokens that is out of range."""
-        if not 0 <= self.temperature.value <= HOTTEST:
-            raise ValueError(f"temperature is {self.temperature.value:g}: give 0 to {HOTTEST:g}")
-        if not 2 <= self.new_tokens.value <= MOST_TOKENS:
-            raise ValueError(f"new tokens is {self.new_tokens.value}: give 2 to {MOST_TOKENS}")
-
     def _plain_speed(self, pair: Pair, prompt: Tensor) -> float:
         """Tokens per second of plain decoding of the prompt, without prefill; measured once for each setting."""
         key = pair.name, tuple(prompt.tolist()), self.new_tokens.value
         if key not in self.plain:
             done = generate(pair.target, NoDrafter(), prompt[None], shape="chain:0", eos_token_id=pair.eos_token_ids,
                             max_new_tokens=self.new_tokens.value)
-            self.plain[key] = len(done.rounds) / sum(each.seconds for each in done.rounds)
+            self.plain[key] = len(done.rounds) / sum(record.seconds for record in done.rounds)
         return self.plain[key]
 
     def _chosen_prompt(self, pair: Pair) -> Tensor:
@@ -181,12 +177,15 @@ class RoundsExplorer:
         return shape
 
     def _decode(self, change=None) -> None:
-        """Decode with the settings of the controls, and show the first round."""
+        """Decode with the settings of the controls, and show the first round; after an error the last one stays."""
         if self.kind.value != TYPED and self.prompt.value is None:
             return
         self.message.value = _note("decoding …")
         try:
-            self._check_numbers()
+            if not 0 <= self.temperature.value <= HOTTEST:
+                raise ValueError(f"temperature is {self.temperature.value:g}: give 0 to {HOTTEST:g}")
+            if not 2 <= self.new_tokens.value <= MOST_TOKENS:
+                raise ValueError(f"new tokens is {self.new_tokens.value}: give 2 to {MOST_TOKENS}")
             pair = self.pairs[self.pair.value]
             prompt = self._chosen_prompt(pair)
             steps = walk(pair, self._made_drafter(pair), prompt, self._shape(), rule=self.rule.value,
@@ -196,7 +195,10 @@ class RoundsExplorer:
                 raise ValueError("the target ends the text with its first token, before any round: take another prompt")
             self.plain_speed = self._plain_speed(pair, prompt)
         except Exception as error:  # a callback's traceback would only appear in a log
-            self._complain(error)
+            text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            text = text.replace("max_new_tokens", "new tokens")  # as the control has it
+            stays = ". Below is still the last decoding that worked." if self.steps else ""
+            self.message.value = _note(text + stays, "#B00020")
             return
         self.message.value, self.shown.layout.display, self.steps = "", None, steps
         if self.round.value == 1:
@@ -205,21 +207,14 @@ class RoundsExplorer:
         self.round.max = len(steps)
         self._enable()
 
-    def _complain(self, error: Exception) -> None:
-        """Show an error; the round that was shown stays."""
-        text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        text = text.replace("max_new_tokens", "new tokens")  # as the control has it
-        stays = ". Below is still the last decoding that worked." if self.steps else ""
-        self.message.value = _note(text + stays, "#B00020")
-
     def _move(self, by: int) -> None:
         self.round.value = min(max(self.round.value + by, 1), self.round.max)
 
     def _show(self, change=None) -> None:
         """Picture, numbers and running text of the chosen round."""
-        self.picture.value = round_figures.tree_svg(self.step)
-        self.numbers.value = _paragraph(round_figures.describe_round(self.step, self.plain_speed))
-        self.text.value = round_figures.running_text(self.step)
+        self.picture.value = tree_svg(self.step)
+        self.numbers.value = _paragraph(describe_round(self.step, self.plain_speed))
+        self.text.value = running_text(self.step)
         self._enable()
 
     def _enable(self) -> None:
@@ -248,3 +243,65 @@ def _note(text: str, colour: str = "#666") -> str:
 def _paragraph(html: str, colour: str = "inherit") -> str:
     """A sentence that may take two lines, closer together than a widget's own."""
     return f'<div style="line-height:1.5;color:{colour}">{html}</div>'
+
+
+# ---------------------------------------------------------------------------------------------- a round as HTML and SVG
+
+
+def running_text(step: Step) -> str:
+    """The text so far as HTML: the prompt's end in grey, draft tokens and the target's own each on their colour.
+
+    This round's tokens are bold. `pre` keeps white space and prevents MathJax from reading dollar signs.
+    """
+    pieces, first_fresh = [], len(step.text) - step.fresh
+    for place, (text, who) in enumerate(step.text):
+        if who == PROMPT:
+            tail = "\n".join(text[-PROMPT_TAIL:].split("\n")[-PROMPT_LINES:])
+            pieces.append(f'<span style="color:#777">{"…" * (tail != text)}{escape(tail)}</span>')
+            continue
+        fresh = place >= first_fresh
+        red, green, blue = (round(255 * part) for part in to_rgb(WRITERS[who]))
+        strong = f"font-weight:600;border-bottom:2px solid {WRITERS[who]};" if fresh else ""
+        inner = escape(text).replace("\n", '<span style="opacity:.5">↵</span>\n')
+        pieces.append(f'<span title="{who}" style="background:rgba({red},{green},{blue},{0.5 if fresh else 0.22});'
+                      f'border-radius:3px;box-shadow:inset -1px 0 0 #fff;{strong}">{inner}</span>')
+    return ('<div style="display:flex;flex-direction:column-reverse;max-height:15em;overflow:auto;background:#fff;'
+            'border:1px solid #ddd;border-radius:4px;padding:8px 10px">'  # reversed: it stays scrolled to its end
+            '<pre style="flex:none;overflow:visible;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;'
+            'margin:0;padding:0;background:#fff;color:#222;'
+            f'font:13px/1.65 DejaVu Sans Mono,Menlo,Consolas,monospace">{"".join(pieces)}</pre></div>')
+
+
+def legend() -> str:
+    """The meaning of the colours, numbers and signs of tree and text, as HTML."""
+    meaning = {"root": "root, the last committed token", "accepted": "drafted and accepted",
+               "rejected": "drafted, rejected", "bonus": "the target's own token"}
+    square = "display:inline-block;width:.9em;height:.9em;border-radius:3px;vertical-align:-.1em"
+    patches = [f'<span style="{square};background:{ROLES[role]}"></span>&nbsp; {text}'
+               for role, text in meaning.items()]
+    signs = "%: the drafter's probability of a node after its parent; #: its rank; · a space, ↵ a line's end"
+    entries = [f'<span style="white-space:nowrap;margin-right:1.6em">{entry}</span>' for entry in [*patches, signs]]
+    return f'<div style="font-size:12px;line-height:2">{" ".join(entries)}</div>'
+
+
+def describe_round(step: Step, plain: float = float("nan")) -> str:
+    """The round and the running totals in a sentence each, as HTML. plain: tokens per second of plain decoding."""
+    share = "–" if step.rate is None else f"<b>{step.rate:.2f}</b>"
+    accepted = f"<b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens accepted"
+    end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
+    return (f"Round {step.number} of {step.of}: {accepted}, then the target's own{end}. So far, over {step.number} "
+            f"round{'s' * (step.number != 1)}: acceptance rate {share}, acceptance length <b>{step.length:.2f}</b> "
+            f"tokens per round, <b>{step.speed:.0f}</b> tokens per second"
+            + ("." if isnan(plain) else f" ({plain:.0f} plainly)."))
+
+
+def tree_svg(step: Step) -> str:
+    """The round's tree with its tokens; on the line to each node the drafter's probability, if it has one, and the rank
+    among its siblings.
+    """
+    ranks = [f"#{rank}" for rank in step.tree.rank]
+    chances = ["" if step.probabilities is None else "<1% " if chance < 0.005 else f"{chance:.0%} "
+               for chance in step.probabilities or ranks]
+    return drawing.as_svg(drawing.draw_tree(
+        step.tree, labels=[drawing.visible(token) for token in step.tokens], accepted=step.accepted,
+        bonus=drawing.visible(step.bonus), notes=[chance + rank for chance, rank in zip(chances, ranks)]))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lib.forward.quantize import STORED, PackedEmbedding, PackedLinear
 from lib.kernels import panels
-from lib.models import gguf_blocks, gguf_shards, gguf_tensors
+from lib.models import gguf_blocks, gguf_files, gguf_tensors
 from lib.models.checks import PairError
 from lib.models.gguf_blocks import Stored
 
@@ -28,7 +28,7 @@ def take_weights(model, path: Path) -> None:
 
     PairError where a tensor has a type whose blocks are not read, or the model has weights that no tensor fills.
     """
-    headers = {file: gguf_tensors.header(file) for file in gguf_shards.shards(path)}
+    headers = {file: gguf_tensors.header(file) for file in gguf_files.shards(path)}
     turned = headers[path].metadata.get("general.architecture") == "llama"
     heads = {"attn_q": model.config.num_attention_heads, "attn_k": model.config.num_key_value_heads}
     left, table = {name for name, _ in model.named_parameters()}, model.get_input_embeddings()

@@ -93,7 +93,7 @@ def calibrate_larger(names: Sequence[str], prompts: Sequence[torch.Tensor], *, d
                      **settings) -> dict[str, pd.DataFrame]:
     """By pair the rows of `cost.calibrate`; settings: as that takes them. One pair is in memory at a time.
 
-    Weights may be random (`models.sizes`), since costs do not depend on them. Empty where the processor has no units
+    Weights may be random (`registry.SIZES`), since costs do not depend on them. Empty where the processor has no units
     for the number format, in which a round would take minutes.
     """
     if any(processor.slow_dtype(part, device) for part in dtypes_of(dtype, device)):

@@ -47,7 +47,7 @@ def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
     from huggingface_hub.file_download import repo_folder_name
 
     from lib.drafters.heads.store import folder_of, made_for
-    from lib.models import gguf_shards
+    from lib.models import gguf_files
     from lib.models import prompts as prompt_files
     from lib.models.checks import PairError
     from lib.models.registry import sources
@@ -60,7 +60,7 @@ def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
             files |= {folder_of(target.short, name) for name in made_for(target.short)}
         for source in filter(None, (target, drafter)):
             if source.is_gguf:
-                files |= set(gguf_shards.shards(Path(source.where)))
+                files |= set(gguf_files.shards(Path(source.where)))
             elif source.is_folder:
                 files.add(Path(source.where))
             elif not source.is_random:
@@ -289,9 +289,10 @@ def inputs(name: str, values: Values) -> None:
 def text_drafters(name: str, values: Values) -> None:
     """Kinds that read the text alone; other names are models, which are checked with the target."""
     from lib.measure.served import kinds_of
-    from lib.models.load import check_served
+    from lib.models.load import check_pairs
 
-    check_served(values["target"], kinds_of(values[name])[1])
+    target = values["target"]
+    check_pairs([target, *(f"{target}|{model}" for model in kinds_of(values[name])[1])], is_served=True)
 
 
 def costs(name: str, values: Values) -> None:

@@ -19,7 +19,7 @@ from lib.drafters.registry import DRAFTERS, make, parse
 from lib.forward.load import load_served
 from lib.lab import provenance, stats
 from lib.lab.chapter import Store
-from lib.models import dialogue, held_out
+from lib.models import dialogue
 from lib.models import prompts as prompt_files
 from lib.models.load import Served
 from lib.models.registry import sources
@@ -128,7 +128,7 @@ def ask(url: str, name: str, target: Served, path: str, folder: Path, *, first: 
     requests, kinds = {}, {}
     for row in prompt_files.rows(prompt_files.place(path, chats)):
         if list(kinds.values()).count(row.kind) < first:
-            messages = row.messages or dialogue.of_user(held_out.resolve(row.source))
+            messages = row.dialogue()
             asked = messages if chats else "\n\n".join(message["content"] for message in messages)
             requests[row.name], kinds[row.name] = endpoint.request_of(name, asked, **settings), row.kind
     return endpoint.collect(url, requests, kinds, folder)

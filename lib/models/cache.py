@@ -83,9 +83,6 @@ class TreeLayer(CacheLayerMixin):
         """Appends [B, Hkv, m, d] to each row, and returns views of all slots up to the longest row's end."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if key_states.shape[0] != len(self.rows.as_list):
-            raise ValueError(f"{key_states.shape[0]} rows are appended to a cache of {len(self.rows.as_list)}; "
-                             "start a new TreeCache, or select the rows that remain")
         start, nodes = self.pending, key_states.shape[2]
         self.pending += nodes
         end = self.rows.longest + self.pending
@@ -182,11 +179,7 @@ class TreeCache(Cache):
 
     def set_lengths(self, lengths: Tensor) -> None:
         """Commits lengths int64[B]: after a right-padded prefill, those of the prompts."""
-        lengths = torch.as_tensor(lengths).tolist()
-        stored = [length + self.pending for length in self.rows.as_list]
-        if len(lengths) != len(stored) or any(not 0 <= new <= old for new, old in zip(lengths, stored)):
-            raise ValueError(f"lengths {lengths} for rows that hold {stored} tokens; give one per row, none longer")
-        self.rows.set(lengths, self.rows.device)
+        self.rows.set(torch.as_tensor(lengths).tolist(), self.rows.device)
         self.forget()
 
     def forget(self) -> None:

@@ -1,9 +1,6 @@
-"""What can be wrong with a pair, or with reading a model, each with its own message: the thing, its value and the
-remedy.
-"""
+"""Checks of a pair and of a model's files; each error names the thing, its value and the remedy."""
 
 from pathlib import Path
-from typing import Iterator
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +16,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 UNREACHABLE = ("is not on this machine and the hub cannot be reached; check the network, set HF_HUB_OFFLINE=0 to allow "
                "it, or take a folder or a shipped model")
-SAVE_AGAIN = "load it where you trust it, save it with `model.save_pretrained(FOLDER)` and give that folder"
+SAVE = "save it again with `model.save_pretrained(FOLDER)` and give that folder"
 
 
 class PairError(ValueError):
@@ -87,7 +84,7 @@ def check_weights(source, folder: Path) -> None:
             pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
             if pickles:
                 raise PairError(f"{source} holds pickled weights alone ({pickles[0]}), which may run code and are "
-                                f"never read here; {SAVE_AGAIN}") from None
+                                f"never read here; if you trust it, {SAVE}") from None
             raise PairError(f"{source} holds no weights ({WEIGHTS} is missing); fetch them, or save the model there "
                             "again with `model.save_pretrained(FOLDER)`") from None
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -109,14 +106,11 @@ def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, 
     Added tokens (such as chat marks) may have other names, and embeddings (`sizes`) may be padded; but both models need
     an embedding for each token that the target's tokenizer can write, its padding token excepted.
     """
-    ours, theirs = ({index: token for token, index in tokenizer.get_vocab().items()} for tokenizer in (target, drafter))
-    added = [set(tokenizer.get_added_vocab().values()) for tokenizer in (target, drafter)]
-
-    def ordinary(index: int) -> bool:
-        return any(index in vocabulary and index not in extra for vocabulary, extra in zip((ours, theirs), added))
-
-    differing = [i for i in sorted(ours.keys() | theirs.keys()) if ours.get(i) != theirs.get(i) and ordinary(i)]
-    if differing:
+    both = target, drafter
+    ours, theirs = ({index: token for token, index in tokenizer.get_vocab().items()} for tokenizer in both)
+    ordinary = set().union(*({*tokenizer.get_vocab().values()} - {*tokenizer.get_added_vocab().values()}
+                             for tokenizer in both))
+    if differing := [index for index in sorted(ordinary) if ours.get(index) != theirs.get(index)]:
         first = differing[0]
         raise PairError(f"{names[0]} and {names[1]} have different tokenizers: {len(differing)} of {len(ours)} ids "
                         f"differ, {first} is {ours.get(first)!r} to one and {theirs.get(first)!r} to the other; "
@@ -133,33 +127,31 @@ def check_memory(weights: dict[tuple[str, torch.dtype], int], device: str | torc
     needed, free = sum(count * dtype.itemsize for (_, dtype), count in weights.items()), free_memory(device)
     if needed > free:
         models = " and ".join(f"{name} in {dtype_name(dtype)}" for name, dtype in weights)
-        raise PairError(f"the weights of {models} need {gib(needed)}, {gib(free)} are free on {device}; take a smaller "
-                        "dtype, smaller models or another device")
+        raise PairError(f"the weights of {models} need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free on "
+                        f"{device}; take a smaller dtype, smaller models or another device")
 
 
 def no_memory(source, device: str | torch.device) -> PairError:
     """The PairError for a model that ran out of memory although the estimate said that it fits."""
-    return PairError(f"{source} did not fit into the memory of {device}, {gib(free_memory(device))} are free now; "
-                     "take a smaller dtype, a smaller model or another device")
+    return PairError(f"{source} did not fit into the memory of {device}, {free_memory(device) / 2**30:.1f} GiB are "
+                     "free now; take a smaller dtype, a smaller model or another device")
 
 
 def why_not(source, error: BaseException) -> PairError:
     """The PairError for a failed reading of config, tokenizer or weights, from the errors that caused it."""
-    causes = list(_chain(error))
-    texts = " ".join(str(cause) for cause in causes)
-    refused, first = meaning(error), first_line(error)
+    causes, first = _chain(error), first_line(error)
+    texts = " ".join(map(str, causes))
     if "trust_remote_code" in texts:
         reason = "brings code of its own, which never runs here; choose a model that transformers supports"
     elif "does not recognize this architecture" in texts or "Unrecognized model" in texts:
         reason = (f"is of no type that this version of transformers supports ({first}); check its config.json, or "
                   "choose another model")
-    elif refused:
+    elif refused := meaning(error):
         reason = refused
     elif "ignore_mismatched_sizes" in texts:
         reason = "has weights of other shapes than its config.json says; fetch or save both again"
     elif "safetensors" in texts or any(type(cause).__name__ == "SafetensorError" for cause in causes):
-        reason = (f"holds no readable safetensors ({first}), and no other format is read here; if you trust it, save "
-                  "it again with `model.save_pretrained(FOLDER)` and give that folder")
+        reason = f"holds no readable safetensors ({first}), and no other format is read here; if you trust it, {SAVE}"
     else:
         reason = (f"cannot be read as a model ({first}); check that it has config.json, model.safetensors and "
                   "tokenizer files")
@@ -170,7 +162,6 @@ def meaning(error: BaseException) -> str:
     """The rest of a sentence that begins with the model's name; empty where the error did not come from the hub."""
     from huggingface_hub import errors
 
-    causes = list(_chain(error))
     by_kind = {
         (errors.GatedRepoError,): "is gated; accept its licence on the hub, then log in with `hf auth login`",
         (errors.RevisionNotFoundError,):
@@ -180,23 +171,16 @@ def meaning(error: BaseException) -> str:
             "with `hf auth login`",
         (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): UNREACHABLE,
     }
-    reasons = (reason for kinds, reason in by_kind.items() if any(isinstance(cause, kinds) for cause in causes))
-    return next(reasons, "")
+    causes = _chain(error)
+    return next((reason for kinds, reason in by_kind.items() if any(isinstance(cause, kinds) for cause in causes)), "")
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _chain(error: BaseException | None) -> list[BaseException]:
     """An error and its causes, the last error first."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+    return [error, *_chain(error.__cause__ or error.__context__)] if error is not None else []
 
 
 def first_line(error: BaseException) -> str:
     """An error's first line, as part of a sentence; its type where it has no text."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".:;, ") if lines else type(error).__name__
-
-
-def gib(count: int) -> str:
-    """Bytes as text, in GiB."""
-    return f"{count / 2**30:.1f} GiB"

@@ -29,8 +29,8 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
              template: Mapping[str, object] | None = None) -> Tensor:
     """int64[T]: the messages in the tokenizer's chat template, up to where the model answers.
 
-    day: what a template inserts that tells the date, as "2026-11-25"; None for today. template: what else it is given,
-    such as tools.
+    day: the date that a template inserts, as "2026-11-25"; None for today. template: its further arguments, such as
+    tools.
 
     A system prompt that the template inserts stays. Without a template the result is the plain text of all messages,
     with blank lines between them. ValueError where the template refuses the messages, as some do with a system message,
@@ -48,10 +48,10 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
 
     def hidden(value):
         if isinstance(value, str):
-            return controls.sub(lambda found: stand_ins[found[0]], value)
+            return controls.sub(lambda match: stand_ins[match[0]], value)
         if isinstance(value, Mapping):
-            return {name: each if name == "role" else hidden(each) for name, each in value.items()}
-        return [hidden(each) for each in value] if isinstance(value, list) else value
+            return {name: part if name == "role" else hidden(part) for name, part in value.items()}
+        return [hidden(part) for part in value] if isinstance(value, list) else value
 
     given = hidden(dict(template or {})) | _dated(tokenizer, day)
     rendered = _rendered(hidden(list(messages)), tokenizer, given, next(private))
@@ -65,7 +65,12 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
         if place % 2:  # the template's own control token
             ids.append(tokenizer.convert_tokens_to_ids(stretch))
         elif stretch:
-            ids += _as_text(stretch, stand_ins, tokenizer)
+            for text, character in stand_ins.items():
+                stretch = stretch.replace(character, text)
+            stretch_ids = tokenizer(stretch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            if forged := stand_ins.keys() & {*tokenizer.convert_ids_to_tokens(stretch_ids)}:
+                raise ValueError(f"the tokenizer makes a control token of the text {forged.pop()!r}; remove it")
+            ids += stretch_ids
     return torch.tensor(ids, dtype=torch.long)
 
 
@@ -112,15 +117,6 @@ def _dated(tokenizer, day: str | None) -> dict[str, str]:
     then = date.fromisoformat(day)
     template = TODAY.sub(lambda call: repr(then.strftime(call[2])), tokenizer.get_chat_template())
     return {"chat_template": template, "date_string": then.strftime("%d %b %Y")}
-
-
-def _as_text(stretch: str, stand_ins: Mapping[str, str], tokenizer) -> list[int]:
-    for text, character in stand_ins.items():
-        stretch = stretch.replace(character, text)
-    ids = tokenizer(stretch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    if made := stand_ins.keys() & {*tokenizer.convert_ids_to_tokens(ids)}:
-        raise ValueError(f"the tokenizer makes a control token of the text {made.pop()!r}; remove it")
-    return ids
 
 
 def plain(text: str, tokenizer) -> Tensor:

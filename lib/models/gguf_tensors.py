@@ -19,7 +19,7 @@ from gguf.gguf_reader import GGUFReader
 
 from lib.models.checks import PairError, first_line
 from lib.models.gguf_blocks import OTHER_TYPES, Stored, check_finite, short
-from lib.models.gguf_shards import MAGIC, check_magic
+from lib.models.gguf_files import MAGIC, check_magic
 
 LARGEST_HEADER = 2**26  # bytes; a vocabulary of 262,144 tokens with 515,000 merges takes about 15 million
 DEEPEST_ARRAY, MOST_DIMENSIONS = 4, 4
@@ -41,9 +41,8 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Header:
-    """What a file says of itself. metadata: numbers and strings, arrays of numbers as numpy arrays, other arrays as
-    lists; keys_end: where they end in the file; alignment: of tensors, bytes; state: the file's size and time of
-    modification.
+    """The header of a file. metadata: numbers and strings, arrays of numbers as numpy arrays, other arrays as lists;
+    keys_end: where they end in the file; alignment: of tensors, bytes; state: the file's size and time of modification.
     """
 
     version: int
@@ -134,7 +133,7 @@ def tensors(path: Path, header: Header) -> Iterator[Stored]:
 
 
 def damaged(path: Path, what: str) -> PairError:
-    """The PairError for a file that says what cannot be."""
+    """The PairError for a file whose header contradicts itself or the file."""
     return PairError(f"{path} cannot be read as GGUF ({what}): it is cut off or damaged; fetch it again")
 
 

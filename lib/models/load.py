@@ -14,10 +14,11 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, Gener
 from transformers.utils import logging
 
 from lib.attention.registration import TREE, register
-from lib.models import checks, registry, sizes
+from lib.models import checks, registry
 from lib.models.dialogue import end_of_turn, has_template
-from lib.models.registry import NO_MODEL, PAIRS, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
+from lib.models.registry import NO_MODEL, PAIRS, RANDOM, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
 
+SEED = 0  # of random weights
 MOST_LAYERS = 1000  # more are a broken file's, and would take hours to build
 Format = str | torch.dtype  # a number format, by its name or "auto", or as it is
 
@@ -39,9 +40,7 @@ class Pair:
     made_by: tuple[Callable, tuple] | None = None  # a function and its arguments, which make it in another process
 
     def __reduce__(self):
-        """A pair travels to other processes as what made it, without its weights. TypeError where that is not known."""
-        if self.made_by is None:
-            raise TypeError(f"pair {self.name!r} was not loaded by its name, so that no other process can load it")
+        """A pair travels to other processes as what made it, without its weights."""
         return self.made_by
 
     @property
@@ -73,16 +72,6 @@ class Pair:
     def is_gguf(self) -> bool:
         """Whether its target was loaded from a GGUF file."""
         return bool(getattr(self.target, "gguf_file", ""))
-
-    @property
-    def folders(self) -> list[str]:
-        """The folders of local models; results depend on their content."""
-        return [model.name_or_path for model in self.models if Path(model.name_or_path).is_dir()]
-
-    @property
-    def revisions(self) -> list[str | None]:
-        """The models' commits on the hub; None for local folders."""
-        return [getattr(model.config, "_commit_hash", None) for model in self.models]
 
 
 def load_pair(name: str, dtype: Format = checks.AUTO, device: str = "cpu") -> Pair:
@@ -198,11 +187,6 @@ class Served:
                                    f"({error}); give costs as a table that lib/cost/measure_served.py writes where it "
                                    "is served") from None
 
-    @property
-    def folders(self) -> list[str]:
-        """The folders of local draft models."""
-        return [model.name_or_path for model in self.drafters.values() if Path(model.name_or_path).is_dir()]
-
 
 def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUTO, device: str = "cpu") -> Served:
     """A served target's tokenizer and settings, and draft models in this number format; names as `load_pairs` takes
@@ -230,16 +214,11 @@ def _settings(source: Source):
     return PreTrainedConfig(vocab_size=len(_tokenizer(source)))
 
 
-def check_served(target: str, drafters: Sequence[str]) -> None:
-    """PairError for what `load_served` would refuse, as far as `check_pairs` reads."""
-    check_pairs([target, *(f"{target}|{name}" for name in drafters)], is_served=True)
-
-
 def check_pairs(names: Sequence[str], is_served: bool = False) -> None:
     """PairError for pairs that `load_pairs` would refuse by their names, configurations, files or tokenizers.
 
     Reads no weights and does not ask the hub: of hub ids it checks the files in the hub's cache, where HF_HUB_OFFLINE
-    is set, and nothing otherwise. is_served: whether targets are served elsewhere.
+    is set, and nothing otherwise. is_served: whether targets are served elsewhere, for `load_served`.
     """
     config, tokenizer = cache(config_of), cache(_tokenizer)
     for target, *drafter in _named(names):
@@ -298,7 +277,7 @@ def _offline() -> bool:
 def config_of(source: Source):
     """A source's configuration; PairError where its model cannot work, as far as files on this machine tell."""
     if source.is_random:
-        return sizes.config(source.size, source.revision)
+        return registry.config_of_size(source.where.removeprefix(RANDOM), source.revision)
     folder = Path(source.where) if source.is_folder else None
     if folder is None and _offline():  # its snapshot in the hub's cache
         from huggingface_hub import try_to_load_from_cache
@@ -345,7 +324,11 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
     register()
     try:
         if source.is_random:
-            return sizes.build(config_of(source), str(source), dtype, device)
+            with torch.random.fork_rng(), torch.device(device):
+                torch.manual_seed(SEED)
+                model = AutoModelForCausalLM.from_config(config_of(source), dtype=dtype, attn_implementation=TREE)
+            model.name_or_path = str(source)  # an empty one would be taken for the current folder
+            return model.eval()
         with _silence(bars=source.is_folder):
             model, info = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=TREE,
                                 use_safetensors=True, output_loading_info=True)

@@ -5,34 +5,40 @@ these that it has:
     turns: of Spec-Bench and MT-bench, with question_id and category. If `answers` holds an answer to each turn but the
         last, the prompt is the dialogue up to the last turn; otherwise, as for published files, the first turn alone.
     messages: of OpenAI, with role and content. Earlier answers and the system message are kept.
-    source: of the shipped family, with question_id and category: the recipe of a text in a package.
+    source: of the shipped family, with question_id and category: the recipe of a text in an installed package.
     prompt: of HumanEval, with task_id.
 Without a name (question_id or task_id) a row has its line's number, without a category "code" if it has a task_id, else
 "chat".
 """
 
+import ast
 import gzip
+import importlib.metadata
 import json
+import sysconfig
 import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from inspect import cleandoc
 from pathlib import Path
 from typing import Sequence
 
 from torch import Tensor
 
 from lib.lab import json_text
-from lib.models import dialogue, held_out
+from lib.models import dialogue
 
 FAMILY, CHAT = (Path(__file__).parents[2] / "data" / "prompts" / name for name in ("family.jsonl", "chat.jsonl"))
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 FORMS = {"turns": ("question_id", "category"), "messages": (), "source": ("question_id", "category"), "prompt": ()}
 ROLES = ("system", "user", "assistant")
+RECIPE = {"package", "path", "sha256", "part", "start", "end"}  # fields of a source
+SHORTEST_DOCSTRING = 160  # characters
 
 
 @dataclass(frozen=True)
-class Row:
+class PromptRow:
     """One prompt: messages, of which the last is the user's, or the recipe of a text. where: its file and line."""
 
     where: str
@@ -40,6 +46,10 @@ class Row:
     kind: str
     messages: Sequence[dialogue.Message] = ()
     source: dict | None = None
+
+    def dialogue(self) -> Sequence[dialogue.Message]:
+        """The messages; of a recipe, one turn of the user with its text. LookupError as for `recipe_text`."""
+        return self.messages or dialogue.of_user(recipe_text(self.source))
 
 
 @dataclass(frozen=True)
@@ -49,12 +59,6 @@ class PromptSet:
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     ids: tuple[Tensor, ...]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the prompts as a model reads them."""
-        whole = [list(self.names), list(self.kinds), [row.tolist() for row in self.ids]]
-        return sha256(json.dumps(whole).encode()).hexdigest()
 
     def select(self, rows: Sequence[int]) -> "PromptSet":
         """The prompts of these rows, in this order."""
@@ -101,11 +105,18 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | 
     if first is not None and first < 1:
         raise ValueError(f"first is {first}; give 1 or more prompts of each kind, or None for all")
     path = place(path, dialogue.has_template(tokenizer))
-    names, kinds, ids = [], [], []
+    is_plain, names, kinds, ids = path.resolve() == FAMILY.resolve(), [], [], []
     for row in rows(path):
         if first is not None and kinds.count(row.kind) >= first:
             continue
-        tokens = _tokens(row, tokenizer, is_plain=path.resolve() == FAMILY.resolve())
+        try:
+            messages = row.dialogue()
+            text = messages[-1]["content"]
+            tokens = dialogue.plain(text, tokenizer) if is_plain else dialogue.tokenise(messages, tokenizer)
+        except (LookupError, ValueError) as error:
+            raise (LookupError if isinstance(error, LookupError) else ValueError)(f"{row.where}: {error}") from None
+        if not len(tokens):
+            raise ValueError(f"{row.where}: the tokenizer makes no token of {text[:40]!r}; write other text")
         if limit is not None and len(tokens) > limit:
             raise ValueError(f"{row.where}: the prompt has {len(tokens)} tokens, {limit} fit beside what is generated; "
                              "shorten it, or generate less")
@@ -120,8 +131,8 @@ def check(path: str | Path, chat: bool) -> tuple[list[str], list[str]]:
 
     chat: whether the tokenizer that will read them has a chat template, which decides which file "" is.
     """
-    found = rows(place(path, chat))
-    return [row.name for row in found], [row.kind for row in found]
+    read = rows(place(path, chat))
+    return [row.name for row in read], [row.kind for row in read]
 
 
 def place(path: str | Path, chat: bool) -> Path:
@@ -130,45 +141,54 @@ def place(path: str | Path, chat: bool) -> Path:
     return shipped.get(str(path)) or Path(path).expanduser()
 
 
-def _tokens(row: Row, tokenizer, is_plain: bool) -> Tensor:
-    try:
-        messages = row.messages or dialogue.of_user(held_out.resolve(row.source))
-        text = messages[-1]["content"]
-        tokens = dialogue.plain(text, tokenizer) if is_plain else dialogue.tokenise(messages, tokenizer)
-    except (LookupError, ValueError) as error:
-        kind = LookupError if isinstance(error, LookupError) else ValueError
-        raise kind(f"{row.where}: {error}") from None
-    if not len(tokens):
-        raise ValueError(f"{row.where}: the tokenizer makes no token of {text[:40]!r}; write other text")
-    return tokens
-
-
-def rows(path: Path) -> list[Row]:
+def rows(path: Path) -> list[PromptRow]:
     """The rows of a file; blank lines are skipped."""
     if not path.is_file():
         raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines with question_id, category "
                                 "and turns")
-    found, seen = [], {}
-    for number, line in enumerate(_content(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
-        if not line.strip():
-            continue
-        found.append(row := _parse(line, f"{path}, line {number}", number))
-        if seen.setdefault(row.name, number) != number:
-            raise ValueError(f"{row.where}: {row.name!r} is the name of line {seen[row.name]} already; give it another")
-    if not found:
-        raise ValueError(f"{path} holds no prompt; give at least one line")
-    return found
-
-
-def _content(path: Path) -> bytes:
-    content = path.read_bytes()
+    content, read, seen = path.read_bytes(), [], {}
     try:
-        return gzip.decompress(content) if content.startswith(GZIP) else content
+        content = gzip.decompress(content) if content.startswith(GZIP) else content
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be unpacked as gzip ({error}); fetch it again") from None
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if not line.strip():
+            continue
+        read.append(row := _parse(line, f"{path}, line {number}", number))
+        if seen.setdefault(row.name, number) != number:
+            raise ValueError(f"{row.where}: {row.name!r} is the name of line {seen[row.name]} already; give it another")
+    if not read:
+        raise ValueError(f"{path} holds no prompt; give at least one line")
+    return read
 
 
-def _parse(line: bytes, where: str, number: int) -> Row:
+def recipe_text(recipe: dict) -> str:
+    """The text that a recipe names, which lies in an installed package and is not copied here.
+
+    recipe: the package ("python" for the standard library), the path inside it, the SHA-256 of the file's text, the
+    part ("file", or "docstrings" for its longer docstrings), and start and end in characters.
+    LookupError where the file is not installed, or differs from the recipe's.
+    """
+    package, path = str(recipe["package"]), str(recipe["path"])
+    try:
+        python = package == "python"
+        root = sysconfig.get_paths()["stdlib"] if python else importlib.metadata.distribution(package).locate_file("")
+        text = Path(root, path).read_text(encoding="utf-8") if Path(root, path).is_file() else None
+    except (OSError, ValueError, importlib.metadata.PackageNotFoundError):
+        text = None
+    if text is None:
+        raise LookupError(f"{package}: {path} is not installed; install requirements.txt")
+    if sha256(text.encode()).hexdigest() != recipe["sha256"]:
+        raise LookupError(f"{package}: {path} differs from the file that the prompt was cut from; install the versions "
+                          "of requirements.txt")
+    if recipe["part"] == "docstrings":
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        docs = [ast.get_docstring(node, clean=False) for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+        text = "\n\n".join(cleandoc(doc) for doc in docs if doc and len(doc) >= SHORTEST_DOCSTRING)
+    return text[recipe["start"] : recipe["end"]]
+
+
+def _parse(line: bytes, where: str, number: int) -> PromptRow:
     try:
         row = json_text.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -189,17 +209,19 @@ def _parse(line: bytes, where: str, number: int) -> Row:
         raise ValueError(f"{where}: question_id or task_id is {name!r}, category {kind!r}; give a number or text, and "
                          "a text")
     if form != "source":
-        return Row(where, str(name), kind, messages=_messages(row, form, where))
+        return PromptRow(where, str(name), kind, messages=_messages(row, form, where))
     source = row["source"]
-    if not (isinstance(source, dict) and held_out.PARTS <= source.keys()):
-        raise ValueError(f"{where}: source is {source!r}; give {', '.join(sorted(held_out.PARTS))}, or turns")
-    return Row(where, str(name), kind, source=source)
+    if not (isinstance(source, dict) and RECIPE <= source.keys()):
+        raise ValueError(f"{where}: source is {source!r}; give {', '.join(sorted(RECIPE))}, or turns")
+    return PromptRow(where, str(name), kind, source=source)
 
 
 def _messages(row: dict, form: str, where: str) -> list[dialogue.Message]:
     """The dialogue of a row, up to the user's message that the model answers."""
     messages = row[form] if form == "messages" else _of_turns(row, form, where)
-    good = isinstance(messages, list) and all(map(_is_message, messages))
+    good = isinstance(messages, list) and all(
+        isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
+        for message in messages)
     if not good or [message["role"] for message in messages[-1:]] != ["user"]:
         raise ValueError(f"{where}: messages is {messages!r:.200}; give objects with role (system, user or assistant) "
                          "and content (a text), the last of the user")
@@ -209,10 +231,6 @@ def _messages(row: dict, form: str, where: str) -> list[dialogue.Message]:
     if not messages[-1]["content"].strip():
         raise ValueError(f"{where}: the prompt is empty; write one, or remove the line")
     return [{"role": message["role"], "content": message["content"]} for message in messages]
-
-
-def _is_message(message) -> bool:
-    return isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
 
 
 def _of_turns(row: dict, form: str, where: str) -> list[dialogue.Message]:

@@ -4,12 +4,14 @@ import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lib.models import gguf_files, gguf_shards
+from transformers import LlamaConfig
+
+from lib.models import gguf_files
 from lib.models.checks import PairError
 
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
 NO_MODEL = "none"  # the name of the draft model of a target alone
-RANDOM = "random:"  # before the name of a size: see `sizes.SIZES`
+RANDOM = "random:"  # before the name of a size of `SIZES`
 FAMILY = ("base/small", "base/tiny", "base/tiny-base", "small/tiny", "small/tiny-small")  # target/drafter
 MEMBERS = {member for pair in FAMILY for member in pair.split("/")}
 # The usual large and small member of each family, target first. The pairs of SpecInfer and Spec-Bench have their
@@ -31,6 +33,36 @@ PAIRS: dict[str, tuple[str, str | None]] = (
     {SMOLLM2: (SMOLLM2, None)} | {name: (SMOLLM2, name) for name in SHIPPED_DRAFTERS}
     | {name: tuple(name.split("/")) for name in FAMILY} | PRESETS
 )
+
+SIZE_COLUMNS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                "vocab_size", "tie_word_embeddings")
+# Published sizes, which get random weights to measure costs: time and memory do not depend on the weights. As their
+# makers' config.json files give them (Grattafiori et al. 2024; Ben Allal et al. 2025; Miao et al. 2024).
+SIZES = {
+    "llama-3-70b": (8192, 28672, 80, 64, 8, 128256, False),
+    "llama-3-8b": (4096, 14336, 32, 32, 8, 128256, False),
+    "llama-3.2-1b": (2048, 8192, 16, 32, 8, 128256, True),
+    "llama-68m": (768, 3072, 2, 12, 12, 32000, False),
+    "smollm2-1.7b": (2048, 8192, 24, 32, 32, 49152, True),
+    "smollm2-135m": (576, 1536, 30, 9, 3, 49152, True),
+}
+
+
+def config_of_size(name: str, layers: str | None = None) -> LlamaConfig:
+    """The configuration of a size of `SIZES`, with `layers` layers if given.
+
+    PairError for an unknown size, or more layers than it has.
+    """
+    if name not in SIZES:
+        raise PairError(f"size {name!r} is unknown; choose one of {', '.join(SIZES)}, as random:NAME or "
+                        "random:NAME@LAYERS")
+    values = dict(zip(SIZE_COLUMNS, SIZES[name]))
+    if layers is not None:
+        if not (layers.isdecimal() and 1 <= int(layers) <= values["num_hidden_layers"]):
+            raise PairError(f"random:{name}@{layers} asks for {layers!r} layers; give 1 to "
+                            f"{values['num_hidden_layers']}, or leave @{layers} out for all")
+        values["num_hidden_layers"] = int(layers)
+    return LlamaConfig(**values, max_position_embeddings=8192, bos_token_id=None, eos_token_id=None)
 
 
 @dataclass(frozen=True)
@@ -62,11 +94,6 @@ class Source:
     def is_random(self) -> bool:
         """Whether it is a published size with random weights."""
         return self.where.startswith(RANDOM)
-
-    @property
-    def size(self) -> str:
-        """The name of its size, if its weights are random."""
-        return self.where.removeprefix(RANDOM)
 
     @property
     def is_local(self) -> bool:
@@ -163,7 +190,7 @@ def source(text: str) -> Source:
 
 def _of_file(path: Path, text: str) -> Source:
     """The source of a GGUF file, or of the first of its shards."""
-    return Source(str(gguf_shards.shards(path)[0]), written=text, label=gguf_shards.stem(path))
+    return Source(str(gguf_files.shards(path)[0]), written=text, label=gguf_files.stem(path))
 
 
 def local(source: Source) -> Source:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 
 from lib.lab import atomic_file, json_text, provenance
@@ -16,6 +17,7 @@ KEY = "OPENAI_API_KEY"  # in the environment; servers that ask for none get a st
 AT_ONCE = 8  # requests
 RETRIES = 6  # of a request that timed out or was refused for now, after waits that double
 SECONDS = 600.0  # for an answer
+LONGEST = 200  # characters of what a server says of an error
 WITH_IDS = {"return_token_ids": True}  # how vLLM is asked for token ids
 
 
@@ -34,17 +36,26 @@ def collect(url: str, requests: Mapping[str, Mapping[str, object]], kinds: Mappi
     The file's name holds a digest of url and requests, so that answers to others are not taken for these. ValueError
     says what the server refused, and for which request; what was answered before is kept.
     """
-    path = folder / f"answers-{provenance.digest([url, dict(requests)])[:12]}.jsonl"
-    kept = _kept(path)
-    missing = [name for name in requests if name not in kept]
-    report(f"{len(kept)} of {len(requests)} answers are there; asking {url} for {len(missing)}")
+    path, answered = folder / f"answers-{provenance.digest([url, dict(requests)])[:12]}.jsonl", {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        with suppress(ValueError, KeyError, TypeError):  # a line that a stop cut off is removed
+            answered[json_text.loads(line)["id"]] = line
+    atomic_file.replace(path, b"".join(answered.values()))
+    missing = [name for name in requests if name not in answered]
+    report(f"{len(answered)} of {len(requests)} answers are there; asking {url} for {len(missing)}")
     if not missing:
         return path
-    client = _client(url, retries, seconds)
+    try:
+        from openai import OpenAI
+    except ImportError:
+        raise ValueError("the package openai, which talks to servers, is not installed; install the one that "
+                         "requirements.txt names after `served:`") from None
+    client = OpenAI(base_url=url, api_key=os.environ.get(KEY) or "none", max_retries=retries, timeout=seconds)
     with open(path, "ab", buffering=0) as file, ThreadPoolExecutor(at_once) as pool:
         waiting = {pool.submit(_answer, client, url, requests[name]): name for name in missing}
         try:
-            for count, done in enumerate(as_completed(waiting), len(kept) + 1):
+            for count, done in enumerate(as_completed(waiting), len(answered) + 1):
                 name = waiting[done]
                 line = {"id": name, "category": kinds[name], "request": requests[name], "response": done.result()}
                 file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")  # a whole line in one call
@@ -56,35 +67,12 @@ def collect(url: str, requests: Mapping[str, Mapping[str, object]], kinds: Mappi
     return path
 
 
-def _kept(path: Path) -> set[str]:
-    """The names of whole lines of a file; a line that a stop cut off is removed."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return set()
-    whole, names = [], set()
-    for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            names.add(json_text.loads(line)["id"])
-            whole.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
-    if b"".join(whole) != path.read_bytes():
-        atomic_file.replace(path, b"".join(whole))
-    return names
-
-
-def _client(url: str, retries: int, seconds: float):
-    try:
-        from openai import OpenAI
-    except ImportError:
-        raise ValueError("the package openai, which talks to servers, is not installed; install the one that "
-                         "requirements.txt names after `served:`") from None
-    return OpenAI(base_url=url, api_key=os.environ.get(KEY) or "none", max_retries=retries, timeout=seconds)
-
-
 def _answer(client, url: str, request: Mapping[str, object]) -> dict[str, object]:
     """The body of the server's response; with token ids where it gives them."""
     import openai
+
+    def told(text: object) -> str:
+        return " ".join(str(text).split())[:LONGEST]
 
     ask = client.chat.completions.create if "messages" in request else client.completions.create
     try:
@@ -103,11 +91,7 @@ def _answer(client, url: str, request: Mapping[str, object]) -> dict[str, object
                          "the same command goes on from there") from None
     except openai.APIStatusError as error:
         raise ValueError(f"the server at {url} refused a request with status {error.status_code} "
-                         f"({_first_words(error.message)}); the same command goes on from there") from None
+                         f"({told(error.message)}); the same command goes on from there") from None
     except (openai.APIError, ValueError, AttributeError) as error:  # no JSON, or not the answer's form
-        raise ValueError(f"the server at {url} gave no readable answer ({_first_words(error)}); give the url of an "
+        raise ValueError(f"the server at {url} gave no readable answer ({told(error)}); give the url of an "
                          "OpenAI-compatible server, up to /v1") from None
-
-
-def _first_words(text: object, most: int = 200) -> str:
-    return " ".join(str(text).split())[:most]

@@ -153,7 +153,7 @@ def _without(q: Tensor, rejected: Tensor) -> Tensor:
 def survival(trace: Trace, tree: Tree, drafter: str, rule: str) -> np.ndarray:
     """float[N, L, D + 1]: the probability that a round that starts at a transition accepts at least d = 0 .. D tokens.
 
-    Children of a node stand in draw order. ValueError if the trace has no chances for so many siblings.
+    Children of a node stand in draw order. The trace has chances for as many siblings.
     """
     inside = _inside(trace)
     alive = {0: inside.astype(float)}
@@ -229,11 +229,5 @@ def _ahead(values: np.ndarray, steps: int) -> np.ndarray:
 
 def _chances(trace: Trace, drafter: str, rule: str, siblings: int) -> np.ndarray:
     """float[N, L, >= siblings]; without replacement a larger k serves a smaller one."""
-    names = {name.rpartition("|")[2]: name for name in trace.chances if name.startswith(f"{drafter}|{rule}|")}
-    enough = sorted(int(k) for k in names if int(k) >= siblings)
-    if not enough or (rule != "without_replacement" and enough[0] != siblings):
-        raise ValueError(
-            f"the trace has no chances of rule {rule!r} for {siblings} children of {drafter!r}; it has "
-            f"{', '.join(trace.chances) or 'none'}: record it at a temperature above 0 with siblings={siblings}"
-        )
-    return trace.chances[names[str(enough[0])]]
+    counts = [int(name.rpartition("|")[2]) for name in trace.chances if name.startswith(f"{drafter}|{rule}|")]
+    return trace.chances[f"{drafter}|{rule}|{min(count for count in counts if count >= siblings)}"]

@@ -42,14 +42,18 @@ _FIELD = re.compile(rf"(?<!\w)(?P<name>prompt|output|prompt_token_ids|output_tok
 
 @dataclass(frozen=True)
 class Answer:
-    """A logged answer. where: its file and line. messages: the dialogue that it answers, with what else the request
-    gave to the chat `template`; or prompt: a plain text.
+    """A logged answer.
 
-    text, ids: the answer as text and as token ids, prompt_ids: the prompt's; None where the log has none. pieces: the
-    texts of the answer's tokens. tokens: how many were written, as the server counted them. cut: whether it is as long
-    as its log lets texts be. finish: STOP, or what else the server calls it, empty where it is not told. stopped:
-    whether a stop string may have ended it. end: the token that did, where the server tells it. temperature, day: None
-    where the log has none.
+    where: its file and line.
+    messages: the dialogue that it answers; template: further arguments of the request for the chat template.
+    prompt: the plain text that it continues, where the request has no messages.
+    text, ids: the answer as text and as token ids; prompt_ids: those of the prompt; None where the log has none.
+    finish: the server's reason for the end, such as STOP; empty where the log has none.
+    stopped: whether a stop string may have ended the answer. end: the token that ended it, where the server logs it.
+    tokens: the number of tokens that the server counted.
+    cut: whether the answer has the length at which its log cuts texts.
+    temperature, day: None where the log has none.
+    pieces: the texts of the answer's tokens.
     """
 
     where: str
@@ -92,20 +96,20 @@ def read(path: str | Path, inputs: str | Path = "") -> Logged:
     """
     path, asked = Path(path).expanduser(), _requests(Path(inputs).expanduser()) if inputs else {}
     lines = [(f"{path.name}, line {number}", line) for number, line in _lines(path)]
-    json_lines = [(where, line) for where, line in lines if line.lstrip().startswith("{")]
+    rows = [(where, line) for where, line in lines if line.lstrip().startswith("{")]
     server = [(where, match) for where, line in lines
               if not line.lstrip().startswith("{") and (match := _VLLM.search(line))]
     if server:  # writes JSON of its own too
-        rows = [(where, line) for where, line in json_lines if _is_record(line)]
-    else:
-        rows = lines if json_lines else []
+        rows = [(where, line) for where, line in rows if '"messages"' in line or '"response"' in line]
+    elif rows:
+        rows = lines
     answers, refused = [], {}
     for where, record in [*_joined(server), *rows]:
         try:
-            read_of = _of_line(record, asked, where) if isinstance(record, str) else [_of_server(*record, where)]
-            json.dumps([(one.text, one.prompt, one.messages, one.template, one.pieces) for one in read_of],
+            told = _of_line(record, asked, where) if isinstance(record, str) else _of_server(*record, where)
+            json.dumps([(one.text, one.prompt, one.messages, one.template, one.pieces) for one in told],
                        ensure_ascii=False).encode()
-            answers += read_of
+            answers += told
         except Refused as reason:
             refused[where] = str(reason)
         except UnicodeEncodeError:
@@ -149,14 +153,6 @@ def _object(line: str) -> Mapping:
     if not isinstance(row, Mapping):
         raise Refused(f"it is a {type(row).__name__}, no object")
     return row
-
-
-def _is_record(line: str) -> bool:
-    """Whether a line among a server's is an answer too."""
-    try:
-        return bool({"messages", "response"} & _object(line).keys())
-    except Refused:
-        return False
 
 
 # ----------------------------------------------------------------------------------------------------------- JSON lines
@@ -232,8 +228,8 @@ def _prompt_of(request: Mapping) -> dict[str, object]:
 
 
 def _of_choice(choice: Mapping, request: Mapping, usage: Mapping, prompt_known: bool) -> dict[str, object]:
-    """Text, ids and end of an answer. Refused where its text is not what the model wrote, unless the ids of prompt and
-    answer are known: the chat template would make another prompt.
+    """Text, ids and end of an answer. Refused where the log has only a part of the text that the model wrote, unless
+    the ids of prompt and answer are known.
     """
     message, logprobs, ids = choice.get("message", {}), choice.get("logprobs"), _ids(choice.get("token_ids"))
     if not isinstance(message, Mapping):
@@ -293,27 +289,25 @@ def _joined(lines: Sequence[tuple[str, re.Match]]) -> list[tuple[str, tuple]]:
     return [(where, (name, request, told, cut)) for where, name, request, told in records]
 
 
-def _of_server(name: str, request: Mapping, told: Mapping, cut: set[int | None], where: str) -> Answer:
+def _of_server(name: str, request: Mapping, told: Mapping, cut: set[int | None], where: str) -> list[Answer]:
     """The answer of a server's log. cut: lengths at which the log was cut."""
     prompt, prompt_ids = request.get("prompt"), _ids(request.get("prompt_token_ids"))
     if not isinstance(prompt, str) and prompt_ids is None:
         raise Refused("its request is not in the log, or without the prompt: log with VLLM_LOGGING_LEVEL=DEBUG")
     if len(prompt if prompt_ids is None else prompt_ids) in cut:
         raise Refused("its prompt was cut: log with a greater --max-log-len, or without")
-    text, ids, finish = told.get("output"), _ids(told.get("output_token_ids")), told.get("finish_reason")
-    if ids is None and not isinstance(text, str):
-        raise Refused("the answer has no text")
-    if ids is None and text.startswith(STREAMED):
+    text, ids = told.get("output"), _ids(told.get("output_token_ids"))
+    text = text if isinstance(text, str) else None
+    if ids is None and text and text.startswith(STREAMED):
         raise Refused(f"it was streamed, and the log has {text!r:.60} in place of its text: do not stream, or log "
                       "responses with their ids (return_token_ids)")
     for form, what in IN_OTHER_WORDS.items():
-        if ids is None and text.startswith(form):
+        if ids is None and text and text.startswith(form):
             raise Refused(f"the answer {what}, which the log tells in other words: log the ids too")
-    return Answer(where, name, "logged", prompt=prompt if isinstance(prompt, str) else None,
-                  text=text if isinstance(text, str) else None, ids=ids, prompt_ids=prompt_ids,
-                  finish=finish if isinstance(finish, str) else "",
-                  stopped=bool(request.get("stop")) and finish == STOP, cut=len(text if ids is None else ids) in cut,
-                  temperature=_number(request.get("temperature")))
+    choice = {"text": text, "token_ids": ids, "prompt_token_ids": prompt_ids,
+              "finish_reason": told.get("finish_reason")}
+    answers = _of_bodies(request, {"choices": [choice]}, where=where, kind="logged", name=name)
+    return [replace(answer, cut=len(text if ids is None else ids) in cut) for answer in answers]
 
 
 def shared_length(rows: Iterable[Sequence], among: Iterable[Sequence] = ()) -> int | None:

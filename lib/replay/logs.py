@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from lib.decoding.checks import token_set
-from lib.drafters.filling import rank_of
 from lib.models import dialogue
 from lib.replay.log_lines import MOST_REFUSED, Answer, Logged, shared_length
-from lib.replay.reading import Block, batches, branched_logits
-from lib.replay.trace import PADDING, Trace, join, loop_start
+from lib.replay.recording import read
+from lib.replay.trace import Trace
 
-WAYS = BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # what an answer's tokens are known by
-DATED = ("strftime_now", "date_string")  # what templates call that insert the day
+WAYS = BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # that tell an answer's tokens
+DATED = ("strftime_now", "date_string")  # in templates that insert the day
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
                             [answer.ids for answer in by_ids])
     cut_text = shared_length([answer.text for answer in by_text if answer.ended_itself],
                              [answer.text for answer in by_text])
-    of_pieces, refused, kept, rows = cache(lambda: _by_text(tokenizer)), dict(logged.refused), [], []
+    of_pieces, refused, usable, rows = cache(lambda: _by_text(tokenizer)), dict(logged.refused), [], []
     for answer in logged.answers:
         try:
             prompt, (ids, known_by) = _prompt(answer, tokenizer), _written(answer, tokenizer, of_pieces)
@@ -79,15 +78,15 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
             refused[answer.where] = str(reason)
             continue
         rows.append((prompt, ids, ended, known_by))
-        kept.append(answer)
+        usable.append(answer)
     if not rows or len(refused) > MOST_REFUSED * (len(refused) + len(rows)):
         told = "; ".join(f"{where}: {why}" for where, why in list(refused.items())[:3])
         raise ValueError(f"{len(refused)} of {len(refused) + len(rows)} logged answers cannot be used ({told}); mend "
                          "or remove these, or give the tokenizer of the model that wrote them")
     prompts, written, ended, known_by = zip(*rows)
-    return Texts(tuple(answer.name for answer in kept), tuple(answer.kind for answer in kept), prompts, written, ended,
-                 known_by, tuple(sorted({answer.temperature for answer in kept if answer.temperature is not None})),
-                 tuple(_notes(kept, ended, tokenizer)), refused)
+    temperatures = sorted({answer.temperature for answer in usable if answer.temperature is not None})
+    return Texts(tuple(answer.name for answer in usable), tuple(answer.kind for answer in usable), prompts, written,
+                 ended, known_by, tuple(temperatures), tuple(_notes(usable, ended, tokenizer)), refused)
 
 
 def _prompt(answer: Answer, tokenizer) -> Tensor:
@@ -103,8 +102,8 @@ def _prompt(answer: Answer, tokenizer) -> Tensor:
 
 
 def _written(answer: Answer, tokenizer, by_text: Callable[[], Mapping[str, list[int]]]) -> tuple[list[int], str]:
-    """The tokens of an answer, and what they are known by. Its logged pieces count where each is the text of one token
-    alone, and all are the answer's. by_text: see `_by_text`.
+    """The tokens of an answer, and one of `WAYS`, by which they are known. Its logged pieces are taken if together they
+    are the answer's text and each is the text of exactly one token. by_text: see `_by_text`.
     """
     if answer.ids is not None:
         return list(answer.ids), BY_IDS
@@ -155,33 +154,11 @@ def canonicalised(texts: Texts, tokenizer) -> Texts:
     return replace(texts, written=tuple(map(again, texts.written)), known_by=(BY_TEXT,) * len(texts.written))
 
 
-@torch.inference_mode()
 def trace_of(texts: Texts, models: Mapping[str, object], *, about: Mapping[str, object], temperature: float) -> Trace:
-    """The trace of logged answers with the ranks of language models, which have to share the target's tokenizer.
+    """The trace of logged answers with the ranks of language models, which share the target's tokenizer.
 
-    Probabilities of the target are not known: `target_probs` is 0, and there is no alpha. ValueError for a model with
-    fewer tokens than the answers have.
+    Probabilities of the target are not known: `target_probs` is 0, and there is no alpha.
     """
-    size = 1 + max(max(max(prompt.tolist(), default=0), *ids) for prompt, ids in zip(texts.prompts, texts.written))
-    sizes = {name: model.config.get_text_config().vocab_size for name, model in models.items()}
-    for name, tokens in sizes.items():
-        if tokens < size:
-            raise ValueError(f"model {name!r} has {tokens} tokens, the answers have token {size - 1}: take a model "
-                             "with the target's own tokenizer")
-    parts = []
-    for batch in batches(texts.written, max(sizes.values(), default=1)):
-        written = texts.written[batch]
-        block = Block.of(written)
-        ranks, probs = {}, {}
-        for name, model in models.items():
-            scores = branched_logits(model, texts.prompts[batch], written)
-            true = block.following.to(scores.device)
-            law = torch.softmax(scores / (temperature or 1.0), dim=-1)
-            ranks[name] = block.spread(rank_of(scores, true), PADDING["ranks"], np.int32)
-            probs[name] = block.spread(law.gather(1, true[:, None])[:, 0])
-        parts.append(Trace(
-            tokens=block.tokens, lengths=block.ends, ended=np.array(texts.ended[batch]),
-            loops=np.array([loop_start(row) for row in written]),
-            target_probs=np.zeros(block.inside.shape, np.float32), ranks=ranks, probs=probs, alpha={},
-            prompts=texts.names[batch], kinds=texts.kinds[batch]))
-    return replace(join(parts), about=dict(about, temperature=temperature))
+    trace = read(None, models, texts.prompts, texts.written, names=texts.names, kinds=texts.kinds,
+                 temperature=temperature, about=about)
+    return replace(trace, ended=np.array(texts.ended))

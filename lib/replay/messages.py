@@ -73,8 +73,7 @@ def text_of(content, joint: str) -> str | None:
 
 
 def beside(message: Mapping) -> str:
-    """What an answer has beside its text, which the model wrote in a form that the message does not tell; or nothing.
-    """
+    """The part of an answer besides its text, of which the message does not show how the model wrote it; or nothing."""
     if any(message.get(name) for name in CALLS):
         return "calls a tool"
     content = message.get("content")
@@ -84,8 +83,8 @@ def beside(message: Mapping) -> str:
 
 
 def for_template(request: Mapping) -> dict[str, object]:
-    """What a request gives its chat template beside the messages, tools in the form of chat completions. Refused for
-    tools that are no functions.
+    """The arguments of a request for its chat template besides the messages, with tools in the form of chat
+    completions. Refused for tools that are no functions.
     """
     more, tools = request.get("chat_template_kwargs"), request.get("tools")
     given = {str(name): value for name, value in more.items()} if isinstance(more, Mapping) else {}

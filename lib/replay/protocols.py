@@ -4,8 +4,7 @@ Continuation: the target continues each prompt, and rounds follow one another. R
 positions inside the prompt's text, and the target's next tokens decide it.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +22,9 @@ from lib.replay.simulated import Recorded
 from lib.trees import shapes
 
 SHORTEST_CONTEXT = 64  # tokens before the first real-text start
-SILENCE = 10.0  # seconds between two lines of progress
 
 
-class Competitors(Mapping):
+class Competitors(dict):
     """By name the drafters of pairs that share a target whose rounds follow from a text, the first that of headlines:
     language models and drafters that read ahead, as `record` takes them, and others that read the text alone. Other
     processes make them anew.
@@ -37,38 +35,29 @@ class Competitors(Mapping):
     """
 
     def __init__(self, pairs: Sequence, specs: Sequence[str] = ()):
+        super().__init__()
         self.pairs, self.specs, self.target = tuple(pairs), tuple(specs), pairs[0].target
         models = {pair.drafter_name: pair.draft_model for pair in pairs if pair.draft_model is not None}
         tables = folder_of(pairs[0].target_name, NGRAMS)
         of_text = [name for name, kind in DRAFTERS.items() if kind.traits.reads_text]
-        self._drafters: dict[str, object] = {}
         for spec in specs or (["model"] if models else of_text):
             if spec == "model" and models:
-                self._drafters |= models
+                self.update(models)
             elif spec == NGRAMS and not tables.is_dir():
-                self._drafters[spec] = NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
+                self[spec] = NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
             else:
                 drafter = make(spec, pairs[0])
                 if not simulated.replayable(drafter):
                     raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its "
                                      "rounds; notebook 5 decodes with it live")
                 by_model = drafter.traits.replay == BY_RANKS and not drafter.reads_ahead
-                self._drafters[spec] = drafter.model if by_model else drafter
+                self[spec] = drafter.model if by_model else drafter
         if not self.of_ranks:
             raise ValueError(f"drafters are {', '.join(self)}, of which none has ranks; add one that has, such as "
                              f"{NGRAMS}")
 
     def __reduce__(self):
         return Competitors, (self.pairs, self.specs)
-
-    def __getitem__(self, name: str):
-        return self._drafters[name]
-
-    def __iter__(self):
-        return iter(self._drafters)
-
-    def __len__(self) -> int:
-        return len(self._drafters)
 
     @property
     def of_ranks(self) -> dict[str, object]:
@@ -103,10 +92,8 @@ def of_pair(pair) -> tuple[str, ...]:
 
 def texts_of(prompts: PromptSet, protocol: str, starts: int) -> PromptSet:
     """The texts that a trace of a protocol continues: the prompts, or for real-text starts each prompt up to `starts`
-    evenly spaced positions. ValueError for another protocol.
+    evenly spaced positions.
     """
-    if protocol not in (CONTINUATION, REAL_TEXT):
-        raise ValueError(f"protocol is {protocol!r}; choose {CONTINUATION!r} or {REAL_TEXT!r}")
     if protocol == CONTINUATION:
         return prompts
     rows, beginnings = [], []
@@ -121,16 +108,15 @@ def texts_of(prompts: PromptSet, protocol: str, starts: int) -> PromptSet:
 def record_all(name: str, competitors: Competitors, prompts: PromptSet, choosing: Sequence[str], *,
                temperatures: Sequence[float], tokens: int, starts: int, horizon: int,
                eos_token_id: int | Sequence[int] | None, seed: int, folder: Path,
-               protocols: Sequence[str] = (CONTINUATION, REAL_TEXT), deepest: int = DEEPEST,
-               report: Callable[[str], None] = print) -> list[Recorded]:
+               protocols: Sequence[str] = (CONTINUATION, REAL_TEXT), deepest: int = DEEPEST) -> list[Recorded]:
     """The traces of the target called `name` by protocol and temperature: continuations of `tokens` tokens, and
     `starts` real-text starts per prompt, of which trees are grown from the next `horizon` tokens.
 
     choosing: the names of the prompts that trees are grown from (see `Recorded.halves`). deepest: levels of the deepest
     tree that is replayed; each text goes on that far past its last start.
 
-    Each batch is a file in `folder`: a recording that was stopped continues, and a finished one is read again. `report`
-    gets lines of progress. Batches are recorded on workers where the run has some. ValueError for an unknown protocol.
+    Each batch is a file in `folder`, which is for recordings of the same arguments: one that was stopped continues, and
+    a finished one is read again. Batches are recorded on workers where the run has some.
     """
     recordings = []
     for protocol in protocols:
@@ -142,19 +128,6 @@ def record_all(name: str, competitors: Competitors, prompts: PromptSet, choosing
                 competitors.target, competitors.of_ranks, texts.ids, names=texts.names, kinds=texts.kinds,
                 max_new_tokens=length, beyond=deepest + 1, ahead=deepest, temperature=temperature,
                 eos_token_id=eos_token_id, seed=seed, about=about, parts=folder / stem, spread_by=competitors,
-                report=_sparing(report, f"{name}, {protocol}, temperature {temperature:g}"))
+                title=f"{name}, {protocol}, temperature {temperature:g}")
             recordings.append(Recorded(trace, texts.ids))
     return recordings
-
-
-def _sparing(report: Callable[[str], None], title: str) -> Callable[[str, bool], None]:
-    """Passes on the last line of a recording, and of the others at most one every SILENCE seconds."""
-    spoken = time.monotonic()
-
-    def pass_on(line: str, last: bool) -> None:
-        nonlocal spoken
-        if last or time.monotonic() - spoken > SILENCE:
-            spoken = time.monotonic()
-            report(f"{title}: {line}")
-
-    return pass_on

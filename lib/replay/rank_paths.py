@@ -1,8 +1,8 @@
 """The rank paths of a trace as a trie that is expanded on demand: how often each path occurs, and at which starts; and
 the tree of the most frequent ones.
 
-A round follows the path of ranks from its start. After sorting, the starts that share a path are adjacent, so a node of
-the trie is an interval of starts: replaying a tree costs time in its own nodes, not in the number of starts.
+A round follows the path of ranks from its start. A node of the trie holds the starts that share its path, so replaying
+a tree looks at each node once, and at each start as often as it accepts.
 """
 
 import heapq
@@ -22,30 +22,34 @@ Path = tuple[int, ...]
 class RankPaths:
     """The paths of S starts: start s has the ranks flat[first[s]], flat[first[s] + 1], ... up to a -1, its text's end.
 
-    flat: int[P], -1 after every path. first: int64[S]. A node is a number; the root is 0.
+    flat: int[P], -1 after every path. first: int64[S]. A node is a number; the root is 0. starts: by node the starts
+    whose paths begin with the node's, int64 indices into `first`.
     """
 
     def __init__(self, flat: np.ndarray, first: np.ndarray):
-        self.flat = flat
-        self.order = _sorted_starts(flat, first)
-        self.first = first[self.order]  # the sorted starts
-        self.low, self.high, self.depth = [0], [len(first)], [0]
+        self.flat, self.first = flat, first
+        self.starts, self.depth = [np.arange(len(first))], [0]
         self._children: list[dict[int, int] | None] = [None]
-
-    @property
-    def starts(self) -> int:
-        """S, the number of starts."""
-        return len(self.first)
 
     def children(self, node: int) -> dict[int, int]:
         """The ranks that follow a path, the smallest first, and the node of each."""
         if self._children[node] is None:
-            self._children[node] = self._expand(node)
+            starts, depth = self.starts[node], self.depth[node]
+            ranks = self.flat[self.first[starts] + depth]
+            order = np.argsort(ranks, kind="stable")
+            ranks, children = ranks[order], {}
+            edges = np.flatnonzero(np.diff(ranks, prepend=-1))  # where another rank begins; paths that end are before
+            for rank, group in zip(ranks[edges].tolist(), np.split(starts[order], edges)[1:]):
+                children[rank] = len(self.starts)
+                self.starts.append(group)
+                self.depth.append(depth + 1)
+                self._children.append(None)
+            self._children[node] = children
         return self._children[node]
 
     def count(self, node: int) -> int:
         """How many starts have this path."""
-        return self.high[node] - self.low[node]
+        return len(self.starts[node])
 
     def nodes(self, tree: Tree) -> list[int]:
         """The node of the trie for each node of a tree, -1 for a path that no start has."""
@@ -58,29 +62,11 @@ class RankPaths:
 
     def ends(self, tree: Tree) -> np.ndarray:
         """int64[S]: the last node of the tree that a round accepts at each start, in the order of `first`."""
-        ends = np.zeros(self.starts, dtype=np.int64)
+        ends = np.zeros(len(self.first), dtype=np.int64)
         for tree_node, node in enumerate(self.nodes(tree)):
             if node > ROOT:  # parents come first, so the deepest node remains
-                ends[self.low[node] : self.high[node]] = tree_node
-        unsorted = np.empty_like(ends)
-        unsorted[self.order] = ends
-        return unsorted
-
-    def _expand(self, node: int) -> dict[int, int]:
-        low, high, depth = self.low[node], self.high[node], self.depth[node]
-        ranks = self.flat[self.first[low:high] + depth]  # sorted, since all earlier ranks are equal
-        edges = np.flatnonzero(ranks[1:] != ranks[:-1]) + 1
-        bounds = [0, *edges.tolist(), high - low] if high > low else []
-        children = {}
-        for begin, end in zip(bounds, bounds[1:]):
-            rank = int(ranks[begin])
-            if rank >= 0:
-                children[rank] = len(self.low)
-                self.low.append(low + begin)
-                self.high.append(low + end)
-                self.depth.append(depth + 1)
-                self._children.append(None)
-        return children
+                ends[self.starts[node]] = tree_node
+        return ends
 
 
 _CACHE: WeakKeyDictionary[Trace, dict[tuple[str | None, bool], RankPaths]] = WeakKeyDictionary()
@@ -104,25 +90,6 @@ def windows(ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     flat = np.pad(path, ((0, 0), (0, 1)), constant_values=-1)
     index = np.arange(flat.size, dtype=np.int64).reshape(flat.shape)
     return flat.ravel(), index[:, :-1] if ranks.ndim == 2 else index[:, 0].reshape(rows, length)
-
-
-def _sorted_starts(flat: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The order that sorts the starts' paths, by doubling the compared length (Manber and Myers 1993)."""
-    ended = flat < 0
-    longest = int(np.diff(np.flatnonzero(ended), prepend=-1).max(initial=1))
-    place = np.unique(flat, return_inverse=True)[1].reshape(-1)
-    place[ended] = 0
-    span = 1
-    while span < longest:
-        ahead = np.zeros_like(place)
-        ahead[:-span] = place[span:]
-        ahead[ended] = 0
-        pair = place * (place.max() + 1) + ahead
-        finer = np.unique(pair, return_inverse=True)[1].reshape(-1)
-        if finer.max() == place.max():
-            break
-        place, span = finer, 2 * span
-    return np.argsort(place[first], kind="stable")
 
 
 # ------------------------------------------------------------------------------------------------------- the best tree

@@ -1,24 +1,38 @@
 """Recording a trace: the target continues prompts, and its continuations are read.
 
-Recording goes batch by batch, so that an interruption loses one batch at most.
+Recording goes batch by batch, so that an interruption loses one batch at most. Reading needs one large teacher-forced
+forward pass of each model for each batch, in which it computes each token's rank and probability.
 """
 
+import sys
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
-from typing import Callable, Mapping, Sequence
+from typing import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
 
+from lib.attention.registration import check_attention, tree_forward
 from lib.decoding import loop
 from lib.decoding.checks import token_set
-from lib.forward.reduced import narrow
-from lib.lab import cluster, provenance
+from lib.drafters.drafter import Drafter
+from lib.drafters.filling import rank_of
+from lib.forward.passes import forward_pass
+from lib.forward.prefill import prefill
+from lib.lab import cluster
 from lib.replay import trace
 from lib.replay.acceptance import DEEPEST
-from lib.replay.reading import AHEAD, check_models, check_prompts, read, window_of
-from lib.replay.trace import Trace
+from lib.replay.expectation import chances
+from lib.replay.trace import BY_DRAFTER, PADDING, Trace, join, loop_start
+from lib.verify.warping import warp
+
+MOST_PROBABILITIES = 1 << 26  # of one model in memory at the same time
+MOST_ROWS = 32
+AHEAD = 8  # depths that are read of a drafter that proposes several tokens ahead
+SECONDS = 10  # between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -31,137 +45,229 @@ class Batch:
     kinds: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How a batch is continued and read: see `record`."""
-
-    max_new_tokens: int
-    beyond: int
-    temperature: float
-    eos_token_id: tuple[int, ...]
-    ahead: int
-    siblings: int
-    seed: object
-
-
 def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *, names: Sequence[str],
            kinds: Sequence[str], max_new_tokens: int, beyond: int = DEEPEST + 1, temperature: float = 0.0,
            eos_token_id: int | Sequence[int] | None = None, seed: object = None, rows: int = 32,
            about: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0, parts: Path | None = None,
-           report: Callable[[str, bool], None] | None = None, spread_by: object = None) -> Trace:
+           title: str = "", spread_by: object = None) -> Trace:
     """The target continues each prompt int64[T] by a root, `max_new_tokens` transitions at which rounds may start, and
     `beyond` further tokens, and the result is read.
 
     drafters, names, kinds, ahead, siblings: as for `read`.
     beyond: the depth of the deepest tree that will be replayed, and 1 for its bonus token, so that the trace decides
         also the rounds that start just before the limit. Deeper trees have fewer starts (see `Trace.starts`).
-    seed: of sampling, a plain value; each batch has a generator of its own.
+    seed: of sampling, a plain value; each batch has a generator of its own. A temperature above 0 needs one.
     rows: prompts in one batch.
-    parts: a folder in which each finished batch is kept. A recording of the same models, prompts and settings takes the
-        undamaged batches that it finds there.
-    report: called after each batch with the progress as text, and whether the batch was the last.
-    spread_by: what other processes make the models of, with `target` and `of_ranks` (see `protocols.Competitors`), for
-        the run's workers if it has some; None: batches are recorded in this process.
-    ValueError names the argument that does not fit.
+    parts: a folder for the finished batches of this recording alone; the undamaged ones that are there are taken.
+    title: of the progress bar; without one there is none.
+    spread_by: an object with `target` and `of_ranks` that other processes can make anew (see `protocols.Competitors`),
+        so that the run's workers record batches; None: this process records them.
+    ValueError where the target's window is too small.
     """
-    check_models(target, drafters)
-    check_prompts(target, prompts, names, kinds)
-    _check_settings(target, prompts, max_new_tokens, beyond, temperature, seed, rows)
-    facts = dict(about or {}, temperature=temperature, **origin(target, drafters, prompts))
-    settings = Settings(max_new_tokens, beyond, temperature, tuple(sorted(token_set(eos_token_id))), ahead, siblings,
-                        seed)
-    mark = provenance.digest([facts, list(names), list(kinds), rows, vars(settings)])
+    longest, window = max(map(len, prompts)), window_of(target)
+    needed = longest + max_new_tokens + beyond  # the last token is written and not read
+    if window and needed > window:
+        raise ValueError(f"the longest prompt has {longest} tokens, its continuation {max_new_tokens}, and {beyond} "
+                         f"beyond the limit let the deepest tree end: {needed} positions, but the window of the target "
+                         f"has {window}; shorten the prompt, max_new_tokens, or the trees (beyond)")
+    settings = dict(max_new_tokens=max_new_tokens, beyond=beyond, temperature=temperature, eos_token_id=eos_token_id,
+                    ahead=ahead, siblings=siblings, seed=seed)
     batches = [Batch(first, *(values[first : first + rows] for values in (prompts, names, kinds)))
                for first in range(0, len(prompts), rows)]
     paths = [parts / f"{batch.first:06d}.safetensors" if parts else None for batch in batches]
-    traces = [_recorded_before(path, mark) for path in paths]
+    traces = [_recorded_before(path) for path in paths]
     missing = [batch for batch, part in zip(batches, traces) if part is None]
-    if spread_by is not None and cluster.active():
-        fresh = cluster.spread(_record_elsewhere, missing, settings, spread_by)
-    else:
-        fresh = (record_batch(target, drafters, batch, settings) for batch in missing)
-    positions = 0
-    for place, (batch, path) in enumerate(zip(batches, paths)):
+    fresh = (cluster.spread(_record_elsewhere, missing, settings, spread_by) if spread_by is not None else
+             (record_batch(target, drafters, batch, settings) for batch in missing))
+    progress = tqdm(paths, desc=title, disable=not title, mininterval=SECONDS, file=sys.stdout, unit="batch")
+    for place, path in enumerate(progress):
         if traces[place] is None:
             traces[place] = next(fresh)
             if path:
-                trace.save(replace(traces[place], about={"settings": mark}), path)
+                trace.save(traces[place], path)
                 traces[place] = trace.load(path)  # rounded, as a recording that continues later reads it
-        positions += traces[place].positions
-        if report:
-            count = batch.first + len(batch.names)
-            report(f"{count} of {len(prompts)} continuations, {positions:,} positions", count == len(prompts))
-    return replace(trace.join(traces), about=facts)
+    return replace(join(traces), about=dict(about or {}, temperature=temperature))
 
 
-def record_batch(target, drafters: Mapping[str, object], batch: Batch, settings: Settings) -> Trace:
-    """The part of a recording that one batch makes; a function of its arguments, so that any process may make it."""
-    generator = None if settings.seed is None else cluster.seeded(settings.seed, batch.first)
-    sampling = {"temperature": settings.temperature, "generator": generator, "eos_token_id": settings.eos_token_id}
+def record_batch(target, drafters: Mapping[str, object], batch: Batch, settings: Mapping[str, object]) -> Trace:
+    """The part of a recording that one batch makes; a function of its arguments, so that any process may make it.
+
+    settings: those arguments of `record` that are the same for all batches.
+    """
+    generator = None if settings["seed"] is None else cluster.seeded(settings["seed"], batch.first)
+    sampling = {"temperature": settings["temperature"], "generator": generator,
+                "eos_token_id": settings["eos_token_id"]}
+    limit = settings["max_new_tokens"]
     written = loop.continuations(target, batch.prompts, rows=len(batch.prompts), **sampling,
-                                    max_new_tokens=1 + settings.max_new_tokens + settings.beyond)
-    return read(target, drafters, batch.prompts, written, names=batch.names, kinds=batch.kinds,
-                limit=settings.max_new_tokens, ahead=settings.ahead, siblings=settings.siblings, **sampling)
+                                 max_new_tokens=1 + limit + settings["beyond"])
+    return read(target, drafters, batch.prompts, written, names=batch.names, kinds=batch.kinds, limit=limit,
+                ahead=settings["ahead"], siblings=settings["siblings"], **sampling)
 
 
-def _record_elsewhere(batch: Batch, settings: Settings, models) -> Trace:
+def _record_elsewhere(batch: Batch, settings: Mapping[str, object], models) -> Trace:
     return record_batch(models.target, models.of_ranks, batch, settings)
 
 
-def _recorded_before(path: Path | None, mark: str) -> Trace | None:
-    """A kept batch of the same settings, if there is an undamaged one."""
-    if not path or not path.exists():
-        return None
+def _recorded_before(path: Path | None) -> Trace | None:
+    """A finished batch, if there is an undamaged one."""
     try:
-        part = trace.load(path)
+        return trace.load(path) if path and path.exists() else None
     except ValueError:  # damaged: it is recorded again
         return None
-    return part if part.about.get("settings") == mark else None
 
 
-def _check_settings(target, prompts: Sequence[Tensor], new_tokens: int, beyond: int,
-                    temperature: float, seed: object, rows: int) -> None:
-    """ValueError if the target cannot write the continuations."""
-    if min(new_tokens, beyond) < 0 or rows < 1:
-        raise ValueError(f"max_new_tokens is {new_tokens}, beyond {beyond} and rows {rows}: give at least 0, 0 and 1")
-    if temperature and seed is None:
-        raise ValueError(f"temperature is {temperature} but seed is None: give one, so that the trace can be repeated")
-    longest = max(map(len, prompts))
-    needed = longest + new_tokens + beyond  # the last token is written and not read
-    window = window_of(target)
-    if window and needed > window:
-        raise ValueError(f"the longest prompt has {longest} tokens, its continuation {new_tokens}, and {beyond} "
-                         f"beyond the limit let the deepest tree end: {needed} positions, but the window of the target "
-                         f"has {window}; shorten the prompt, max_new_tokens, or the trees (beyond)")
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
-def origin(target, drafters: Mapping[str, object], prompts: Sequence[Tensor]) -> dict[str, object]:
-    """Plain values for a trace's `about`: digests of the models and prompts, dtype and versions."""
-    return {
-        "models": {"target": model_digest(target)} | {name: model_digest(model) for name, model in drafters.items()},
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "prompts": provenance.digest([prompt.tolist() for prompt in prompts]),
-        "versions": provenance.versions(),
-    }
+@torch.inference_mode()
+def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], written: Sequence[Sequence[int]], *,
+         names: Sequence[str], kinds: Sequence[str], temperature: float = 0.0,
+         about: Mapping[str, object] | None = None, limit: int | None = None,
+         eos_token_id: int | Sequence[int] | None = None, ahead: int = AHEAD, siblings: int = 0,
+         generator: torch.Generator | None = None) -> Trace:
+    """The trace of continuations that exist already, each at least a root.
 
-
-def model_digest(model) -> str:
-    """A digest of a model's folder, its commit on a hub, or a digest of its weights; for a drafter without a folder,
-    the name of its class. A model that knows some of its tokens alone has another one than the whole model.
+    target: the model that wrote them; None if it is not here, which leaves `target_probs` 0 and gives no `alpha`.
+    drafters: causal language models of the target's vocabulary with tree attention, whose proposal depends on the path
+        alone, or drafters with `read_ahead`, which read the target.
+    written: the continuation of each prompt int64[T], its root first.
+    names, kinds: of each prompt.
+    limit: the transitions at which rounds may start (see `Trace.lengths`); None: all.
+    eos_token_id: the tokens that end a text.
+    ahead: how many tokens ahead `read_ahead` is read.
+    siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), which
+        needs a temperature above 0 and a generator; 0 for none.
+    ValueError for a model without tree attention.
     """
-    folder = getattr(model, "name_or_path", "")
-    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
-    if folder and Path(folder).is_dir():
-        digest = provenance.file_digest(folder)
-    elif commit:
-        digest = commit
-    elif not isinstance(model, torch.nn.Module):
-        digest = type(model).__name__
+    reading = {name: drafter for name, drafter in drafters.items() if isinstance(drafter, Drafter)}
+    models = {name: drafter for name, drafter in drafters.items() if name not in reading}
+    for model in [*models.values()] if target is None else [target, *models.values()]:
+        check_attention(model)
+    vocabulary = max((vocabulary_of(model) for model in (models.values() if target is None else [target])), default=1)
+    rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, written)) * vocabulary)))
+    parts, eos = [], token_set(eos_token_id)
+    for first in range(0, len(written), rows):
+        batch = slice(first, first + rows)
+        texts = written[batch]
+        arrays = _read(target, reading, models, prompts[batch], texts, temperature, ahead, siblings, generator)
+        before = [text if limit is None else text[: limit + 1] for text in texts]
+        parts.append(Trace(**arrays, lengths=np.array([len(text) - 1 for text in before]),
+                           ended=np.array([text[-1] in eos for text in texts]),
+                           loops=np.array([loop_start(text) for text in before]),
+                           prompts=tuple(names[batch]), kinds=tuple(kinds[batch]),
+                           about=dict(about or {}, temperature=temperature)))
+    return join(parts)
+
+
+def vocabulary_of(model) -> int:
+    """Number of tokens that a model has."""
+    return model.config.get_text_config().vocab_size
+
+
+def window_of(model) -> int | None:
+    """Positions that a model has; None without a limit."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
+    """[S, V]: a model's logits at every transition of the rows, row by row.
+
+    Prompts that share a beginning are prefilled once, and only transitions pass through the output layer.
+    """
+    cache = prefill(forward_pass(model, "layers"), prompts).cache
+    block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in written], batch_first=True).to(model.device)
+    logits = tree_forward(model, block, torch.arange(block.shape[1], device=block.device), None, cache).logits
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return torch.cat([row[: len(text) - 1] for row, text in zip(logits, written)])
+
+
+def _read(target, reading: Mapping[str, Drafter], models: Mapping[str, object], prompts: Sequence[Tensor],
+          written: Sequence[Sequence[int]], temperature: float, ahead: int, siblings: int,
+          generator: torch.Generator | None) -> dict[str, object]:
+    """The arrays of one batch's trace, without lengths and loops; reading: drafters with `read_ahead`."""
+    ends = np.array([len(row) - 1 for row in written])
+    tokens = np.full((len(written), max(1, int(ends.max())) + 1), PADDING["tokens"], dtype=np.int32)
+    for line, row in zip(tokens, written):
+        line[: len(row)] = row
+    inside = np.arange(tokens.shape[1] - 1)[None] < ends[:, None]  # [N, L], which transitions a row has
+    following = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long)  # [S], row by row
+
+    def spread(values: Tensor, places: np.ndarray = inside, fill: float = 0, kind=np.float32) -> np.ndarray:
+        """[N, L, ..]: values [S, ..] at these transitions bool[N, L], `fill` elsewhere."""
+        array = np.full((*inside.shape, *values.shape[1:]), fill, kind)
+        array[places] = values.cpu().numpy()
+        return array
+
+    arrays: dict[str, object] = {name: {} for name in BY_DRAFTER} | {"tokens": tokens}
+    if target is None:
+        arrays["target_probs"] = np.zeros(inside.shape, np.float32)
     else:
-        weights_digest = sha256()
-        for name, weights in sorted(model.state_dict().items()):
-            weights_digest.update(name.encode())
-            weights_digest.update(weights.detach().cpu().contiguous().view(torch.uint8).numpy())
-        digest = weights_digest.hexdigest()
-    output = narrow(model)[1] if isinstance(model, torch.nn.Module) else None
-    return digest if output is None else provenance.digest([digest, output.tokens.tolist()])
+        logits = branched_logits(target, prompts, written)
+        warped = warp(logits, temperature)
+        law = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
+        arrays["target_probs"] = spread(law.gather(1, following.to(law.device)[:, None])[:, 0])
+    _read_ahead(reading, target, prompts, written, ahead, arrays)
+    for name, drafter in models.items():
+        known = inside
+        if window := window_of(drafter):  # only transitions with all their text in it are known
+            room = np.array([window - len(prompt) for prompt in prompts], dtype=np.int64)
+            known = known & (np.arange(known.shape[1])[None] < room[:, None])
+            arrays["rooms"][name] = room
+        scores = _known_logits(drafter, prompts, written, known.sum(1))
+        scores = scores if target is None else scores[:, : warped.shape[1]].to(warped.device)
+        held = torch.from_numpy(known[inside])
+        token = following[held].to(scores.device)
+        proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
+        ranks = spread(rank_of(scores, token), known, PADDING["ranks"], np.int32)
+        arrays["ranks"][name] = np.where(inside & ~known, scores.shape[1], ranks).astype(np.int32)
+        arrays["probs"][name] = spread(proposal.gather(1, token[:, None])[:, 0], known)
+        if target is not None:
+            said = warped if bool(held.all()) else warped[held.to(warped.device)]
+            arrays["alpha"][name] = spread(torch.minimum(said, warp(scores, temperature)).sum(-1), known)
+        if siblings:
+            by_rule = chances(said, proposal, token, siblings, generator)
+            arrays["chances"] |= {f"{name}|{rule}": spread(values, known) for rule, values in by_rule.items()}
+    return arrays
+
+
+def _known_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]], counts: np.ndarray) -> Tensor:
+    """[S, V]: a model's logits at the first `counts` transitions of each row."""
+    window = window_of(model)
+    rows = [(prompts[row], written[row][: counts[row] + 1]) for row in np.flatnonzero(counts)]
+    longest = max((len(prompt) for prompt, _ in rows), default=0) + counts.max(initial=0)
+    # A batch reads its padding too, for which a window may have no position.
+    groups = [[row] for row in rows] if window and longest > window else [rows] if rows else []
+    parts = [branched_logits(model, *zip(*group)) for group in groups]
+    return torch.cat(parts) if parts else torch.empty(0, vocabulary_of(model), device=model.device)
+
+
+class _OneText:
+    """A target that keeps its last outputs, so that several heads need one forward pass of a text."""
+
+    def __init__(self, target):
+        self.target, self.asked, self.tokens, self.outputs = target, None, None, None
+
+    def __getattr__(self, name: str):
+        return getattr(self.target, name)
+
+    def __call__(self, tokens: Tensor, **settings):
+        if self.asked != settings or not torch.equal(tokens, self.tokens):
+            self.asked, self.tokens, self.outputs = settings, tokens, self.target(tokens, **settings)
+        return self.outputs
+
+
+def _read_ahead(drafters: Mapping[str, Drafter], target, prompts: Sequence[Tensor], written: Sequence[Sequence[int]],
+                depth: int, arrays: dict[str, dict[str, np.ndarray]]) -> None:
+    """Adds ranks and probabilities [N, L, depth] of each drafter, from `read_ahead` text by text, since heads read the
+    same hidden states of the target.
+    """
+    once, shape = _OneText(target), (len(written), arrays["tokens"].shape[1] - 1, depth)
+    for name in drafters:
+        arrays["ranks"][name] = np.full(shape, PADDING["ranks"], np.int32)
+        arrays["probs"][name] = np.zeros(shape, np.float32)
+    for row, (prompt, following) in enumerate(zip(prompts, written) if drafters else ()):
+        text, count = torch.cat([prompt, torch.tensor(following)]), len(following) - 1
+        inside = np.add.outer(np.arange(max(1, count)), np.arange(depth)) < count
+        for name, drafter in drafters.items():
+            for kind, values in zip(("ranks", "probs"), drafter.read_ahead(once, [text], [len(prompt)], depth)):
+                arrays[kind][name][row, : len(inside)][inside] = values[0].cpu().numpy()[inside]

@@ -47,15 +47,12 @@ class SimulatedWalk(Walk):
 
 
 class Recorded:
-    """A trace, and the prompts int64[T] that its rows continue. ValueError for another number of prompts.
+    """A trace, and the prompts int64[T] that its rows continue, in their order.
 
-    What `hidden_states` has read of HELD rows stays in memory until `forget`.
+    The hidden states of HELD rows stay in memory until `forget`.
     """
 
     def __init__(self, trace: Trace, prompts: Sequence[Tensor]):
-        if len(prompts) != len(trace.lengths):
-            raise ValueError(f"{len(prompts)} prompts for a trace of {len(trace.lengths)} rows; give the prompts that "
-                             "its rows continue, in their order")
         self.trace, self.prompts = trace, prompts
         self.held: dict[tuple, Sequence[Tensor]] = {}
 
@@ -78,13 +75,9 @@ class Recorded:
 
     def halves(self) -> tuple["Recorded", "Recorded"]:
         """The part that trees are grown from, whose prompts' names are in about["choosing"], and the part that judges
-        them. ValueError if one of the two is empty.
+        them.
         """
-        names = self.trace.about.get("choosing", ())
-        chooses = np.isin(np.array(self.trace.prompts), list(names))
-        if chooses.all() or not chooses.any():
-            raise ValueError(f"about['choosing'] of the trace has {len(names)} names, which choose {chooses.sum()} of "
-                             f"its {len(chooses)} rows: name some of its prompts to choose by, and leave some to judge")
+        chooses = np.isin(np.array(self.trace.prompts), self.trace.about["choosing"])
         choosing, judging = (Recorded(self.trace.select(half), [self.prompts[row] for row in np.flatnonzero(half)])
                              for half in (chooses, ~chooses))
         return choosing, judging
@@ -143,7 +136,7 @@ def _consecutive(recorded: Recorded, drafter: Drafter, shape, chunk: list[int], 
         left = [index for index, row in enumerate(chunk) if after[index] < counted[row]]
         if 0 < len(left) < len(chunk):
             running.select(left)
-        chunk, at, lengths, hidden = ([each[index] for index in left] for each in (chunk, after, lengths, hidden))
+        chunk, at, lengths, hidden = ([column[index] for index in left] for column in (chunk, after, lengths, hidden))
     return done
 
 

@@ -55,11 +55,6 @@ class Trace:
     rooms: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
-    def positions(self) -> int:
-        """Number of transitions of all rows before the limit."""
-        return int(self.lengths.sum())
-
-    @property
     def ends(self) -> np.ndarray:
         """int64[N]: all transitions of each row, past the limit too."""
         return (self.tokens >= 0).sum(1) - 1
@@ -93,13 +88,8 @@ class Trace:
         return np.arange(self.tokens.shape[1] - 1)[None] < np.minimum(self.loops, self.lengths)[:, None]
 
     def drafter_ranks(self, drafter: str | None = None) -> np.ndarray:
-        """The ranks of a drafter, [N, L] or [N, L, D]; the name is optional if the trace has one drafter."""
-        if drafter is None and len(self.ranks) == 1:
-            return next(iter(self.ranks.values()))
-        if drafter not in self.ranks:
-            problem = "needs the name of a drafter" if drafter is None else f"has no drafter {drafter!r}"
-            raise ValueError(f"the trace {problem}; its drafters are {', '.join(self.ranks) or 'none'}")
-        return self.ranks[drafter]
+        """The ranks of a drafter, [N, L] or [N, L, D]; None for the first one."""
+        return self.ranks[next(iter(self.ranks)) if drafter is None else drafter]
 
     def next_ranks(self, drafter: str | None = None) -> np.ndarray:
         """int32[N, L]: the rank of the next token at each transition."""
@@ -119,18 +109,7 @@ class Trace:
 
 
 def join(parts: Sequence[Trace]) -> Trace:
-    """The rows of several traces of the same drafters, padded to the longest row; `about` is the first trace's.
-
-    ValueError if there is no trace, or if the traces have different arrays.
-    """
-    if not parts:
-        raise ValueError("there is no trace to join: give at least one")
-    contents = [{f"{name} of {key}" for name in BY_DRAFTER for key in getattr(part, name)} for part in parts]
-    for other in contents[1:]:
-        if other != contents[0]:
-            raise ValueError(f"one trace has {', '.join(sorted(other ^ contents[0]))} and another does not: join "
-                             "traces of the same drafters that were recorded with the same options")
-
+    """The rows of several traces of the same drafters, padded to the longest row; `about` is the first trace's."""
     def stacked(name: str, arrays: list[np.ndarray]) -> np.ndarray:
         if arrays[0].ndim == 1:
             return np.concatenate(arrays)
@@ -154,7 +133,14 @@ def save(trace: Trace, path: str | Path) -> None:
     path = Path(path)
     arrays = {name: getattr(trace, name) for name in BY_ROW}
     arrays |= {f"{kind}.{name}": array for kind in BY_DRAFTER for name, array in getattr(trace, kind).items()}
-    packed = {name: np.ascontiguousarray(_packed(array)) for name, array in arrays.items()}
+    packed = {}
+    for name, array in arrays.items():
+        kind = np.float16
+        if array.dtype.kind != "f":
+            low, high = int(array.min(initial=0)), int(array.max(initial=0))
+            kind = next(kind for kind in (np.int8, np.int16, np.int32, np.int64)
+                        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+        packed[name] = np.ascontiguousarray(array.astype(kind))
     about = {name: json.dumps(getattr(trace, name)) for name in ("about", "prompts", "kinds")}
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_file.replace(path, to_bytes(packed, metadata=about))
@@ -168,7 +154,8 @@ def load(path: str | Path) -> Trace:
     try:
         with safe_open(path, "numpy") as file:
             about = {name: json_text.loads(text) for name, text in (file.metadata() or {}).items()}
-            arrays = {name: _unpacked(name, file.get_tensor(name)) for name in file.keys()}
+            arrays = {name: file.get_tensor(name).astype(INTEGERS.get(name.split(".")[0], np.float32))
+                      for name in file.keys()}
     except (SafetensorError, json.JSONDecodeError) as reason:
         raise ValueError(f"{path} cannot be read ({reason}): delete it, and record the trace again") from None
     missing = {*BY_ROW, "about", "prompts", "kinds"} - {*arrays, *about}
@@ -179,18 +166,6 @@ def load(path: str | Path) -> Trace:
                   for kind in BY_DRAFTER}
     return Trace(**{name: arrays[name] for name in BY_ROW}, **by_drafter, prompts=tuple(about["prompts"]),
                  kinds=tuple(about["kinds"]), about=about["about"])
-
-
-def _packed(array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind == "f":
-        return array.astype(np.float16)
-    low, high = int(array.min(initial=0)), int(array.max(initial=0))
-    fits = (kind for kind in (np.int8, np.int16, np.int32) if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
-    return array.astype(next(fits, np.int64))
-
-
-def _unpacked(name: str, array: np.ndarray) -> np.ndarray:
-    return array.astype(INTEGERS.get(name.split(".")[0], np.float32))
 
 
 def loop_start(tokens: Sequence[int]) -> int:

@@ -6,6 +6,7 @@ Heads share the target's output layer, and all heads of a training learn from th
 hidden states are not kept. A head learns the same beside others as alone.
 """
 
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from lib.forward.load import load_pair
 from lib.training import loop, own_text
 from lib.training.own_text import Windows
 
-PLAN = loop.Plan(1000, 8, 512, 3e-3, seed=11, decay=0.9)
+PLAN = loop.TrainingPlan(1000, 8, 512, 3e-3, seed=11, decay=0.9)
 CURVE_EVERY = 100  # steps between two points of the held-out curve
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the text, and how many of its windows a head is tried on
 DECAY = 0.8  # weight of a depth relative to the one before
@@ -40,9 +41,11 @@ Output = Callable[[Tensor], Tensor]  # states [..., H] -> logits [..., K] of the
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a target says of windows of B rows: tokens int64[B, T + 1]; hidden: by index, its hidden states [B, T, H];
-    probs float32[B, T, K], its distribution of the next token after each of T, of the tokens that heads draft, which
-    sum to less than 1 where these are some; favourite int64[B, T], its most likely token of all; learned bool[B, T].
+    """Outputs of the target for windows of B rows.
+
+    tokens: int64[B, T + 1]. hidden: the hidden states [B, T, H] by layer, -1 for the last. probs: float32[B, T, K], the
+    probabilities of the tokens that heads draft as next token after each of T; they sum to less than 1 where heads do
+    not draft all tokens. favourite: int64[B, T], the most likely of all tokens. learned: bool[B, T].
     """
 
     tokens: Tensor
@@ -54,7 +57,7 @@ class Lesson:
 
 @torch.no_grad()
 def lesson(target, windows: Windows, known: Tensor | None) -> Lesson:
-    """What the target says of windows; known: the tokens int64[K] that heads draft, None for all."""
+    """The target's outputs for windows; known: the tokens int64[K] that heads draft, None for all."""
     read = target.base_model(windows.tokens[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
     output, probs, favourite = target.get_output_embeddings(), [], []
     for states in read[-1]:  # a row at a time: the logits of all tokens are large
@@ -139,8 +142,8 @@ def eagle(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     noise = torch.rand(features.shape, generator=generator).to(features)
     entries = (features + NOISE * (2 * noise - 1))[:, :-1]
     place = torch.arange(entries.shape[1], device=entries.device)[None]
-    made = continued(head, entries, embed(head, target, said.tokens[:, 1:-1]), place, Unrolled())
-    return HeadLoss([head.states(made)], [slice(1, None)], classification=0.1, regression=1.0)
+    continuation = continued(head, entries, embed(head, target, said.tokens[:, 1:-1]), place, Unrolled())
+    return HeadLoss([head.states(continuation)], [slice(1, None)], classification=0.1, regression=1.0)
 
 
 def unrolled(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
@@ -149,8 +152,8 @@ def unrolled(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss
     Step d predicts the token d + 2 places after that of the feature.
     """
     length = said.tokens.shape[1] - 1 - UNROLLED
-    made = unroll(head, target, head.read(said.hidden)[:, :length], said.tokens[:, 1:], UNROLLED)
-    return HeadLoss([head.states(features) for features in made],
+    steps = unroll(head, target, head.read(said.hidden)[:, :length], said.tokens[:, 1:], UNROLLED)
+    return HeadLoss([head.states(features) for features in steps],
                     [slice(step + 1, step + 1 + length) for step in range(UNROLLED)])
 
 
@@ -159,9 +162,6 @@ def block(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     length = said.tokens.shape[1] - 1
     first = 1 + int(torch.randint(STRIDE, (), generator=generator))
     before = torch.arange(first, length - head.depth + 1, STRIDE, device=said.tokens.device)
-    if not len(before):
-        raise ValueError(f"windows of {length} tokens are too short for a block of {head.depth} that starts within the "
-                         f"first {STRIDE}; give a larger `length` in the plan")
     roots = embed(head, target, said.tokens[:, before])
     states = head.states_along(head.read(said.hidden), roots, before)
     return HeadLoss(list(states.unbind(2)), [before + depth for depth in range(head.depth)])
@@ -189,7 +189,7 @@ def backward_apart(states: Sequence[Tensor], loss_of: DepthLoss) -> Tensor:
     return total
 
 
-def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Plan = PLAN, device: str = "cpu",
+def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.TrainingPlan = PLAN, device: str = "cpu",
          compiled: bool = True) -> dict[str, Head]:
     """Trains heads for a target, as `lib.models` names models, and saves them in bfloat16.
 
@@ -205,13 +205,13 @@ def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Pla
     own_text.check_there(name)
     known = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
     draw, held_out = dialogues(pair, name, folder, plan)
-    made = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
-    train(made, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
-    for kind, head in made.items():
+    trained = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
+    train(trained, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
+    for kind, head in trained.items():
         if getattr(head, "confidence", None) is not None:
             calibrate(head, pair.target, held_out)
         heads.save(head, folder / "heads" / name / kind)
-    return made
+    return trained
 
 
 def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
@@ -223,7 +223,7 @@ def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
     return head
 
 
-def dialogues(pair, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dict[str, Windows]]:
+def dialogues(pair, name: str, folder: Path, plan: loop.TrainingPlan) -> tuple[Draw, dict[str, Windows]]:
     """Windows of the text that a target wrote, all before any comes again; and of the text that is held out."""
     template = own_text.template(pair.tokenizer)
     training, held_out = (own_text.windows(*part.stream(*template), plan.length)
@@ -238,7 +238,7 @@ def dialogues(pair, name: str, folder: Path, plan: loop.Plan) -> tuple[Draw, dic
     return draw, {"dialogues": held_out.first(HELD_OUT_ROWS)}
 
 
-def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.Plan, into: Path,
+def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.TrainingPlan, into: Path,
           held_out: Mapping[str, Windows], *, compiled: bool = True,
           checkpoint_seconds: float = loop.CHECKPOINT_SECONDS, curve_every: int = CURVE_EVERY) -> None:
     """Trains heads, by kind, in place; held-out curves are in `into`/KIND/curve.csv, checkpoints beside them.
@@ -291,12 +291,12 @@ def evaluate(trained: Mapping[str, Head], target, held_out: Mapping[str, Windows
             for depth, (state, at) in enumerate(zip(by_depth.states, by_depth.places)):
                 with loop.autocast(target.device):
                     logits = by_depth.logits(head, output, said, state, depth)
-                own, learned = logits.argmax(-1), said.learned[:, at]
-                agree = (own if known is None else known[own]) == said.favourite[:, at]
+                favourite, learned = logits.argmax(-1), said.learned[:, at]
+                agree = (favourite if known is None else known[favourite]) == said.favourite[:, at]
                 rows[kind].append(dict(
                     kind=text, depth=depth + 1, nats=round(cross_entropy(logits, said.probs[:, at], learned).item(), 4),
                     agreement=round(mean(agree.float(), learned).item(), 4), tokens=int(learned.sum())))
-    return {kind: pd.DataFrame(own) for kind, own in rows.items()}
+    return {kind: pd.DataFrame(of_kind) for kind, of_kind in rows.items()}
 
 
 @torch.no_grad()
@@ -305,23 +305,22 @@ def calibrate(head: Head, target, held_out: Mapping[str, Windows]) -> None:
     chances up to a depth is as often right as it says on held-out text (DSpark, arXiv 2607.05147: sequential
     temperature scaling): the head's favourites are the target's.
     """
-    output, logits, right = output_of(target, head.tokens), [], []
+    output, logits, right = output_of(target, head.tokens), defaultdict(list), defaultdict(list)
     for windows in held_out.values():
         said = lesson(target, windows.to(target.device), head.tokens)
         loss = block(head, target, said, torch.Generator().manual_seed(0))
         for depth, (state, at) in enumerate(zip(loss.states, loss.places)):
-            own = loss.logits(head, output, said, state, depth).argmax(-1)
-            hit = (own if head.tokens is None else head.tokens[own]) == said.favourite[:, at]
+            favourite = loss.logits(head, output, said, state, depth).argmax(-1)
+            hit = (favourite if head.tokens is None else head.tokens[favourite]) == said.favourite[:, at]
             learned = said.learned[:, loss.places[-1]].flatten()  # blocks that end in learned text
-            logits.append((depth, head.sure(state, loss.before(said, depth)).flatten()[learned]))
-            right.append((depth, hit.flatten()[learned]))
+            logits[depth].append(head.sure(state, loss.before(said, depth)).flatten()[learned])
+            right[depth].append(hit.flatten()[learned])
     chance = survived = 1.0
     for depth in range(head.depth):
-        mine, hits = (torch.cat([each for at, each in both if at == depth]) for both in (logits, right))
-        survived = survived * hits.float()
-        errors = [calibration_error(chance * (mine / heat).sigmoid(), survived) for heat in HEATS]
+        sure, survived = torch.cat(logits[depth]), survived * torch.cat(right[depth]).float()
+        errors = [calibration_error(chance * (sure / heat).sigmoid(), survived) for heat in HEATS]
         head.temperatures[depth] = HEATS[int(np.argmin(errors))]
-        chance = chance * (mine / head.temperatures[depth]).sigmoid()
+        chance = chance * (sure / head.temperatures[depth]).sigmoid()
 
 
 def calibration_error(chances: Tensor, happened: Tensor) -> float:

@@ -4,9 +4,8 @@ import math
 import os
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Callable, Iterator, Sequence
+from typing import Callable
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,11 +17,10 @@ from lib.models.checks import own_dtype
 WARMUP_STEPS = 60
 REPORT_STEPS, REPORT_SECONDS = 20, 60  # a report comes after the one or the other
 CHECKPOINT_SECONDS = 300  # what a stopped training loses at most
-SILENCE = 10  # seconds between two lines of progress of what comes before a training
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """A training run: steps of rows x length tokens, with a peak learning rate and a seed.
 
     decay: the share of the steps, the last ones, over which the learning rate falls to zero.
@@ -37,11 +35,6 @@ class Plan:
     decay: float = 0.3
     hours: float = math.inf
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of all steps."""
-        return self.steps * self.rows * self.length
-
     def generator(self, step: int) -> torch.Generator:
         """The randomness of a step, a function of the seed and the step, so that a run can resume."""
         return torch.Generator().manual_seed(1_000_003 * self.seed + step)
@@ -49,16 +42,6 @@ class Plan:
     def fitting(self, done: int, spent: float) -> int:
         """The steps that fit into the hours, those included that are done and took so many seconds."""
         return int(min(self.steps, done * max(1.0, 3600 * self.hours / spent))) if done else self.steps
-
-
-def counted(items: Sequence, what: str, report: Callable[[str], None] = partial(print, flush=True)) -> Iterator:
-    """The items, with a line of progress after SILENCE seconds without one, and after the last."""
-    spoken = time.monotonic()
-    for number, item in enumerate(items, start=1):
-        yield item
-        if number == len(items) or time.monotonic() - spoken > SILENCE:
-            spoken = time.monotonic()
-            report(f"{what}: {number:,} of {len(items):,}")
 
 
 def autocast(device: torch.device):
@@ -97,7 +80,7 @@ def divergence(logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tens
     return F.kl_div(log_probs, probs, reduction="none").sum(-1).mean()
 
 
-def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: Plan,
+def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: TrainingPlan,
         learn: Callable[[torch.Tensor, int], torch.Tensor], folder: Path, *,
         checkpoint_seconds: float = CHECKPOINT_SECONDS, report: Callable[[dict], None] = print) -> dict:
     """Trains in place, from the checkpoint in `folder` if there is one, and returns the last report.
@@ -157,10 +140,10 @@ def _resume(model: nn.Module, optimisers: list, folder: Path) -> tuple[int, floa
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[f"model.{name}"])
     for index, optimiser in enumerate(optimisers):
-        kept: dict[int, dict] = {}
+        states: dict[int, dict] = {}
         for key, value in tensors.items():
             if key.startswith(f"optimiser.{index}."):
                 _, _, number, field = key.split(".", 3)
-                kept.setdefault(int(number), {})[field] = value
-        optimiser.load_state_dict({"state": kept, "param_groups": optimiser.state_dict()["param_groups"]})
+                states.setdefault(int(number), {})[field] = value
+        optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})
     return int(tensors["step"]), float(tensors["seconds"])

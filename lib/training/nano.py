@@ -7,6 +7,7 @@ part of the vocabulary is the target's own, so that rare tokens stay rare where 
 reads the text once; its last hidden states are kept on disk, since its forward pass would be most of a step.
 """
 
+import sys
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lib.drafters import vocabulary
@@ -29,7 +31,7 @@ NAME = "nano"
 # With tied embeddings of 49,152 tokens 15.9 MiB in bfloat16, of which the embeddings are 12.
 SIZES = dict(hidden_size=128, num_hidden_layers=4, intermediate_size=1088, num_attention_heads=8, num_key_value_heads=4,
              head_dim=32)
-PLAN = loop.Plan(steps=1600, rows=16, length=1024, learning_rate=1e-2, seed=21)
+PLAN = loop.TrainingPlan(steps=1600, rows=16, length=1024, learning_rate=1e-2, seed=21)
 KNOWN = 8192  # the target's most frequent tokens, in the loss of every step
 OTHERS = 2048  # further tokens in the loss of a step
 EMBEDDED = 0.1  # root mean square of the first embeddings: well above one step of their optimiser
@@ -37,6 +39,7 @@ ROWS = 1100  # of the text that are learned on a processor: two cores take most 
 ROWS_PER_PASS = 2
 HELD_OUT_SHARE = 0.02
 CURVE_EVERY = 100  # steps between two points of the held-out curve
+SECONDS = 10  # between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Text:
     states: np.memmap
 
 
-def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mapping[str, int] = SIZES, name: str = NAME,
-         known: int = KNOWN, device: str = "cpu", compiled: bool = True) -> LlamaForCausalLM:
+def make(target_name: str, folder: Path, *, plan: loop.TrainingPlan = PLAN, sizes: Mapping[str, int] = SIZES,
+         name: str = NAME, known: int = KNOWN, device: str = "cpu", compiled: bool = True) -> LlamaForCausalLM:
     """Distils a student from a target, a name of `lib.models` whose own text and frequent tokens are committed.
 
     Writes config, weights and curve.csv to folder/TARGET/NAME; an interrupted training resumes. ValueError without such
@@ -77,7 +80,7 @@ def make(target_name: str, folder: Path, *, plan: loop.Plan = PLAN, sizes: Mappi
     return model
 
 
-def drawn_rows(plan: loop.Plan, step: int, count: int) -> Tensor:
+def drawn_rows(plan: loop.TrainingPlan, step: int, count: int) -> Tensor:
     """The rows int64[plan.rows], of so many, from which a step learns."""
     return torch.randperm(count, generator=plan.generator(step))[: plan.rows]
 
@@ -93,7 +96,7 @@ def read(target, rows: Windows, folder: Path, places: Tensor | None = None) -> T
     states = np.lib.format.open_memmap(path, "r+" if path.exists() else "w+", np.int16, shape)
     wanted = range(len(states)) if places is None else places.tolist()
     missing = [place for place in wanted if not states[place, -1].any()]  # a new file is zero
-    for place in loop.counted(missing, "rows of text that the target has read"):
+    for place in tqdm(missing, desc="rows of text that the target has read", mininterval=SECONDS, file=sys.stdout):
         row = rows.tokens[place, None, :-1].to(target.device)
         read_now = target.base_model(row, use_cache=False).last_hidden_state
         states[place] = read_now[0].bfloat16().cpu().view(torch.int16).numpy()
@@ -102,9 +105,9 @@ def read(target, rows: Windows, folder: Path, places: Tensor | None = None) -> T
 
 def student(target, sizes: Mapping[str, int]) -> LlamaForCausalLM:
     """A new Llama with the target's vocabulary, window and rotation, and with tied embeddings."""
-    own = target.config.get_text_config()
+    settings = target.config.get_text_config()
     model = LlamaForCausalLM(LlamaConfig(
-        **sizes, tie_word_embeddings=True, **{name: getattr(own, name) for name in (
+        **sizes, tie_word_embeddings=True, **{name: getattr(settings, name) for name in (
             "vocab_size", "max_position_embeddings", "rope_parameters", "rms_norm_eps", "bos_token_id", "eos_token_id",
             "pad_token_id")}))
     with torch.no_grad():
@@ -122,8 +125,8 @@ def principal_components(weight: Tensor, count: int) -> Tensor:
     return components / components.square().mean().sqrt()
 
 
-def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known: Tensor, plan: loop.Plan, into: Path,
-          *, compiled: bool = True, curve_every: int = CURVE_EVERY) -> None:
+def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known: Tensor, plan: loop.TrainingPlan,
+          into: Path, *, compiled: bool = True, curve_every: int = CURVE_EVERY) -> None:
     """Trains in place, with checkpoints under `into`/checkpoints and the held-out curve in `into`/curve.csv.
 
     known: the tokens int64[K] of every step's loss. compiled: whether the softmax over the vocabulary is fused.
@@ -166,11 +169,11 @@ def evaluate(model: LlamaForCausalLM, target, text: Text, known: Tensor) -> dict
     for places in torch.arange(len(text.tokens)).split(1):
         with loop.autocast(device):
             states, true = _states(model, text, places)
-            own, wanted = F.linear(states, model.lm_head.weight), F.linear(true, output)
+            logits, wanted = F.linear(states, model.lm_head.weight), F.linear(true, output)
         favourite, among = wanted.argmax(-1), known.to(device)
-        sums += torch.stack([loop.divergence(own, wanted) * len(own), (own.argmax(-1) == favourite).sum(),
-                             (among[own[:, among].argmax(-1)] == favourite).sum()]).double().cpu()
-        tokens += len(own)
+        sums += torch.stack([loop.divergence(logits, wanted) * len(logits), (logits.argmax(-1) == favourite).sum(),
+                             (among[logits[:, among].argmax(-1)] == favourite).sum()]).double().cpu()
+        tokens += len(logits)
     nats, whole, agreement = (round(value, 4) for value in (sums / tokens).tolist())
     return {"nats": nats, "agreement": agreement, "whole": whole, "tokens": tokens}
 

@@ -22,10 +22,10 @@ HELD_OUT_SHARE = 0.05  # of the rows of text
 
 @dataclass(frozen=True)
 class Places:
-    """What a target wrote: after token `last` of the text `tokens`, `said`.
+    """Places in the text of a target, at which a context ends and the target wrote the next token.
 
-    tokens int64[N], of all texts; last int64[P], at least as far into its own text as the longest context reaches; said
-    int64[P].
+    tokens: int64[N], all texts one after another. last: int64[P], the index of each context's last token, far enough
+    into its text for the longest context. said: int64[P], the next tokens.
     """
 
     tokens: np.ndarray

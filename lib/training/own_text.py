@@ -106,11 +106,11 @@ def to_learn(target: str, training: Path, share: float) -> tuple[Dialogues, Dial
     """A target's dialogues, for training and held out: the committed ones and those that `make` wrote in a training's
     folder; the last of the committed ones, this share of them, are held out.
     """
-    own, held_out = load(path_of(target)).split(share)
+    committed, held_out = load(path_of(target)).split(share)
     further = [load(path) for path in sorted(chunks_of(target, training).glob("*.npz"))]
     if not further:
-        return own, held_out
-    return joined([held_out, own, *further]).cut(len(held_out))[1], held_out
+        return committed, held_out
+    return joined([held_out, committed, *further]).cut(len(held_out))[1], held_out
 
 
 def check_there(target: str) -> None:
@@ -179,6 +179,18 @@ def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0, before:
     return joined(parts)
 
 
+def extend(pair, training: Path, tokens: int) -> None:
+    """Writes a target's dialogues up to so many tokens: where none are committed, to data/text with their frequent
+    tokens; else further ones, to the training's folder. ValueError as for `template`, before anything is written.
+    """
+    template(pair.tokenizer)
+    path = path_of(pair.target_name)
+    before = load(path) if path.is_file() else None
+    dialogues = make(pair.target, pair.tokenizer, chunks_of(pair.target_name, training), tokens=tokens, before=before)
+    if before is None:
+        publish(dialogues, pair.target_name)
+
+
 def publish(dialogues: Dialogues, target: str) -> None:
     """Writes a target's dialogues, and the tokens of its answers, the most frequent first, where drafters find them."""
     dialogues.save(path_of(target))
@@ -204,11 +216,11 @@ def chunk(target, tokenizer, number: int, seed: int) -> Dialogues:
     turns.sort(key=len)  # rows of a batch are padded to its longest
     rows = []
     for warm in (False, True):
-        own = turns[warm::2]
-        prompts = [torch.tensor([*before, *turn, *between]) for turn in own]
+        asked = turns[warm::2]
+        prompts = [torch.tensor([*before, *turn, *between]) for turn in asked]
         answers = continuations(target, prompts, max_new_tokens=ANSWER, temperature=WARM if warm else 0.0, rows=beside,
                                 eos_token_id=end, generator=generator)
-        rows += [(turn, answer, WARM if warm else 0.0) for turn, answer in zip(own, answers) if not loops(answer)]
+        rows += [(turn, answer, WARM if warm else 0.0) for turn, answer in zip(asked, answers) if not loops(answer)]
     return packed(rows)
 
 

@@ -19,7 +19,6 @@ from lib.drafters.vocabulary import most_frequent
 from lib.forward.passes import ForwardPass, forward_pass
 from lib.forward.reduced import first_tokens, narrow, reduced
 from lib.replay import live
-from lib.replay.recording import model_digest
 from lib.tests import small_models
 from lib.tests.drafters.test_drafters import MODEL, OTHER, PROMPTS, begin, continuations, decode, draws, made
 from lib.tests.replay.test_replay import trees
@@ -100,7 +99,6 @@ def test_replay_of_its_ranks_is_live_decoding(shape):
     found = sorted((done.row, done.position - 1, done.accepted) for done in rounds)
     assert found == list(zip(walked.rows.tolist(), walked.starts.tolist(), walked.accepted.tolist()))
     assert walked.accepted.sum() > 5, "otherwise nothing was tested"
-    assert len(set(map(model_digest, (OTHER, model, reduced(OTHER, KNOWN[1:]))))) == 3
 
 
 # ----------------------------------------------------------------------------------------- losslessness, by enumeration

@@ -16,7 +16,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
-from lib.explorers.round_figures import describe_round, legend, running_text, tree_svg
+from lib.explorers.rounds_explorer import describe_round, legend, running_text, tree_svg
 from lib.forward.reduced import reduced
 from lib.lab.theme import ROLES
 from lib.tests import small_models

@@ -105,7 +105,7 @@ def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
     competitors = protocols.Competitors([pair])
     traces = protocols.record_all(
         "t", competitors, ASKED, ["a", "b"], temperatures=[0.0, 1.0], tokens=10, starts=2, horizon=6,
-        eos_token_id=pair.eos_token_ids, seed=3, folder=folder, deepest=4, report=lambda line: None)
+        eos_token_id=pair.eos_token_ids, seed=3, folder=folder, deepest=4)
     first = study.Studied(traces[0], competitors)
     sampling = dict(new_tokens=6, seed=0)
     found = {"growth": study.compare_grown(first, pair.drafter_name, ["dyspec", "eagle2:2,2"], [3]),

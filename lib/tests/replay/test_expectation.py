@@ -93,14 +93,6 @@ def test_rounds_in_expectation_add_up():
         assert (table["accepted"] <= table["rounds"] * tree.max_depth + 1e-9).all()
 
 
-def test_missing_siblings_are_named():
-    _, _, made, _ = every_text(2)
-    with pytest.raises(ValueError, match="no chances of rule 'multi_step' for 4 children of 'd'.*siblings=4"):
-        expectation.survival(made, parse("star:4"), "d", "multi_step")
-    with pytest.raises(ValueError, match="siblings is 2 at temperature 0.0"):
-        replay.read(small_models.llama(0), {}, [torch.tensor([1])], [[1, 2]], names="a", kinds="k", siblings=2)
-
-
 def test_live_decoding_finds_the_expected_length():
     target = small_models.llama(0, hidden=16, layers=1)
     model = small_models.related(target, 1, noise=0.3)

@@ -117,15 +117,6 @@ def test_what_max_log_len_cut_has_no_end(tokenizer, turn, tmp_path):
     assert [ids[:-1] for ids in whole.written] == [row[4] for row in answers(tokenizer, [5, 30, 40], end=[])]
 
 
-def test_a_single_answer_of_as_many_tokens_as_texts_have_letters_was_cut(tokenizer, tmp_path):
-    """Texts are cut at as many letters as ids at tokens, and have more of them."""
-    rows = list(answers(tokenizer, [30, 31, 32, 33, 34, 90]))
-    most = min(len(row[3]) for row in rows)
-    assert 35 < most < 90
-    found = texts(server(rows, most=most), tokenizer, tmp_path)
-    assert found.ended == (True,) * 5 + (False,) and list(found.written[5]) == rows[5][4][:most]
-
-
 def test_what_was_cut_and_is_known_by_its_text_has_no_end(tokenizer, turn, tmp_path):
     said = ("the key is under the mat near the door", "nobody has it", "the cat took it away in the night",
             "ask the keeper of the lighthouse for it")
@@ -320,24 +311,31 @@ def test_a_batch_of_responses(tokenizer, turn, tmp_path):
     assert tokenizer.decode(found.written[1][:-1]) == "the cat" and len(found.written[1]) == 8
 
 
-@pytest.mark.parametrize("asked, answered, why", [
-    ({"input": "x"}, response([SAID], status="failed"), "the response's status is 'failed'"),
-    ({"input": "x"}, response("x"), "the response has no output"),
-    ({"input": "x"}, response([{"type": "function_call"}]), "calls a tool"),
-    ({"input": "x"}, response([{"type": "reasoning"}, SAID]), "has reasoning"),
-    ({"input": "x"}, response([SAID, SAID]), "has reasoning"),
-    ({"input": "x"}, response([SAID], usage={"output_tokens": 9, "output_tokens_details": {"reasoning_tokens": 5}}),
-     "has reasoning that is not logged"),
-    ({"input": "x", "previous_response_id": "r"}, response([SAID]), "a part of its input is in its previous_response"),
-    ({"input": [{"type": "function_call_output", "output": "x"}]}, response([SAID]), "'function_call_output', which"),
-    ({"input": "x", "tools": [{"type": "web_search"}]}, response([SAID]), "tool of the type 'web_search'"),
-    ({"input": []}, response([SAID]), "it has no messages"),
-    ({"input": "x"}, response([]), "the answer has no text")])
-def test_responses_that_are_no_whole_answer(asked, answered, why, tokenizer, tmp_path):
-    assert why in refusal({"request": asked, "response": answered}, tokenizer, tmp_path)
+def asked_and(answered, **asked):
+    """A pair of a Responses request and its response."""
+    return {"request": {"input": "x"} | asked, "response": answered}
+
+
+def said_by(message, asked=ASKED):
+    """A dialogue whose last message this is."""
+    return {"messages": [*asked, {"role": "assistant"} | message]}
+
+
+BATCH = {"custom_id": "a", "response": {"status_code": 200, "body": {"choices": []}}}
+THOUGHT = {"reasoning_tokens": 5}
 
 
 @pytest.mark.parametrize("record, why", [
+    ("{", "no JSON"), ('{"messages": [', "it is no JSON"), ([1], "a list, no object"),
+    ({"text": "x"}, "it has text; messages with an answer"), ({"messages": ASKED}, "not the assistant's answer"),
+    (said_by({"content": "", "tool_calls": [{}]}), "calls a tool"),
+    (said_by({"content": "x", "reasoning_content": "y"}), "has reasoning"),
+    (said_by({"content": None}), "no text"), (said_by({"content": ""}), "the answer is empty"),
+    (said_by({"content": "x"}) | {"token_ids": [9999]}, "token 9999"),
+    (said_by({"content": "x"}, [{"role": "user", "content": ["x"]}]), "of the type 'str', no text"),
+    (BATCH | {"response": {"status_code": 429, "body": {}}}, "the request failed"), (BATCH, "give its input file"),
+    ({"request": {"messages": ASKED}, "response": {"choices": []}}, "no choices"),
+    ({"request": {}, "response": {"choices": [{"text": "x"}]}}, "neither messages nor one prompt"),
     (chat({"content": [{"type": "image_url", "image_url": {}}]}), "type 'image_url', no text"),
     (chat({"content": "x"}, {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}), "'input_audio'"),
     (chat({"content": "x"}, {"messages": [{"role": "robot", "content": "x"}]}), "but of 'robot'"),
@@ -349,12 +347,30 @@ def test_responses_that_are_no_whole_answer(asked, answered, why, tokenizer, tmp
     (chat({"content": "x"}, token_ids=IDS, prompt_token_ids=["a"]), "no numbers of tokens"),
     (chat({"content": "\ud800"}), "half of a character"),
     (chat({"content": "x"}, {"messages": [{"role": "user", "content": "\udc00"}]}), "half of a character"),
-    (chat({"content": "x"}, usage={"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 5}}),
+    (chat({"content": "x"}, usage={"completion_tokens": 9, "completion_tokens_details": THOUGHT}),
      "has reasoning that is not logged"),
-    (chat({"content": "x"}, {"temperature": 10**400}), ""), ('{"messages": [', "it is no JSON")])
+    (chat({"content": "x"}, {"temperature": 10**400}), ""),
+    (asked_and(response([SAID], status="failed")), "the response's status is 'failed'"),
+    (asked_and(response("x")), "the response has no output"),
+    (asked_and(response([{"type": "function_call"}])), "calls a tool"),
+    (asked_and(response([{"type": "reasoning"}, SAID])), "has reasoning"),
+    (asked_and(response([SAID, SAID])), "has reasoning"),
+    (asked_and(response([SAID], usage={"output_tokens": 9, "output_tokens_details": THOUGHT})),
+     "has reasoning that is not logged"),
+    (asked_and(response([SAID]), previous_response_id="r"), "a part of its input is in its previous_response"),
+    (asked_and(response([SAID]), input=[{"type": "function_call_output", "output": "x"}]), "'function_call_output'"),
+    (asked_and(response([SAID]), tools=[{"type": "web_search"}]), "tool of the type 'web_search'"),
+    (asked_and(response([SAID]), input=[]), "it has no messages"), (asked_and(response([])), "the answer has no text")])
 def test_odd_records_are_named_with_the_reason(record, why, tokenizer, tmp_path):
-    found = refusal(record, tokenizer, tmp_path)
-    assert why in found and bool(why) == bool(found)
+    reason = refusal(record, tokenizer, tmp_path)
+    assert why in reason and bool(why) == bool(reason)
+
+
+def test_a_log_of_which_too_much_is_refused_is_no_log(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="log, line 2: .*mend or remove these"):
+        texts([GOOD, "{"], tokenizer, tmp_path)
+    with pytest.raises(ValueError, match="log, line 2: the answer is empty.*mend or remove these"):
+        texts([GOOD, json.dumps(said_by({"content": ""}))], tokenizer, tmp_path)
 
 
 # --------------------------------------------------------------------------------------------------------- properties
@@ -407,17 +423,3 @@ def test_a_record_with_any_value_anywhere_is_read_or_refused(tokenizer, tmp_path
     assert len(found.names) > 12 or found.refused
     assert all(torch.is_tensor(prompt) and len(ids) and max(ids) < len(tokenizer)
                for prompt, ids in zip(found.prompts, found.written))
-
-
-@settings(deadline=None, max_examples=100)
-@given(name=st.sampled_from(["output", "output_token_ids", "finish_reason", "prompt", "prompt_token_ids"]),
-       text=st.text(), ids=st.lists(st.integers()), as_ids=st.booleans())
-def test_a_servers_line_with_any_value_is_read_or_refused(tokenizer, tmp_path_factory, name, text, ids, as_ids):
-    row = dict(prompt=repr("who?"), prompt_token_ids=PROMPT_IDS, output=repr("x"), output_token_ids=IDS,
-               finish_reason="stop") | {name: ids if as_ids else repr(text)}
-    lines = [f"INFO Received request a: prompt: {row['prompt']}, params: SamplingParams(stop=[]), prompt_token_ids: "
-             f"{row['prompt_token_ids']}, lora_request: None.", f"INFO Generated response a: output: {row['output']}, "
-             f"output_token_ids: {row['output_token_ids']}, finish_reason: {row['finish_reason']}"]
-    good = list(server(answers(tokenizer, [5] * 20)))
-    found = texts([*good, *lines], tokenizer, tmp_path_factory.mktemp("fuzz"))
-    assert len(found.names) + len(found.refused) == 21

@@ -36,25 +36,36 @@ def replayed_rounds(found):
     return [*zip(*(getattr(found, name).tolist() for name in ("rows", "starts", "drafted", "accepted", "open_end")))]
 
 
+def same_rounds(recorded, drafter, shape, target=TARGET, rows=16):
+    """The rounds by replay, asserted to be those of live decoding, and these."""
+    limit = int(recorded.trace.lengths.max())
+    done = live.decode(target, drafter, recorded.prompts, shape=shape, max_new_tokens=limit + 1, rows=rows)
+    found = simulated.rounds(recorded, drafter, shape, rows=3)
+    assert live_rounds(done) == replayed_rounds(found) and found.accepted.any()
+    return found, done.rounds
+
+
+def headed(kind):
+    """A drafter for HEADED, and a trace of texts of which one repeats itself."""
+    prompts = [torch.tensor([1, 2, 3, 1, 2, 3, 1]), *small_models.prompts(5, (3, 9, 5), HEADED.config.vocab_size)]
+    recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
+    drafter = (LanguageModelDrafter(small_models.related(HEADED, 2, 0.1)) if kind == "model" else
+               small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED)))
+    return drafter, Recorded(recorded, prompts)
+
+
 @pytest.mark.parametrize("rule", RULES, ids=RULE_NAMES)
 def test_live_rounds_are_the_replayed_ones(rule):
-    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=rule, max_new_tokens=25)
-    drafter = LanguageModelDrafter(DRAFTER)
-    chained = simulated.rounds(Recorded(RECORDED, PROMPTS), drafter, rule, rows=3)
-    assert live_rounds(done) == replayed_rounds(chained)
-    assert chained.starts.min() == 0 and (chained.starts + chained.accepted >= 24).any(), "first and last rounds count"
+    found, _ = same_rounds(Recorded(RECORDED, PROMPTS), LanguageModelDrafter(DRAFTER), rule)
+    assert found.starts.min() == 0 and (found.starts + found.accepted >= 24).any(), "first and last rounds count"
 
 
 @pytest.mark.parametrize("kind, rule", [("eagle", "eagle2:3,4@9"), ("eagle3", "dyspec:5@8"), ("medusa", "ddtree@9"),
                                         ("block", "ddtree@7")])
 def test_trees_that_heads_grow_are_replayed_too(kind, rule):
-    rule, prompts = growth.parse(rule), small_models.prompts(5, (3, 9, 5, 1), HEADED.config.vocab_size)
-    recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
-    made = small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED))
-    done = live.decode(HEADED, made, prompts, shape=rule, max_new_tokens=17)
-    chained = simulated.rounds(Recorded(recorded, prompts), made, rule, rows=3)
-    assert live_rounds(done) == replayed_rounds(chained)
-    assert chained.accepted.any() and chained.drafted.max() > 1
+    drafter, recorded = headed(kind)
+    found, _ = same_rounds(recorded, drafter, growth.parse(rule), HEADED)
+    assert found.drafted.max() > 1
 
 
 TABLES = NgramTables(({token: (token + 1) % 24 for token in range(24)},), 24)
@@ -79,22 +90,17 @@ def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperatur
 
 @pytest.mark.parametrize("kind", ["model", "eagle", "medusa", "dspark"])
 def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
-    prompts = [torch.tensor([1, 2, 3, 1, 2, 3, 1]), *small_models.prompts(5, (3, 9, 5), HEADED.config.vocab_size)]
-    recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
-    made = (LanguageModelDrafter(small_models.related(HEADED, 2, 0.1)) if kind == "model" else
-            small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED)))
-    both, source = CombinedDrafter(SuffixAutomatonDrafter(), made, enough=2), Recorded(recorded, prompts)
+    made, source = headed(kind)
+    both = CombinedDrafter(SuffixAutomatonDrafter(), made, enough=2)
     for shape in map(shapes.parse, ("chain:3", "kary:2@6")):
-        done = live.decode(HEADED, both, prompts, shape=shape, max_new_tokens=17, rows=1)
-        found = simulated.rounds(source, both, shape, rows=3)
-        assert live_rounds(done) == replayed_rounds(found) and found.accepted.any()
-        calls = {(one.row, one.position - 1): one.draft_calls for one in done.rounds}
+        found, rounds = same_rounds(source, both, shape, HEADED, rows=1)
+        calls = {(one.row, one.position - 1): one.draft_calls for one in rounds}
         assert len(set(calls.values())) > 1, "rounds of both"
         if kind != "eagle":  # whose head also reads what a look-up drafted, in a pass that the round's commit makes
             assert [calls[each] for each in zip(found.rows.tolist(), found.starts.tolist())] == list(found.draft_calls)
     read = len(source.held)
     source.forget()
-    assert read == (0 if kind == "model" else len(prompts)) and not source.held
+    assert read == (0 if kind == "model" else len(source.prompts)) and not source.held
     assert simulated.replayable(both)
     sampled = LanguageModelDrafter(HEADED, proposal="iid")
     assert not simulated.replayable(sampled) and not simulated.replayable(CombinedDrafter(made, sampled))
@@ -103,18 +109,13 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
 @pytest.mark.parametrize("kind, rule", [("model", "opttree:3,4,0.01@8"), ("eagle3", "eagle2:3,4@8"),
                                         ("dspark", "pctree:3@7")])
 def test_grafts_are_replayed(kind, rule, monkeypatch):
-    prompts = [torch.tensor([1, 2, 3, 1, 2, 3, 1]), *small_models.prompts(5, (3, 9, 5), HEADED.config.vocab_size)]
-    recorded = replay.record(HEADED, {}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=16)
-    made = (LanguageModelDrafter(small_models.related(HEADED, 2, 0.1)) if kind == "model" else
-            small_heads.DRAFTERS[kind](HEADED, small_heads.head(kind, HEADED)))
+    made, recorded = headed(kind)
     graft, used = GraftDrafter(SuffixAutomatonDrafter(), made, enough=2), []
     monkeypatch.setattr("lib.drafters.graft.grafted", lambda *given: used.append(given) or grafted(*given))
     for shape in map(growth.shape_or_growth, (rule, "chain:3", "kary:2@6")):
-        done = live.decode(HEADED, graft, prompts, shape=shape, max_new_tokens=17)
+        same_rounds(recorded, graft, shape, HEADED)
         assert used, "tokens were retrieved"
         used.clear()
-        found = simulated.rounds(Recorded(recorded, prompts), graft, shape, rows=3)
-        assert live_rounds(done) == replayed_rounds(found) and found.accepted.any()
 
 
 def test_ngrams_are_replayed_by_their_ranks_too():
@@ -181,10 +182,8 @@ def test_no_round_counts_where_texts_are_too_short():
     assert len(none.rows) == 0 and none.open_end.dtype == bool
 
 
-def test_wrong_prompts_and_drafters_that_remember_rounds_are_refused():
+def test_drafters_that_remember_rounds_are_refused():
     rule, pair = growth.parse("dyspec@8"), SimpleNamespace(target=TARGET, draft_model=DRAFTER)
-    with pytest.raises(ValueError, match="3 prompts for a trace of 4 rows"):
-        simulated.rounds(Recorded(RECORDED, PROMPTS[:3]), LanguageModelDrafter(DRAFTER), rule)
     for other in (make("recycling", pair), make("adaptive", pair)):
         with pytest.raises(ValueError, match=f"drafter is a {type(other).__name__}.*decode with others live"):
             simulated.rounds(Recorded(RECORDED, PROMPTS), other, rule)

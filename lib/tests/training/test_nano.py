@@ -13,13 +13,13 @@ from lib.drafters import vocabulary
 from lib.tests import small_models
 from lib.tests.training.test_own_text import Chat
 from lib.training import command, nano, own_text
-from lib.training.loop import Plan
+from lib.training.loop import TrainingPlan
 from lib.training.own_text import Windows
 
 TARGET = small_models.llama(3, dtype=torch.float32, gain=2.0).requires_grad_(False)
 SIZES = dict(hidden_size=16, num_hidden_layers=1, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1,
              head_dim=8)
-PLAN = Plan(steps=80, rows=8, length=24, learning_rate=1e-2, seed=0)
+PLAN = TrainingPlan(steps=80, rows=8, length=24, learning_rate=1e-2, seed=0)
 KNOWN = torch.arange(2, 14)
 
 
@@ -141,7 +141,6 @@ def test_a_target_without_frequent_tokens_or_text_is_told(committed):
 def test_the_target_reads_what_the_steps_need_and_says_so(committed, monkeypatch, capsys):
     """The rows that the steps draw, and the held-out ones; what is trained is what it is with all rows read before."""
     monkeypatch.setattr(nano, "HELD_OUT_SHARE", 0.1)
-    monkeypatch.setattr(nano.loop, "SILENCE", 0)
     plan, read, forward = replace(PLAN, steps=2, rows=4), [], TARGET.model.forward
     monkeypatch.setattr(TARGET.model, "forward", lambda tokens, **more: read.append(tokens) or forward(tokens, **more))
     settings = dict(plan=plan, sizes=SIZES, known=12, compiled=False)
@@ -152,8 +151,7 @@ def test_the_target_reads_what_the_steps_need_and_says_so(committed, monkeypatch
     assert 4 < len(drawn) <= 8 < len(training.tokens)
     rows = [*(training.tokens[row] for row in sorted(drawn)), *held_out.tokens]
     assert [each[0].tolist() for each in read] == [row[:-1].tolist() for row in rows]
-    said = capsys.readouterr().out
-    assert f"rows of text that the target has read: {len(drawn)} of {len(drawn)}" in said
+    assert f"{len(drawn)}/{len(drawn)}" in capsys.readouterr().out
     everything = nano.read(TARGET, training, committed / "other" / "states" / "t")
     monkeypatch.setattr(nano, "read", lambda target, rows, folder, places=None, read=nano.read:
                         everything if len(rows.tokens) == len(training.tokens) else read(target, rows, folder))

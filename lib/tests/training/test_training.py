@@ -37,7 +37,7 @@ def draw(step):
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path):
-    plan = loop.Plan(steps=6, rows=2, length=8, learning_rate=1e-2, seed=0)
+    plan = loop.TrainingPlan(steps=6, rows=2, length=8, learning_rate=1e-2, seed=0)
 
     def stop_at(step):
         def draw_until(now):
@@ -64,7 +64,7 @@ def test_a_schedule_ends_with_its_hours(tmp_path, monkeypatch):
     factor = loop.rate_factor
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(loop, "rate_factor", lambda *given: rates.append(factor(*given)) or rates[-1])
-    plan = loop.Plan(steps=1000, rows=2, length=8, learning_rate=1e-2, seed=0, hours=5)
+    plan = loop.TrainingPlan(steps=1000, rows=2, length=8, learning_rate=1e-2, seed=0, hours=5)
 
     def drawn_slowly(step):
         now[0] += 100 if step < 90 else 200
