@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lib.drafters.drafter import Drafter, Wrapper, levels_of
-from lib.drafters.filling import AT_ROOT, Filling, Level, plan
+from lib.drafters.filling import Filling
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.levels import Level
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -269,24 +270,24 @@ class UntilUnsure(Filling):
         self.threshold, self.levels = threshold, [min(1, shape.max_depth) for _ in self.levels]
 
     def next_level(self) -> Level | None:
+        """The next level, while the token of one of its nodes reaches the threshold's probability in some row."""
         level = super().next_level()
-        if level is None or level is AT_ROOT:
+        if level is None or level.depth == 0:
             return level
-        sure = [own == level.depth and self._sure(row, level.nodes) for row, own in enumerate(self.levels)]
-        self.levels = [own + going for own, going in zip(self.levels, sure)]
-        return level if any(sure) else None
-
-    def _sure(self, row: int, nodes: Sequence[int]) -> bool:
-        """Whether the token of one of these nodes reaches the threshold's probability after its parent."""
-        parents = self.shape.parents
-        return any(self.probs[row][int(parents[node])][self.tokens[row, node]] >= self.threshold for node in nodes)
+        parents, going = self.shape.parents, False
+        for row, (probs, depth) in enumerate(zip(self.probs, self.levels)):
+            if depth == level.depth and any(probs[int(parents[node])][self.tokens[row, node]] >= self.threshold
+                                            for node in level.nodes):
+                self.levels[row], going = depth + 1, True
+        return level if going else None
 
     def drafts(self) -> tuple[list[Draft], list[dict[int, int]]]:
         """The drafts down to the levels at which their rows stopped, and the places of their forwarded nodes."""
-        cut = [first_levels(self.draft(row)[0], own) for row, own in enumerate(self.levels)]
-        place = {slot: at for slot, at in plan(self.shape).place.items() if self.shape.depth[slot] < max(self.levels)}
+        drafts, places = super().drafts()
+        cut = [first_levels(draft, depth) for draft, depth in zip(drafts, self.levels)]
+        forwarded = {slot: place for slot, place in places[0].items() if self.shape.depth[slot] < max(self.levels)}
         return ([draft for draft, _ in cut],
-                [{node: place[slot] for node, slot in enumerate(slots) if slot in place} for _, slots in cut])
+                [{node: forwarded[slot] for node, slot in enumerate(slots) if slot in forwarded} for _, slots in cut])
 
 
 class ConfidentDrafter(LanguageModelDrafter):

@@ -100,7 +100,7 @@ DRAFTERS: dict[str, Kind] = {
         "lib.drafters.marginals:JetSpecDrafter", "a block head whose places see backwards alone",
         Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="jetspec")),
     "dspark": Kind(
-        "lib.drafters.dspark:DSparkDrafter", "a block head, with a bias from each node's parent token",
+        "lib.drafters.marginals:DSparkDrafter", "a block head, with a bias from each node's parent token",
         Traits(BY_RANKS, grows=True, one_pass=True, option="trust", head="dspark")),
     "random": Kind(
         "lib.drafters.controls:RandomDrafter", "uniform random tokens", Traits(specs=("random",), control=True)),

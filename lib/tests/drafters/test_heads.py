@@ -18,9 +18,9 @@ from lib import replay
 from lib.drafters import heads
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import levels_of
-from lib.drafters.dspark import DSparkDrafter
 from lib.drafters.heads.eagle import continued
 from lib.drafters.heads.layers import CachedLayers, embed
+from lib.drafters.marginals import DSparkDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.lab.timing import clocked
 from lib.models.cache import TreeCache
