@@ -70,14 +70,17 @@ class Schedule(Policy):
     down: int = 1
 
     def begin(self) -> int:
+        """The first number of levels."""
         return self.first
 
     def after(self, state: int, outcome: Outcome) -> int:
+        """More levels after a draft that was accepted whole, fewer after another."""
         if outcome.accepted < outcome.drafted:
             return max(1, state - self.down)
         return state + self.up if outcome.drafted >= state else state
 
     def depth(self, state: int) -> int:
+        """The state itself."""
         return state
 
 
@@ -241,6 +244,7 @@ class AdaptiveDrafter(Wrapper):
                          "drafter, and adapt the combination")
 
     def select(self, rows: list[int]) -> None:
+        """Keeps these rows and their states."""
         self.drafter.select(rows)
         self.states = [self.states[row] for row in rows]
 

@@ -190,6 +190,7 @@ class TextDrafter(Drafter):
             text.extend(tokens)
 
     def select(self, rows: list[int]) -> None:
+        """Keeps the texts of these rows."""
         self.texts = [self.texts[row] for row in rows]
 
 
@@ -212,15 +213,19 @@ class Wrapper(Drafter):
         return replace(super().traits, remembers=self.drafter.traits.remembers)
 
     def ask_probs(self, wanted: bool) -> None:
+        """Asks the other one."""
         self.drafter.ask_probs(wanted)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
+        """Starts the other one."""
         self.drafter.start(prompts)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """Tells the other one."""
         self.drafter.commit(accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
+        """Keeps these rows of the other one."""
         self.drafter.select(rows)
 
 

@@ -14,8 +14,8 @@ from lib.verify.draft import Draft, Draws, merge_samples
 class MergedDrafter(Drafter):
     """Lets every drafter fill the shape and merges the results: paths that they share are verified once.
 
-    The merged tree has at most the shape's nodes for each drafter.
-    Drafters that sample do so independently ("iid"), and the merged draft keeps each one's proposal apart.
+    The merged tree has at most the shape's nodes for each drafter. Drafters that sample do so independently ("iid"),
+    and the merged draft keeps each one's proposal apart.
     """
 
     calls = property(lambda self: sum(drafter.calls for drafter in self.drafters))
@@ -40,6 +40,7 @@ class MergedDrafter(Drafter):
                     for model in models])
 
     def start(self, prompts: Sequence[Tensor]) -> None:
+        """Starts every drafter on the prompts int64[T]."""
         for drafter in self.drafters:
             drafter.start(prompts)
         self.drafts: list[Draft] = []
@@ -57,6 +58,7 @@ class MergedDrafter(Drafter):
             drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
+        """Keeps these rows of every drafter."""
         for drafter in self.drafters:
             drafter.select(rows)
 

@@ -110,10 +110,12 @@ class NgramDrafter(TextDrafter):
         """The drafter of the tables in a folder; without one, of those that ship for the pair's target."""
         return cls(load(folder or check_folder_of(pair.target_name, NGRAMS), pair.target), **options)
 
-    def new_text(self) -> "_Text":
-        return _Text(self.tables, self.enough, self.longest)
+    def new_text(self) -> "NgramText":
+        """An empty text, which reads the tables too."""
+        return NgramText(self.tables, self.enough, self.longest)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """The nodes of the shape that have a candidate."""
         self.drafts = [partial_draft(static(shape), self._tokens(shape, text)) for text in self.texts]
         return self.drafts
 
@@ -136,7 +138,7 @@ class NgramDrafter(TextDrafter):
                     keys = text.keys_after(keys, token)
         return ranks, torch.zeros(len(texts), most, depth)
 
-    def _tokens(self, shape: Tree, text: "_Text") -> list[int]:
+    def _tokens(self, shape: Tree, text: "NgramText") -> list[int]:
         """The token of each node, the root's first; UNKNOWN for none."""
         parents, ranks = shape.parents.tolist(), shape.rank.tolist()
         tokens, keys = [text.keys[0]] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
@@ -153,7 +155,7 @@ class NgramDrafter(TextDrafter):
         return tokens
 
 
-class _Text:
+class NgramText:
     """A growing text, the last token after each of its n-grams of up to `longest` tokens, and the order in which these
     and the tables are read.
     """

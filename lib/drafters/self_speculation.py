@@ -74,6 +74,7 @@ class Int8SelfDrafter(LanguageModelDrafter):
 
     @classmethod
     def of(cls, pair, *, vocabulary: int | Tensor | None = None) -> "Int8SelfDrafter":
+        """The pair's target in int8; vocabulary: as for `LanguageModelDrafter.of`."""
         return cls(drafting(int8_self(pair.target), pair, vocabulary))
 
     @classmethod

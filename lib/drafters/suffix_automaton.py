@@ -96,6 +96,7 @@ class SuffixAutomatonDrafter(TextDrafter):
         self.shortest = shortest
 
     def new_text(self) -> SuffixAutomaton:
+        """An empty automaton."""
         return SuffixAutomaton()
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:

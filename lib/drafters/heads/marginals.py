@@ -65,6 +65,7 @@ class BlockLayer(HeadLayer):
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def reads(self, x: Tensor) -> Tensor:
+        """The input of attention: the normed input of the layer."""
         return self.input_layernorm(x)
 
 
@@ -107,6 +108,7 @@ class BlockHead(Head):
         return logits
 
     def bias(self, before: Tensor) -> Tensor | None:
+        """What the tokens int64[...] before add to the logits, [..., K]; None without a `markov` part."""
         return None if self.markov is None else self.markov(before, self.tokens)
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
@@ -210,6 +212,7 @@ class DFlashHead(BlockHead):
 
     @property
     def depth(self) -> int:
+        """D: depths ahead that the head predicts."""
         return self.config.block_size - (not self.config.shifted)
 
     @property
@@ -219,6 +222,7 @@ class DFlashHead(BlockHead):
         return max(1, sliding - self.config.block_size) if sliding else None
 
     def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
+        """The block's inputs [..., P, H]: root embeddings [..., H], and the mask's at the other places."""
         masks = self.mask_embedding.expand(*roots.shape[:-1], self.config.block_size - 1, -1)
         scale = getattr(self.config, "input_embedding_scale", None) or 1
         return torch.cat([roots[..., None, :], masks], dim=-2) * scale
@@ -230,6 +234,7 @@ class DFlashHead(BlockHead):
         return (logits / cap).tanh() * cap if cap else logits
 
     def by_depth(self, states: Tensor) -> Tensor:
+        """The states [..., D, H] of the places that predict depths 1 .. D, of those of all places [..., P, H]."""
         return states if self.config.shifted else states[..., 1:, :]
 
 

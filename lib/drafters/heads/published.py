@@ -107,13 +107,6 @@ def load_eagle3(files: HeadFiles) -> nn.Module:
     another.
     """
     settings, tensors = files.settings, files.tensors
-    nested, eagle = settings.get(NESTED) or {}, settings.get("eagle_config")
-    if not isinstance(nested, dict):
-        raise files.wrong(f"has {NESTED} {nested!r}, no object")
-    for held in (nested, settings, eagle if isinstance(eagle, dict) else {}):
-        layers = held.get(FEATURES) or []
-        if not (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
-            raise files.wrong(f"has {FEATURES} {layers!r}, no list of whole numbers")
     if wrong := [name for name in FLAGS if type(settings.get(name, False)) is not bool]:
         raise files.wrong(f"has {wrong[0]} {settings[wrong[0]]!r}, which must be true or false")
     ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model.")) for name in tensors}
@@ -121,7 +114,8 @@ def load_eagle3(files: HeadFiles) -> nn.Module:
     if twice := sorted(name for name, other in ours.items() if other != name and names.count(other) > 1):
         raise ValueError(f"{files.where} holds {', '.join(twice)} a second time as midlayer; keep one of the two "
                          "layouts")
-    settings, tensors = {**nested, **settings}, {ours[name]: tensor for name, tensor in tensors.items()}
+    settings = {**(settings.get(NESTED) or {}), **settings}
+    tensors = {ours[name]: tensor for name, tensor in tensors.items()}
     norms = {"fc_norm": "fc_norm.0.weight" in tensors, "norm_before_fc": "input_norm.weight" in tensors}
     config = _sizes(files, norms | settings, tensors, kind="eagle3", num_hidden_layers=1,  # some tell the target's
                     feature_layers=feature_layers(settings, files.target.config),
@@ -135,8 +129,6 @@ def load_eagle3(files: HeadFiles) -> nn.Module:
 def load_dflash(files: HeadFiles) -> DFlashHead:
     """A DFlash, DFlash2 or JetSpec head. ValueError also for layers or a mask token that the target has not."""
     inner = files.settings.get("dflash_config") or {}
-    if not isinstance(inner, dict):
-        raise files.wrong(f"has dflash_config {inner!r}, no object")
     held = {**files.settings, **inner}
     more = {name: held[name] for name in ("mask_token_id", "block_size", *SCALES, *DFLASH2) if name in held}
     if wrong := [name for name in SCALES if type(more.get(name) or 1) not in (int, float)]:
@@ -174,15 +166,13 @@ def load_dspark(files: HeadFiles) -> DFlashHead:
 
 def _load_block(files: HeadFiles, tensors: dict[str, Tensor], layers: object, more: dict) -> DFlashHead:
     """layers: those of the target whose outputs are read, None where the speculators' list of hidden states stands."""
-    nested, second = files.settings.get(NESTED) or {}, set(DFLASH2) & more.keys()
-    states = files.settings.get("aux_hidden_state_layer_ids") if layers is None else layers
-    if not (isinstance(nested, dict) and isinstance(states, list) and {type(layer) for layer in states} == {int}):
-        raise files.wrong("names no layers of the target as whole numbers",
-                          "it is not that of a DFlash, JetSpec or DSpark head")
-    settings = {**nested, **files.settings}
+    settings, second = {**(files.settings.get(NESTED) or {}), **files.settings}, set(DFLASH2) & more.keys()
+    states = settings.get("aux_hidden_state_layer_ids") if layers is None else [layer + 1 for layer in layers]
+    if not states:
+        raise files.wrong("names no layers of the target", "it is not that of a DFlash, JetSpec or DSpark head")
     more |= _seen(files, settings, more.get("causal", False))
     config = _sizes(files, settings, tensors, qk_norm=True, own_output="lm_head.weight" in tensors,
-                    feature_layers=states if layers is None else [layer + 1 for layer in layers], **more)
+                    feature_layers=states, **more)
     files.check_counts({"block_size": getattr(config, "block_size", None)}, "block_size")
     files.check_fits(config.hidden_size, config.vocab_size, config.feature_layers)
     mask = getattr(config, "mask_token_id", None)

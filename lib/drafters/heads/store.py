@@ -131,7 +131,7 @@ class HeadFiles:
                 raise ValueError(f"{self.where} was made for a target with {name} {wanted}, this one has {ours}; "
                                  f"{remedy}")
         deepest = config.num_hidden_layers
-        if not all(0 <= layer <= deepest for layer in features or ()):
+        if not all(type(layer) is int and 0 <= layer <= deepest for layer in features or ()):
             raise ValueError(f"{self.where} reads the hidden states {features}, this target of {deepest} layers has 0 "
                              f"to {deepest}; {remedy}")
 
