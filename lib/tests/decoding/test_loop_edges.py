@@ -37,12 +37,9 @@ def own_greedy(prompts, new, eos=None):
 
 def speculated(prompts, shape, new, rows=16, drafter=None, **settings):
     drafter = drafter or LanguageModelDrafter(DRAFTER)
-    batches = in_batches(prompts, rows)
-    done = [
-        generate(TARGET, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new, **settings)
-        for ids, mask in batches
-    ]
-    return [tokens for each in done for tokens in each.new_tokens]
+    done = [generate(TARGET, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new, **settings)
+            for ids, mask in in_batches(prompts, rows)]
+    return [tokens for batch in done for tokens in batch.new_tokens]
 
 
 @cache
@@ -62,11 +59,8 @@ def test_hundreds_of_prompts_in_mixed_batches_equal_the_plain_oracle(shape):
 @pytest.mark.parametrize("drafter", ["exact", "related", "lookup"])
 def test_an_end_at_every_position_of_a_draft(drafter):
     prompts = small_models.prompts(3, (5, 9, 2))
-    make = {
-        "exact": lambda: LanguageModelDrafter(TARGET),
-        "related": lambda: LanguageModelDrafter(DRAFTER),
-        "lookup": LookupDrafter,
-    }[drafter]
+    make = {"exact": lambda: LanguageModelDrafter(TARGET), "related": lambda: LanguageModelDrafter(DRAFTER),
+            "lookup": LookupDrafter}[drafter]
     for eos in sorted({token for row in own_greedy(prompts, 16) for token in row}):
         written = speculated(prompts, "chain:5", 16, drafter=make(), eos_token_id=eos)
         assert written == own_greedy(prompts, 16, eos)

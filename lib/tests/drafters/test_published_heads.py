@@ -347,7 +347,7 @@ def test_a_layer_under_both_of_its_names_is_refused(tmp_path):
     ("eagle3", {"draft_vocab_size": -3}, "draft_vocab_size -3, which must count"),
     ("eagle3", {"transformer_layer_config": "x"}, "values that make no head .TypeError: 'str' object is not a mapping"),
     ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["1"]}}, "values that make no head .TypeError"),
-    ("eagle3", {"eagle_config": None, "eagle_aux_hidden_state_layer_ids": [1.5]}, r"hidden states \[1.5\], this target"),
+    ("eagle3", {"eagle_config": None, "eagle_aux_hidden_state_layer_ids": [1.5]}, r"states \[1.5\], this target of 6"),
     ("eagle", {"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
     ("eagle3", {"vocab_size": None}, "lacks vocab_size"),
     ("block", {"dflash_config": {"mask_token_id": 7}}, "names no layers of the target"),

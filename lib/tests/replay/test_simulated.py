@@ -19,8 +19,7 @@ from lib.replay import live
 from lib.replay.simulated import Recorded
 from lib.tests import small_heads, small_models
 from lib.tests.decoding.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
-from lib.tests.drafters.test_growing import NAMES as RULE_NAMES
-from lib.tests.drafters.test_growing import RULES
+from lib.tests.drafters.test_drafters import RULES
 from lib.trees import growth, shapes
 
 HEADED = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, what is drafted blindly is accepted at times
@@ -36,7 +35,7 @@ def replayed_rounds(found):
     return [*zip(*(getattr(found, name).tolist() for name in ("rows", "starts", "drafted", "accepted", "open_end")))]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=RULE_NAMES)
+@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
 def test_live_rounds_are_the_replayed_ones(rule):
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=rule, max_new_tokens=25)
     drafter = LanguageModelDrafter(DRAFTER)

@@ -1,17 +1,13 @@
 """Shapes against their definitions, the two grown ones against brute force and against each other."""
 
-import subprocess
-import sys
 from functools import lru_cache
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lib
 from lib.trees import Tree, shapes
 
 ACCEPTANCE = [0.6, 0.2, 0.08, 0.05, 0.03, 0.02]
@@ -213,10 +209,3 @@ def test_expected_length_is_what_a_simulated_target_accepts():
 def test_what_is_no_acceptance_is_named(acceptance, message):
     with pytest.raises(ValueError, match=message):
         shapes.optimal(acceptance, 1)
-
-
-def test_shapes_load_neither_growth_nor_drawing():
-    code = "import sys; import lib.trees.shapes; print(*(name for name in sys.modules if name.startswith('lib.trees.')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          cwd=Path(lib.__file__).parents[1])
-    assert set(done.stdout.split()) == {"lib.trees.shapes", "lib.trees.grown_shapes", "lib.trees.tree"}
