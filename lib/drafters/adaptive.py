@@ -306,8 +306,11 @@ class ConfidentDrafter(LanguageModelDrafter):
     def __init__(self, model, *, threshold: float = 0.4, temperature: float = 1.0):
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold is {threshold}; give a probability, 0 to 1")
-        super().__init__(model, temperature=temperature, keep_probs=True)
-        self.threshold = threshold
+        super().__init__(model, temperature=temperature)
+        self.threshold, self.asked_probs = threshold, True
+
+    def ask_probs(self, wanted: bool) -> None:
+        """Nothing, since its drafts always carry probabilities."""
 
     def _filling(self, shape: Tree | Growth) -> UntilUnsure:
         if not isinstance(shape, Tree):

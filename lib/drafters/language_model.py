@@ -28,8 +28,8 @@ class LanguageModelDrafter(Drafter):
     model: also one that knows some of its tokens alone (see `lib.forward.reduced`), whose distributions are zero
     elsewhere.
     proposal: "top_k" (children are the most likely tokens), "iid" or "without_replacement" (samples at `temperature`).
-    keep_probs: whether "top_k" drafts carry the distributions, at `temperature`, that their children were chosen from;
-    sampled ones always do.
+    Sampled drafts carry the distributions that their children were drawn from; "top_k" drafts carry theirs, at
+    `temperature`, where they are asked for (see `ask_probs`).
 
     The cache holds what was forwarded: the prompt, then of each accepted path the nodes that had children. A leaf is
     never forwarded, so the last accepted node may be missing; it waits with the bonus token in the row's tail, and the
@@ -39,9 +39,9 @@ class LanguageModelDrafter(Drafter):
 
     cache_bytes = property(attrgetter("cache.bytes"))
 
-    def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, keep_probs: bool = False):
+    def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)
-        self.model, self.proposal, self.temperature, self.keep_probs = model, proposal, temperature, keep_probs
+        self.model, self.proposal, self.temperature = model, proposal, temperature
         self.narrow, self.output = narrow(model)
         self.calls, self.cache = 0, TreeCache()
 
@@ -84,7 +84,7 @@ class LanguageModelDrafter(Drafter):
         """
         static = isinstance(shape, Tree)
         if (static and shape.budget and shape.last_rank < self.choices and self.blocks.fills
-                and self.proposal == "top_k" and not self.gives_probs):  # a native call gives no probabilities
+                and self.proposal == "top_k" and not self.asked_probs):  # a native call gives no probabilities
             self._fill_natively(shape)
             return self.drafts
         filling = self._filling(shape)
@@ -100,11 +100,6 @@ class LanguageModelDrafter(Drafter):
         self.drafts, self.places = filling.drafts()
         return self.drafts
 
-    @property
-    def gives_probs(self) -> bool:
-        """Whether "top_k" drafts carry the distributions, by its own option or because a rule needs them."""
-        return self.keep_probs or self.asked_probs
-
     def _fill_natively(self, shape: Tree) -> None:
         """Fills a shape in one native call."""
         tokens, rows = self._tail_tokens(shape.max_depth), len(self.tails)
@@ -119,7 +114,7 @@ class LanguageModelDrafter(Drafter):
     def _filling(self, shape: Tree | Growth) -> Filling:
         """The trees of this round, to be filled."""
         roots = [tail[-1] for tail in self.tails]
-        return Filling(shape, roots, self.proposal, self.temperature, self.gives_probs, self.output)
+        return Filling(shape, roots, self.proposal, self.temperature, self.asked_probs, self.output)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Keeps the accepted nodes that were forwarded; the others, and the bonus token, wait for the next round."""

@@ -192,7 +192,8 @@ def test_first_levels_keep_the_choices_that_are_no_deeper(tree, depth):
 @settings(deadline=None, max_examples=15)
 @given(trees(10), st.integers(0, 3), SEEDS)
 def test_a_cut_draft_is_the_draft_of_the_cut_shape(tree, depth, seed):
-    drafter = begin(LanguageModelDrafter(MODEL, keep_probs=True))
+    drafter = begin(LanguageModelDrafter(MODEL))
+    drafter.ask_probs(True)
     for whole, small in zip(drafter.propose(tree, None), drafter.propose(levels_of(tree, depth)[0], None)):
         found, _ = first_levels(whole, depth)
         assert found.tree == small.tree and torch.equal(found.tokens, small.tokens)
@@ -339,7 +340,8 @@ def test_grafted_trees_are_pruned_trees_and_the_tokens_after_the_match(seed, nam
         told = paths_of(draft)
         assert told == grafted_paths(own, chain) and draft.tree.budget == own.tree.budget == len(told)
 
-    drafter, shape = GraftDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 2), growth.shape_or_growth(name)
+    drafter = GraftDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 2)
+    shape = growth.shape_or_growth(name)
     check_beside_look_up(drafter, seed, shape, shapes.chain(min(shape.budget // 2, shape.max_depth)), check)
 
 

@@ -140,7 +140,8 @@ def test_samples_are_the_oracles_draw_for_draw(tree, proposal, seed):
 def test_in_a_batch_every_row_has_its_own_distributions(proposal, shape):
     if proposal != "top_k" and shape == "dyspec@9":
         return
-    drafter = begin(LanguageModelDrafter(MODEL, proposal=proposal, temperature=0.7, keep_probs=True))
+    drafter = begin(LanguageModelDrafter(MODEL, proposal=proposal, temperature=0.7))
+    drafter.ask_probs(True)
     oracle, shape = PlainDrafter(MODEL), growth.shape_or_growth(shape)
     texts = [prompt.tolist() + [root] for prompt, root in zip(PROMPTS, (1, 2, 3, 4))]
     for seed in range(3):
@@ -446,7 +447,7 @@ def test_the_registry_names_missing_and_unknown_options():
         make("hydra", PAIR)
     assert make("lookup", PAIR, order="frequent").order == make("lookup:frequent", PAIR).order == "frequent"
     assert make("sam:3", PAIR).shortest == 3 and make("confident:0.25", PAIR).threshold == 0.25
-    assert make("model:iid", PAIR).proposal == "iid" and make("model", PAIR, keep_probs=True).keep_probs
+    assert make("model:iid", PAIR).proposal == "iid" and make("model", PAIR, temperature=0.5).temperature == 0.5
     with pytest.raises(ValueError, match="'lookup' takes no option ordr; it takes longest, order, shortest"):
         make("lookup", PAIR, ordr="frequent")
     with pytest.raises(ValueError, match="proposal is '3'; choose one of top_k, iid"):

@@ -97,10 +97,11 @@ def test_of_equals_the_first_come_first():
     assert first == sorted(first, key=lambda token: (best[token % 3], token)) and len(best) == 3
 
 
-@pytest.mark.parametrize("setting", [dict(keep_probs=True), dict(proposal="iid")], ids=repr)
-def test_what_needs_probabilities_goes_level_by_level(setting, monkeypatch):
+@pytest.mark.parametrize("proposal", ["top_k", "iid"])
+def test_what_needs_probabilities_goes_level_by_level(proposal, monkeypatch):
     monkeypatch.setattr(ForwardPass, "fill", lambda *given: pytest.fail("a native call gives no probabilities"))
-    model = started(LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), **setting))
+    model = started(LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), proposal=proposal))
+    model.ask_probs(True)
 
     class First:
         def categorical(self, probs, **kwargs):
