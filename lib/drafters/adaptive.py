@@ -52,9 +52,9 @@ class Policy:
         return [self.depth(state) for state in states]
 
 
-def even_costs(each: float, once: float = 0.0, most: int = 16) -> tuple[float, ...]:
-    """Costs of rounds of 0 to `most` levels in rounds of plain decoding: `each` per level, and `once` for any draft."""
-    return 1.0, *(1 + once + levels * each for levels in range(1, most + 1))
+def even_costs(level: float, once: float = 0.0, most: int = 16) -> tuple[float, ...]:
+    """Costs of rounds of 0 to `most` levels in rounds of plain decoding: `level` for each, `once` for any draft."""
+    return 1.0, *(1 + once + levels * level for levels in range(1, most + 1))
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class WhereItPays(Policy):
         reach = [most] * len(states) if reach is None else reach
         tokens = []
         for state, ends in zip(states, reach, strict=True):
-            own = tokens_of_chains(self.acceptance(state), ends)
-            tokens.append(own + own[-1:] * (most - ends))
-        speeds = [sum(own) / cost for *own, cost in zip(*tokens, self.costs)]
+            expected = tokens_of_chains(self.acceptance(state), ends)
+            tokens.append(expected + expected[-1:] * (most - ends))
+        speeds = [sum(of_rows) / cost for *of_rows, cost in zip(*tokens, self.costs)]
         length = max(range(len(speeds)), key=speeds.__getitem__)
         curious = sum(ends > 0 and (well or tried < FORGOTTEN) for (_, tried, well), ends in zip(states, reach))
         return [1 if length == 0 and 2 * curious > len(states) else length] * len(states)

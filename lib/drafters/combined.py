@@ -59,10 +59,10 @@ class CombinedDrafter(Wrapper):
         long = [length >= self.enough and draft.tree.budget > 0
                 for length, draft in zip(self.lookup.matched(), matches)]
         calls = self.drafter.calls
-        own = matches if all(long) else self.drafter.propose(shape, draws)
+        others = matches if all(long) else self.drafter.propose(shape, draws)
         levels = self.drafter.levels or [self.drafter.calls - calls] * len(long)
         self.levels = [self.drafter.traits.idle_passes if use else count for use, count in zip(long, levels)]
-        self.drafts = [looked_up if use else other for use, looked_up, other in zip(long, matches, own)]
+        self.drafts = [match if use else other for use, match, other in zip(long, matches, others)]
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:

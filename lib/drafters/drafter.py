@@ -278,22 +278,22 @@ def _tree(parents: tuple[int, ...]) -> Tree:
 
 def partial_draft(shape: Tree, tokens: Sequence[int]) -> Draft:
     """The nodes of a shape that have a token: `tokens`, the root's first, hold UNKNOWN at the others and below them."""
-    kept = [node for node, token in enumerate(tokens) if token != UNKNOWN]
-    tree = shape if len(kept) == len(tokens) else part_of(shape, tuple(kept))
-    return Draft(tree, torch.tensor([tokens[node] for node in kept]), "top_k")
+    nodes = [node for node, token in enumerate(tokens) if token != UNKNOWN]
+    tree = shape if len(nodes) == len(tokens) else part_of(shape, tuple(nodes))
+    return Draft(tree, torch.tensor([tokens[node] for node in nodes]), "top_k")
 
 
 def levels_of(tree: Tree, depth: int) -> tuple[Tree, list[int]]:
     """The tree down to a depth, and for each of its nodes the node of the whole tree."""
-    kept = np.flatnonzero(tree.depth <= depth).tolist()
-    return part_of(tree, tuple(kept)), kept
+    nodes = np.flatnonzero(tree.depth <= depth).tolist()
+    return part_of(tree, tuple(nodes)), nodes
 
 
 @lru_cache(maxsize=4096)
-def part_of(tree: Tree, kept: tuple[int, ...]) -> Tree:
+def part_of(tree: Tree, nodes: tuple[int, ...]) -> Tree:
     """The tree of some nodes in their order, which include the parent of each; one object per part, as in `_tree`."""
-    place = {node: index for index, node in enumerate(kept)}
-    return Tree([NO_PARENT] + [place[int(tree.parents[node])] for node in kept[1:]], tree.rank[list(kept)])
+    place = {node: index for index, node in enumerate(nodes)}
+    return Tree([NO_PARENT] + [place[int(tree.parents[node])] for node in nodes[1:]], tree.rank[list(nodes)])
 
 
 def refuse_nan(logits: Tensor, model) -> None:

@@ -40,9 +40,9 @@ def top_tokens(scores: Tensor, count: int) -> Tensor:
 
 def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
     """The rank of tokens int64[S] in scores [S, V]: how many score higher, or as high with a lower index. int64[S]."""
-    own = scores.gather(1, tokens[:, None])
+    score = scores.gather(1, tokens[:, None])
     lower = torch.arange(scores.shape[1], device=scores.device) < tokens[:, None]
-    return (scores > own).sum(1) + ((scores == own) & lower).sum(1)
+    return (scores > score).sum(1) + ((scores == score) & lower).sum(1)
 
 
 def independent(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:

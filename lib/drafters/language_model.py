@@ -126,8 +126,8 @@ class LanguageModelDrafter(Drafter):
         drafter keeps the nodes along the accepted path; the other tokens wait for the next round.
         """
         added = added_tokens(drafts, accepted, bonus)
-        own = [draft.along(tokens[:-1]) for draft, tokens in zip(self.drafts, added)] or [[] for _ in added]
-        self._advance(own, [tokens[len(nodes):] for tokens, nodes in zip(added, own)])
+        shared = [draft.along(tokens[:-1]) for draft, tokens in zip(self.drafts, added)] or [[] for _ in added]
+        self._advance(shared, [tokens[len(nodes):] for tokens, nodes in zip(added, shared)])
 
     def select(self, rows: list[int]) -> None:
         """As `Drafter.select`, for the cache and the tails."""

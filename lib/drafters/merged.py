@@ -48,8 +48,8 @@ class MergedDrafter(Drafter):
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The union of the drafters' trees, the first drafter's paths first."""
         self.drafts = []
-        for own in zip(*(drafter.propose(shape, draws) for drafter in self.drafters)):
-            self.drafts.append(merge_samples(own) if own[0].proposal == "iid" else merge_chosen(own))
+        for drafts in zip(*(drafter.propose(shape, draws) for drafter in self.drafters)):
+            self.drafts.append(merge_samples(drafts) if drafts[0].proposal == "iid" else merge_chosen(drafts))
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:

@@ -77,7 +77,8 @@ def test_grown_trees_are_the_oracles():
     model, rule = reduced(MODEL, KNOWN), growth.parse("dyspec:3@9")
     fast = begin(LanguageModelDrafter(model))
     fast.ask_probs(True)
-    for draft, expected in zip(fast.propose(rule, draws()), begin(PlainDrafter(model)).propose(rule, draws()), strict=True):
+    drafts, told = fast.propose(rule, draws()), begin(PlainDrafter(model)).propose(rule, draws())
+    for draft, expected in zip(drafts, told, strict=True):
         assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
         assert float(draft.probs[0][KNOWN].sum()) == pytest.approx(1) and draft.probs.shape[-1] == MODEL.vocab_size
 

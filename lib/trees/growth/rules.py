@@ -225,11 +225,11 @@ class Smart(Growth):
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         """The best nodes of the newest level, if another level is expected to make the round faster."""
-        kept, levels = self.keep(candidates), int(candidates.depth[-1])
-        tokens = 1 + candidates.reach[kept].sum()
-        present = tokens / (levels * self.costs.draft + self.costs.target[len(kept)])
-        growing = kept[kept >= candidates.newest[0]][: self.budget - len(kept)]
-        count, speed = self.costs.best_prefix(candidates.reach[growing], len(kept), tokens, levels + 1)
+        nodes, levels = self.keep(candidates), int(candidates.depth[-1])
+        tokens = 1 + candidates.reach[nodes].sum()
+        present = tokens / (levels * self.costs.draft + self.costs.target[len(nodes)])
+        growing = nodes[nodes >= candidates.newest[0]][: self.budget - len(nodes)]
+        count, speed = self.costs.best_prefix(candidates.reach[growing], len(nodes), tokens, levels + 1)
         return np.sort(growing[:count]) if speed > present else growing[:0]
 
     def keep(self, candidates: Candidates) -> np.ndarray:
