@@ -299,7 +299,8 @@ def test_what_a_name_leaves_out_has_defaults():
 
 
 @pytest.mark.parametrize("name, message", [("eagle3:4,6@32", "growth rule 'eagle3:4,6' is unknown.*eagle2:4,6@32"),
-                                           ("eagle2:4@32", "'eagle2:4@32' is not complete.*eagle2:4,6@32"),
+                                           ("eagle2@32", "'eagle2@32' is not complete.*eagle2:4,6@32"),
+                                           ("beam:2,3@32", "'beam:2,3@32' is not complete"),
                                            ("dyspec", "'dyspec' is not complete"), ("beam:x@4", "has numbers 'x'"),
                                            ("beam:inf@4", "has numbers 'inf'"),
                                            ("opttree:4,4,nan@4", "has numbers '4,4,nan'"),

@@ -75,6 +75,7 @@ class OptTree(Growth):
     """
 
     family: ClassVar = "opttree"
+    numbers: ClassVar = ("most", "max_depth", "delta")
     width = property(attrgetter("budget"))
     most: int
     max_depth: int
@@ -82,9 +83,9 @@ class OptTree(Growth):
     delta: float = 0.0
 
     @property
-    def numbers(self) -> tuple[str, ...]:
-        """Those of the name, which leaves out a delta of 0."""
-        return ("most", "max_depth", "delta") if self.delta else ("most", "max_depth")
+    def name(self) -> str:
+        """As for any rule; a delta of 0 is left out."""
+        return super().name.replace(",0@", "@")
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         """The best nodes of the level, unless the level gained too little."""
