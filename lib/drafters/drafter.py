@@ -171,7 +171,10 @@ class NoDrafter(Drafter):
 
 
 class TextDrafter(Drafter):
-    """A drafter that reads nothing but the text: it keeps one text per row, which grows by the kept tokens."""
+    """A drafter that reads nothing but the text: it keeps one text per row, which grows by the kept tokens.
+
+    A kind defines `draft(text, shape) -> Draft`, or `propose`.
+    """
 
     def new_text(self):
         """An empty text, with `extend(tokens)`."""
@@ -183,6 +186,11 @@ class TextDrafter(Drafter):
         self.texts = [self.new_text() for _ in prompts]
         for text, prompt in zip(self.texts, prompts):
             text.extend(prompt.tolist())
+
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """One draft after each text."""
+        self.drafts = [self.draft(text, shape) for text in self.texts]
+        return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Appends the kept tokens to the texts."""

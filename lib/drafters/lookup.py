@@ -5,8 +5,9 @@ from itertools import chain
 from typing import Iterable, Iterator, Sequence
 
 from lib.drafters.drafter import TextDrafter, merge
+from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft
 
 ORDERS = ("recent", "frequent")
 
@@ -30,12 +31,11 @@ class LookupDrafter(TextDrafter):
         """An empty text with an index of its n-grams."""
         return IndexedText(self.longest, self.shortest)
 
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+    def draft(self, text: "IndexedText", shape: Tree | Growth) -> Draft:
         """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
         ordered = iter if self.order == "recent" else by_frequency
-        self.drafts = [merge(text.tokens[-1], chain.from_iterable(map(ordered, text.continuations(shape.max_depth))),
-                             shape.budget) for text in self.texts]
-        return self.drafts
+        return merge(text.tokens[-1], chain.from_iterable(map(ordered, text.continuations(shape.max_depth))),
+                     shape.budget)
 
 
 class IndexedText:

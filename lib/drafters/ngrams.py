@@ -18,7 +18,7 @@ from torch import Tensor
 from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
 from lib.drafters.heads.store import NGRAMS, check_folder_of, read
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,21 @@ class NgramDrafter(TextDrafter):
         """An empty text, which reads the tables too."""
         return NgramText(self.tables, self.enough, self.longest)
 
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+    def draft(self, text: "NgramText", shape: Tree) -> Draft:
         """The nodes of the shape that have a candidate."""
-        self.drafts = [partial_draft(static(shape), self._tokens(shape, text)) for text in self.texts]
-        return self.drafts
+        parents, ranks = static(shape).parents.tolist(), shape.rank.tolist()
+        tokens, keys = [text.keys[0]] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
+        for node, token in enumerate(tokens):  # parents stand before their children
+            if token == UNKNOWN or not (below := shape.children(node)):
+                continue
+            if node != ROOT:
+                keys[node] = text.keys_after(keys[parents[node]], token)
+            candidates, most = text.candidates(keys[node]), ranks[below[-1]] + 1
+            distinct = list(islice(dict.fromkeys(candidates) if most > 1 else candidates, most))
+            for child in below:
+                if ranks[child] < len(distinct):
+                    tokens[child] = distinct[ranks[child]]
+        return partial_draft(shape, tokens)
 
     def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
         """As `Drafter.read_ahead`; all probabilities are 0, since n-grams have none."""
@@ -137,22 +148,6 @@ class NgramDrafter(TextDrafter):
                     ranks[row, root - start, d] = distinct.index(token)
                     keys = text.keys_after(keys, token)
         return ranks, torch.zeros(len(texts), most, depth)
-
-    def _tokens(self, shape: Tree, text: "NgramText") -> list[int]:
-        """The token of each node, the root's first; UNKNOWN for none."""
-        parents, ranks = shape.parents.tolist(), shape.rank.tolist()
-        tokens, keys = [text.keys[0]] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
-        for node, token in enumerate(tokens):  # parents stand before their children
-            if token == UNKNOWN or not (below := shape.children(node)):
-                continue
-            if node != ROOT:
-                keys[node] = text.keys_after(keys[parents[node]], token)
-            candidates, most = text.candidates(keys[node]), ranks[below[-1]] + 1
-            distinct = list(islice(dict.fromkeys(candidates) if most > 1 else candidates, most))
-            for child in below:
-                if ranks[child] < len(distinct):
-                    tokens[child] = distinct[ranks[child]]
-        return tokens
 
 
 class NgramText:
