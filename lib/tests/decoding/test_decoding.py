@@ -112,6 +112,7 @@ def test_a_round_records_what_it_did():
     assert (second.position, second.accepted) == (6, 4)
     assert first.target_calls == 1 and first.draft_calls == 4 and first.cache_bytes > 0
     assert min(first.draft_seconds, first.verify_seconds, first.commit_seconds) > 0
+    assert all(0 < one.model_seconds < one.seconds for one in done.rounds)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_a_round_records_what_it_did():
         (dict(max_new_tokens=-1), "max_new_tokens is -1"),
         (dict(temperature=0.5, rule="naive"), "generator is None"),
         (dict(rule="naive"), "greedy goes with temperature 0"),
-        (dict(max_new_tokens=300), "the model's window has 256"),
+        (dict(max_new_tokens=300), "the model's window has 256; shorten the prompt"),
         (dict(shape="kary"), "needs a budget|unknown|parameters"),
         (dict(shape=None), "shape is None"),
         (dict(input_ids=[[1, 2]]), "input_ids is a list"),

@@ -117,11 +117,6 @@ def test_hidden_states_reach_a_drafter_that_wants_them_from_the_first_commit_on(
             torch.testing.assert_close(TARGET.lm_head(hidden), logits)
 
 
-def test_a_prompt_longer_than_the_window_is_refused_before_any_forward():
-    with pytest.raises(ValueError, match="the model's window has 256; shorten the prompt"):
-        speculated(small_models.prompts(1, (300,)), "chain:2", 4)
-
-
 def test_a_text_may_fill_the_window_to_its_last_position():
     """The last token is written and not read, trees end where the window does; one token more is refused."""
     (full,) = small_models.prompts(1, (256,))
@@ -172,9 +167,3 @@ def test_learned_positions_end_with_the_window(drafter, shape):
 def test_no_rows_are_no_work():
     done = generate(TARGET, NoDrafter(), torch.zeros(0, 4, dtype=torch.long), shape="chain:0", max_new_tokens=4)
     assert done.new_tokens == [] and done.sequences.shape[0] == 0
-
-
-def test_the_time_in_models_is_part_of_the_round():
-    prompts = small_models.prompts(9, (5,))
-    done = generate(TARGET, LanguageModelDrafter(DRAFTER), prompts[0][None], shape="chain:3", max_new_tokens=8)
-    assert all(0 < found.model_seconds < found.seconds for found in done.rounds)
