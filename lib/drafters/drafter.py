@@ -217,23 +217,23 @@ class Wrapper(Drafter):
 
     @property
     def traits(self) -> Traits:
-        """Those of its kind; it remembers what the other one remembers."""
+        """Those of its kind; it remembers what `drafter` remembers."""
         return replace(super().traits, remembers=self.drafter.traits.remembers)
 
     def ask_probs(self, wanted: bool) -> None:
-        """Asks the other one."""
+        """Asks `drafter`."""
         self.drafter.ask_probs(wanted)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Starts the other one."""
+        """Starts `drafter` on the prompts int64[T]."""
         self.drafter.start(prompts)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Tells the other one."""
+        """As `Drafter.commit`, for `drafter`."""
         self.drafter.commit(accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows of the other one."""
+        """Keeps these rows of `drafter`."""
         self.drafter.select(rows)
 
 
