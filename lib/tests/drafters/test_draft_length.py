@@ -34,16 +34,14 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.replay import live
-from lib.tests import small_models
 from lib.tests.drafters.test_drafters import (
     MODEL,
     OTHER,
     PAIR,
     PROMPTS,
-    a_path,
     assert_cache_is_a_fresh_prefill,
     begin,
-    texts_after,
+    go_on,
 )
 from lib.tests.replay.test_replay import trees
 from lib.trees import growth, shapes
@@ -231,10 +229,7 @@ def test_rows_of_different_depths_stay_with_their_texts(forest, seed, kind):
         for draft, full in zip(drafts, whole, strict=True):
             expected, _ = first_levels(full, draft.tree.max_depth)
             assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
-        accepted = [a_path(draft.tree, rng) for draft in drafts]
-        bonus = [rng.randrange(1, small_models.VOCABULARY) for _ in range(rows)]
-        oracle.texts = texts_after(drafts, accepted, bonus, oracle.texts)
-        drafter.commit(accepted, bonus)
+        oracle.texts = go_on(rng, [drafter], drafts, oracle.texts)
         assert_cache_is_a_fresh_prefill(inner, oracle.texts)
         if rows > 2:
             staying = sorted(rng.sample(range(rows), rows - 1))
@@ -296,10 +291,7 @@ def check_beside_look_up(drafter, seed, shape, looked_up, check):
         sources = oracle.propose(shape, None), alone.propose(looked_up, None), alone.matched()
         for draft, *others in zip(drafts, *sources, strict=True):
             check(draft, *others)
-        accepted = [a_path(draft.tree, rng) for draft in drafts]
-        bonus = [rng.randrange(1, 4) for _ in texts]
-        drafter.commit(accepted, bonus)
-        texts = texts_after(drafts, accepted, bonus, texts)
+        texts = go_on(rng, [drafter], drafts, texts, tokens=4)
         assert drafter.calls == calls and [text.tokens for text in drafter.lookup.texts] == texts
         assert_cache_is_a_fresh_prefill(drafter.drafter, texts)
 

@@ -71,6 +71,16 @@ def texts_after(drafts, accepted, bonus, texts):
             for draft, nodes, token, text in zip(drafts, accepted, bonus, texts)]
 
 
+def go_on(rng, drafters, drafts, texts, tokens=small_models.VOCABULARY):
+    """Commits some path of each draft, and a bonus token, to all drafters; the texts [list of tokens] afterwards."""
+    accepted = [a_path(draft.tree, rng) for draft in drafts]
+    bonus = [rng.randrange(1, tokens) for _ in drafts]
+    texts = texts_after(drafts, accepted, bonus, texts)
+    for drafter in drafters:
+        drafter.commit(accepted, bonus)
+    return texts
+
+
 # ------------------------------------------------------------------------------------------------- language models
 
 
@@ -88,10 +98,7 @@ def test_whatever_is_accepted_top_k_drafts_are_the_oracles(shapes_or_rules, seed
         for draft, other, levels in zip(drafts, expected, fast.levels, strict=True):
             assert draft.tree == other.tree and torch.equal(draft.tokens, other.tokens)
             assert draft.tree == shape or draft.tree.budget <= shape.budget and draft.tree.max_depth <= levels
-        accepted = [a_path(draft.tree, rng) for draft in drafts]
-        bonus = [rng.randrange(1, small_models.VOCABULARY) for _ in range(rows)]
-        for drafter in (fast, plain):
-            drafter.commit(accepted, bonus)
+        assert plain.texts == go_on(rng, (fast, plain), drafts, plain.texts)
         assert_cache_is_a_fresh_prefill(fast, plain.texts)
         assert all(len(tail) <= 2 for tail in fast.tails) or not shape.budget, "only an accepted leaf waits"
         if rows > 1 and rng.random() < 0.4:
@@ -129,9 +136,7 @@ def test_samples_are_the_oracles_draw_for_draw(tree, proposal, seed):
         assert torch.equal(draft.tokens, expected.tokens) and torch.equal(draft.counts, expected.counts)
         for node in set(draft.tree.parents[1:].tolist()):
             torch.testing.assert_close(draft.probs[node], expected.probs[node])
-        accepted, bonus = [a_path(draft.tree, rng)], [rng.randrange(1, 20)]
-        for drafter in (fast, plain):
-            drafter.commit(accepted, bonus)
+        go_on(rng, (fast, plain), [draft], plain.texts)
         assert_cache_is_a_fresh_prefill(fast, plain.texts)
 
 
@@ -313,10 +318,7 @@ def test_merged_drafters_stay_with_the_text(forest, seed):
         alone = [oracle.propose(tree, draws()) for oracle in oracles]
         for row, draft in enumerate(drafts):
             assert paths(draft) == set().union(*(paths(own[row]) for own in alone))
-        accepted = [a_path(draft.tree, rng) for draft in drafts]
-        bonus = [rng.randrange(1, small_models.VOCABULARY) for _ in texts]
-        merged.commit(accepted, bonus)
-        texts = texts_after(drafts, accepted, bonus, texts)
+        texts = go_on(rng, [merged], drafts, texts)
         for drafter in merged.drafters:
             assert_cache_is_a_fresh_prefill(drafter, texts)
 
